@@ -1,8 +1,9 @@
-//! Control groups of a run: a memory limit that counts the page cache, processors that hold for kernel workers too, a
-//! limit on reads of one device. Version 1 and 2; removed at the end. Only root (or a delegated group) has them.
+//! The cgroups of a run: a memory limit that includes the page cache, a set of processors that also binds kernel
+//! workers, and a limit on reads of one device. Supports versions 1 and 2; the groups are removed at the end. Requires
+//! root or a delegated group.
 //!
-//! Version 1 has a hierarchy for each controller, so a limit for two of them makes two directories; version 2 has one for
-//! all. A process joins them by [`crate::method::process::Launch::groups`].
+//! Version 1 has a hierarchy per controller, so limits of two controllers need two directories; version 2 has one
+//! hierarchy for all. A process joins the groups by [`crate::method::process::Launch::groups`].
 
 use std::fs;
 use std::io;
@@ -12,49 +13,50 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// How long an empty group has to become removable: its last process may still be on its way out.
+/// Time until an empty group must be removable: its last process may still be exiting.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What processes of a group may use.
+/// Resource limits of a group's processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
-    /// Anonymous memory and page cache together.
+    /// Limit in bytes of anonymous memory and page cache together.
     pub(crate) memory_bytes: Option<u64>,
-    /// Processors; unlike an affinity these hold for io-wq workers, which the kernel starts.
+    /// Allowed processors; unlike a CPU affinity they also bind io-wq workers, which the kernel starts.
     pub(crate) cpus: Option<Vec<usize>>,
-    /// Makes a group for which reads of a device can be limited later ([`Group::limit_reads`]).
+    /// Whether reads of a device can be limited later ([`Group::limit_reads`]).
     pub(crate) reads: bool,
 }
 
-/// A group of this run. Dropping it removes it; its processes have to be ended before.
+/// A cgroup of this run. Dropping it removes the group; its processes must have ended before.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// One for each hierarchy.
+    /// Its directory in each hierarchy.
     directories: Vec<PathBuf>,
-    /// Where the memory of the group is counted.
+    /// Directory of the memory controller.
     memory: Option<(Version, PathBuf)>,
-    /// Where its reads are limited.
+    /// Directory of the controller that limits reads.
     reads: Option<(Version, PathBuf)>,
 }
 
-/// The two interfaces of the kernel, of which a machine may have either.
+/// The two cgroup interfaces of the kernel, of which a machine may have either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// A hierarchy for each controller.
+    /// One hierarchy per controller.
     One,
-    /// One for all (Linux 4.5).
+    /// One hierarchy for all controllers (Linux 4.5).
     Two,
 }
 
 impl Group {
-    /// Makes it. Fails with the reason where the machine has no such controller or does not let us.
+    /// Creates the group. Fails with the reason if the controller is not available or access is denied.
     pub(crate) fn new(limits: &Limits) -> Result<Group, Failure> {
         let mut group = Group { directories: Vec::new(), memory: None, reads: None };
         let name = group_name();
         if let Some(cpus) = &limits.cpus {
             let (_, directory) = group.make("cpuset", &name)?;
             set(&directory, "cpuset.cpus", &list(cpus))?;
-            // Empty in a new group of version 1, which no process can join then. Version 2 takes it as "all".
+            // Empty in a new group of version 1, and no process can join the group until it is set. Version 2 treats an
+            // empty value as "all".
             set(&directory, "cpuset.mems", &memory_nodes())?;
         }
         if let Some(bytes) = limits.memory_bytes {
@@ -63,7 +65,7 @@ impl Group {
                 Version::One => set(&directory, "memory.limit_in_bytes", &bytes.to_string())?,
                 Version::Two => {
                     set(&directory, "memory.max", &bytes.to_string())?;
-                    // A page that is swapped out would be a byte beyond the limit. No swap, no file.
+                    // Swapped-out pages would exceed the limit. Without swap the file does not exist.
                     let _ = set(&directory, "memory.swap.max", "0");
                 }
             }
@@ -75,12 +77,12 @@ impl Group {
         Ok(group)
     }
 
-    /// What a process has to join.
+    /// Returns the directories that a process must join.
     pub(crate) fn directories(&self) -> &[PathBuf] {
         &self.directories
     }
 
-    /// Lets the group read so often a second from a block device (major, minor); none lifts the limit.
+    /// Limits the reads per second from a block device (major, minor); `None` removes the limit.
     pub(crate) fn limit_reads(&self, device: (u32, u32), per_second: Option<u32>) -> Result<(), Failure> {
         let (version, directory) = self.reads.as_ref().expect("the group was made for it");
         let (major, minor) = device;
@@ -97,7 +99,7 @@ impl Group {
         }
     }
 
-    /// A directory for one controller; the same as before where the hierarchy is the same.
+    /// Creates a directory for one controller, or returns the existing one if the hierarchy is the same.
     fn make(&mut self, controller: &str, name: &str) -> Result<(Version, PathBuf), Failure> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let (version, base) = hierarchy(&mounts, controller).ok_or_else(|| {
@@ -134,16 +136,17 @@ impl Drop for Group {
     }
 }
 
-/// Names hold the process id, so that what a killed run left can be told from what another run uses.
+/// Prefix of group names. The process id follows, which distinguishes groups of a killed run from those of a running
+/// one.
 const NAME_PREFIX: &str = "ringroad-bench-";
 
-/// Another one with each call.
+/// Returns a unique group name.
 fn group_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{NAME_PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Removes empty groups of runs that were killed before they could.
+/// Removes empty groups of runs that were killed.
 fn remove_abandoned(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -152,17 +155,18 @@ fn remove_abandoned(base: &Path) {
             .to_str()
             .and_then(|name| name.strip_prefix(NAME_PREFIX)?.split('-').next()?.parse::<u32>().ok());
         if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
-            // A group that holds processes is in use and cannot be removed.
+            // Fails for a group that contains processes: it is still in use.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Where a controller can be had: the mount point of its own hierarchy (version 1), or of the one for all that offers it.
+/// Returns the mount point of a controller: that of its own hierarchy (version 1), or of the unified hierarchy if it
+/// offers the controller.
 fn hierarchy(mountinfo: &str, controller: &str) -> Option<(Version, PathBuf)> {
     let mut two = None;
     for line in mountinfo.lines() {
-        // proc_pid_mountinfo(5): the fifth field is the mount point; after " - " follow type, source, super options.
+        // proc_pid_mountinfo(5): the fifth field is the mount point; type, source and super options follow after " - ".
         let Some((head, tail)) = line.split_once(" - ") else { continue };
         let Some(point) = head.split(' ').nth(4) else { continue };
         let mut tail = tail.split(' ');
@@ -181,7 +185,7 @@ fn hierarchy(mountinfo: &str, controller: &str) -> Option<(Version, PathBuf)> {
     offered.split_ascii_whitespace().any(|offered| offered == wanted).then_some((Version::Two, base))
 }
 
-/// Version 2: children have a controller only where their parent passes it on.
+/// Enables a controller for child groups, which version 2 requires.
 fn enable(base: &Path, controller: &str) -> Result<(), Failure> {
     let file = "cgroup.subtree_control";
     let enabled = fs::read_to_string(base.join(file)).unwrap_or_default();
@@ -191,19 +195,19 @@ fn enable(base: &Path, controller: &str) -> Result<(), Failure> {
     set(base, file, &format!("+{controller}"))
 }
 
-/// Errors name the file, which says what was refused.
+/// Writes a value to a control file; an error names the file.
 fn set(directory: &Path, name: &str, value: &str) -> Result<(), Failure> {
     let path = directory.join(name);
     fs::write(&path, value).map_err(Failure::file("write to", &path))
 }
 
-/// As cpuset(7) reads them.
+/// Formats a list of processors in the syntax of cpuset(7).
 fn list(cpus: &[usize]) -> String {
     let words: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     words.join(",")
 }
 
-/// All: memory is not what is divided here.
+/// Returns all NUMA nodes: only processors are partitioned.
 fn memory_nodes() -> String {
     let online = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
     let online = online.trim();
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_group_is_removed_with_its_handle() {
-        // Root and a mounted hierarchy are not everywhere; where they are not, the reason is one line.
+        // Root or a mounted hierarchy may be missing; then the reason must be one line.
         match Group::new(&Limits { memory_bytes: Some(64 << 20), ..Limits::default() }) {
             Ok(group) => {
                 let directories = group.directories().to_vec();

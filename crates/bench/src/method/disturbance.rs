@@ -1,5 +1,5 @@
-//! Whether something else had the machine while it was measured: another virtual machine (steal), other programs,
-//! the processor's own protection against heat. A run in which it did is marked, not dropped.
+//! Detects whether something else used the machine during a measurement: another virtual machine (steal), other
+//! programs, or thermal throttling. A disturbed run is marked, not dropped.
 
 use std::fs;
 use std::time::Instant;
@@ -8,32 +8,32 @@ use crate::method::proc_stat;
 use crate::method::process::CpuTime;
 use crate::method::system_stat::SystemStat;
 
-/// The share of the machine's time above which steal is named.
+/// Share of the machine's time above which steal is reported.
 const STEAL_SHARE_MAX: f64 = 0.01;
 
-/// The share of one processor above which the work of others is named. Counted in ticks of 10 ms, and kernel threads
-/// that write or receive for us are among the others, so a small share says nothing.
+/// Share of one processor above which the CPU time of other programs is reported. It is counted in ticks of 10 ms and
+/// includes kernel threads that write or receive for this run, so a small share is not significant.
 const OTHERS_SHARE_MAX: f64 = 0.10;
 
-/// Below this time a tick more or less is a large share.
+/// Minimum duration in seconds: in a briefer measurement a single tick is a large share.
 const SECONDS_MIN: f64 = 0.3;
 
 /// 1/100 s: `USER_HZ` (proc_stat(5)).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The machine at the start of a measurement.
+/// Counters of the machine at the start of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     started: Instant,
     system: SystemStat,
-    /// Processor time of this run.
+    /// CPU time of this run in seconds.
     own_seconds: f64,
-    /// Times that heat slowed a processor down.
+    /// Number of thermal throttling events.
     throttled: u64,
 }
 
 impl Watch {
-    /// Begins to watch.
+    /// Records the counters.
     pub(crate) fn start() -> Watch {
         Watch {
             started: Instant::now(),
@@ -43,13 +43,13 @@ impl Watch {
         }
     }
 
-    /// What disturbed the time since then, if anything did.
+    /// Returns the disturbances since the start, if any.
     pub(crate) fn end(&self) -> Option<String> {
         let now = Watch::start();
         self.until(&now)
     }
 
-    /// The disturbances between two moments, if there were any.
+    /// Returns the disturbances between two moments, if any.
     fn until(&self, now: &Watch) -> Option<String> {
         let seconds = (now.started - self.started).as_secs_f64();
         let mut found = Vec::new();
@@ -72,14 +72,14 @@ impl Watch {
     }
 }
 
-/// Processor time of this process and all that it started, those that ended included.
+/// Returns the CPU time of this process and all its descendants, including those that have ended.
 fn own_seconds() -> f64 {
     let tree = proc_stat::tree(std::process::id());
     let ended: u64 = tree.iter().filter_map(|&id| Some(proc_stat::read(id)?.children_ticks)).sum();
     CpuTime::of(tree).sum() + ended as f64 / TICKS_PER_SECOND
 }
 
-/// How often processors were slowed down by heat since boot; 0 where the machine does not say.
+/// Returns the number of thermal throttling events since boot; 0 if the machine does not report it.
 fn throttled() -> u64 {
     let Ok(entries) = fs::read_dir("/sys/devices/system/cpu") else { return 0 };
     let count = |entry: std::io::Result<fs::DirEntry>| {

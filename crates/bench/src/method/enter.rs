@@ -1,8 +1,8 @@
-//! `ringroad bench enter`: the step between this program and a server or tool that it starts.
+//! The hidden command `ringroad bench enter`, which prepares a new process and then executes a server or tool.
 //!
-//! A new process that joins control groups, keeps to its processors, gets a session of its own and dies with the one
-//! that started it, and then becomes the program: so nothing of the program runs outside of its limits, and no code
-//! has to run between fork(2) and execve(2), which would be unsafe.
+//! The new process joins cgroups, sets its CPU affinity, starts a new session, arranges to be killed with its parent,
+//! and then executes the program. So the program never runs outside its limits, and no code has to run between fork(2)
+//! and execve(2), which would be unsafe.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,16 +20,16 @@ use crate::failure::Failure;
 /// The name of the hidden command.
 pub(crate) const COMMAND: &str = "enter";
 
-/// What to do before the program is executed.
+/// The settings to apply before the program is executed.
 #[derive(Args, Clone, Debug)]
 struct EnterOptions {
-    /// Who starts it: when that process is gone already, nothing is started
+    /// Process id of the parent: if it has exited already, nothing is started
     #[arg(long)]
     parent: i32,
-    /// A processor that it may use (again for each; none: all)
+    /// A processor that the program may use (repeatable; none: all)
     #[arg(long)]
     cpu: Vec<usize>,
-    /// The directory of a control group to join (again for each)
+    /// The directory of a cgroup to join (repeatable)
     #[arg(long)]
     group: Vec<PathBuf>,
     /// The program and its arguments
@@ -37,7 +37,7 @@ struct EnterOptions {
     words: Vec<OsString>,
 }
 
-/// Does what the arguments of the hidden command say; comes back only when it cannot.
+/// Executes the hidden command; returns only on failure.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let command = EnterOptions::augment_args(clap::Command::new(COMMAND));
     let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
@@ -49,11 +49,11 @@ fn enter(options: &EnterOptions) -> Result<(), Failure> {
         doing: doing.to_owned(),
         error: error.into(),
     };
-    // Only a process that leads its group already cannot make a session, and then it is apart as it is.
+    // Fails only for a process group leader, which is already separate.
     let _ = setsid();
     set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(|error| kernel("prctl(PR_SET_PDEATHSIG)", error))?;
-    // The signal is sent at the parent's end, not when it was gone before.
+    // The kernel sends the signal when the parent exits, not if it had exited before.
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(options.parent) {
         return Err(Failure::Interrupted);
     }
@@ -69,7 +69,7 @@ fn enter(options: &EnterOptions) -> Result<(), Failure> {
         }
         sched_setaffinity(None, &cpus).map_err(|error| kernel("sched_setaffinity", error))?;
     }
-    // What the suite blocks to end in order would be blocked in the program too.
+    // Unblocks the signals that the suite blocks for itself; the program would inherit the mask.
     SigSet::empty().thread_set_mask().map_err(Failure::kernel("sigprocmask"))?;
     let (program, arguments) = options.words.split_first().expect("clap requires one word at least");
     let error = Command::new(program).args(arguments).exec();

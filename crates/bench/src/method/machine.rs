@@ -1,9 +1,10 @@
-//! What figures depend on: the machine's facts at the head of a report. What cannot be read is said to be unknown.
+//! Facts about the machine that influence the results, for the head of a report. Unreadable facts are reported as
+//! unknown.
 //!
-//! Each fact is here because some figure has been seen to hang on it: mitigations make system calls dearer, a governor
-//! changes rates with the load, a low limit of locked memory shrinks rings, read-ahead makes "random" reads sequential,
-//! a clock source that needs a system call makes timing a cost. Names and paths of the machine's owner are not among
-//! them: a report is made to be shown.
+//! Each fact has been seen to influence a figure. Mitigations make system calls slower, a frequency governor changes
+//! rates with the load, and a low limit of locked memory shrinks rings. Readahead makes "random" reads sequential, and
+//! a clock source that needs a system call makes timing expensive. Host names and paths are omitted: reports are made
+//! for publication.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +13,10 @@ use crate::method::pin;
 use crate::method::timeline::device_of;
 use crate::report::model::Fact;
 
-/// All facts. `work` is the directory that files are measured in, `congestion_control` what
-/// [`crate::method::namespace::enter`] said.
+/// Returns all facts. `work` is the directory of the measured files, `congestion_control` the text that
+/// [`crate::method::namespace::enter`] returned.
 pub(crate) fn facts(work: &Path, congestion_control: &str) -> Vec<Fact> {
-    // In the order of a reader's questions: what machine, what disk, what was allowed, in what state.
+    // Sorted by relevance to a reader: machine, disk, limits, state.
     vec![
         Fact::new("processor", processor()),
         Fact::new("processors used", processors_used()),
@@ -36,21 +37,21 @@ pub(crate) fn facts(work: &Path, congestion_control: &str) -> Vec<Fact> {
 
 const UNKNOWN: &str = "unknown";
 
-/// A file of one line.
+/// Reads a file of one line.
 fn read(path: impl AsRef<Path>) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let text = text.trim();
     if text.is_empty() { UNKNOWN.to_owned() } else { text.to_owned() }
 }
 
-/// How many of which, and whether a hypervisor shares them out.
+/// Returns the number and model of the processors, and whether they are virtual.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         text.lines()
             .find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(['\t', ' ', ':']).to_owned()))
     };
-    // The second name is what 32-bit ARM has.
+    // The second name is used on 32-bit ARM.
     let model = field("model name").or_else(|| field("Processor")).unwrap_or_else(|| UNKNOWN.to_owned());
     let count = text.lines().filter(|line| line.starts_with("processor")).count();
     let is_virtual = field("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"));
@@ -65,7 +66,8 @@ fn processor() -> String {
     words
 }
 
-/// Two hyper-threads of one core are no two processors: server and generator then share its units.
+/// Returns the processors used, and whether two are hyper-threads of one core: server and generator would share its
+/// execution units.
 fn processors_used() -> String {
     let cpus = pin::available();
     let names: Vec<String> = cpus.iter().map(ToString::to_string).collect();
@@ -74,7 +76,7 @@ fn processors_used() -> String {
     format!("{} (threads of the first one's core: {siblings})", names.join(", "))
 }
 
-/// What the data sets of `cold` are measured against.
+/// Returns the memory size, to which the data sets of `cold` relate.
 fn memory() -> String {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {
@@ -90,14 +92,14 @@ fn memory() -> String {
     )
 }
 
-/// Name, release and build, as uname(2) has them.
+/// Returns name, release and version of uname(2).
 fn kernel() -> String {
     let name = rustix::system::uname();
     let words = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     format!("{} {} {}", words(name.sysname()), words(name.release()), words(name.version()))
 }
 
-/// What the kernel does against flaws of this processor, and what it was told about it.
+/// Returns the kernel's mitigations of CPU vulnerabilities, and the related kernel parameter.
 fn mitigations() -> String {
     let mut found: Vec<String> = Vec::new();
     if let Ok(entries) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") {
@@ -109,7 +111,7 @@ fn mitigations() -> String {
         }
     }
     found.sort();
-    // Only this word of the command line: the rest is the owner's.
+    // Only this parameter: others may contain private data.
     let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let told: Vec<&str> =
         line.split_ascii_whitespace().filter(|word| word.starts_with("mitigations=")).collect();
@@ -120,7 +122,7 @@ fn mitigations() -> String {
     format!("{told}; {}", found.join("; "))
 }
 
-/// Type and options of the mount that the directory lies on, and its room.
+/// Returns the type and options of the directory's mount, and its free space.
 fn file_system(work: &Path) -> String {
     let work = fs::canonicalize(work).unwrap_or_else(|_| work.to_owned());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -131,7 +133,8 @@ fn file_system(work: &Path) -> String {
     }
 }
 
-/// The mount with the longest point that is above the directory; of several at one point the last one, which hides the others.
+/// Returns the mount with the longest mount point above the directory; of several on one mount point the last one,
+/// which hides the others.
 fn mount_of(mountinfo: &str, directory: &Path) -> Option<String> {
     let mut best: Option<(usize, String)> = None;
     for line in mountinfo.lines() {
@@ -147,7 +150,7 @@ fn mount_of(mountinfo: &str, directory: &Path) -> Option<String> {
     best.map(|(_, words)| words)
 }
 
-/// The disk below the directory with those settings of its queue that change figures.
+/// Returns the block device below the directory, with the queue settings that influence figures.
 fn device(work: &Path) -> String {
     let (major, minor) = device_of(work);
     let link = format!("/sys/dev/block/{major}:{minor}");
@@ -155,14 +158,14 @@ fn device(work: &Path) -> String {
         return format!("none of its own ({major}:{minor})");
     };
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // A partition's queue is its disk's.
+    // A partition uses the queue of its disk.
     if !directory.join("queue").exists() {
         directory.pop();
     }
     let queue = |what: &str| read(directory.join("queue").join(what));
     let model = read(directory.join("device/model"));
     let kind = if queue("rotational") == "1" { "rotating" } else { "not rotating" };
-    // A disk of a virtual machine claims to rotate unless its host is configured otherwise.
+    // A virtual disk reports itself as rotational unless its host is configured otherwise.
     let mut words = vec![name, kind.to_owned()];
     if model != UNKNOWN {
         words.push(model);
@@ -173,7 +176,7 @@ fn device(work: &Path) -> String {
     words.join(", ")
 }
 
-/// What stops a server or a ring before the hardware does.
+/// Returns the resource limits that can limit a server or a ring before the hardware does.
 fn limits() -> String {
     use rustix::process::{Resource, getrlimit};
     let limit =
@@ -193,27 +196,27 @@ fn limits() -> String {
     words.join(", ")
 }
 
-/// Root can do what makes a disk cold and a memory small.
+/// Returns whether the run has root privileges, which dropping the page cache and limiting memory require.
 fn rights() -> String {
     let is_root = rustix::process::geteuid().is_root();
     if is_root { "root" } else { "not root: no dropped caches, no control groups" }.to_owned()
 }
 
-/// What the probe of the server finds here: as what each engine can be had, and what stands in the way.
+/// Returns the available engines, and why the others are not available, as the server's probe reports them.
 fn engines() -> String {
     let probe = io::probe::Probe::run();
     let words = probe.rows().iter().map(|row| format!("{}: {}", row.item, row.state.name()));
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Averages over one, five and fifteen minutes: was it quiet?
+/// Returns the load averages over one, five and fifteen minutes, which show whether the machine was idle.
 fn load() -> String {
     let text = read("/proc/loadavg");
     let averages: Vec<&str> = text.split(' ').take(3).collect();
     averages.join(" ")
 }
 
-/// A debug build is ten times slower and should never be quoted.
+/// Returns the kind of build: a debug build is ten times slower and should never be quoted.
 fn build() -> String {
     let kind = if cfg!(debug_assertions) { "debug build: its figures say nothing" } else { "release build" };
     format!("{} ({kind})", env!("CARGO_PKG_VERSION"))

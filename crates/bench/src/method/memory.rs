@@ -1,15 +1,16 @@
-//! Memory that processes have in user space: their heaps, stacks and shared mappings. Text and mapped files are left out
-//! (the page cache keeps them for all), and so is what the kernel has for a socket.
+//! User-space memory of processes: heaps, stacks and shared mappings. Program text and mapped files are not counted,
+//! because the page cache shares them; neither is kernel memory of sockets.
 
 use std::fs;
 
-/// Of all these processes together (proc_pid_status(5)).
+/// Returns the sum over all these processes in bytes (proc_pid_status(5)).
 pub(crate) fn user_space_bytes(ids: impl IntoIterator<Item = u32>) -> u64 {
     let status = |id: u32| fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     ids.into_iter().map(|id| parse(&status(id))).sum()
 }
 
-/// Memory without a file behind it: anonymous memory, and shared memory, which engines use for rings and buffers.
+/// Returns the memory without a backing file: anonymous memory, and shared memory, which engines use for rings and
+/// buffers.
 fn parse(status: &str) -> u64 {
     let kib = |line: &str| {
         let (name, value) = line.split_once(':')?;

@@ -1,5 +1,5 @@
-//! How all scenarios measure: medians with their spread, the directory that
-//! everything is made in, programs that are started and ended, and what they may use.
+//! Measurement methods of all scenarios: medians with their spread, the working directory, the start and end of
+//! programs, and resource limits.
 
 pub(crate) mod cgroup;
 pub(crate) mod disturbance;
@@ -18,29 +18,29 @@ pub(crate) mod system_stat;
 pub(crate) mod timeline;
 pub(crate) mod workspace;
 
-// `process` starts programs through `enter`; `cgroup`, `page_cache`, `namespace` and `pin` set the conditions;
-// `disturbance`, `machine`, `memory`, `syscalls` and `timeline` look, over `proc_stat` and `system_stat`; `stats`
-// makes figures of the measurements.
+// `process` starts programs through `enter`. `cgroup`, `page_cache`, `namespace` and `pin` set the conditions.
+// `disturbance`, `machine`, `memory`, `syscalls` and `timeline` observe, by means of `proc_stat` and `system_stat`.
+// `stats` summarizes the measurements.
 
 use std::time::Duration;
 
 use rustix::event::{Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets time pass, where there is no event to wait for. A signal may end it early.
+/// Sleeps, where there is no event to wait for. A signal may end the sleep early.
 pub(crate) fn pause(length: Duration) {
     if let Ok(length) = Timespec::try_from(length) {
         let _ = poll(&mut [], Some(&length));
     }
 }
 
-/// Raises this process's limit of descriptors to `wanted`, as far as its hard limit lets it; returns the limit. The soft limit
-/// is low so that programs with select(2) do not break.
+/// Raises the soft limit of file descriptors to `wanted`, or to the hard limit if that is lower; returns the new limit.
+/// The default is low so that programs that use select(2) do not break.
 pub(crate) fn raise_descriptors(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(wanted).min(wanted);
     if limit.current.is_some_and(|current| current < wanted) {
-        // A limit that stays shows as refused connections, which are counted.
+        // If the limit cannot be raised, connections fail, and the failures are counted.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
-//! Namespaces of a run: mounts that vanish with it, and a loopback without pacing.
+//! Namespaces of a run: mounts that vanish with it, and loopback networking without pacing.
 //!
-//! bbr paces what it sends by a model of the path, also over loopback, where there is no path: rates and latencies
-//! are then those of its timers. A network namespace of its own has its own default, so nothing of the machine changes.
+//! bbr paces its sending by a model of the network path, also over loopback, which has none: rates and latencies then
+//! depend on its timers. A separate network namespace has a separate default, so nothing on the host changes.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -13,21 +13,21 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, s
 
 use crate::failure::Failure;
 
-/// What new sockets of a namespace use.
+/// The congestion control of new sockets in a namespace.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-/// What users other than root may choose.
+/// The congestion controls that users other than root may choose.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// Used instead of bbr: the kernel's own default.
+/// Replacement for bbr: the kernel's default.
 const REPLACEMENT: &str = "cubic";
 
-/// Moves this process into namespaces of its own, as root and where that helps. Call it before the first thread.
-/// Returns a sentence on the congestion control of what will be measured.
+/// Moves this process into separate namespaces, if it is root and the separation helps. Must be called before the first
+/// thread is started. Returns a sentence about the congestion control in effect.
 pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
-        // Other processes do not see mounts of the run, and they are gone with its last process. Where this is refused,
-        // mounts are only removed in order at the end.
+        // Other processes do not see the mounts of the run, and the mounts vanish with its last process. If this is
+        // refused, mounts are only removed by the cleanup at the end.
         let _ = mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
     }
     let control = congestion_control();
@@ -51,28 +51,30 @@ pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
     }
 }
 
-/// The default for new connections here.
+/// Returns the default congestion control for new connections in the current namespace.
 pub(crate) fn congestion_control() -> String {
     fs::read_to_string(CONGESTION_CONTROL)
         .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// A namespace of its own for this process, with a loopback device that is up.
+/// Moves this process into a separate network namespace, with an active loopback device.
 fn own_network() -> io::Result<()> {
-    // Opened here it stays the machine's own list, which another namespace can read and not write.
+    // A descriptor opened before unshare(2) refers to the host's list, which another namespace can read but not open
+    // for writing.
     let allowed = OpenOptions::new().write(true).open(ALLOWED);
     unshare(CloneFlags::CLONE_NEWNET)?;
     bring_up_loopback()?;
     match fs::write(CONGESTION_CONTROL, REPLACEMENT) {
-        // Only what the machine allows to everybody may become the default of a namespace.
+        // Only a congestion control that the host allows to all users may become the default of a namespace.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let mut allowed = allowed?;
-            // Another run that is here would take back what this one allows; closing the list unlocks it.
+            // The lock prevents another run from reverting the list in between; closing the descriptor releases the
+            // lock.
             rustix::fs::flock(&allowed, FlockOperation::LockExclusive)?;
             let before = fs::read_to_string(ALLOWED)?;
             allowed.write_all(format!("{} {REPLACEMENT}", before.trim()).as_bytes())?;
             let outcome = fs::write(CONGESTION_CONTROL, REPLACEMENT);
-            // The default stays when the list is as it was.
+            // The namespace's default persists after the list is restored.
             allowed.rewind()?;
             allowed.write_all(before.trim().as_bytes())?;
             outcome
@@ -81,18 +83,19 @@ fn own_network() -> io::Result<()> {
     }
 }
 
-/// The first interface of every namespace is the loopback.
+/// Index of the loopback interface, the first one in every namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// One message of rtnetlink(7): `RTM_NEWLINK` with the flag `IFF_UP`, and its acknowledgement.
+/// Brings up the loopback: sends one message of rtnetlink(7), `RTM_NEWLINK` with the flag `IFF_UP`, and reads its
+/// acknowledgement.
 fn bring_up_loopback() -> io::Result<()> {
-    /// rtnetlink(7): a message that makes or changes a device.
+    /// rtnetlink(7): message that creates or changes a device.
     const RTM_NEWLINK: u16 = 16;
-    /// Of the message: it is a request, and a response is wanted.
+    /// Message flags: a request that requires an acknowledgement.
     const REQUEST_WITH_ACK: u16 = 1 | 4;
-    /// netdevice(7): the device is to be up.
+    /// netdevice(7): flag of an active device.
     const IFF_UP: u32 = 1;
-    /// netlink(7): the response, with 0 or an error number.
+    /// netlink(7): acknowledgement, with 0 or an error number.
     const NLMSG_ERROR: u16 = 2;
     let mut message = Vec::with_capacity(32);
     // struct nlmsghdr: length, type, flags, sequence, port.

@@ -1,4 +1,4 @@
-//! Making file contents cold: the whole page cache as root, single files without.
+//! Evicts file contents from the page cache: the complete page cache as root, single files otherwise.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,10 +7,10 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::failure::Failure;
 
-/// Writes what is dirty and drops the whole page cache, and cached names and inodes too (proc_sys_vm(5),
-/// `drop_caches`). Only root may.
+/// Writes dirty pages back and drops the complete page cache, including dentries and inodes (proc_sys_vm(5),
+/// `drop_caches`). Requires root.
 pub(crate) fn drop_all() -> Result<(), Failure> {
-    // Dirty pages stay otherwise.
+    // Dirty pages would not be dropped.
     rustix::fs::sync();
     let path = Path::new("/proc/sys/vm/drop_caches");
     fs::write(path, "3").map_err(|error| match error.kind() {
@@ -19,8 +19,8 @@ pub(crate) fn drop_all() -> Result<(), Failure> {
     })
 }
 
-/// Drops one file's pages, which needs no right but to open it (posix_fadvise(2)). Names and inodes stay cached, and
-/// so does what another process has mapped.
+/// Drops the cached pages of one file, which requires only read permission (posix_fadvise(2)). Dentries and inodes stay
+/// cached, as do pages that another process has mapped.
 pub(crate) fn drop_file(path: &Path) -> Result<(), Failure> {
     let file = File::open(path).map_err(Failure::file("open", path))?;
     let refused =

@@ -1,4 +1,4 @@
-//! Which processors the server has, and which the generator: apart where there are enough.
+//! Assignment of processors to the server and the load generator: separate if there are enough.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -7,17 +7,17 @@ use crate::failure::Failure;
 /// The processors of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// Where the server runs, its kernel workers too where a group holds them.
+    /// Processors of the server, including its kernel workers if a cgroup binds them.
     pub(crate) server: Vec<usize>,
-    /// A thread of the generator for each.
+    /// Processors of the generator, one thread on each.
     pub(crate) load: Vec<usize>,
-    /// Whether no processor is in both: otherwise server and generator take time from each other.
+    /// Whether the two sets are disjoint: otherwise server and generator compete for CPU time.
     pub(crate) is_apart: bool,
 }
 
 impl Split {
-    /// For so many workers. The server takes from the front, the generator gets the rest; when nothing is left, both
-    /// share all.
+    /// Assigns processors for a number of workers. The server gets the first ones, the generator the remaining ones; if
+    /// none remain, both share all.
     pub(crate) fn of(cpus: &[usize], workers: usize) -> Split {
         let workers = workers.max(1);
         if workers >= cpus.len() {
@@ -27,25 +27,25 @@ impl Split {
         Split { server: server.to_vec(), load: load.to_vec(), is_apart: true }
     }
 
-    /// Where threads of this process serve or ask, if the server is not there too.
+    /// Returns a processor for server or client threads of this process, if it is not shared with the measured server.
     pub(crate) fn load_cpu(&self) -> Option<usize> {
         self.load.first().copied().filter(|_| self.is_apart)
     }
 
-    /// For a table or a plot.
+    /// Describes the assignment for a table or a plot.
     pub(crate) fn words(&self) -> &'static str {
         if self.is_apart { "apart" } else { "sharing all processors" }
     }
 }
 
-/// The processors that this process may use, lowest first.
+/// Returns the processors that this process may use, in ascending order.
 pub(crate) fn available() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Keeps the thread that calls it on one processor.
+/// Pins the calling thread to one processor.
 pub(crate) fn this_thread(cpu: usize) -> Result<(), Failure> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(Failure::Usage(format!("there is no processor {cpu}")));
@@ -55,7 +55,7 @@ pub(crate) fn this_thread(cpu: usize) -> Result<(), Failure> {
     sched_setaffinity(None, &set).map_err(Failure::kernel(format!("pin a thread to processor {cpu}")))
 }
 
-/// Numbers of workers to measure: 1, 2, 4 and so on, and all processors.
+/// Returns the numbers of workers to measure: 1, 2, 4 and so on, and the number of processors.
 pub(crate) fn worker_counts(cpus: usize) -> Vec<usize> {
     let mut counts: Vec<usize> =
         std::iter::successors(Some(1), |count| Some(count * 2)).take_while(|&count| count < cpus).collect();

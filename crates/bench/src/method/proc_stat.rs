@@ -1,4 +1,4 @@
-//! `/proc/PID/stat` (proc_pid_stat(5)): who started a process, and which of them belong together.
+//! Parser of `/proc/PID/stat` (proc_pid_stat(5)): parents and sessions of processes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,38 +6,38 @@ use std::fs;
 /// The fields of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
-    /// Its own number.
+    /// Process id.
     pub(crate) id: u32,
-    /// The process that started it, or 1 after that one's end.
+    /// Parent process id; 1 after the parent has exited.
     pub(crate) parent: u32,
-    /// By which the processes of a run are found.
+    /// Session id, which identifies the processes of a run.
     pub(crate) session: u32,
-    /// It ended, and its parent has not asked how.
+    /// Whether it has exited and its parent has not waited for it.
     pub(crate) is_zombie: bool,
-    /// When it started, in ticks since boot: with the id it names a process for good.
+    /// Start time in ticks since boot: together with the id it identifies a process uniquely.
     pub(crate) started: u64,
-    /// Processor time of children that ended and were waited for, in ticks.
+    /// CPU time of children that have exited and were waited for, in ticks.
     pub(crate) children_ticks: u64,
 }
 
-/// Reads one; none when there is no such process (any more).
+/// Reads the fields of a process; returns `None` if the process does not exist (any more).
 pub(crate) fn read(id: u32) -> Option<ProcessStat> {
     parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
-/// All processes of this machine that can be seen from here.
+/// Returns all processes visible to this process.
 pub(crate) fn all() -> Vec<ProcessStat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     ids.filter_map(read).collect()
 }
 
-/// A process that made a session of its own, what it started, and what is left of its session when its parents ended.
+/// Returns a session leader, its descendants, and members of its session whose parents have exited.
 pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
     tree_among(&all(), root)
 }
 
-/// Found level by level: a child can have a lower number than its parent.
+/// Searches level by level: a child may have a lower id than its parent.
 fn tree_among(processes: &[ProcessStat], root: u32) -> BTreeSet<u32> {
     let of_session = processes.iter().filter(|process| process.session == root || process.id == root);
     let mut found: BTreeSet<u32> = of_session.map(|process| process.id).collect();
@@ -54,7 +54,7 @@ fn tree_among(processes: &[ProcessStat], root: u32) -> BTreeSet<u32> {
     }
 }
 
-/// The name stands in parentheses and may hold any byte, a parenthesis too: what counts is the last one.
+/// Parses a line. The name is enclosed in parentheses and may contain any byte: the last parenthesis ends it.
 fn parse(text: &str) -> Option<ProcessStat> {
     let (id, rest) = text.split_once(" (")?;
     let fields: Vec<&str> = rest.rsplit_once(") ")?.1.split_ascii_whitespace().collect();

@@ -1,8 +1,8 @@
-//! Programs that a run starts: servers and tools, with what they use and their end.
+//! Start, observation and termination of the programs of a run: servers and tools.
 //!
-//! Each becomes the leader of a session, so that it and all that it started can be named by ids and ended, also when
-//! a process in between ended first. It dies with the thread that started it (prctl(2), `PR_SET_PDEATHSIG`): start
-//! programs only from the thread that runs the scenario.
+//! Each program becomes a session leader, so that all its descendants can be found and ended, even if a process in
+//! between has exited. It dies with the thread that started it (prctl(2), `PR_SET_PDEATHSIG`): start programs only from
+//! the thread that runs the scenario.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -19,19 +19,20 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::failure::Failure;
 use crate::method::{enter, proc_stat};
 
-/// How long a program has to end after SIGTERM. nginx closes connections at once; what waits for a disk does not.
+/// Time that a program has to exit after SIGTERM. nginx exits immediately; a process that waits for a disk does not.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long processes have to vanish after SIGKILL: one that waits for a throttled disk ends when its read does.
+/// Time until processes must vanish after SIGKILL: a process that waits for a throttled disk exits when its read
+/// completes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much of a program's last words stands in a message, in bytes.
+/// Maximum length of a program's last output line in a message.
 const SAID_BYTES_MAX: usize = 400;
 
-/// A program to be started.
+/// A program to be started, with its settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    /// For messages.
+    /// Name for messages.
     name: String,
     program: PathBuf,
     arguments: Vec<OsString>,
@@ -41,7 +42,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// `name` is what messages call it.
+    /// Creates settings without arguments; `name` is used in messages.
     pub(crate) fn new(name: &str, program: &Path) -> Launch {
         Launch {
             name: name.to_owned(),
@@ -53,36 +54,36 @@ impl Launch {
         }
     }
 
-    /// Adds to the command line.
+    /// Appends arguments to the command line.
     pub(crate) fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Launch {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// The processors that it may use; none means all.
+    /// Sets the allowed processors; empty means all.
     pub(crate) fn cpus(mut self, cpus: &[usize]) -> Launch {
         self.cpus = cpus.to_vec();
         self
     }
 
-    /// Directories of control groups that it joins before it is executed.
+    /// Adds directories of cgroups that the process joins before it executes the program.
     pub(crate) fn groups<'a>(mut self, groups: impl IntoIterator<Item = &'a PathBuf>) -> Launch {
         self.groups.extend(groups.into_iter().cloned());
         self
     }
 
-    /// The directory that it runs in.
+    /// Sets the working directory.
     pub(crate) fn directory(mut self, directory: &Path) -> Launch {
         self.directory = Some(directory.to_owned());
         self
     }
 
-    /// Starts it. Its standard output and error go to the file `output`.
+    /// Starts the program, with its standard output and error redirected to the file `output`.
     pub(crate) fn start(self, output: &Path) -> Result<Child, Failure> {
         let stream = Failure::file("create", output);
         let file = File::create(output).map_err(stream)?;
         let same = file.try_clone().map_err(stream)?;
-        // This very program, also when its file was replaced meanwhile.
+        // The running program, even if its file has been replaced.
         let mut command = Command::new("/proc/self/exe");
         command.args(["bench", enter::COMMAND, "--parent"]).arg(std::process::id().to_string());
         for cpu in &self.cpus {
@@ -101,35 +102,35 @@ impl Launch {
     }
 }
 
-/// A program that was started. Dropping it ends it and all that it started.
+/// A running program. Dropping it ends the program and its descendants.
 #[derive(Debug)]
 pub(crate) struct Child {
     name: String,
     process: std::process::Child,
-    /// Its output, for messages.
+    /// File with its output, for messages.
     output: PathBuf,
-    /// Known since it was asked for: a process can be waited for once.
+    /// Exit status, stored because a process can be waited for only once.
     ended: Option<ExitStatus>,
 }
 
 impl Child {
-    /// The process that was started, which leads its group.
+    /// Returns the id of the started process, which leads its session.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The ids of the program and of all that it started, and that has not ended.
+    /// Returns the ids of the program and its running descendants.
     pub(crate) fn tree(&self) -> BTreeSet<u32> {
         proc_stat::tree(self.id())
     }
 
-    /// Processor time of the tree up to now. Kernel threads that work for a ring (io-wq, SQPOLL) are threads of its
-    /// processes and counted.
+    /// Returns the CPU time of the process tree so far. Kernel threads that work for a ring (io-wq, SQPOLL) are threads
+    /// of its processes and counted.
     pub(crate) fn cpu_time(&self) -> CpuTime {
         CpuTime::of(self.tree())
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the program has exited.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.process.try_wait().ok().flatten();
@@ -137,7 +138,7 @@ impl Child {
         self.ended
     }
 
-    /// Waits until it ends by itself, at most so long; none if it has not.
+    /// Waits until it exits by itself, for at most `limit`; returns `None` on timeout.
     pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -148,12 +149,13 @@ impl Child {
             if left.is_zero() {
                 return None;
             }
-            // A pidfd is readable when the process ends; an interrupted or refused wait is just one more round.
+            // A pidfd becomes readable when the process exits; after an interrupted or refused wait the loop checks
+            // again.
             wait_for_end(self.id(), left.min(Duration::from_millis(200)));
         }
     }
 
-    /// Asks `ready` every 20 milliseconds until it says yes. Fails when the program ends before, or with the time.
+    /// Calls `ready` every 20 milliseconds until it returns true. Fails if the program exits before, or after `limit`.
     pub(crate) fn wait_until(
         &mut self,
         limit: Duration,
@@ -173,7 +175,7 @@ impl Child {
         }
     }
 
-    /// A failure of this program, with its last words.
+    /// Returns a failure of this program, with its last output line.
     pub(crate) fn problem(&self, problem: &str) -> Failure {
         Failure::Program {
             name: self.name.clone(),
@@ -182,14 +184,14 @@ impl Child {
         }
     }
 
-    /// Sends a signal to the program itself.
+    /// Sends a signal to the program's process only.
     pub(crate) fn signal(&self, signal: Signal) {
         send(self.id(), signal);
     }
 
-    /// Ends it and all that it started, and waits for that.
+    /// Ends the program and its descendants, and waits until they have exited.
     pub(crate) fn end(&mut self) {
-        // Before the end of the first, since children that lose their parent can only be found by their session then.
+        // Read before the program exits: children that lose their parent can afterwards be found only by their session.
         let mut known = self.identified();
         if self.ended().is_none() {
             self.signal(Signal::TERM);
@@ -198,7 +200,7 @@ impl Child {
         let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             known.extend(self.identified());
-            // Not what ended, nor another process that got its id.
+            // Excludes exited processes, and unrelated processes that have reused an id.
             known.retain(|&(id, started)| {
                 proc_stat::read(id).is_some_and(|stat| stat.started == started && !stat.is_zombie)
             });
@@ -211,7 +213,7 @@ impl Child {
                 return;
             }
             wait_for_end(first, Duration::from_millis(100));
-            // The program itself has to be asked how it ended, or it stays as a zombie.
+            // The program itself must be waited for, or it remains a zombie.
             self.ended();
         }
         self.wait(Duration::from_secs(1));
@@ -219,7 +221,7 @@ impl Child {
 }
 
 impl Child {
-    /// The tree, each with its start, by which an id names one process for good.
+    /// Returns the process tree as ids with start times, which together identify processes uniquely.
     fn identified(&self) -> BTreeSet<(u32, u64)> {
         let stat = |id| proc_stat::read(id).map(|stat| (id, stat.started));
         self.tree().into_iter().filter_map(stat).collect()
@@ -232,15 +234,15 @@ impl Drop for Child {
     }
 }
 
-/// Processor time of some processes, at a moment.
+/// CPU time of a set of processes at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CpuTime {
-    /// One by one, so that a process that is missing later is noticed.
+    /// Per process, so that a process that has exited since is detected.
     seconds_by_id: BTreeMap<u32, f64>,
 }
 
 impl CpuTime {
-    /// The exact sum that the scheduler keeps for all threads of each process, those that ended too.
+    /// Reads the exact sum that the scheduler maintains for all threads of each process, including exited threads.
     pub(crate) fn of(ids: impl IntoIterator<Item = u32>) -> CpuTime {
         let seconds = |id: u32| {
             let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(i32::try_from(id).ok()?)).ok()?;
@@ -250,13 +252,13 @@ impl CpuTime {
         CpuTime { seconds_by_id: ids.into_iter().filter_map(seconds).collect() }
     }
 
-    /// All of it.
+    /// Returns the sum over all processes in seconds.
     pub(crate) fn sum(&self) -> f64 {
         self.seconds_by_id.values().sum()
     }
 
-    /// The time used between this moment and a later one. None when a process ended in between, which takes its time
-    /// with it; one that was started in between counts in full.
+    /// Returns the CPU time used between this moment and a later one. Returns `None` if a process exited in between,
+    /// because its time is lost; a process started in between counts in full.
     pub(crate) fn until(&self, later: &CpuTime) -> Option<f64> {
         if !self.seconds_by_id.keys().all(|id| later.seconds_by_id.contains_key(id)) {
             return None;
@@ -266,7 +268,7 @@ impl CpuTime {
     }
 }
 
-/// The end of what a program wrote, in one line.
+/// Returns the last line that a program wrote.
 pub(crate) fn last_words(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -274,7 +276,7 @@ pub(crate) fn last_words(path: &Path) -> String {
     line.chars().take(SAID_BYTES_MAX).collect()
 }
 
-/// For messages.
+/// Describes an exit status for messages.
 fn words_of(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("status {code}"),
@@ -283,26 +285,26 @@ fn words_of(status: ExitStatus) -> String {
     }
 }
 
-/// As calls want it; none for a number that is no process.
+/// Converts a process id for system calls; returns `None` for an invalid one.
 fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// By its id, which is the tree's: never by a name.
+/// Sends a signal to a process by its id.
 fn send(id: u32, signal: Signal) {
     if let Some(pid) = pid(id) {
-        // It may have ended by itself, which is what is wanted.
+        // Fails if the process has already exited, which is the intended result.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Waits until a process ends, at most so long.
+/// Waits until a process exits, for at most `limit`.
 fn wait_for_end(id: u32, limit: Duration) {
     let descriptor = pid(id).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let mut watched: Vec<PollFd<'_>> =
         descriptor.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
     let limit = Timespec::try_from(limit).expect("a fraction of a second fits");
-    // Interrupted or not, the caller looks again.
+    // Interrupted or not, the caller checks again.
     let _ = poll(&mut watched, Some(&limit));
 }
 

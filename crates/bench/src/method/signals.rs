@@ -1,30 +1,32 @@
-//! SIGINT, SIGTERM and SIGHUP while something is measured: noted, not obeyed at once, so that programs, control
-//! groups, mounts and files end in order. A second one changes nothing, since the first is being obeyed.
+//! Handling of SIGINT, SIGTERM and SIGHUP during a measurement: the signal is recorded, and programs, cgroups, mounts
+//! and files are then cleaned up in order. A second signal has no further effect.
 //!
-//! Programs that were started do not get the terminal's signal: each has a session of its own. So a server does not end
-//! under a load that is still asking it, and is ended like the others.
+//! Started programs do not get the terminal's signal, because each has a separate session. So a server is not ended
+//! while the load still sends requests to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SigSet, Signal};
 
-/// Those by which users and systems end a program in order.
+/// The signals by which users and systems request an orderly termination.
 const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// Blocks them in this thread and in all that it will start. What arrives waits for [`watch`].
+/// Blocks the signals in this thread and in all threads that it starts. They stay pending until [`watch`].
 pub(crate) fn block() {
-    // Refused only for a number that is no signal.
+    // Can fail only for an invalid signal number.
     let _ = set().thread_block();
 }
 
-/// Sets `interrupted` when one arrives. Does nothing unless they are blocked: then they end the program as ever.
+/// Sets `interrupted` when a signal arrives. Does nothing unless the signals are blocked; they then terminate the
+/// program by default.
 pub(crate) fn watch(interrupted: Arc<AtomicBool>) {
     let is_blocked = SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGTERM));
     if !is_blocked {
         return;
     }
-    // Ends with the process. Without the thread no signal would end the run: then they have to be obeyed at once.
+    // The thread ends with the process. If it could not be started, no signal would end the run, so the signals are
+    // unblocked.
     let started = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         while let Ok(signal) = set().wait() {
             if !interrupted.swap(true, Ordering::Relaxed) {
@@ -37,7 +39,7 @@ pub(crate) fn watch(interrupted: Arc<AtomicBool>) {
     }
 }
 
-/// The same as the kernel wants them.
+/// Returns the signals as a set.
 fn set() -> SigSet {
     let mut set = SigSet::empty();
     for signal in SIGNALS {

@@ -1,20 +1,20 @@
-//! Medians and spreads of repetitions, and ratios of two things measured in turn.
+//! Medians and spreads of repetitions, and ratios of pairs of measurements.
 
 use serde::{Deserialize, Serialize};
 
-/// The middle of some repetitions, with the lowest and highest of them.
+/// Median of repetitions, with their minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
-    /// The one in the middle, or the mean of the two that are.
+    /// Median; with an even number of repetitions, the mean of the middle two.
     pub(crate) median: f64,
-    /// The lowest of the repetitions.
+    /// Minimum of the repetitions.
     pub(crate) low: f64,
-    /// The highest.
+    /// Maximum of the repetitions.
     pub(crate) high: f64,
 }
 
 impl Summary {
-    /// Of what was measured; none of nothing, nor of anything that is not a number.
+    /// Summarizes figures; returns `None` without figures or if one is not a number.
     pub(crate) fn of(figures: &[f64]) -> Option<Summary> {
         let mut sorted = figures.to_vec();
         if sorted.iter().any(|figure| figure.is_nan()) {
@@ -31,8 +31,8 @@ impl Summary {
         Some(Summary { median, low, high })
     }
 
-    /// Of the ratios `ours / theirs`, formed pair by pair: both of a pair were measured one after the other, so what
-    /// drifts over a run drifts for both.
+    /// Summarizes the ratios `ours / theirs` pair by pair: the figures of a pair were measured consecutively, so a
+    /// drift during the run affects both.
     pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Summary> {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
         if ratios.iter().any(|ratio| !ratio.is_finite()) {

@@ -1,8 +1,7 @@
-//! System calls of a server, counted by the kernel: the tracepoint `raw_syscalls:sys_enter`, for each of its threads
-//! (perf_event_open(2)). Where that is not allowed there is no figure, and the reason.
+//! Counts the system calls of a server: by the tracepoint `raw_syscalls:sys_enter`, for each of its threads
+//! (perf_event_open(2)). If this is not permitted, the reason is returned instead of a figure.
 //!
-//! While it counts, every system call of those threads takes a slower path. So calls are counted in a run of their
-//! own, and times in another one.
+//! Counting slows down every system call of those threads. So system calls and times are measured in separate runs.
 
 use std::fs;
 use std::io;
@@ -12,13 +11,13 @@ use perf_event::events::Tracepoint;
 use perf_event::{Builder, Counter};
 use rustix::mount::{MountFlags, mount};
 
-/// Counts for the threads that there were at its start, and those that they start.
+/// Counters of the threads that exist at the start, and of the threads that they start.
 pub(crate) struct Calls {
     counters: Vec<Counter>,
 }
 
 impl Calls {
-    /// Starts for all threads of these processes. An error is the reason for a table.
+    /// Starts counting for all threads of these processes. An error is a reason for display in a table.
     pub(crate) fn start(processes: impl IntoIterator<Item = u32>) -> Result<Calls, String> {
         let id = tracepoint()?;
         let mut counters = Vec::new();
@@ -32,7 +31,7 @@ impl Calls {
                 .build();
             match built.and_then(|mut counter| counter.enable().map(|()| counter)) {
                 Ok(counter) => counters.push(counter),
-                // It ended since its name was read.
+                // The thread has exited since its id was read.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
                 Err(error) => return Err(format!("perf_event_open: {error}")),
             }
@@ -40,26 +39,27 @@ impl Calls {
         Ok(Calls { counters })
     }
 
-    /// How many there were since the start.
+    /// Returns the number of system calls since the start.
     pub(crate) fn count(&mut self) -> Result<u64, String> {
         let counts: io::Result<Vec<u64>> = self.counters.iter_mut().map(Counter::read).collect();
         counts.map(|counts| counts.iter().sum()).map_err(|error| format!("reading a perf event: {error}"))
     }
 }
 
-/// All threads that a process has now.
+/// Returns the ids of a process's current threads.
 fn threads(process: u32) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The tracepoint's number, which tracefs knows. Root mounts it where it is not (the mount is the run's own).
+/// Returns the id of the tracepoint from tracefs. As root, mounts tracefs if necessary (the mount is private to the
+/// run).
 fn tracepoint() -> Result<u64, String> {
-    /// Where the kernel tells of its trace points.
+    /// Mount point of tracefs.
     const TRACEFS: &str = "/sys/kernel/tracing";
     let path = Path::new(TRACEFS).join("events/raw_syscalls/sys_enter/id");
     if !path.exists() && rustix::process::geteuid().is_root() {
-        // Refused or not there: reading says why.
+        // If it is refused or not available, the following read fails with the reason.
         let _ = mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), None);
     }
     let text = fs::read_to_string(&path).map_err(|error| match error.kind() {

@@ -1,42 +1,42 @@
-//! What the kernel counts for the whole machine: `/proc/stat`, `/proc/diskstats`, `/proc/net/dev`.
+//! Counters of the complete machine: `/proc/stat`, `/proc/diskstats`, `/proc/net/dev`.
 
 use std::fs;
 
-/// Ticks of all processors (proc_stat(5)), 1/100 s each on every Linux that matters here.
+/// Times of all processors in ticks (proc_stat(5)); a tick is 1/100 s on all relevant Linux systems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SystemStat {
-    /// Programs, those with a lowered priority too.
+    /// User mode, including processes with lowered priority.
     pub(crate) user: u64,
-    /// System calls, interrupts and what they leave for later.
+    /// Kernel mode: system calls, interrupts and softirqs.
     pub(crate) system: u64,
-    /// Without anything to run, in clock ticks of all processors.
+    /// Idle, in ticks of all processors.
     pub(crate) idle: u64,
-    /// Idle with a read or write under way.
+    /// Idle with a read or write in flight (iowait).
     pub(crate) wait: u64,
-    /// Taken by the hypervisor for others.
+    /// Time that the hypervisor gave to other virtual machines.
     pub(crate) steal: u64,
-    /// Events since boot.
+    /// Number of interrupts since boot.
     pub(crate) interrupts: u64,
-    /// Of all processors since the machine started.
+    /// Number of context switches of all processors since boot.
     pub(crate) context_switches: u64,
 }
 
-/// Bytes since boot.
+/// Byte counters since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Read from a disk, or received.
+    /// Bytes read from a disk, or received from a network.
     pub(crate) inward: u64,
-    /// Written to it, or sent.
+    /// Bytes written to a disk, or sent to a network.
     pub(crate) outward: u64,
 }
 
 impl SystemStat {
-    /// Now.
+    /// Reads the current counters.
     pub(crate) fn read() -> SystemStat {
         SystemStat::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// Out of /proc/stat; what a kernel leaves out counts as 0.
+    /// Parses /proc/stat; fields that the kernel omits count as 0.
     fn parse(text: &str) -> SystemStat {
         let mut stat = SystemStat::default();
         for line in text.lines() {
@@ -59,18 +59,18 @@ impl SystemStat {
         stat
     }
 
-    /// Ticks in which a processor did something here.
+    /// Returns the ticks in which processors were busy.
     pub(crate) fn busy(&self) -> u64 {
         self.user + self.system
     }
 
-    /// Ticks of all kinds.
+    /// Returns the ticks of all kinds.
     pub(crate) fn total(&self) -> u64 {
         self.busy() + self.idle + self.wait + self.steal
     }
 }
 
-/// What a disk (major, minor) has read and written.
+/// Returns the bytes that a disk (major, minor) has read and written.
 pub(crate) fn disk_traffic(device: (u32, u32)) -> Traffic {
     parse_disk(&fs::read_to_string("/proc/diskstats").unwrap_or_default(), device)
 }
@@ -88,12 +88,12 @@ fn parse_disk(text: &str, device: (u32, u32)) -> Traffic {
     Traffic::default()
 }
 
-/// What went over all interfaces, loopback among them.
+/// Returns the traffic over all interfaces, including loopback.
 pub(crate) fn network_traffic() -> Traffic {
     parse_network(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
 }
 
-/// proc_pid_net(5): two lines of headings; then a name, eight figures of reception, eight of transmission.
+/// proc_pid_net(5): two heading lines; then per interface a name, eight receive counters and eight transmit counters.
 fn parse_network(text: &str) -> Traffic {
     let mut sum = Traffic::default();
     for line in text.lines().skip(2) {

@@ -1,8 +1,8 @@
-//! The machine once a second, beside a measurement: the columns that dstat shows.
+//! Records the state of the machine once a second during a measurement, with the columns of dstat.
 //!
-//! Write-up 000 has such a table for each engine, and it tells what a rate does not: whether the disk was the limit, who
-//! used the processors, how often tasks were switched. A thread of its own reads a few files of `/proc` each second;
-//! that costs less than a tenth of a millisecond.
+//! Write-up 000 has such a table for each engine. The table shows facts that a rate does not: whether the disk was the
+//! limit, which programs used the processors, and the number of context switches. A separate thread reads a few files
+//! of `/proc` each second, which takes less than 0.1 ms.
 
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use crate::method::system_stat::{SystemStat, Traffic, disk_traffic, network_traffic};
 use crate::report::model::{Column, Timeline};
 
-/// As in the write-up's table.
+/// Sampling interval, as in the write-up's table.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Names and units of what is recorded, in the order of the write-up's table.
+/// Names and units of the columns, in the order of the write-up's table.
 const COLUMNS: [(&str, &str); 11] = [
     ("usr", "%"),
     ("sys", "%"),
@@ -30,15 +30,15 @@ const COLUMNS: [(&str, &str); 11] = [
     ("csw", "1/s"),
 ];
 
-/// A table that is being written. Dropping it ends that.
+/// A recording in progress. Dropping it ends the recording.
 pub(crate) struct Recorder {
-    /// Dropped to end the thread.
+    /// Dropped to stop the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<Vec<Vec<f64>>>>,
 }
 
 impl Recorder {
-    /// Starts with the disk of a directory, whether or not other programs use it.
+    /// Starts recording, including the disk of a directory; traffic of other programs on that disk is included.
     pub(crate) fn start(directory: &Path) -> Recorder {
         let device = device_of(directory);
         let (stop, stopped) = mpsc::channel();
@@ -46,11 +46,12 @@ impl Recorder {
             let mut rows = Vec::new();
             let mut before = Sample::take(device);
             loop {
-                // From the last sample and not from the start: a late one makes its own second longer, and says so.
+                // Relative to the previous sample instead of the start: after a late sample, rates are computed over
+                // the actual interval.
                 let due = before.at + INTERVAL;
                 match stopped.recv_timeout(due.saturating_duration_since(Instant::now())) {
                     Err(RecvTimeoutError::Timeout) => {}
-                    // The rest is shorter than a second.
+                    // The remaining interval of less than a second is not recorded.
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => return rows,
                 }
                 let now = Sample::take(device);
@@ -62,7 +63,7 @@ impl Recorder {
         Recorder { stop: Some(stop), thread }
     }
 
-    /// Ends the table: a row for each full second.
+    /// Ends the recording; returns a row for each complete second.
     pub(crate) fn end(mut self) -> Timeline {
         self.stop = None;
         let rows = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -70,13 +71,13 @@ impl Recorder {
     }
 }
 
-/// The block device (major, minor) that a directory lies on.
+/// Returns the block device (major, minor) of a directory.
 pub(crate) fn device_of(directory: &Path) -> (u32, u32) {
     let stat = rustix::fs::stat(directory).map_or(0, |stat| stat.st_dev);
     (rustix::fs::major(stat), rustix::fs::minor(stat))
 }
 
-/// Everything that a row is the difference of.
+/// Counters at one moment; a row is the difference of two samples.
 struct Sample {
     at: Instant,
     system: SystemStat,
@@ -85,7 +86,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Now.
+    /// Reads the current counters.
     fn take(device: (u32, u32)) -> Sample {
         Sample {
             at: Instant::now(),
@@ -95,7 +96,7 @@ impl Sample {
         }
     }
 
-    /// A row, in the order of [`COLUMNS`].
+    /// Returns a row, in the order of [`COLUMNS`].
     fn since(&self, before: &Sample) -> Vec<f64> {
         let seconds = (self.at - before.at).as_secs_f64();
         let total = self.system.total().saturating_sub(before.system.total()).max(1) as f64;

@@ -1,7 +1,7 @@
-//! The one directory below which a run makes all its files, and its removal.
+//! The working directory that contains all files of a run, and its removal.
 //!
-//! A signal does not end the program at once: it is noted here, scenarios look at it between two measurements, and what
-//! they hold is dropped in order.
+//! A signal does not end the program immediately: it sets a flag, which scenarios check between two measurements, and
+//! their resources are then dropped in order.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 
-/// What the directories of runs are called, with the number of the process behind it.
+/// Prefix of the names of working directories; the process id follows.
 const NAME: &str = "ringroad-bench-";
 
-/// A directory of this run. Dropping it removes it, unless it is to be kept.
+/// The working directory of this run. Dropping it removes the directory, unless `keep` is set.
 pub(crate) struct Workspace {
     path: PathBuf,
     keep: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes a directory with a name of its own below `parent`.
+    /// Creates a uniquely named directory below `parent`.
     pub(crate) fn new(parent: &Path, keep: bool) -> Result<Workspace, Failure> {
         remove_abandoned(parent);
         let kept = if keep { "kept-" } else { "" };
@@ -31,19 +31,19 @@ impl Workspace {
         Ok(Workspace { path, keep, interrupted: Arc::default() })
     }
 
-    /// The directory that everything lies in.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory below, made if it is not there.
+    /// Returns a subdirectory, which is created if it does not exist.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path.join(name);
         fs::create_dir_all(&path).map_err(Failure::file("create the directory", &path))?;
         Ok(path)
     }
 
-    /// Fails unless the file system has room for so many bytes, and a twentieth more.
+    /// Fails unless the file system has `bytes` and another twentieth of free space.
     pub(crate) fn need_space(&self, bytes: u64) -> Result<(), Failure> {
         let figures = rustix::fs::statvfs(&self.path)
             .map_err(Failure::kernel(format!("statvfs {}", self.path.display())))?;
@@ -55,18 +55,18 @@ impl Workspace {
         Ok(())
     }
 
-    /// What a signal handler sets.
+    /// Returns the flag that a signal sets.
     pub(crate) fn interruption(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.interrupted)
     }
 
-    /// Whether a signal has asked for the end.
+    /// Whether a signal has requested the end.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 }
 
-/// Writes a file, whole or not at all: a process that waits for it, or reads it later, never sees half of it.
+/// Writes a file atomically: a process that waits for the file, or reads it later, never sees an incomplete one.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     let partial = path.with_extension("part");
     let failure = Failure::file("write", path);
@@ -74,8 +74,8 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     fs::rename(&partial, path).map_err(failure)
 }
 
-/// Removes what runs that were killed (SIGKILL, a machine that went down) left there: directories of this user, named by
-/// processes that there are no more. Those that were to be kept have another name.
+/// Removes directories that killed runs left behind (SIGKILL, crash of the machine): directories of this user whose
+/// process no longer exists. Directories that were to be kept have a different name.
 fn remove_abandoned(parent: &Path) {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn folders_of_runs_that_were_killed_are_removed_and_others_stay() {
         let parent = std::env::temp_dir().join(format!("ringroad-workspace-{}", std::process::id()));
-        // A number that no process can have, one that runs, one that was to be kept, and something else.
+        // An impossible process id, a running process, a directory to be kept, and an unrelated directory.
         let names =
             ["ringroad-bench-4294967295", "ringroad-bench-1", "ringroad-bench-kept-4294967295", "other"];
         for name in names {

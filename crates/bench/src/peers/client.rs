@@ -1,5 +1,5 @@
-//! One client of a server by blocking calls, with TLS or without: to see that the server is there, and for connections that
-//! stay idle. Loads have their own ([`crate::load`]).
+//! A blocking client of a server, with or without TLS: for readiness checks and idle connections. Loads use a different
+//! client ([`crate::load`]).
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use tls::{Session, TlsError};
 
 use crate::failure::Failure;
 
-/// How long the server may take for anything.
+/// Timeout of each operation.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection; its handshake is done.
+/// A connection with a completed handshake.
 pub(crate) struct Client {
     socket: TcpStream,
     session: Option<Session>,
@@ -24,7 +24,7 @@ fn broken(error: TlsError) -> Error {
 }
 
 impl Client {
-    /// Connects, and makes the handshake where the server speaks TLS.
+    /// Connects, and performs the TLS handshake if `tls` is set.
     pub(crate) fn connect(address: SocketAddr, tls: Option<&tls::Client>) -> Result<Client, Error> {
         let socket = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
         socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -41,7 +41,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Asks for a path, and waits for the end of the response: of its header section, and so many bytes.
+    /// Requests a path, and waits for the complete response: its header section and `content_bytes` of content.
     pub(crate) fn get(&mut self, path: &str, content_bytes: usize) -> Result<(), Error> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
         match &mut self.session {
@@ -77,7 +77,7 @@ impl Client {
         self.socket.write_all(&session.output())
     }
 
-    /// Whether the server has not ended it.
+    /// Whether the server has not closed the connection.
     fn is_open(&self) -> bool {
         let waits = |error: Error| error.kind() == ErrorKind::WouldBlock;
         let looked = self.socket.set_nonblocking(true).and_then(|()| self.socket.peek(&mut [0]));
@@ -85,12 +85,12 @@ impl Client {
     }
 }
 
-/// Connections that ask once and then stay open without a word. Dropping them closes all.
+/// Connections that sent one request and then stay idle. Dropping the value closes all.
 pub(crate) struct Idle(Vec<Client>);
 
 impl Idle {
-    /// Opens them one after the other: the next one when the one before has its response, so that no queue overflows and
-    /// the server has done with each.
+    /// Opens the connections sequentially: each waits for its response before the next one is opened, so that no
+    /// backlog overflows.
     pub(crate) fn open(
         server: SocketAddr,
         tls: Option<&tls::Client>,
@@ -107,7 +107,7 @@ impl Idle {
         Ok(Idle(clients))
     }
 
-    /// Fails if the server has ended one of them.
+    /// Fails if the server has closed one of the connections.
     pub(crate) fn check_open(&self) -> Result<(), Failure> {
         match self.0.iter().filter(|client| !client.is_open()).count() {
             0 => Ok(()),
@@ -141,7 +141,7 @@ mod tests {
         let (first, second) = server.join().unwrap();
         idle.check_open().unwrap();
         drop(first);
-        // The end arrives before the peek that looks for it, or is waited for by it.
+        // Waits for the FIN, so that the check below sees it.
         idle.0[0].socket.set_nonblocking(false).unwrap();
         assert_eq!(idle.0[0].socket.peek(&mut [0]).unwrap(), 0);
         assert!(idle.check_open().unwrap_err().to_string().starts_with("1 of 2 idle connections"));

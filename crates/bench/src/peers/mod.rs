@@ -1,8 +1,8 @@
-//! Servers and tools that this server and its engines are compared with: found, not assumed. One that is not
-//! installed is left out by the scenarios, and named with the reason.
+//! The servers and tools that this server and its engines are compared with. Each is searched on the machine; scenarios
+//! omit those that are not installed and report the reason.
 //!
-//! [`client`] is a client of blocking calls; [`tool`] finds programs and asks for their versions; [`server`] starts a web server with a configuration, ours like
-//! the others, and waits until it responds.
+//! [`client`] is a blocking client; [`tool`] finds programs and their versions; [`server`] starts a web server,
+//! Ringroad or a peer, with a configuration and waits until it responds.
 
 pub(crate) mod client;
 pub(crate) mod server;

@@ -1,5 +1,5 @@
-//! Web servers of a run: ours, nginx, lighttpd, H2O. Each is started in the same way, with a configuration in its own
-//! language, on a port that is free, with files in a directory of its own; and is ended with all its processes.
+//! The web servers of a run: Ringroad, nginx, lighttpd, H2O. Each is started in the same way: with a configuration in
+//! its language, on a free port, and with a separate directory. At the end all its processes are ended.
 
 use std::fmt;
 use std::fs;
@@ -15,19 +15,19 @@ use crate::method::process::{Child, CpuTime, Launch};
 use crate::peers::client::Client;
 use crate::peers::tool::{Missing, Peer};
 
-/// How long a server has until its first response. A cache that is read at the start may need some of it.
+/// Timeout of a server's first response. Loading a cache at the start may need much of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The same where nothing is measured: a peer that does not respond should not hold up a test for long.
+/// The same for instant runs: a peer that does not respond should not delay a test for long.
 const READY_TIMEOUT_INSTANT: Duration = Duration::from_secs(8);
 
-/// How long one attempt to get a response may take.
+/// Timeout of one attempt to get a response.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a server may take to finish in order, with what it saves then.
+/// Timeout of a graceful shutdown, including the state that the server saves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Which server: the program, and whose it is.
+/// A server program and its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     kind: ProgramKind,
@@ -36,30 +36,31 @@ pub(crate) struct Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProgramKind {
-    /// Reads nginx's language.
+    /// Ringroad, configured in nginx's language.
     Ours,
     Peer(Peer),
-    /// A server of this suite, which speaks no HTTP. Its configuration is its command line.
+    /// The echo server of this suite, which does not speak HTTP. Its configuration is its command line.
     Echo,
 }
 
 impl Program {
-    /// Ours, in the build that is measured.
+    /// Returns Ringroad, in the build to be measured.
     pub(crate) fn ours(bench: &Bench) -> Program {
         Program { kind: ProgramKind::Ours, path: bench.ringroad.clone() }
     }
 
-    /// Another one, where it is installed.
+    /// Returns a peer, if it is installed.
     pub(crate) fn of(bench: &Bench, peer: Peer) -> Result<Program, Missing> {
         Ok(Program { kind: ProgramKind::Peer(peer), path: peer.find(bench)?.path })
     }
 
-    /// The echo server of this very program.
+    /// Returns the echo server, which is part of this program.
     pub(crate) fn echo() -> Program {
         Program { kind: ProgramKind::Echo, path: PathBuf::from("/proc/self/exe") }
     }
 
-    /// What every configuration of it starts with: it stays in the foreground and writes into its own directory only.
+    /// Returns the start of every configuration of this program: the server stays in the foreground and writes only
+    /// into its directory.
     fn head(&self, instance: &Instance) -> String {
         let directory = instance.directory.display();
         match self.kind {
@@ -78,7 +79,7 @@ impl Program {
                 )
             }
             _ => {
-                // Workers that keep root need no further care for rights of files and groups.
+                // With workers as root, permissions of files and cgroups need no attention.
                 let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
                 format!(
                     "daemon off;\npid {directory}/logs/pid;\nerror_log {directory}/logs/error.log warn;\n{user}"
@@ -87,7 +88,7 @@ impl Program {
         }
     }
 
-    /// Each has its own way to be told of a configuration.
+    /// Returns the command line, in the syntax of each program.
     fn arguments(&self, directory: &Path, conf: &Path, text: &str) -> Vec<String> {
         let (prefix, conf) = (format!("{}/", directory.display()), conf.display().to_string());
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
@@ -96,7 +97,7 @@ impl Program {
             ProgramKind::Ours => words(&["-p", &prefix, "-c", &conf]),
             ProgramKind::Peer(Peer::Lighttpd) => words(&["-D", "-f", &conf]),
             ProgramKind::Peer(Peer::H2o) => words(&["-c", &conf]),
-            // Without -e it complains about the log that is built in, which only root may open.
+            // Without -e, nginx complains about its compiled-in log path, which only root may open.
             ProgramKind::Peer(_) => {
                 words(&["-p", &prefix, "-c", &conf, "-e", &format!("{prefix}logs/error.log")])
             }
@@ -104,34 +105,34 @@ impl Program {
     }
 }
 
-/// What a configuration has to know of where it is used.
+/// The parts of a configuration that differ between instances.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
-    /// Where it listens on loopback.
+    /// Port on loopback.
     pub(crate) port: u16,
-    /// The server's own directory: logs, caches, temporary files. Gone with the run.
+    /// The server's directory: logs, caches, temporary files. Removed with the run.
     pub(crate) directory: PathBuf,
 }
 
-/// How a server is to run.
+/// The conditions under which a server runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conditions {
-    /// Processors that it may use; none means all.
+    /// Allowed processors; empty means all.
     pub(crate) cpus: Vec<usize>,
-    /// Directories of control groups ([`crate::method::cgroup::Group::directories`]).
+    /// Directories of cgroups to join ([`crate::method::cgroup::Group::directories`]).
     pub(crate) groups: Vec<PathBuf>,
-    /// The port to listen on; none takes one that is free.
+    /// The port to listen on; if `None`, any free port.
     pub(crate) port: Option<u16>,
-    /// The path that is asked for until it responds; "" means `/ready`.
+    /// The path requested until the server responds; "" means `/ready`.
     pub(crate) ready_path: String,
-    /// What a handshake with it is made with, where it speaks TLS: the end of one is its first response.
+    /// TLS client settings, if the server speaks TLS: a completed handshake then counts as its first response.
     pub(crate) tls: Option<tls::Client>,
 }
 
-/// A running server. Dropping it ends it.
+/// A running server. Dropping it ends the server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// What tables and messages call it.
+    /// Name in tables and messages.
     label: String,
     instance: Instance,
     configuration: String,
@@ -139,8 +140,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits for its first response, of whatever status. `configuration` writes all that follows the head
-    /// of [`Program`] (process id, error log, foreground; for lighttpd and H2O the address too).
+    /// Starts the server and waits for its first response, of any status. `configuration` writes the text after the
+    /// head of [`Program`] (process id, error log, foreground; for lighttpd and H2O the address too).
     pub(crate) fn start(
         bench: &Bench,
         label: &str,
@@ -170,32 +171,32 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.instance.port))
     }
 
-    /// The address of a path, which starts with a slash.
+    /// Returns the URL of a path, which starts with a slash.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.instance.port)
     }
 
-    /// The exact text that it was started with.
+    /// Returns the exact configuration that the server was started with.
     pub(crate) fn configuration(&self) -> &str {
         &self.configuration
     }
 
-    /// The ids of all its processes.
+    /// Returns the ids of all its processes.
     pub(crate) fn tree(&self) -> std::collections::BTreeSet<u32> {
         self.child.tree()
     }
 
-    /// Processor time of all its processes up to now.
+    /// Returns the CPU time of all its processes so far.
     pub(crate) fn cpu_time(&self) -> CpuTime {
         self.child.cpu_time()
     }
 
-    /// Fails with its last words when it has ended by itself.
+    /// Fails with its last output line if it has exited.
     pub(crate) fn check_running(&mut self) -> Result<(), Failure> {
         match self.child.ended() {
             None => Ok(()),
@@ -203,24 +204,25 @@ impl Server {
         }
     }
 
-    /// Its response to a request over a new connection, header section and body; none where it does not respond.
+    /// Sends a request over a new connection; returns the response with header section and body, or `None` without a
+    /// response.
     pub(crate) fn get(&self, path: &str) -> Option<String> {
         get(self.address(), path)
     }
 
-    /// Asks it to finish in order (SIGQUIT), gives it time for that, and ends it.
+    /// Requests a graceful shutdown (SIGQUIT), waits for it, and then ends the server.
     pub(crate) fn quit(mut self) {
         self.child.signal(rustix::process::Signal::QUIT);
         self.child.wait(QUIT_TIMEOUT);
         self.child.end();
     }
 
-    /// Ends it with all its processes.
+    /// Ends the server with all its processes.
     pub(crate) fn end(mut self) {
         self.child.end();
     }
 
-    /// A server that ends or stays silent fails with its last words.
+    /// Waits for the first response. Fails with the server's last output line if it exits or does not respond.
     fn wait_until_ready(
         &mut self,
         limit: Duration,
@@ -237,7 +239,7 @@ impl Server {
         waited.map_err(|failure| self.failed(failure))
     }
 
-    /// The error log says more than the standard error, where there is one.
+    /// Replaces the standard error in a failure by the error log, if there is one: it is more detailed.
     fn failed(&self, failure: Failure) -> Failure {
         let log = crate::method::process::last_words(&self.instance.directory.join("logs/error.log"));
         match failure {
@@ -259,27 +261,27 @@ impl fmt::Display for Server {
     }
 }
 
-/// A port that nothing listens on.
+/// Returns a free port.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     port_for(None)
 }
 
-/// The wanted port if it is free, or any free port.
+/// Returns the wanted port if it is free, or any free port.
 fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.unwrap_or(0))).map_err(|error| {
         Failure::Kernel { doing: format!("listening on 127.0.0.1:{}", wanted.unwrap_or(0)), error }
     })?;
-    // It is free again when this returns: the only other user of loopback ports is this run.
+    // The port is free again when this function returns: only this run uses ports of the loopback.
     let address = listener.local_addr().map_err(Failure::kernel("getsockname"))?;
     Ok(address.port())
 }
 
-/// Whether something that speaks HTTP responds there.
+/// Whether an HTTP server responds at this address.
 pub(crate) fn answers(address: SocketAddr, path: &str) -> bool {
     get(address, path).is_some_and(|said| said.starts_with("HTTP/1."))
 }
 
-/// All bytes that a request over a new connection brings; none where that fails.
+/// Sends a request over a new connection; returns all received bytes, or `None` on failure.
 fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut socket = TcpStream::connect_timeout(&address, PROBE_TIMEOUT).ok()?;
     socket.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;

@@ -1,4 +1,4 @@
-//! Finding the programs of others.
+//! Detection of peer programs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::report::model::Fact;
 
-/// In the place of a path: run as if the peer were not installed, to see what others would see.
+/// Value of `--peer` that skips a peer, as if it were not installed.
 const LEFT_OUT: &str = "none";
 
-/// What the suite knows to use.
+/// The peers that the suite can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
-    /// A web server in our own language.
+    /// A web server configured in nginx's language.
     Nginx,
-    /// The web server of write-up 001.
+    /// The web server measured in write-up 001.
     Lighttpd,
-    /// A web server that is quick with small files.
+    /// A web server that is fast with small files.
     H2o,
-    /// Checks the figures of `bench disk`.
+    /// Verifies the figures of `bench disk`.
     Fio,
-    /// The generator of `bench h2` and `bench grpc`.
+    /// The load generator of `bench h2` and `bench grpc`.
     H2load,
 }
 
 impl Peer {
-    /// In the order of the report.
+    /// All peers, in the order of the report.
     pub(crate) const ALL: [Peer; 5] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::H2load];
 
-    /// Of the program.
+    /// Returns the program's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
@@ -41,12 +41,12 @@ impl Peer {
         }
     }
 
-    /// Of Debian's package.
+    /// Returns the name of its Debian package.
     fn package(self) -> &'static str {
         if self == Peer::H2load { "nghttp2-client" } else { self.name() }
     }
 
-    /// How each is asked for its version and how it was built.
+    /// Returns the option that prints version and build options.
     fn version_option(self) -> &'static str {
         match self {
             Peer::Nginx | Peer::Lighttpd => "-V",
@@ -54,7 +54,7 @@ impl Peer {
         }
     }
 
-    /// Looks for it where the user said, then in `PATH` and where Debian keeps what only root is expected to run.
+    /// Finds the program: at the path that the user named, in `PATH`, or in Debian's directories for programs of root.
     pub(crate) fn find(self, bench: &Bench) -> Result<Tool, Missing> {
         let named =
             bench.peer_paths.iter().find(|(name, _)| name == self.name()).map(|(_, path)| path.clone());
@@ -69,24 +69,24 @@ impl Peer {
     }
 }
 
-/// A program that is there.
+/// An installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
-    /// Which one it is.
+    /// Which peer it is.
     pub(crate) peer: Peer,
-    /// Where it is; not part of a report.
+    /// Path of the program; not part of a report.
     pub(crate) path: PathBuf,
-    /// The first line of what it says of itself.
+    /// First line of its version output.
     pub(crate) version: String,
-    /// All of it: options it was built with, backends it has.
+    /// Complete version output: build options and backends.
     pub(crate) about: String,
 }
 
-/// A program that is not there.
+/// A program that is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     peer: Peer,
-    /// The user said so.
+    /// Whether the user excluded it.
     is_left_out: bool,
 }
 
@@ -100,7 +100,7 @@ impl std::fmt::Display for Missing {
     }
 }
 
-/// Checks what the user said about peers: a name that is known, a program that can be executed.
+/// Validates the peers that the user named: the name must be known and the program executable.
 pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
     for (name, path) in named {
         if !Peer::ALL.iter().any(|peer| peer.name() == name) {
@@ -114,7 +114,7 @@ pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The peers for the head of a report: the version of each, or why there is none.
+/// Returns the peers for the head of a report: the version of each, or why it is missing.
 pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
     let fact = |peer: Peer| {
         let value = peer.find(bench).map_or_else(|missing| missing.to_string(), |tool| tool.version);
@@ -123,7 +123,7 @@ pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
     Peer::ALL.map(fact).to_vec()
 }
 
-/// Looks for a program by its name.
+/// Searches a program by its name.
 pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("PATH").unwrap_or_default();
     let fixed = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -133,12 +133,13 @@ pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
         .find(|path| is_program(path))
 }
 
-/// A file with a permission to execute it.
+/// Whether a path is an executable file.
 fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Its description of itself; both streams, because programs differ in the stream and in the exit status.
+/// Returns the version output of a program. Both streams are read, because programs differ in the stream and in the
+/// exit status.
 fn about(path: &Path, option: &str) -> String {
     let Ok(output) = Command::new(path).arg(option).stdin(Stdio::null()).output() else {
         return String::new();
@@ -155,7 +156,7 @@ mod tests {
     fn programs_are_found_by_name_and_nothing_else_is() {
         assert!(in_path("sh").is_some());
         assert_eq!(in_path("no-such-program-of-ringroad"), None);
-        // A directory and a file that cannot be executed are no programs.
+        // A directory and a file without execute permission are rejected.
         assert!(!is_program(Path::new("/")));
         assert!(!is_program(Path::new("/proc/version")));
     }

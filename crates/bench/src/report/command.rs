@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use crate::failure::Failure;
 use crate::report;
 
-/// Names of the commands, here and in their help.
+/// Names of the commands, also used in their help texts.
 const REPORT: &str = "report";
 const COMPARE: &str = "compare";
 
@@ -17,19 +17,20 @@ struct Compare {
     /// The JSON file of a run
     #[arg(value_name = "A.json")]
     a: PathBuf,
-    /// The JSON file of another one; ratios are B to A. With --out DIR a page is written, too: DIR/compare.html
+    /// The JSON file of another run; ratios are B / A. With --out DIR the page DIR/compare.html is written too
     #[arg(value_name = "B.json")]
     b: PathBuf,
 }
 
 #[derive(Args, Debug)]
 struct Render {
-    /// JSON files of runs. Of several one report is made; a scenario that a later one has again replaces the earlier
+    /// JSON files of runs. Several are merged into one report; a scenario in a later file replaces the same scenario of
+    /// an earlier one
     #[arg(value_name = "JSON", required = true)]
     files: Vec<PathBuf>,
 }
 
-/// The commands for the table of commands.
+/// Returns the commands for the command line.
 pub(crate) fn commands() -> [Command; 2] {
     [
         Render::augment_args(
@@ -39,7 +40,7 @@ pub(crate) fn commands() -> [Command; 2] {
     ]
 }
 
-/// Does what one of them asks for; none when the name is not theirs.
+/// Runs one of the commands; returns `None` if the name is not one of them.
 pub(crate) fn run(name: &str, own: &ArgMatches, out: &Path) -> Option<Result<(), Failure>> {
     match name {
         REPORT => Some(no_measurement(name, own).and_then(|()| render(&options(own)?, out))),
@@ -52,16 +53,16 @@ pub(crate) fn run(name: &str, own: &ArgMatches, out: &Path) -> Option<Result<(),
     }
 }
 
-/// The options of a command out of what was parsed.
+/// Returns the parsed options of a command.
 fn options<O: FromArgMatches>(own: &ArgMatches) -> Result<O, Failure> {
     O::from_arg_matches(own).map_err(|error| crate::failure::usage(&error))
 }
 
-/// Options of measurements are known everywhere on the command line, and mean nothing here.
+/// Rejects options of measurements: they are accepted everywhere on the command line, but have no meaning here.
 fn no_measurement(name: &str, own: &ArgMatches) -> Result<(), Failure> {
     let own_names = ["a", "b", "files", "out"];
     let written = own.ids().map(clap::Id::as_str).filter(|id| !own_names.contains(id));
-    // A group of arguments has an id, too, but nothing was written for it.
+    // An argument group has an id too, but no value on the command line.
     let is_option =
         |id: &&str| own.try_contains_id(id).is_ok() && !id.starts_with(|first: char| first.is_uppercase());
     match written.filter(is_option).find(|id| own.value_source(id) == Some(ValueSource::CommandLine)) {
@@ -73,7 +74,7 @@ fn no_measurement(name: &str, own: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// All files are read before anything is written: a broken one leaves the directory as it is.
+/// Renders reports. All files are read before anything is written: an invalid file leaves the directory unchanged.
 fn render(options: &Render, out: &Path) -> Result<(), Failure> {
     let reports = options.files.iter().map(|path| report::read(path)).collect::<Result<Vec<_>, _>>()?;
     report::check_directory(out)?;
@@ -83,7 +84,7 @@ fn render(options: &Render, out: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The text is for a terminal; the page is written only with `--out`.
+/// Prints the comparison on the terminal; the page is written only with `--out`.
 fn compare(options: &Compare, out: Option<&Path>) -> Result<(), Failure> {
     let (a, b) = (report::read(&options.a)?, report::read(&options.b)?);
     let comparison = report::compare::compare(&a, &b);

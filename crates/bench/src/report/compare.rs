@@ -1,32 +1,32 @@
-//! Two runs side by side: what the machines differ in, and every figure that both have, with its ratio and whether the
-//! spreads overlap. As text for a terminal, and as a page.
+//! Comparison of two runs: the differences between the machines, and every figure of both runs, with the ratio and
+//! whether the spreads overlap. The output is text for a terminal, or a page.
 //!
-//! Figures belong together by name: scenario with its title, table, row, column with its unit. Figures with another
-//! name in the other run are listed as having no counterpart rather than matched by guesswork: a ratio of two different things is
-//! worse than none. Single measurements, plots and findings are not compared: the first are in the spreads already, the
-//! second show the same figures, and the third are sentences.
+//! Figures are matched by name: scenario with its title, table, row, column with its unit. Figures without a
+//! counterpart of the same name are listed as such: a ratio of two different quantities would be worse than none.
+//! Single measurements, plots and findings are not compared: the spreads include the first, the tables have the figures
+//! of the second, and the third are sentences.
 
 use std::fmt::Write;
 
 use crate::report::model::{Cell, Column, Fact, Report, Row, Table};
 use crate::report::{page, text};
 
-/// What both runs have, and what only one of them has.
+/// The figures of both runs, and the names that only one of them has.
 pub(crate) struct Comparison {
-    /// Name, value in A, value in B: of those that differ.
+    /// Facts that differ: name, value in A, value in B.
     facts: Vec<[String; 3]>,
     sections: Vec<SectionPairs>,
     /// Figures and scenarios without a counterpart.
     alone: Vec<String>,
 }
 
-/// One scenario that both runs have.
+/// One scenario of both runs.
 struct SectionPairs {
     title: String,
     rows: Vec<Pair>,
 }
 
-/// One figure in both runs.
+/// One figure of both runs.
 struct Pair {
     table: String,
     row: String,
@@ -35,14 +35,14 @@ struct Pair {
     b: Cell,
 }
 
-/// How two figures stand to each other.
+/// Relation between two figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
-    /// Their spreads have a value in common: the difference may be chance.
+    /// The spreads overlap: the difference may be chance.
     Overlap,
-    /// They have none.
+    /// The spreads do not overlap.
     Apart,
-    /// Measured once in one of the runs at least: nothing is known of the spread.
+    /// The spread is unknown: one of the runs measured only once.
     Unknown,
 }
 
@@ -56,14 +56,14 @@ impl Stand {
     }
 }
 
-/// Puts every figure of equal place (scenario, table, row, column) beside the other.
+/// Pairs every figure with the one of the same scenario, table, row and column.
 pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
     let mut comparison = Comparison { facts: differing(a, b), sections: Vec::new(), alone: Vec::new() };
     for section in &a.sections {
         let same = |other: &&crate::report::model::Section| {
             other.scenario == section.scenario && other.title == section.title
         };
-        // A scenario with other options has another title: its figures answer another question.
+        // A scenario with other options has a different title, and its figures are not comparable.
         let Some(other) = b.sections.iter().find(same) else {
             comparison.alone.push(format!("{}: in A only", section.title));
             continue;
@@ -75,7 +75,7 @@ pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
                 None => comparison.alone.push(format!("{}, {}: in A only", section.title, table.title)),
             }
         }
-        // What only B has is no figure to compare, but a reader who looks for it should not search in vain.
+        // Figures that only B has cannot be compared, but are listed, so that a reader finds them.
         for table in &other.tables {
             if !section.tables.iter().any(|mine| mine.title == table.title) {
                 comparison.alone.push(format!("{}, {}: in B only", section.title, table.title));
@@ -83,7 +83,7 @@ pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
         }
         comparison.sections.push(SectionPairs { title: section.title.clone(), rows });
     }
-    // The other way round, too: what a newer run has more is worth knowing.
+    // The same for scenarios: a newer run may have more of them.
     for section in &b.sections {
         if !a.sections.iter().any(|mine| mine.scenario == section.scenario && mine.title == section.title) {
             comparison.alone.push(format!("{}: in B only", section.title));
@@ -92,7 +92,8 @@ pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
     comparison
 }
 
-/// Facts of the run and the machine whose values differ: they are the first suspects for figures that do.
+/// Returns the facts of the run and the machine that differ: they are the first candidates to explain different
+/// figures.
 fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
     let of_run = |report: &Report| {
         let run = [
@@ -103,7 +104,7 @@ fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
         run.into_iter().chain(report.machine.clone()).chain(report.peers.clone()).collect::<Vec<Fact>>()
     };
     let (in_a, in_b) = (of_run(a), of_run(b));
-    // A fact that one of them lacks differs as well: perhaps that suite did not know it yet.
+    // A fact that is missing in one run differs as well: an older suite may not have recorded it.
     let value = |facts: &[Fact], name: &str| {
         facts
             .iter()
@@ -111,7 +112,7 @@ fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
             .map_or("not recorded".to_owned(), |fact| fact.value.clone())
     };
     let only_b = in_b.iter().filter(|fact| !in_a.iter().any(|other| other.name == fact.name));
-    // In the order of A, since a reader knows it from the report; what only B has comes last.
+    // In the order of A, which a reader knows from the report; facts that only B has are last.
     let names = in_a.iter().chain(only_b).map(|fact| fact.name.clone());
     names
         .map(|name| [value(&in_a, &name), value(&in_b, &name), name])
@@ -120,10 +121,10 @@ fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
         .collect()
 }
 
-/// The cells of two tables with the same title that have the same names.
+/// Pairs the cells of two tables with the same title by row and column name.
 fn pairs(a: &Table, b: &Table, rows: &mut Vec<Pair>, alone: &mut Vec<String>) {
     for row in &a.rows {
-        // By name, not by place: a run with one engine more has the same rows at other places.
+        // Matched by name instead of position: in a run with an additional engine the rows have other positions.
         let Some(other) = b.rows.iter().find(|other| other.name == row.name) else {
             alone.push(format!("{}, {}: in A only", a.title, row.name));
             continue;
@@ -134,7 +135,7 @@ fn pairs(a: &Table, b: &Table, rows: &mut Vec<Pair>, alone: &mut Vec<String>) {
                 alone.push(format!("{}, {}, {}: in A only", a.title, row.name, column.name));
                 continue;
             };
-            // Two texts say nothing about speed, and two reasons even less.
+            // A pair without any figure (texts or reasons) is not comparable.
             if matches!(cell, Cell::Figure { .. }) || matches!(counterpart, Cell::Figure { .. }) {
                 rows.push(Pair {
                     table: a.title.clone(),
@@ -153,7 +154,7 @@ fn pairs(a: &Table, b: &Table, rows: &mut Vec<Pair>, alone: &mut Vec<String>) {
 }
 
 impl Pair {
-    /// B's figure in relation to A's, where there are both and A's is not 0.
+    /// Returns the ratio of B's figure to A's, if both exist and A's is not 0.
     fn ratio(&self) -> Option<f64> {
         let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (&self.a, &self.b) else {
             return None;
@@ -161,31 +162,32 @@ impl Pair {
         Some(b.median / a.median).filter(|ratio| ratio.is_finite())
     }
 
-    /// Whether the difference may be chance. It is no test of significance: three repetitions would not carry one.
+    /// Returns whether the difference may be chance. This is not a test of significance: three repetitions do not
+    /// suffice for one.
     fn stand(&self) -> Option<Stand> {
         let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (&self.a, &self.b) else {
             return None;
         };
-        // A single repetition has no spread that could overlap.
+        // A single repetition has no spread.
         if a.low == a.high || b.low == b.high {
             return Some(Stand::Unknown);
         }
         Some(if a.low <= b.high && b.low <= a.high { Stand::Overlap } else { Stand::Apart })
     }
 
-    /// Row and column: within one table nothing else is needed to find it again.
+    /// Returns row and column: unique within one table.
     fn name(&self) -> String {
         format!("{}, {}", self.row, text::with_unit(&self.column.name, &self.column.unit))
     }
 
-    /// A row of a table with [`COLUMNS`].
+    /// Returns a row of a table with [`COLUMNS`].
     fn row(&self) -> Row {
         let [_, _, ratio, stand] = self.words();
         let cells = vec![self.a.clone(), self.b.clone(), Cell::Text(ratio), Cell::Text(stand)];
         Row { name: self.name(), cells }
     }
 
-    /// A, B, ratio and stand, as words.
+    /// Returns A, B, ratio and relation as text.
     fn words(&self) -> [String; 4] {
         let ratio = self.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
         let stand = self.stand().map_or("no figure in one", Stand::words);
@@ -196,7 +198,7 @@ impl Pair {
 /// The columns beside the name of a figure.
 const COLUMNS: [&str; 4] = ["A", "B", "B / A", "spreads"];
 
-/// For a terminal.
+/// Formats the comparison for a terminal.
 pub(crate) fn as_text(comparison: &Comparison) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "Differences between the machines and runs:");
@@ -209,7 +211,7 @@ pub(crate) fn as_text(comparison: &Comparison) -> String {
     for section in &comparison.sections {
         let _ = writeln!(out, "\n{}", section.title);
         let mut title = "";
-        // All words are made before the first line, since the widest of a column sets its width.
+        // All texts are formatted before the first line is written, since the widest one of a column sets its width.
         let lines: Vec<(String, [String; 4])> =
             section.rows.iter().map(|pair| (pair.name(), pair.words())).collect();
         let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
@@ -238,7 +240,7 @@ pub(crate) fn as_text(comparison: &Comparison) -> String {
     out
 }
 
-/// A line whose words end at the same places as those above and below it: figures are compared by their length first.
+/// Formats a line with right-aligned columns, so that figures can be compared visually.
 fn aligned(name: &str, name_width: usize, words: &[String; 4], widths: &[usize]) -> String {
     let mut line = format!("    {name:<name_width$}");
     for (word, width) in words.iter().zip(widths) {
@@ -247,7 +249,7 @@ fn aligned(name: &str, name_width: usize, words: &[String; 4], widths: &[usize])
     line.trim_end().to_owned() + "\n"
 }
 
-/// As a page of the report's looks.
+/// Renders the comparison as a page in the style of the report.
 pub(crate) fn as_page(comparison: &Comparison) -> String {
     let text_column = |name: &&str| Column::new(name, "");
     let text_row = |[name, a, b]: &[String; 3]| Row {
@@ -261,7 +263,7 @@ pub(crate) fn as_page(comparison: &Comparison) -> String {
     };
     let mut cards = vec![("Differences", vec![facts])];
     for section in &comparison.sections {
-        // Rows come table by table.
+        // The rows of a table are consecutive.
         let tables = section.rows.chunk_by(|one, other| one.table == other.table).map(|pairs| Table {
             title: pairs[0].table.clone(),
             columns: COLUMNS.iter().map(text_column).collect(),

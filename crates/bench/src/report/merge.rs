@@ -1,13 +1,13 @@
-//! One report out of several: scenarios that were measured one by one, or again.
+//! Merges several reports into one: scenarios that were measured separately, or again.
 //!
-//! Nothing is averaged across reports. Figures of different runs are comparable by `compare`, which says so; here each
-//! section stays as it was measured, and facts of the machine that changed in between are shown for each part.
+//! Figures are never averaged across reports; `compare` shows how comparable different runs are. Each section stays as
+//! it was measured, and machine facts that changed in between are shown for each report.
 
 use crate::report::model::{Fact, Report, Section};
 use crate::report::text;
 
-/// The first report with what the others have more. A scenario that a later one has again replaces the earlier result.
-/// None of nothing.
+/// Adds to the first report the sections of the others. A scenario of a later report replaces the earlier result.
+/// Returns `None` without reports.
 pub(crate) fn merge(reports: Vec<Report>) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut merged = reports.next()?;
@@ -18,7 +18,8 @@ pub(crate) fn merge(reports: Vec<Report>) -> Option<Report> {
     Some(merged)
 }
 
-/// One more report. Its times and commands are kept: a reader has to see that the figures were not measured in one run.
+/// Adds one report. Its times and commands are retained, so that a reader sees that the figures were not measured in
+/// one run.
 fn add(merged: &mut Report, report: Report) {
     let part = text::moment(&report.started);
     add_facts(&mut merged.machine, report.machine, &part);
@@ -26,9 +27,9 @@ fn add(merged: &mut Report, report: Report) {
     merged.seconds += report.seconds;
     merged.command.push(";".to_owned());
     merged.command.extend(report.command);
-    // A report of a quick part and a thorough one must warn of the quick part.
+    // A merged report of a quick and a complete run must warn about the quick sections.
     if merged.scale != report.scale {
-        // The shorter of both is what has to be said of the whole.
+        // The smaller scale applies to the merged report.
         let rank = |scale: &str| ["instant", "quick", "normal", "full"].iter().position(|one| *one == scale);
         if rank(&report.scale) < rank(&merged.scale) {
             merged.scale = report.scale;
@@ -37,7 +38,7 @@ fn add(merged: &mut Report, report: Report) {
     merged.incomplete = merged.incomplete.take().or(report.incomplete);
     for section in report.sections {
         let of_scenario = |other: &&mut Section| other.scenario == section.scenario;
-        // A failure does not take away a result that is there, and is forgotten when one comes.
+        // A failed section does not replace an existing result, and a later result replaces a failed section.
         if section.failed.is_some() && merged.sections.iter_mut().any(|other| of_scenario(&other)) {
             continue;
         }
@@ -51,13 +52,13 @@ fn add(merged: &mut Report, report: Report) {
     }
 }
 
-/// Facts that differ from minute to minute: those of the first part stand for all.
+/// Facts that change from minute to minute: the first report's values are shown.
 const PASSING: [&str; 3] = ["memory", "file system", "load before"];
 
-/// Facts that are not known yet, and those that were different: under the name of the part that they belong to.
+/// Adds facts that are new, and facts with a different value under the name of their report.
 fn add_facts(known: &mut Vec<Fact>, more: Vec<Fact>, part: &str) {
     for fact in more {
-        // The same machine says the same, and is shown once.
+        // An identical fact is shown once.
         match known.iter().find(|other| other.name == fact.name) {
             Some(other) if other.value == fact.value || PASSING.contains(&fact.name.as_str()) => {}
             Some(_) => known.push(Fact::new(&format!("{}, {part}", fact.name), fact.value)),
@@ -66,7 +67,7 @@ fn add_facts(known: &mut Vec<Fact>, more: Vec<Fact>, part: &str) {
     }
 }
 
-/// Plots of two variants of a scenario may have the same id, which is the name of a file.
+/// Makes plot ids unique: plots of two variants of a scenario may have the same id, which is also a file name.
 fn separate_plots(report: &mut Report) {
     let mut seen: Vec<String> = Vec::new();
     for plot in report.sections.iter_mut().flat_map(|section| &mut section.plots) {

@@ -1,10 +1,10 @@
-//! Results: as data ([`model`]), and the files made of them.
+//! Results as data ([`model`]), and the report files.
 //!
-//! * [`page`]: one HTML file that opens without a network, and tables and findings as Markdown; [`plot`]: the plots of both.
-//! * [`compare`]: two of them side by side; [`merge`]: one of several; [`command`]: both as commands.
-//! * [`seeds`]: what the five write-ups published, shown before ours.
-//! * [`standing`]: who leads and which settings are best, for the beginning of both.
-//! * [`timelines`]: the machine once a second; [`text`]: figures as a reader sees them.
+//! * [`page`]: a self-contained HTML file, and tables and findings as Markdown; [`plot`]: the plots of both.
+//! * [`compare`]: comparison of two reports; [`merge`]: several reports as one; [`command`]: the commands for both.
+//! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
+//! * [`standing`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
+//! * [`timelines`]: the state of the machine once a second; [`text`]: formatting of figures.
 
 pub(crate) mod command;
 mod compare;
@@ -26,15 +26,15 @@ use crate::failure::Failure;
 use crate::method::workspace::write_whole;
 use model::{FORMAT, Plot, Report};
 
-/// The file with everything, of which the others are made.
+/// Name of the file with all data, from which the other files are generated.
 const JSON: &str = "report.json";
 
-/// Fails when a report could not be written there, before forty minutes are spent on one. Leaves nothing: a run without
-/// results has no directory.
+/// Fails if a report could not be written to this directory, before forty minutes are spent on a run. Leaves no files:
+/// a run without results creates no directory.
 pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
-    // "" is the parent of a name alone.
+    // The parent of a bare name is "".
     let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
-    // A name without a directory lies in the current one.
+    // A bare name is relative to the current directory.
     let there = match there {
         Some(path) if !path.as_os_str().is_empty() => path,
         _ => Path::new("."),
@@ -44,12 +44,12 @@ pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
         return Err(denied(std::io::ErrorKind::NotADirectory.into()));
     }
     access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| denied(error.into()))?;
-    // To root permissions say yes to everything, also where a file system takes no new names, such as /proc.
+    // Permission checks always succeed for root, even on file systems that reject new files, such as /proc.
     let trial = there.join(format!(".ringroad-bench-{}", std::process::id()));
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(denied)
 }
 
-/// Writes the JSON file: the results of an interrupted run stay readable.
+/// Writes the JSON file, so that the results of an interrupted run are available.
 pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure> {
     fs::create_dir_all(directory).map_err(Failure::file("create the directory", directory))?;
     let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
@@ -58,10 +58,10 @@ pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure
     Ok(path)
 }
 
-/// Writes the files of a report into a directory, which is made if it is not there, and says where the page is.
+/// Writes the files of a report into a directory, which is created if necessary, and prints the path of the page.
 pub(crate) fn write(report: &Report, directory: &Path) -> Result<(), Failure> {
     save(report, directory)?;
-    // As files of their own for Markdown and for a README, in the colours that they have on the page.
+    // Plots are also separate files, for Markdown and a README, in the same colours as on the page.
     for section in &report.sections {
         let styles = plot::styles(section.plots.iter());
         for one in section.plots.iter().filter(|one| !plot::is_empty(one)) {
@@ -75,7 +75,7 @@ pub(crate) fn write(report: &Report, directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes one of the files that are made of the JSON, which is there already: it can be written again.
+/// Writes one of the generated files; not atomically, since it can be regenerated from the JSON.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(Failure::file("create the directory", directory))?;
@@ -83,22 +83,23 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(Failure::file("write", path))
 }
 
-/// Where a plot lies below the report's directory. A JSON file from elsewhere cannot name a place outside it.
+/// Returns the path of a plot below the report's directory. A plot id from a foreign JSON file cannot name a path
+/// outside it.
 fn plot_path(plot: &Plot) -> PathBuf {
     let id = plot.id.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
     Path::new("plots").join(id.collect::<String>()).with_extension("svg")
 }
 
-/// Reads a JSON file that an earlier run wrote.
+/// Reads the JSON file of an earlier run.
 pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
-    /// The first field to read of a file: its format.
+    /// The format field, which is parsed first.
     #[derive(serde::Deserialize)]
     struct Head {
         format: u32,
     }
     let text = fs::read_to_string(path).map_err(Failure::file("read", path))?;
     let problem = |what: String| Failure::Other(format!("{}: {what}", path.display()));
-    // The format is looked at alone first: another one may have anything behind it.
+    // The format is checked first: files of another format may have other fields.
     let head: Head = serde_json::from_str(&text)
         .map_err(|error| problem(format!("not a report of ringroad bench: {error}")))?;
     if head.format != FORMAT {

@@ -1,7 +1,7 @@
-//! Results as data: what a scenario hands over, what the JSON file holds, what the page and `compare` are made of.
+//! Results as data: the output of scenarios, the content of the JSON file, and the input of the page and of `compare`.
 //!
-//! A table's cell is a figure with its spread, a text, or the reason why the machine has no figure for it: never an
-//! empty place. Units stand at columns and axes.
+//! A table cell is a figure with its spread, a text, or the reason for a missing figure; it is never empty. Columns and
+//! axes have the units.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,40 @@ use serde::{Deserialize, Serialize};
 use crate::failure::Failure;
 use crate::method::stats::Summary;
 
-/// The version of the JSON file. A reader refuses one that it does not know.
+/// Version of the JSON format. A reader rejects other versions.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Everything that one run found.
+/// The results of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// [`FORMAT`] at the time that it was written.
+    /// [`FORMAT`] at the time of writing.
     pub(crate) format: u32,
-    /// RFC 3339, UTC.
+    /// Start of the run, in RFC 3339 format, UTC.
     pub(crate) started: String,
-    /// From the start of the command to its end.
+    /// Duration of the run in seconds.
     pub(crate) seconds: f64,
-    /// The command as it was given.
+    /// The command line.
     pub(crate) command: Vec<String>,
-    /// How much was measured: normal, quick or full.
+    /// Scale of the measurement: normal, quick or full.
     pub(crate) scale: String,
-    /// What figures depend on: processor, memory, kernel, file system, device, limits, congestion control, and so on.
+    /// Facts that influence the figures: processor, memory, kernel, file system, device, limits, congestion control,
+    /// and so on.
     pub(crate) machine: Vec<Fact>,
-    /// Servers and tools: version, or why one is missing.
+    /// Servers and tools: the version, or why one is missing.
     pub(crate) peers: Vec<Fact>,
-    /// One for each scenario, in the order in which they ran.
+    /// One section per scenario, in the order of execution.
     pub(crate) sections: Vec<Section>,
-    /// Why sections are missing that were asked for: the run was interrupted, or is not at its end yet.
+    /// Why requested sections are missing: the run was interrupted, or has not finished.
     #[serde(default)]
     pub(crate) incomplete: Option<String>,
 }
 
-/// A name and what is so called.
+/// A name with a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fact {
     /// Its name.
     pub(crate) name: String,
-    /// Its value; more than one line where it is a file.
+    /// Its value; several lines for the content of a file.
     pub(crate) value: String,
 }
 
@@ -52,29 +53,29 @@ impl Fact {
     }
 }
 
-/// What one scenario found.
+/// The results of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Section {
     /// The scenario's name on the command line.
     pub(crate) scenario: String,
     /// Its heading in the report.
     pub(crate) title: String,
-    /// The write-up that it repeats, by the number it starts with ("000" to "004").
+    /// The write-up that the scenario repeats, by its leading number ("000" to "004").
     pub(crate) seed: Option<String>,
-    /// The question, in one sentence.
+    /// The question that the scenario examines, in one sentence.
     pub(crate) question: String,
-    /// Why there are no results, or not all: the one line with which the scenario ended.
+    /// The one-line error that ended the scenario, if results are missing.
     #[serde(default)]
     pub(crate) failed: Option<String>,
-    /// Our tables, the one in the write-up's form first.
+    /// The tables; the first one has the form of the write-up's table.
     pub(crate) tables: Vec<Table>,
-    /// Its plots; the figures are those of the tables and runs.
+    /// The plots; their figures are those of the tables and runs.
     pub(crate) plots: Vec<Plot>,
     /// A verdict on each claim of the write-up.
     pub(crate) findings: Vec<Finding>,
     /// Omissions with their reasons.
     pub(crate) skipped: Vec<Fact>,
-    /// Who stands where: charts and sentences at the head of the report.
+    /// Rankings: charts and sentences at the head of the report.
     #[serde(default)]
     pub(crate) standings: Vec<Standing>,
     /// The exact configuration of each server and tool, by its name in tables.
@@ -84,7 +85,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// The place of a scenario that ended without results: its write-up is shown all the same.
+    /// Returns a section for a scenario without results: its write-up is shown nevertheless.
     pub(crate) fn failed(scenario: &str, failure: &Failure) -> Section {
         Section {
             scenario: scenario.to_owned(),
@@ -96,7 +97,7 @@ impl Section {
     }
 }
 
-/// What a scenario makes of its measurements.
+/// The presentation of a scenario's measurements.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) tables: Vec<Table>,
@@ -106,7 +107,7 @@ pub(crate) struct Told {
 }
 
 impl Section {
-    /// Adds what was made of its measurements.
+    /// Adds the presentation of the measurements.
     pub(crate) fn tell(&mut self, told: Told) {
         self.tables.extend(told.tables);
         self.plots.extend(told.plots);
@@ -114,12 +115,12 @@ impl Section {
         self.standings.extend(told.standings);
     }
 
-    /// Notes what is left out, and why.
+    /// Records an omission and its reason.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
         self.skipped.push(Fact::new(what, why));
     }
 
-    /// Keeps what a server or tool was run with, once for each name.
+    /// Stores the configuration of a server or tool, once per name.
     pub(crate) fn configure(&mut self, name: &str, text: &str) {
         if self.configurations.iter().all(|fact| fact.name != name) {
             self.configurations.push(Fact::new(name, text));
@@ -127,23 +128,23 @@ impl Section {
     }
 }
 
-/// Figures in rows, each row with as many cells as there are columns.
+/// A table; each row has as many cells as there are columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
     /// Its heading.
     pub(crate) title: String,
-    /// The first column holds the rows' names and is not among these.
+    /// The columns, without the first one, which contains the names of the rows.
     pub(crate) columns: Vec<Column>,
-    /// From the top to the bottom.
+    /// The rows from top to bottom.
     pub(crate) rows: Vec<Row>,
 }
 
-/// What all figures of a column share.
+/// Name and unit of a column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Column {
-    /// Its head.
+    /// Column heading.
     pub(crate) name: String,
-    /// "" for a number of things.
+    /// Unit; "" for a plain count.
     pub(crate) unit: String,
 }
 
@@ -156,9 +157,9 @@ impl Column {
 /// The figures of one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// The case; unique in its table, since `compare` looks for it by name.
+    /// Name of the case; unique in its table, since `compare` matches rows by name.
     pub(crate) name: String,
-    /// One for each column, none of them empty.
+    /// One cell per column.
     pub(crate) cells: Vec<Cell>,
 }
 
@@ -171,121 +172,121 @@ pub(crate) enum Cell {
         decimals: u8,
     },
     Text(String),
-    /// The machine allows no figure here: why.
+    /// No figure is possible on this machine, for this reason.
     Missing(String),
-    /// It was measured and failed: how.
+    /// The measurement failed, for this reason.
     Broken(String),
 }
 
-/// Some servers, or engines, beside each other by one figure.
+/// A ranking of servers or engines by one figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Standing {
-    /// Figure and case.
+    /// Name of the figure and the case.
     pub(crate) title: String,
     pub(crate) unit: String,
-    /// A cost, not a rate.
+    /// Whether lower is better, as for a cost.
     pub(crate) is_less_better: bool,
     pub(crate) entrants: Vec<Entrant>,
 }
 
-/// One of them.
+/// One entrant of a ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entrant {
-    /// As in the tables.
+    /// Name as in the tables.
     pub(crate) name: String,
-    /// Whose it is, of servers; "" where engines are compared.
+    /// The server that it belongs to; "" if engines are compared.
     pub(crate) maker: String,
-    /// The directives that make ours what it is; none of others'. "" is the default.
+    /// The directives of a Ringroad mode; `None` for other servers. "" is the default.
     pub(crate) setting: Option<String>,
     pub(crate) cell: Cell,
 }
 
-/// Lines over one pair of axes.
+/// A plot: lines over one pair of axes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plot {
-    /// Unique in the report, fit for an HTML id.
+    /// Unique id in the report, valid as an HTML id.
     pub(crate) id: String,
     /// Its heading.
     pub(crate) title: String,
-    /// The varied quantity.
+    /// Axis of the varied quantity.
     pub(crate) x: Axis,
-    /// The measured quantity.
+    /// Axis of the measured quantity.
     pub(crate) y: Axis,
-    /// One line each; a series without points has a key and no line.
+    /// One line each; a series without points has only an entry in the legend.
     pub(crate) series: Vec<Series>,
 }
 
-/// What an axis says.
+/// An axis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Axis {
     /// The quantity along it.
     pub(crate) name: String,
-    /// "" for a number of things.
+    /// Unit; "" for a plain count.
     pub(crate) unit: String,
-    /// How values are placed on it.
+    /// How values are mapped to positions.
     pub(crate) scale: AxisScale,
 }
 
-/// How a value becomes a place.
+/// Mapping of values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AxisScale {
     Linear,
     Logarithmic,
-    /// Percentages from 0 to 100, drawn as HdrHistogram draws them: by 1 / (1 - p), so that 90, 99 and 99.9 are equally
-    /// far from each other. A point at 100 (the highest value) is left out of the curve: it has no place.
+    /// Percentages from 0 to 100 in the style of HdrHistogram: mapped by 1 / (1 - p), so that 90, 99 and 99.9 are
+    /// equally spaced. A point at 100 (the maximum) has no position and is omitted.
     Percentile,
 }
 
 /// One line of a plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Series {
-    /// Its key; the same name has the same colour in all plots of a section.
+    /// Name in the legend; the same name has the same colour in all plots of a section.
     pub(crate) name: String,
-    /// In the order of x.
+    /// Points in the order of x.
     pub(crate) points: Vec<[f64; 2]>,
 }
 
 /// A claim of the write-up with its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// The claim, in our words.
+    /// The claim, rephrased.
     pub(crate) claim: String,
     /// Whether the claim holds on this machine.
     pub(crate) verdict: Verdict,
-    /// A plain sentence with the figures that say so.
+    /// A sentence with the figures that support the verdict.
     pub(crate) sentence: String,
 }
 
-/// How a claim fared.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     Holds,
     Partly,
     Fails,
-    /// This machine cannot say.
+    /// Cannot be decided on this machine.
     Open,
 }
 
-/// One measurement, as it was made.
+/// One measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// The case: engine, size, connections, round and so on.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Each by its name, with its unit in the name.
+    /// The figures by name; the name includes the unit.
     pub(crate) figures: BTreeMap<String, f64>,
-    /// What disturbed it, if anything did (steal, other load, thermal throttling).
+    /// What disturbed the measurement, if anything (steal, other load, thermal throttling).
     pub(crate) disturbed: Option<String>,
-    /// The machine once a second, where that was recorded: columns and a row for each second.
+    /// The state of the machine once a second, if it was recorded.
     pub(crate) timeline: Option<Timeline>,
-    /// Latencies in microseconds by percentage, of which plots are made; not kept.
+    /// Latencies in microseconds by percentage, for plots; not stored in the JSON file.
     #[serde(skip)]
     pub(crate) curve: Vec<[f64; 2]>,
 }
 
 impl Run {
-    /// Of these figures.
+    /// Creates a measurement with these figures.
     pub(crate) fn of<const N: usize>(figures: [(&str, f64); N]) -> Run {
         let figures = figures.map(|(name, figure)| (name.to_owned(), figure)).into();
         Run { figures, ..Run::default() }
@@ -297,11 +298,11 @@ impl Run {
     }
 }
 
-/// A recording of the machine, once a second.
+/// A recording of the machine's state, once a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timeline {
-    /// What each place of a row is.
+    /// The columns of each row.
     pub(crate) columns: Vec<Column>,
-    /// One row for each second, as long as the columns are many.
+    /// One row per second, with one value per column.
     pub(crate) rows: Vec<Vec<f64>>,
 }

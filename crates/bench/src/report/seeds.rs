@@ -1,8 +1,8 @@
-//! The five write-ups that the suite repeats: their published figures, to be shown before ours.
+//! The published figures of the five write-ups that the suite repeats; reports show them before the measured ones.
 //!
-//! They are data: `seeds/NUMBER.json`, one for each write-up. Figures are carried over as they were printed, with their
-//! decimals; sentences are ours, and each file says where the write-up was published and when. Nothing of the machine
-//! that runs the suite is in them.
+//! The data are in `seeds/NUMBER.json`, one file per write-up. Figures are copied as printed, with their decimals;
+//! sentences are rephrased, and each file names where and when the write-up was published. The files contain nothing
+//! about the machine that runs the suite.
 
 use std::sync::LazyLock;
 
@@ -15,21 +15,21 @@ use crate::report::model::{Cell, Column, Row, Table};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Seed {
-    /// What `Section::seed` refers to it by.
+    /// Number, which `Section::seed` refers to.
     pub(crate) number: String,
     /// The scenarios that repeat it.
     pub(crate) scenarios: Vec<String>,
-    /// As it was published.
+    /// Its original title.
     pub(crate) title: String,
     /// Who wrote it.
     pub(crate) author: String,
-    /// ISO 8601, as far as it is known.
+    /// Date in ISO 8601, as far as it is known.
     pub(crate) date: String,
-    /// Where it was published, in words.
+    /// Name of the publication.
     pub(crate) source: String,
-    /// An address to find it at.
+    /// URL of the write-up.
     pub(crate) url: String,
-    /// The machine and the tools of its author: name and value.
+    /// The author's machine and tools: name and value.
     pub(crate) setting: Vec<(String, String)>,
     /// Its conclusions.
     pub(crate) claims: Vec<String>,
@@ -41,17 +41,17 @@ pub(crate) struct Seed {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
-    /// What stood above it.
+    /// Original heading.
     pub(crate) title: String,
-    /// What the reader needs to know to read it; "" for nothing.
+    /// Explanation for the reader; "" for none.
     pub(crate) remark: String,
-    /// Name and unit; the column of the rows' names is not among these.
+    /// Name and unit of the columns, without the column of the row names.
     pub(crate) columns: Vec<(String, String)>,
-    /// The row's name, then its cells as they were printed.
+    /// The rows: the name, then the cells as printed.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// The files, in the order of their numbers.
+/// The files, ordered by number.
 const FILES: [&str; 5] = [
     include_str!("seeds/000.json"),
     include_str!("seeds/001.json"),
@@ -65,18 +65,18 @@ static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
     FILES.iter().map(read).collect()
 });
 
-/// The write-up with this number.
+/// Returns the write-up with this number.
 pub(crate) fn find(number: &str) -> Option<&'static Seed> {
     SEEDS.iter().find(|seed| seed.number == number)
 }
 
-/// The write-up that a scenario repeats, if it repeats one.
+/// Returns the write-up that a scenario repeats, if any.
 pub(crate) fn of_scenario(name: &str) -> Option<&'static Seed> {
     SEEDS.iter().find(|seed| seed.scenarios.iter().any(|scenario| scenario == name))
 }
 
 impl Published {
-    /// In the form of our own tables, so that both are drawn alike.
+    /// Converts the table to the model of measured tables, so that both are drawn alike.
     pub(crate) fn table(&self) -> Table {
         let column = |(name, unit): &(String, String)| Column::new(name, unit);
         let row = |row: &Vec<String>| {
@@ -92,7 +92,7 @@ impl Published {
     }
 }
 
-/// A cell that is a number alone is a figure with the decimals that were printed.
+/// Converts a cell: a plain number becomes a figure with the printed number of decimals.
 fn cell(text: &str) -> Cell {
     let Ok(figure) = text.parse::<f64>() else { return Cell::Text(text.to_owned()) };
     let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -106,7 +106,7 @@ fn cell(text: &str) -> Cell {
 mod tests {
     use super::*;
 
-    /// A cell that is named by table, row and column, as it is shown.
+    /// Returns a cell by table, row and column, formatted for display.
     fn shown(number: &str, table: &str, row: &str, column: &str) -> String {
         let seed = find(number).unwrap();
         let table = seed.tables.iter().find(|published| published.title.contains(table)).unwrap().table();

@@ -1,20 +1,21 @@
-//! Who leads and by how much, and which settings are best on this machine: what a report begins with, out of the standings
-//! of its scenarios.
+//! The head of a report: which server leads and by how much, and the best settings on this machine. Computed from the
+//! standings of the scenarios.
 //!
-//! A server is in as many rows as it has modes. Makers are compared by the best row of each: no mode that is chosen
-//! beforehand flatters one of them. Where engines are compared, each is its own maker.
+//! A server has one row per mode. Makers are compared by the best row of each, so that no preselected mode favours one
+//! of them. In comparisons of engines, each engine is a separate maker.
 
 use crate::method::stats::Summary;
 use crate::report::model::{Cell, Entrant, Report, Standing};
 use crate::report::text;
 
-/// Below this difference two figures without a spread, which were measured once, are called level.
+/// Relative difference below which two figures without a spread (measured once) are considered equal.
 const NOTEWORTHY: f64 = 0.05;
 
-/// What `use` chooses where nothing is written and the kernel allows it: with nothing else it is the default.
+/// The value of `use` that applies by default if the kernel permits it: this directive alone is equivalent to the
+/// default.
 const DEFAULT: &str = "use io_uring;";
 
-/// A row that is compared.
+/// An entrant with a figure.
 #[derive(Clone, Copy)]
 pub(crate) struct Ranked<'a> {
     pub(crate) entrant: &'a Entrant,
@@ -33,7 +34,7 @@ impl Ranked<'_> {
     }
 }
 
-/// Figures of some rows, the best first.
+/// Returns the figures of the selected entrants, the best first.
 fn ranked<'a>(standing: &'a Standing, is_one: impl Fn(&Entrant) -> bool) -> Vec<Ranked<'a>> {
     let figure = |entrant: &'a Entrant| match entrant.cell {
         Cell::Figure { summary, decimals } => Some(Ranked { entrant, summary, decimals }),
@@ -49,7 +50,7 @@ fn ranked<'a>(standing: &'a Standing, is_one: impl Fn(&Entrant) -> bool) -> Vec<
     found
 }
 
-/// The best row of each maker, the leader first.
+/// Returns the best row of each maker, the leader first.
 pub(crate) fn leaders(standing: &Standing) -> Vec<Ranked<'_>> {
     let mut best: Vec<Ranked<'_>> = Vec::new();
     for one in ranked(standing, |_| true) {
@@ -61,7 +62,7 @@ pub(crate) fn leaders(standing: &Standing) -> Vec<Ranked<'_>> {
     best
 }
 
-/// Rows that were measured and failed, with how they did.
+/// Returns the entrants whose measurement failed, with the reason.
 pub(crate) fn broken(standing: &Standing) -> impl Iterator<Item = (&Entrant, &str)> {
     standing.entrants.iter().filter_map(|entrant| match &entrant.cell {
         Cell::Broken(reason) => Some((entrant, reason.as_str())),
@@ -69,7 +70,7 @@ pub(crate) fn broken(standing: &Standing) -> impl Iterator<Item = (&Entrant, &st
     })
 }
 
-/// Whose row it is, and which of theirs: `nginx, aio threads`, `Ringroad (epoll)`.
+/// Returns the maker and its mode: `nginx, aio threads`, `Ringroad (epoll)`.
 pub(crate) fn name(entrant: &Entrant) -> String {
     let Entrant { name, maker, .. } = entrant;
     match name.get(..maker.len()) {
@@ -78,13 +79,13 @@ pub(crate) fn name(entrant: &Entrant) -> String {
     }
 }
 
-/// A figure with its unit.
+/// Formats a figure with its unit.
 fn figure(one: &Ranked<'_>, unit: &str) -> String {
     let number = text::number(one.summary.median, one.decimals);
     if unit.is_empty() { number } else { format!("{number} {unit}") }
 }
 
-/// Who leads, and by how much.
+/// Returns a sentence about which entrant leads, and by how much.
 pub(crate) fn sentence(standing: &Standing) -> String {
     let unit = &standing.unit;
     let ranked = leaders(standing);
@@ -114,18 +115,18 @@ pub(crate) fn sentence(standing: &Standing) -> String {
     }
 }
 
-/// A setting of this server that is better here than the default.
+/// A setting of Ringroad that is faster on this machine than the default.
 pub(crate) struct Advice<'a> {
     pub(crate) about: &'a str,
     pub(crate) setting: &'a str,
-    /// Its gain.
+    /// The gain, as text.
     pub(crate) because: String,
 }
 
-/// What to set on this machine, and the cases for which nothing has to be set.
+/// Returns the recommended settings on this machine, and the cases for which the default is best.
 pub(crate) fn advice(report: &Report) -> (Vec<Advice<'_>>, Vec<&str>) {
     let (mut better, mut as_it_is) = (Vec::new(), Vec::new());
-    // A fraction of a second for each figure measures nothing.
+    // An instant run yields no usable figures.
     if report.scale == "instant" {
         return (better, as_it_is);
     }
@@ -152,7 +153,7 @@ pub(crate) fn advice(report: &Report) -> (Vec<Advice<'_>>, Vec<&str>) {
     (better, as_it_is)
 }
 
-/// How far the bar of a figure reaches: all of it for the longest, its spread included.
+/// Returns the value that the longest bar represents, including its spread.
 pub(crate) fn longest(standing: &Standing) -> f64 {
     let highest = leaders(standing).iter().map(|one| one.summary.high).max_by(f64::total_cmp);
     highest.filter(|highest| *highest > 0.0).unwrap_or(1.0)

@@ -1,17 +1,17 @@
-//! Figures and other values as a reader sees them, in every file alike.
+//! Formatting of figures and other values, shared by all report files.
 
 use crate::method::stats::Summary;
 use crate::report::model::{Axis, AxisScale, Cell};
 
-/// Between groups of three digits: narrow, and no place to break a line.
+/// Separator of groups of three digits: a narrow no-break space.
 const GROUP: char = '\u{202f}';
 
-/// A number with so many decimals, its digits in groups of three.
+/// Formats a number with `decimals` decimals and grouped digits.
 pub(crate) fn number(value: f64, decimals: u8) -> String {
     let plain = format!("{:.*}", usize::from(decimals), value.abs());
     let (digits, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
     let mut text = String::new();
-    // What rounds to nothing has no sign.
+    // A value that rounds to zero has no sign.
     if value < 0.0 && plain.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
         text.push('−');
     }
@@ -24,22 +24,22 @@ pub(crate) fn number(value: f64, decimals: u8) -> String {
     text + rest
 }
 
-/// A number with about four significant digits: for values without a chosen precision.
+/// Formats a number with about four significant digits, for values without a defined precision.
 pub(crate) fn rounded(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return number(value, 0);
     }
-    // Bounded, since a denormal figure would ask for hundreds of decimals.
+    // Bounded, since a denormal value would yield hundreds of decimals.
     let magnitude = value.abs().log10().floor().clamp(-9.0, 12.0) as i32;
     let decimals = u8::try_from((3 - magnitude).clamp(0, 9)).unwrap_or(0);
     let text = number(value, decimals);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A number for an axis: short, with the customary letters for thousands and millions.
+/// Formats a number for an axis: brief, with the usual suffixes for thousands and millions.
 pub(crate) fn tick(value: f64) -> String {
     for (size, letter) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        // 1000 of the next smaller unit would be read worse than one of this.
+        // A value just below a unit would otherwise be displayed as 1000 of the next smaller unit.
         if value.abs() >= size * 0.999_999 {
             return rounded(value / size) + letter;
         }
@@ -47,7 +47,7 @@ pub(crate) fn tick(value: f64) -> String {
     rounded(value)
 }
 
-/// The median, and the lowest and highest where they differ from it as printed.
+/// Returns the median, and the minimum and maximum if they differ from it as printed.
 pub(crate) fn with_spread(summary: &Summary, decimals: u8) -> (String, Option<String>) {
     let [median, low, high] =
         [summary.median, summary.low, summary.high].map(|value| number(value, decimals));
@@ -55,7 +55,7 @@ pub(crate) fn with_spread(summary: &Summary, decimals: u8) -> (String, Option<St
     (median, spread)
 }
 
-/// A cell on one line.
+/// Formats a cell on one line.
 pub(crate) fn cell(cell: &Cell) -> String {
     match cell {
         Cell::Figure { summary, decimals } => match with_spread(summary, *decimals) {
@@ -68,19 +68,19 @@ pub(crate) fn cell(cell: &Cell) -> String {
     }
 }
 
-/// The name of a column or an axis with its unit.
+/// Returns the name of a column or an axis with its unit.
 pub(crate) fn with_unit(name: &str, unit: &str) -> String {
     if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
 }
 
-/// The label of an axis.
+/// Returns the label of an axis.
 pub(crate) fn axis(axis: &Axis) -> String {
     let is_bare_percentile = axis.scale == AxisScale::Percentile && axis.unit.is_empty();
     let text = with_unit(&axis.name, if is_bare_percentile { "%" } else { &axis.unit });
     if axis.scale == AxisScale::Logarithmic { text + " (logarithmic)" } else { text }
 }
 
-/// Seconds as a duration for people.
+/// Formats a duration in seconds for readers.
 pub(crate) fn duration(seconds: f64) -> String {
     if seconds < 100.0 {
         return format!("{} s", rounded((seconds * 10.0).round() / 10.0));
@@ -89,7 +89,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     if minutes < 100.0 { format!("{minutes:.0} minutes") } else { format!("{:.1} hours", minutes / 60.0) }
 }
 
-/// A point in time of RFC 3339 to the minute.
+/// Formats an RFC 3339 timestamp with a precision of minutes.
 pub(crate) fn moment(rfc3339: &str) -> String {
     match (rfc3339.get(..10), rfc3339.get(11..16)) {
         (Some(date), Some(time)) => format!("{date}, {time} UTC"),
@@ -97,14 +97,14 @@ pub(crate) fn moment(rfc3339: &str) -> String {
     }
 }
 
-/// `1 measurement`, `2 measurements`.
+/// Formats a count: `1 measurement`, `2 measurements`.
 pub(crate) fn count(of: usize, what: &str) -> String {
     let plural = if of == 1 { "" } else { "s" };
     format!("{} {what}{plural}", number(of as f64, 0))
 }
 
-/// Text that is safe between tags of HTML and within quotes of attributes: one function for both, so that none is the wrong
-/// one.
+/// Escapes text for HTML content and for quoted attribute values: one function for both, so that they cannot be
+/// confused.
 pub(crate) fn escape_html(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -120,7 +120,7 @@ pub(crate) fn escape_html(text: &str) -> String {
     escaped
 }
 
-/// Text that Markdown leaves as it is, on one line, also within a table.
+/// Escapes text for Markdown, on one line, also within a table.
 pub(crate) fn escape_markdown(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,36 +1,36 @@
-//! The machine once a second during measurements: as plots, and as a table in the form of dstat's.
+//! The recordings of the machine's state during measurements: as plots, and as a table in the form of dstat's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::model::{Axis, AxisScale, Cell, Plot, Row, Run, Section, Series, Table, Timeline};
 use crate::report::text;
 
-/// Recordings that a page shows of one scenario. All of them are in the JSON file.
+/// Maximum number of recordings that a page shows per scenario. The JSON file has all of them.
 const SHOWN_MAX: usize = 16;
 
 /// The label that differs between repetitions of the same measurement.
 const ROUND: &str = "round";
 
-/// One recording in both forms.
+/// One recording as plots and as a table.
 pub(crate) struct Recording {
-    /// The measurement that it belongs to.
+    /// The measurement that was recorded.
     pub(crate) title: String,
-    /// Processor, disk, network, interrupts and switches, by time.
+    /// CPU, disk, network, interrupts and context switches over time.
     pub(crate) plots: Vec<Plot>,
-    /// The same as figures, in the form of the write-up.
+    /// The same figures as a table in the form of the write-up.
     pub(crate) table: Table,
 }
 
-/// The recordings of a section that are shown: one for each thing that was measured, not one for each repetition, and
-/// rather one that nothing disturbed. `prefix` makes the plots' ids unique in the page.
+/// Returns the recordings of a section to be shown: one per measured case instead of one per repetition, preferably an
+/// undisturbed one. `prefix` makes the plots' ids unique in the page.
 pub(crate) fn shown(section: &Section, prefix: &str) -> Vec<Recording> {
     let mut best: Vec<(BTreeMap<&str, &str>, &Run, &Timeline)> = Vec::new();
     for run in &section.runs {
-        // Short measurements end before the first second and have a recording without rows.
+        // Measurements of less than a second have a recording without rows.
         let Some(timeline) = run.timeline.as_ref().filter(|timeline| !timeline.rows.is_empty()) else {
             continue;
         };
-        // Repetitions differ in the round alone, and are the same thing measured again.
+        // Repetitions of a case differ only in the round.
         let labels = run.labels.iter().filter(|(name, _)| *name != ROUND);
         let labels: BTreeMap<&str, &str> =
             labels.map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -42,7 +42,7 @@ pub(crate) fn shown(section: &Section, prefix: &str) -> Vec<Recording> {
             None => best.push((labels, run, timeline)),
         }
     }
-    // Dozens of recordings would make the page megabytes long, and readers compare only a few.
+    // Dozens of recordings would enlarge the page by megabytes, and readers compare only a few.
     best.truncate(SHOWN_MAX);
     best.iter()
         .enumerate()
@@ -58,7 +58,7 @@ pub(crate) fn shown(section: &Section, prefix: &str) -> Vec<Recording> {
         .collect()
 }
 
-/// A plot for each unit: shares of time do not share an axis with bytes.
+/// Returns one plot per unit: shares of time and bytes do not share an axis.
 fn plots(timeline: &Timeline, prefix: &str, title: &str) -> Vec<Plot> {
     let units: BTreeSet<&str> = timeline.columns.iter().map(|column| column.unit.as_str()).collect();
     let plot = |(at, unit): (usize, &str)| {
@@ -83,7 +83,7 @@ fn plots(timeline: &Timeline, prefix: &str, title: &str) -> Vec<Plot> {
     units.into_iter().enumerate().map(plot).collect()
 }
 
-/// A row for each second, in the order of the recording: the form that dstat has made familiar.
+/// Returns a table with a row for each second, in the column order of dstat.
 fn table(timeline: &Timeline, title: &str) -> Table {
     let row = |(second, row): (usize, &Vec<f64>)| Row {
         name: (second + 1).to_string(),

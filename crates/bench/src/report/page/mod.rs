@@ -1,15 +1,16 @@
-//! The report in the forms that people read: one HTML page that opens without a network (no script, no font, no image from
-//! elsewhere, which its content security policy enforces), and Markdown.
+//! The human-readable forms of the report: one self-contained HTML page (no external scripts, fonts or images, enforced
+//! by its content security policy), and Markdown.
 //!
-//! Both are templates ([`TEMPLATES`]) over one model ([`view`]). Their rules:
+//! Both are templates ([`TEMPLATES`]) over one model ([`view`]), with these rules:
 //!
-//! * All text is escaped by the rule of its file, whether a program, a file name or a person wrote it.
-//! * No meaning by colour alone: verdicts are words, series differ by dashes and markers, a missing figure has its reason.
-//! * Tables have heads with a scope and a name; each plot has a title, a description and a table of its figures.
-//! * Nothing is wider than a phone: tables scroll by themselves within the page, plots shrink and their letters grow.
-//! * Parts for few readers are folded. The page alone is enough to judge a figure.
-//! * Colours are variables with two sets of values, one for each scheme; nothing else depends on the scheme.
-//! * Printed, the page is black on white, and folded parts stay folded.
+//! * All text is escaped by the rule of the file type, independent of its origin.
+//! * Colour alone never carries meaning: verdicts are words, series differ by dashes and markers, a missing figure has
+//!   its reason.
+//! * Tables have headers with a scope, and a name; each plot has a title, a description and a table of its figures.
+//! * Content fits the width of a phone: tables scroll within the page, and plots shrink while their text grows.
+//! * Details are collapsed. The page alone suffices to judge a figure.
+//! * Colours are CSS variables with one set of values per colour scheme; nothing else depends on the scheme.
+//! * In print, the page is black on white, and collapsed sections stay collapsed.
 
 mod view;
 
@@ -22,7 +23,7 @@ use crate::report::model::Report;
 use crate::report::{plot, text};
 pub(super) use view::comparison;
 
-/// Their file names decide how text is escaped in them.
+/// The templates; the extension of the file name selects the escaping.
 const TEMPLATES: [(&str, &str); 6] = [
     ("frame.html", include_str!("../templates/frame.html")),
     ("parts.html", include_str!("../templates/parts.html")),
@@ -32,7 +33,7 @@ const TEMPLATES: [(&str, &str); 6] = [
     ("report.md", include_str!("../templates/report.md.j2")),
 ];
 
-/// Colours and measures of the pages, for light and dark, wide and narrow.
+/// Style sheet of the pages: light and dark colour schemes, wide and narrow layouts.
 const STYLE: &str = include_str!("../templates/page.css");
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
@@ -45,7 +46,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
         false => AutoEscape::Html,
     });
     environment.set_formatter(write_escaped);
-    // The style of the plots comes first: the page may adapt it, as it does for phones.
+    // The style of the plots is first, so that the page can override it, for example for phones.
     environment.add_global("style", format!("{}{STYLE}", plot::STYLE));
     for (name, source) in TEMPLATES {
         environment.add_template(name, source).expect("a test renders each of these templates");
@@ -53,7 +54,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-/// Writes a value of a template. A missing one is nothing.
+/// Writes an escaped template value. A missing value writes nothing.
 fn write_escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     if value.is_undefined() || value.is_none() {
         return Ok(());
@@ -72,20 +73,20 @@ fn render(name: &str, model: Value) -> String {
     rendered.expect("a template needs nothing but its model, which always has the same names")
 }
 
-/// The whole page.
+/// Renders the page.
 pub(crate) fn page(report: &Report) -> String {
     render("page.html", view::report(report))
 }
 
-/// Two runs side by side, in the page's looks.
+/// Renders a comparison of two runs in the style of the page.
 pub(crate) fn comparison_page(model: Value) -> String {
     render("compare.html", model)
 }
 
-/// Tables and findings, with plots as files beside it. For a repository or an issue; the page has more.
+/// Renders tables and findings, with plots as separate files, for a repository or an issue; the page has more details.
 pub(crate) fn markdown(report: &Report) -> String {
     let text = render("report.md", view::report(report));
-    // One line break at the end, as text files have it.
+    // Exactly one line break at the end.
     text.trim_end().to_owned() + "\n"
 }
 
@@ -101,7 +102,7 @@ mod tests {
     };
     use crate::report::text::escape_html as escape;
 
-    /// A made-up report with everything that a report can have.
+    /// Returns a sample report that contains every element of a report.
     fn sample() -> Report {
         serde_json::from_str(include_str!("../../../fixtures/made-up.json")).unwrap()
     }

@@ -1,4 +1,4 @@
-//! The model of the templates: the parts of a report in the order of the page, with every figure as text.
+//! The model of the templates: the parts of a report in the order of the page, with all figures formatted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use crate::report::seeds::{self, Seed};
 use crate::report::standing::{self, Advice, sentence};
 use crate::report::{plot, plot_path, text, timelines};
 
-/// Tables of a write-up with more columns or rows than this are folded: few readers need them.
+/// Tables of a write-up with more columns or rows than this are collapsed: few readers need them.
 const SEED_COLUMNS_MAX: usize = 8;
 const SEED_ROWS_MAX: usize = 12;
 
 /// All verdicts, from best to worst, for counts.
 const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Partly, Verdict::Fails, Verdict::Open];
 
-/// The whole report.
+/// Returns the model of the report.
 pub(super) fn report(report: &Report) -> Value {
     let sections = report.sections.iter().enumerate().map(|(at, one)| {
-        // A write-up is shown in full at the first scenario that repeats it, whichever scenarios were run.
+        // A write-up is shown in full at the first scenario that repeats it, independent of which scenarios were run.
         let is_repeated = report.sections[..at].iter().any(|other| other.seed == one.seed);
         let name: String = one.scenario.chars().filter(char::is_ascii_alphanumeric).collect();
         section(one, &format!("s{at}-{name}"), is_repeated)
@@ -50,7 +50,7 @@ fn facts(facts: &[Fact]) -> Vec<Value> {
     facts.iter().map(|Fact { name, value }| context! { name, value }).collect()
 }
 
-/// What the reader has to know about a short run, before the first figure: an impression must not be quoted as a result.
+/// Returns the warning about a reduced run, which precedes the first figure: its figures must not be quoted as results.
 fn scale_warning(scale: &str) -> Option<&'static str> {
     match scale {
         "instant" => Some(
@@ -63,7 +63,7 @@ fn scale_warning(scale: &str) -> Option<&'static str> {
     }
 }
 
-/// One scenario; `anchor` is its address in the page.
+/// Returns the model of one scenario; `anchor` is its id in the page.
 fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
     let styles = plot::styles(section.plots.iter());
     let disturbed: Vec<&String> = section.runs.iter().filter_map(|run| run.disturbed.as_ref()).collect();
@@ -89,7 +89,7 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
         skipped => facts(&section.skipped),
         configurations => facts(&section.configurations),
         configuration_count => text::count(section.configurations.len(), "configuration"),
-        // Disturbed measurements are part of the medians: to leave them out would be to choose figures.
+        // Disturbed measurements are included in the medians: to omit them would bias the figures.
         disturbed => disturbed.len(),
         first_disturbance => disturbed.first().copied(),
         measurements => text::count(runs, "measurement"),
@@ -110,7 +110,7 @@ fn seed(seed: &Seed) -> Value {
     context! { title, author, date, source, url, claims, setting, tables }
 }
 
-/// A bar for the best of each maker; and the entrants that failed.
+/// Returns a bar for the best entry of each maker, and the failed entrants.
 fn chart(one: &Standing) -> Value {
     let longest = standing::longest(one);
     let percent = |value: f64| (value / longest * 100.0).clamp(0.0, 100.0);
@@ -140,7 +140,8 @@ fn chart(one: &Standing) -> Value {
     }
 }
 
-/// A plot with its keys and its figures, in the styles of its section: an engine has one colour in all of its plots.
+/// Returns a plot with its legend and its figures, in the styles of its section: an engine has one colour in all plots
+/// of the section.
 fn figure(one: &Plot, styles: &BTreeMap<String, plot::Style>) -> Value {
     let keys = one.series.iter().map(|series| {
         let sample = styles.get(&series.name).map(|style| style.key());
@@ -162,7 +163,7 @@ fn finding(one: &Finding) -> Value {
     context! { class => class, words => words, claim => &one.claim, sentence => &one.sentence }
 }
 
-/// How many claims hold, hold in part and so on.
+/// Counts the findings of each verdict.
 fn verdicts(findings: &[Finding]) -> Vec<Value> {
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let counted = VERDICTS.map(|verdict| (verdict_words(verdict), count(verdict)));
@@ -170,7 +171,7 @@ fn verdicts(findings: &[Finding]) -> Vec<Value> {
     some.map(|((class, words), count)| context! { class, words, count }).collect()
 }
 
-/// A verdict's class in the style sheet, and its words.
+/// Returns a verdict's CSS class and its text.
 fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Holds => ("holds", "holds"),
@@ -180,8 +181,8 @@ fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
     }
 }
 
-/// Every repetition with its labels, as lines with tabs that a spreadsheet takes: thousands of cells of a table are most of
-/// a page. Columns are all names that any run has, sorted, so that reports have them in the same order.
+/// Formats every repetition with its labels as tab-separated lines for a spreadsheet: as an HTML table they would be
+/// most of the page. The columns are the sorted names of all runs, so that reports have them in the same order.
 fn lines_of_runs(section: &Section) -> String {
     if section.runs.is_empty() {
         return String::new();
@@ -201,10 +202,10 @@ fn lines_of_runs(section: &Section) -> String {
     lines.join("\n")
 }
 
-/// The texts above a table.
+/// Title and remark of a table.
 pub(crate) struct Caption<'a> {
     pub(crate) title: &'a str,
-    /// "" for nothing.
+    /// Remark; "" for none.
     pub(crate) remark: &'a str,
 }
 
@@ -212,7 +213,7 @@ fn own_table(one: &Table) -> Value {
     table(one, &Caption { title: &one.title, remark: "" })
 }
 
-/// A table. A column is aligned as a whole: figures under figures, words under words.
+/// Returns the model of a table. All cells of a column have the same alignment: right for figures, left for words.
 pub(crate) fn table(table: &Table, caption: &Caption<'_>) -> Value {
     let is_numeric: Vec<bool> = (0..table.columns.len())
         .map(|at| table.rows.iter().filter_map(|row| row.cells.get(at)).all(may_be_numeric))
@@ -244,7 +245,7 @@ fn cell((cell, is_numeric): (&Cell, &bool)) -> Value {
     }
 }
 
-/// Figures, texts such as "60M" and "1344", and reasons in their place: all that a column of figures has.
+/// Whether a cell fits a column of figures: figures, texts such as "60M" and "1344", and reasons for missing figures.
 fn may_be_numeric(cell: &Cell) -> bool {
     match cell {
         Cell::Figure { .. } | Cell::Missing(_) | Cell::Broken(_) => true,
@@ -256,7 +257,7 @@ fn may_be_numeric(cell: &Cell) -> bool {
     }
 }
 
-/// Two runs side by side: cards with a title and tables each, and names of what only one run has.
+/// Returns the model of a comparison: cards with a title and tables, and the names that only one run has.
 pub(crate) fn comparison(cards: &[(&str, Vec<Table>)], alone: &[String]) -> Value {
     let card = |(title, tables): &(&str, Vec<Table>)| {
         let tables: Vec<Value> = tables.iter().map(own_table).collect();

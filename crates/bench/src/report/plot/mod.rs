@@ -1,7 +1,7 @@
-//! Plots as SVG: axes, lines with markers, and the keys that name them.
+//! Plots as SVG: axes, lines with markers, and the legend.
 //!
-//! Colours are variables of a style sheet (`plot.css`), so that a plot follows the reader's choice of a dark or a light
-//! page. Series differ by colour, by dashes and by the shape of their markers: each alone is enough to tell them apart.
+//! Colours are CSS variables (`plot.css`), so that a plot follows the reader's dark or light colour scheme. Series
+//! differ by colour, by dashes and by the shape of their markers: each alone distinguishes them.
 //!
 //! ```text
 //!   requests, 1/s          <- what y is, above it: upright text is easier to read
@@ -12,7 +12,7 @@
 //!        connections (logarithmic)
 //! ```
 //!
-//! A place inside a page has its keys beside it as HTML, which wraps by itself; a file of its own has them inside.
+//! In a page the legend is HTML beside the plot, which wraps by itself; a separate file contains its legend.
 
 mod scale;
 
@@ -26,57 +26,59 @@ use scale::PlotScale;
 /// The style sheet of all plots.
 pub(crate) const STYLE: &str = include_str!("plot.css");
 
-/// The drawing, in units that are pixels on a page of some width and somewhat less on a phone.
+/// Width of the drawing, in units that are pixels on a wide page and somewhat less on a phone.
 const WIDTH: f64 = 480.0;
-/// Of the whole drawing, heading and axes included.
+/// Height of the drawing, including heading and axes.
 const HEIGHT: f64 = 300.0;
-/// Room at each side for labels, in the larger letters that a phone gets.
+/// Left margin for labels, in the larger text size of a phone.
 const LEFT: f64 = 54.0;
-/// Room for the half of the last label of x.
+/// Right margin for half of the last label of x.
 const RIGHT: f64 = 22.0;
-/// Room for the name of y.
+/// Top margin for the name of y.
 const TOP: f64 = 30.0;
-/// Room for the labels and the name of x.
+/// Bottom margin for the labels and the name of x.
 const BOTTOM: f64 = 52.0;
 
-/// The width of a letter at the most: a label at the end of an axis stays inside.
+/// Maximum width of a letter: a label at the end of an axis must stay inside the drawing.
 const LETTER_WIDTH: f64 = 10.0;
 
-/// How far labels of x stand below their axis: clear of the lowest one of y, also in the larger letters of a phone.
+/// Distance of the x labels below their axis: they must not touch the lowest label of y, even in the larger text size
+/// of a phone.
 const X_LABEL_BELOW: f64 = 25.0;
 
-/// Labels that have room at each axis.
+/// Maximum number of labels on the x axis.
 const X_LABELS: usize = 7;
-/// As above, along y.
+/// Maximum number of labels on the y axis.
 const Y_LABELS: usize = 5;
 
-/// Series beyond these have the same colours and other dashes.
+/// Number of colours; further series reuse them with other dashes.
 const COLOURS: usize = 8;
-/// Together with the colours these tell 32 series apart.
+/// Number of dash patterns; with the colours they distinguish 32 series.
 const DASHES: usize = 4;
 
-/// A line with more points than this has no markers: they would hide it.
+/// Maximum number of points of a line with markers: more of them would hide the line.
 const MARKED_POINTS_MAX: usize = 24;
 
-/// Points nearer than this to the one before are not drawn: they would not be visible.
+/// Minimum distance between drawn points: nearer ones would be indistinguishable.
 const NEAR: f64 = 0.4;
 
-/// Rows of the table below a plot. A curve with more points shows some of them; the JSON file has all.
+/// Maximum number of rows in the table below a plot. Of a curve with more points a subset is shown; the JSON file has
+/// all.
 const DATA_ROWS_MAX: usize = 60;
 
-/// How a series is drawn: the same everywhere in one section, by its name.
+/// Style of a series: the same everywhere in one section, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Style(usize);
 
 impl Style {
-    /// The classes of the style sheet for the colour and the dashes.
+    /// Returns the CSS classes for the colour and the dashes.
     fn classes(self) -> String {
-        // A second round through the colours has other dashes, so 32 series differ.
+        // The second cycle through the colours has other dashes, so that 32 series differ.
         let dash = (self.0 + self.0 / COLOURS) % DASHES;
         format!("c{} d{dash}", self.0 % COLOURS)
     }
 
-    /// The shape at a point; filled and open ones of the same shape are far apart in the order.
+    /// Draws the marker at a point; filled and open markers of the same shape are far apart in the order.
     fn marker(self, x: f64, y: f64) -> String {
         let path = |steps: &str| format!("<path class=\"mark\" d=\"M{x:.1} {y:.1}{steps}\"/>");
         match self.0 % COLOURS {
@@ -91,7 +93,7 @@ impl Style {
         }
     }
 
-    /// A short piece of the line, for a key.
+    /// Draws a line segment for the legend.
     pub(crate) fn key(self) -> String {
         format!(
             "<svg class=\"key plotted\" viewBox=\"0 0 36 14\" width=\"36\" height=\"14\" aria-hidden=\"true\">\
@@ -102,10 +104,10 @@ impl Style {
     }
 }
 
-/// Gives each name of a section its style, in the order in which names appear.
+/// Assigns a style to each series name of a section, in the order of first appearance.
 pub(crate) fn styles<'a>(plots: impl Iterator<Item = &'a Plot>) -> BTreeMap<String, Style> {
     let mut styles = BTreeMap::new();
-    // In the order of the plots, so that the first plot of a section has the colours that differ most.
+    // In the order of the plots, so that the first plot of a section has the most distinct colours.
     for series in plots.flat_map(|plot| &plot.series) {
         let next = Style(styles.len());
         styles.entry(series.name.clone()).or_insert(next);
@@ -113,7 +115,7 @@ pub(crate) fn styles<'a>(plots: impl Iterator<Item = &'a Plot>) -> BTreeMap<Stri
     styles
 }
 
-/// The drawing for a page that has [`STYLE`] and shows the keys itself.
+/// Returns the drawing for a page that contains [`STYLE`] and displays the legend.
 pub(crate) fn drawing(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
     let id = escape(&plot.id);
     let mut svg = format!(
@@ -127,13 +129,13 @@ pub(crate) fn drawing(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
     svg
 }
 
-/// The drawing as a file of its own: with its style, its title and its keys.
+/// Returns the drawing as a separate file, with its style, title and legend.
 pub(crate) fn file(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
-    /// Height of the line with the title, where a plot stands alone as a file.
+    /// Height of the title line of a separate file.
     const HEADING: f64 = 26.0;
-    /// Height of a line of keys there.
+    /// Height of a line of the legend.
     const KEY_ROW: f64 = 20.0;
-    // Room for the keys is made below the drawing; it is never taken from the plot itself.
+    // The legend extends the drawing at the bottom; the plot keeps its size.
     let columns = key_columns(plot);
     let rows = plot.series.len().div_ceil(columns);
     let height = HEADING + HEIGHT + rows as f64 * KEY_ROW + 8.0;
@@ -166,28 +168,28 @@ pub(crate) fn file(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
     svg
 }
 
-/// As many columns of keys as the longest name leaves room for; letters are about 6.5 wide.
+/// Returns the number of legend columns that the longest name permits; letters are about 6.5 units wide.
 fn key_columns(plot: &Plot) -> usize {
     let longest = plot.series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
     let width = 54.0 + longest as f64 * 6.5;
     ((WIDTH / width) as usize).clamp(1, 4)
 }
 
-/// A series without a style of its own is drawn as the first one rather than not at all.
+/// Returns the style of a series; a series without an assigned style gets the first one.
 fn style_of(series: &Series, styles: &BTreeMap<String, Style>) -> Style {
     styles.get(&series.name).copied().unwrap_or(Style(0))
 }
 
-/// The description for readers who do not see the plot; the table below has the figures.
+/// Returns the alternative text of the plot; the table below has the figures.
 fn description(plot: &Plot) -> String {
     let names: Vec<&str> = plot.series.iter().map(|series| series.name.as_str()).collect();
     format!("{} by {}: {}", text::axis(&plot.y), text::axis(&plot.x), names.join("; "))
 }
 
-/// Axes and lines. The axis of x ends where the points end; that of y at a label, and begins at 0 unless it is
-/// logarithmic, so that twice as high is twice as much.
+/// Draws axes and lines. The x axis ends at the last point, the y axis at a label; a y axis that is not logarithmic
+/// begins at 0, so that twice the height is twice the value.
 fn inside(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
-    // Both axes are made for all series together: lines are there to be compared.
+    // Both axes cover all series together, so that the lines are comparable.
     let points = || plot.series.iter().flat_map(|series| &series.points);
     let x = PlotScale::of(plot.x.scale, points().map(|point| point[0]), X_LABELS, true);
     let y = PlotScale::of(plot.y.scale, points().map(|point| point[1]), Y_LABELS, false);
@@ -198,21 +200,21 @@ fn inside(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
     svg
 }
 
-/// From a place along the axis of x to one in the drawing.
+/// Converts a position along the x axis to a coordinate of the drawing.
 fn across(x: f64) -> f64 {
     LEFT + x * (WIDTH - LEFT - RIGHT)
 }
 
-/// From a place along the axis of y to one in the drawing, whose y grows downwards.
+/// Converts a position along the y axis to a coordinate of the drawing, whose y grows downwards.
 fn down(y: f64) -> f64 {
     HEIGHT - BOTTOM - y * (HEIGHT - TOP - BOTTOM)
 }
 
-/// Grid lines for y only: a value of x is a setting that has its label, one of y has to be read off.
+/// Draws the axes. Only y has grid lines: a value of x is a labelled setting, a value of y must be read off.
 fn axes(plot: &Plot, x: &PlotScale, y: &PlotScale) -> String {
     let mut svg = String::from("<g class=\"axes\">\n");
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM);
-    // A tick outside of the scale would be a fault of the scale; drawn at its end it is at least seen.
+    // A tick outside the scale would be a bug of the scale; it is drawn at the end of the axis, where it is visible.
     for (value, label) in &y.ticks {
         let at = down(y.place(*value).unwrap_or(0.0));
         let _ = writeln!(
@@ -246,7 +248,7 @@ fn axes(plot: &Plot, x: &PlotScale, y: &PlotScale) -> String {
     svg
 }
 
-/// One series. Each marker has its values as a title, which browsers show to who points at it without a script.
+/// Draws one series. Each marker has its values as a title, which browsers display as a tooltip without scripts.
 fn line(plot: &Plot, series: &Series, style: Style, x: &PlotScale, y: &PlotScale) -> String {
     let name = escape(&series.name);
     let mut path = String::new();
@@ -254,10 +256,10 @@ fn line(plot: &Plot, series: &Series, style: Style, x: &PlotScale, y: &PlotScale
     let mut before: Option<(f64, f64)> = None;
     let marked = series.points.len() <= MARKED_POINTS_MAX;
     for point in &series.points {
-        // A value without a place (0 on a logarithmic axis, 100 %) interrupts nothing: the line goes on behind it.
+        // A value without a position (0 on a logarithmic axis, 100 %) does not interrupt the line.
         let (Some(at_x), Some(at_y)) = (x.place(point[0]), y.place(point[1])) else { continue };
         let (at_x, at_y) = (across(at_x), down(at_y));
-        // A curve of hundreds of percentiles has many points to a pixel; the file is smaller without them.
+        // A curve of hundreds of percentiles has many points per pixel; omitting them reduces the file size.
         if before.is_some_and(|(x, y)| (at_x - x).abs() < NEAR && (at_y - y).abs() < NEAR) {
             continue;
         }
@@ -280,13 +282,13 @@ fn line(plot: &Plot, series: &Series, style: Style, x: &PlotScale, y: &PlotScale
     )
 }
 
-/// The figures of a plot, for who does not see it or wants to know.
+/// Returns the figures of a plot as a table, for readers who cannot see the plot or need exact values.
 pub(crate) fn data(plot: &Plot) -> Table {
     let mut places: Vec<f64> =
         plot.series.iter().flat_map(|series| &series.points).map(|point| point[0]).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    // A recording of minutes is not read line by line.
+    // A recording of several minutes is reduced to a readable number of rows.
     let every = places.len().div_ceil(DATA_ROWS_MAX).max(1);
     let left_out = places.len() > DATA_ROWS_MAX;
     let cell = |series: &Series, x: f64| match series.points.iter().find(|point| point[0] == x) {
@@ -305,9 +307,9 @@ pub(crate) fn data(plot: &Plot) -> Table {
     }
 }
 
-/// Whether a plot has anything to draw; one on an axis of another kind may have points without a place.
+/// Whether a plot has nothing to draw: it may have only points without a position on its axes.
 pub(crate) fn is_empty(plot: &Plot) -> bool {
-    // The same rule by which the scale leaves points out.
+    // The same rule as in the scale, which omits such points.
     let has_place = |point: &[f64; 2]| {
         let fits = |kind, value: f64| kind != AxisScale::Logarithmic || value > 0.0;
         fits(plot.x.scale, point[0]) && fits(plot.y.scale, point[1])

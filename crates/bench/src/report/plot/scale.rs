@@ -1,28 +1,28 @@
-//! From a value to its place along an axis, and the values that are written at it.
+//! Mapping of values to positions along an axis, and the labelled values.
 
 use crate::report::model::AxisScale;
 use crate::report::text::{rounded, tick};
 
-/// Percentages that are written at an axis of percentiles, as far as the points reach.
+/// Labelled percentages of a percentile axis, up to the range of the points.
 const PERCENTILES: [f64; 8] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999];
 
-/// So many different values along an axis are worth a label each.
+/// Maximum number of distinct values along an axis that each get a label.
 const DIFFERENT_MAX: usize = 9;
 
-/// The width of a letter as a part of the axis, in the larger letters of a phone.
+/// Width of a letter relative to the axis length, in the larger text size of a phone.
 const LETTER: f64 = 0.024;
 
-/// One axis with the range of what is drawn along it.
+/// One axis with the range of the drawn values.
 pub(super) struct PlotScale {
     kind: AxisScale,
-    /// Both ends, as [`straight`] has them.
+    /// Both ends, as [`straight`] returns them.
     low: f64,
     high: f64,
-    /// Values to write, with their labels.
+    /// Labelled values with their labels.
     pub(super) ticks: Vec<(f64, String)>,
 }
 
-/// The value on a scale on which equal distances look equal; none where the axis has no place for it.
+/// Transforms a value so that the scale becomes linear; returns `None` if the axis has no position for the value.
 fn straight(kind: AxisScale, value: f64) -> Option<f64> {
     let straight = match kind {
         AxisScale::Linear => value,
@@ -34,9 +34,9 @@ fn straight(kind: AxisScale, value: f64) -> Option<f64> {
 }
 
 impl PlotScale {
-    /// An axis on which all these have a place, with at most about `room` labels. With `exact` it ends at the lowest and
-    /// the highest of them and few different values are labelled themselves; else it ends at labels, and a linear one
-    /// begins at 0, so that bars and distances are not larger than they are.
+    /// Creates an axis that covers all values, with about `room` labels at most. With `exact` it ends at the lowest and
+    /// the highest value, and a few distinct values are labelled individually. Otherwise it ends at labels, and a
+    /// linear axis begins at 0, so that differences are not exaggerated.
     pub(super) fn of(
         kind: AxisScale,
         values: impl Iterator<Item = f64>,
@@ -44,7 +44,7 @@ impl PlotScale {
         exact: bool,
     ) -> PlotScale {
         let mut values: Vec<f64> = values.filter(|value| straight(kind, *value).is_some()).collect();
-        // Sorted once: the ends, the labels and the number of different values all follow from it.
+        // Sorted once: the ends, the labels and the number of distinct values derive from it.
         values.sort_by(f64::total_cmp);
         values.dedup();
         let (Some(&first), Some(&last)) = (values.first(), values.last()) else {
@@ -64,7 +64,7 @@ impl PlotScale {
         scale
     }
 
-    /// Labels these values, but none that would touch the one before it.
+    /// Adds labels at these values, except where a label would touch the previous one.
     fn label(&mut self, values: &[f64], write: fn(f64) -> String) {
         self.ticks.clear();
         let mut free = f64::NEG_INFINITY;
@@ -80,23 +80,23 @@ impl PlotScale {
         }
     }
 
-    /// Whether a value has a place before the end of the axis.
+    /// Whether a value has a position before the end of the axis.
     fn reaches(&self, value: f64) -> bool {
         straight(self.kind, value).is_some_and(|at| at <= self.high + 1e-9)
     }
 
-    /// From 0 at the low end to 1 at the high end.
+    /// Returns the position of a value, from 0 at the low end to 1 at the high end.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let straight = straight(self.kind, value)?;
         Some(((straight - self.low) / (self.high - self.low)).clamp(0.0, 1.0))
     }
 }
 
-/// Even distances, labels at round numbers.
+/// Creates a linear axis with labels at round numbers.
 fn linear(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
     let low = if exact { first } else { first.min(0.0) };
     let high = if last > low { last } else { low + 1.0 };
-    // Labels at round numbers, about as many as there is room for.
+    // Labels at round numbers, about as many as fit.
     let step = round_step((high - low) / room as f64);
     let high = if exact { high } else { (high / step - 1e-9).ceil() * step };
     let low = if exact { low } else { (low / step).floor() * step };
@@ -106,10 +106,10 @@ fn linear(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
     PlotScale { kind: AxisScale::Linear, low, high, ticks }
 }
 
-/// Even distances for the same factor, labels at powers of ten and, where there are few, between them.
+/// Creates a logarithmic axis, with labels at powers of ten and, if those are few, between them.
 fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
     let (mut low, mut high) = (first.log10(), last.log10());
-    // One value, or nearly: it stands in the middle, with labels around it.
+    // A single value, or nearly equal values, are centred, with labels around them.
     if high - low < 0.1 {
         (low, high) = (low - 0.15, high + 0.15);
     }
@@ -120,7 +120,7 @@ fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
         high = bound(high, factors, f64::ceil);
     }
     let decades = (low.floor() as i32)..=(high.ceil() as i32);
-    // With many decades every second or third is enough.
+    // With many decades only every second or third one is labelled.
     let every = if few_decades { 1 } else { ((high - low) / room as f64).ceil().max(1.0) as i32 };
     let ticks = decades
         .filter(|decade| decade.rem_euclid(every) == 0)
@@ -131,7 +131,7 @@ fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
     PlotScale { kind: AxisScale::Logarithmic, low, high, ticks }
 }
 
-/// The next place of a label at or beyond `end`, which is a logarithm.
+/// Returns the next label position at or beyond `end`; both are logarithms.
 fn bound(end: f64, factors: &[f64], round: fn(f64) -> f64) -> f64 {
     let decade = end.floor();
     let labels = factors.iter().map(|factor| decade + factor.log10()).chain([decade + 1.0]);
@@ -142,21 +142,21 @@ fn bound(end: f64, factors: &[f64], round: fn(f64) -> f64) -> f64 {
     }
 }
 
-/// HdrHistogram's axis, see [`AxisScale::Percentile`].
+/// Creates an axis as in HdrHistogram, see [`AxisScale::Percentile`].
 fn percentile(last: f64) -> PlotScale {
-    // To the next label that is beyond the points, and not without end for one at 99.99999.
+    // The axis ends at the next label beyond the points, but at 99.9999 at the latest.
     let reach = straight(AxisScale::Percentile, last).unwrap_or(1.0).clamp(1.0, 6.0);
     PlotScale { kind: AxisScale::Percentile, low: 0.0, high: reach, ticks: Vec::new() }
 }
 
-/// The next larger of 1, 2 and 5 times a power of ten.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_step(raw: f64) -> f64 {
     let decade = 10f64.powf(raw.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * decade >= raw * 0.999).unwrap_or(10.0);
     factor * decade
 }
 
-/// A value as the data below a plot shows it.
+/// Formats a value for the table below a plot.
 pub(super) fn datum(kind: AxisScale, value: f64) -> String {
     match kind {
         AxisScale::Percentile => format!("{value} %"),
