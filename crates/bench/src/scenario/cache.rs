@@ -1,13 +1,14 @@
-//! `bench cache`: what a cache does by itself, and what its clients notice of it.
+//! `bench cache`: the performance of cache operations, and their effect on clients.
 //!
-//! * **One fetch for many.** Many clients ask at once for one object of 1 MiB that is not stored, which the origin sends over
-//!   some seconds. The last byte of the last client is compared with that of a client alone.
-//! * **A start with many entries**, the page cache dropped where that is allowed: from the snapshot that the server saved,
-//!   and without it, by reading its directories. Until then lookups ask the disk.
-//! * **The end of many entries.** They pass out of use at once (`inactive=`) and are removed while requests that need no
-//!   cache are served at a set rate. Their latency is compared with the one before.
+//! * **One fetch for many.** Many clients concurrently request one object of 1 MiB that is not cached and that the
+//!   origin sends over several seconds. The time of the last byte of the last client is compared with that of a single
+//!   client.
+//! * **A start with many entries**, with the page cache dropped where permitted: from the snapshot that the server
+//!   saved, and without it, by reading its directories. Until the index is complete, lookups access the disk.
+//! * **The expiry of many entries.** They become inactive at the same time (`inactive=`) and are removed while requests
+//!   that do not use the cache are served at a fixed rate. Their latency is compared with that before the removal.
 //!
-//! The entries are made by the server itself, of responses of 1 000 bytes.
+//! The server itself creates the entries, from responses of 1 000 bytes.
 
 use std::fs;
 use std::io::Write;
@@ -35,26 +36,26 @@ use crate::report::model::{Run, Section, Table, Told};
 /// Options of `bench cache`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CacheOptions {
-    /// Clients that ask at once for one object
+    /// Clients that concurrently request one object
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     clients: u32,
-    /// Entries of a start, and of an end [default: 100000; 20000 with --quick]
+    /// Number of entries for the start and for the expiry [default: 100000; 20000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=4_000_000))]
     entries: Option<u64>,
-    /// Requests a second beside the removal
+    /// Requests per second during the removal
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
 }
 
 const OBJECT_BYTES: usize = 1 << 20;
-/// Pieces of the object, with a pause before each.
+/// Number of pieces in which the object is sent, with a pause before each.
 const PIECES: u32 = 100;
-/// How long entries may take to be known, and removals to begin.
+/// Timeout until entries are in the index, and until removals begin.
 const KNOWN_TIMEOUT: Duration = Duration::from_secs(120);
-/// Connections that fill a cache, and those that are measured beside removals.
+/// Number of connections that fill a cache, and of those measured during removals.
 const CONNECTIONS: u32 = 64;
 const CONNECTIONS_BESIDE: u32 = 16;
-/// What an entry of 1 000 bytes takes at the most.
+/// Maximum disk space of an entry of 1 000 bytes.
 const ENTRY_BYTES: u64 = 8 << 10;
 
 const LAST: Figure = figure("last byte", "s", 2, Of::Value("last_byte_seconds", 1.0));
@@ -103,7 +104,7 @@ impl Scenario for CacheOptions {
         lineup::measure(bench, section, &mut STARTS.to_vec(), labels, |how, _, section| {
             life.start(&ways[0], how, section).map(Ok)
         })?;
-        // Once: removed entries are gone.
+        // Measured only once, because the entries are removed.
         for (way, program) in &mut ways {
             for (labels, run) in life.ended(way, program, section)? {
                 lineup::file(section, run, &labels, 0);
@@ -115,10 +116,10 @@ impl Scenario for CacheOptions {
     }
 }
 
-/// Those whose removals are compared.
+/// The servers whose removals are compared.
 const REMOVING: [Way; 2] = [RING, NGINX];
 
-/// What a start finds.
+/// The two kinds of start.
 const STARTS: [&str; 2] = ["from its snapshot", "by reading its directories"];
 
 fn started_labels(how: &str) -> Labels {
@@ -133,10 +134,11 @@ fn shared_labels(clients: u32) -> Labels {
     at([("part", &"one fetch"), ("clients", &clients)])
 }
 
-/// A server that is its own origin, over entries in a directory.
+/// Returns the configuration of a server that is its own origin, with a cache in `directory`.
 fn configuration(way: &Way, instance: &Instance, directory: &Path, inactive: Duration) -> String {
     let (directory, inactive, port) = (directory.display(), inactive.as_secs(), instance.port);
-    // nginx reads and removes in processes of its own, in pauses by default: without them, as this server does.
+    // nginx loads and removes entries in separate processes, with pauses by default: configured without pauses, like
+    // Ringroad.
     let pace = match way.peer {
         Some(_) => {
             " loader_files=1000000 loader_sleep=1 manager_files=1000000 manager_sleep=1 manager_threshold=60s"
@@ -173,13 +175,13 @@ impl Life<'_> {
         })
     }
 
-    /// Many clients of one object, beside one alone. Each round has an object of its own.
+    /// Measures many clients of one object, and a single client. Each round has a new object.
     fn shared(&self, section: &mut Section) -> Result<(), Failure> {
         let length = self.bench.length(Duration::from_secs(5));
         let count = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&count);
         let origin = Origin::start(self.place.split.load_cpu(), move |socket| {
-            // An error ends the connection: its other side is gone.
+            // An error ends the connection: the client has closed it.
             let _ = send_slowly(socket, length, &counted);
         })?;
         let ways = (&SERVERS[..], ", one fetch");
@@ -220,7 +222,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Makes the entries of a server, and ends it in order, so that it saves what it knows.
+    /// Fills a server's cache and shuts the server down gracefully, so that it saves its index.
     fn fill(&self, way: &Way, program: &Program) -> Result<(), Failure> {
         let mut server = self.server(way, program, Duration::from_secs(86_400))?;
         let mut plan = served::load(self.bench, &self.place.split, CONNECTIONS, Duration::ZERO);
@@ -231,7 +233,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// A start, until all entries are known, and their sizes.
+    /// Measures a start until all entries and their sizes are known.
     fn start(&self, ours: &(Way, Program), how: &str, section: &mut Section) -> Result<Run, Failure> {
         let (way, program) = ours;
         if how == STARTS[1] {
@@ -249,7 +251,7 @@ impl Life<'_> {
         Ok(Run::of([("known_seconds", known), ("measured_seconds", measured)]))
     }
 
-    /// Seconds until the counters say so.
+    /// Returns the seconds until the counters contain a line.
     fn until(&self, server: &Server, line: &str, begun: Instant) -> Result<f64, Failure> {
         while !server.get("/counters").is_some_and(|said| said.contains(line)) {
             self.bench.check_interrupted()?;
@@ -261,10 +263,11 @@ impl Life<'_> {
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    /// Latencies before entries are removed, and meanwhile.
+    /// Measures latencies before entries are removed, and during the removal.
     fn ended(&self, way: &Way, program: &Program, section: &mut Section) -> Result<Vec<Filed>, Failure> {
         let directory = self.directory(way);
-        // It says when entries were used last, which may be too long ago: they would go before the first look.
+        // The snapshot has the times of last use, which may be too long ago: the entries would be removed before the
+        // first measurement.
         remove_snapshot(&directory)?;
         let length = self.bench.length(Duration::from_secs(5));
         let inactive = length * 2 + Duration::from_secs(3);
@@ -295,7 +298,7 @@ impl Life<'_> {
         Ok(vec![filed("alone", Ok(alone)), filed("beside", Ok(beside))])
     }
 
-    /// Three tables, the latencies beside removals, and what was found.
+    /// Returns three tables, among them the latencies during removals, and the findings.
     fn told(&self, sheet: Sheet<'_>) -> Told {
         let clients = self.clients();
         let line = |way: &Way, when: &str| (format!("{}, {when}", way.name), of(way, &ended_labels(when)));
@@ -363,7 +366,7 @@ fn shared_table(sheet: Sheet<'_>, clients: u32) -> Table {
     sheet.table(&title, &lineup::rows(&SERVERS), &columns)
 }
 
-/// What a server saved of its entries at its end.
+/// Removes the snapshot of the index that a server saved at its end.
 fn remove_snapshot(directory: &Path) -> Result<(), Failure> {
     let listed = fs::read_dir(directory).map_err(Failure::file("read", directory))?;
     for path in listed.flatten().map(|entry| entry.path()) {
@@ -375,7 +378,7 @@ fn remove_snapshot(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The object to each request of a connection, over so long.
+/// Sends the object in response to each request of a connection, over the duration `length`.
 fn send_slowly(mut socket: TcpStream, length: Duration, count: &AtomicU64) -> std::io::Result<()> {
     let piece = vec![b'o'; OBJECT_BYTES / PIECES as usize];
     while read_request(&mut socket)?.is_some() {

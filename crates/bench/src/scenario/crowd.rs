@@ -1,16 +1,17 @@
-//! `bench crowd`: what connections cost that are open and say nothing, and how long responses take where there is time for
-//! them. Both are what a server meets most of its life, unlike the full load of few clients that is easy to measure.
+//! `bench crowd`: the cost of open idle connections, and latencies below full load. Both are more typical of a server's
+//! operation than the full load of few clients, which is easier to measure.
 //!
-//! Cost: `return 200` over 100 and 1 000 keep-alive connections, all of them active, and over 1 000 of 10 000. Each round
-//! starts a server anew and looks at its memory with no connection and with those that will stay idle, each of which has
-//! had one response: the difference is the memory that it keeps for a client that may come back. Processor time of a
-//! request shows whether a turn of the server looks at connections that have nothing to say.
+//! Cost: `return 200` over 100 and 1 000 keep-alive connections, all active, and over 1 000 active of 10 000. Each
+//! round starts a new server and measures its memory without connections, and with the idle ones after one response
+//! each. The difference is the memory retained per idle client. The CPU time per request shows whether the server's
+//! event loop visits idle connections.
 //!
-//! Half load: requests are due at half of the rate that nginx reaches with 100 connections, whatever the server does
-//! (an open loop). A latency counts from when its request was due, so a server cannot look fast by responding less.
+//! Half load: requests are due at half of the rate that nginx achieves with 100 connections, independent of the server
+//! (open loop). A latency counts from the time when its request was due, so a server cannot look fast by responding
+//! less.
 //!
-//! Here: measurement and tables. No write-up has such tables. They are for an operator with
-//! ten thousand clients instead of a hundred: the growth from few to many is the figure of each server by itself.
+//! This file has the measurement and the tables. No write-up has such tables. They are for an operator with ten
+//! thousand clients instead of a hundred: each server's growth from few to many connections is the relevant figure.
 
 use std::time::Duration;
 
@@ -32,34 +33,35 @@ use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told, Verdic
 /// Options of `bench crowd`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CrowdOptions {
-    /// Connections that are open in the largest crowd
+    /// Number of open connections of the largest crowd
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=50_000))]
     connections: u32,
 }
 
-/// Length of one measurement at full load, in a result for keeping.
+/// Length of one measurement at full load, for published results.
 const LENGTH: Duration = Duration::from_secs(1);
-/// The same at half of it. One stop of 4 ms (a turn of another task, at 250 ticks a second) is a thousandth of the requests
-/// of 4 s, more with those that wait behind it: in a shorter time p99.9 says whether there was one, not how often.
+/// The same at half load. One stall of 4 ms (a turn of another task, at 250 ticks a second) affects a thousandth of the
+/// requests of 4 s, or more with those queued behind it: in a shorter measurement p99.9 would depend on a single stall.
 const LENGTH_HALF: Duration = Duration::from_secs(6);
 
-/// Connections that ask in a crowd; without idle ones beside them also fewer.
+/// Number of active connections in a crowd; cases without idle connections also use fewer.
 const ACTIVE: u32 = 1000;
 const FEW: u32 = 100;
 
-/// Descriptors that a program needs beside its connections.
+/// Number of file descriptors that a program needs beside its connections.
 const DESCRIPTORS_BESIDE: u32 = 300;
 
-/// How often a request of the largest crowd may cost what one of the smallest does.
+/// Maximum wanted ratio of the CPU time per request in the largest crowd to that in the smallest.
 const GROWTH_WANTED: f64 = 1.25;
 
 const MEMORY: Figure = figure("without connections", "KiB", 0, Of::Value("memory_bytes", 1.0 / 1024.0));
 const EACH: Figure =
     figure("more for each idle one", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
 
-/// The same for all but the engine. Idle connections outlast the measurement.
+/// Returns the configuration of a server: identical for all except the engine. Idle connections outlast the
+/// measurement.
 fn configuration(way: &Way, instance: &Instance, open: u32) -> String {
-    // nginx ends idle connections once less than a sixteenth of what it may have is free.
+    // nginx closes idle connections when less than a sixteenth of its connections is free.
     let connections = open + open / 4 + DESCRIPTORS_BESIDE;
     let http = "keepalive_timeout 1h;".to_owned();
     let server = "location / { return 200; }".to_owned();
@@ -101,9 +103,9 @@ fn half() -> Labels {
     at([("load", &"half")])
 }
 
-/// How many connections there are.
+/// The numbers of connections.
 struct Crowd {
-    /// Open at once, at the most.
+    /// Maximum number of concurrently open connections.
     connections: u32,
     active: u32,
     few: u32,
@@ -111,11 +113,11 @@ struct Crowd {
 
 impl Crowd {
     fn choose(bench: &Bench, options: &CrowdOptions, descriptors: u64, section: &mut Section) -> Crowd {
-        // A test needs no crowd to see that it runs.
+        // A test needs no crowd.
         if bench.scale == Scale::Instant {
             return Crowd { connections: 60, active: 20, few: 10 };
         }
-        // The server may have no more than this process, and has to believe that there is some room.
+        // The server may have the same limit of descriptors as this process, and must not run short of them.
         let room = u32::try_from(descriptors).unwrap_or(u32::MAX).saturating_sub(DESCRIPTORS_BESIDE) / 5 * 4;
         let connections = options.connections.min(room).max(FEW);
         if connections < options.connections {
@@ -139,8 +141,8 @@ impl Crowd {
         })
     }
 
-    /// A whole round: memory, then the crowd, then without it. The crowd comes first, since memory that a server took
-    /// for a load would be there for idle connections too.
+    /// Measures a complete round: memory, then the crowd, then without it. The crowd is measured first, since memory
+    /// that a server allocated for a load would otherwise be available for idle connections.
     fn measure(
         &self,
         bench: &Bench,
@@ -161,7 +163,7 @@ impl Crowd {
             Ok(served::measure(bench, &mut server, &plan)?.run())
         };
         let mut crowd = load(self.active)?;
-        // All of them have to be open up to here, or it was another crowd.
+        // All of them must still be open, or the crowd was smaller than stated.
         idle.check_open()?;
         drop(idle);
         let each = more as f64 / f64::from(idle_count.max(1));
@@ -173,7 +175,7 @@ impl Crowd {
         Ok(runs.map(|(connections, run)| (of(way, &open(connections)), Ok(run))).into())
     }
 
-    /// Tables, plots and findings. `server` is the one whose `rate` was halved.
+    /// Returns tables, plots and findings. `server` is the server whose `rate` was halved.
     fn told(&self, sheet: Sheet<'_>, (server, rate): (&str, f64)) -> Told {
         let half_rows = under(&lineup::rows(&SERVERS), &half());
         let costs = sheet.plot(
@@ -198,8 +200,8 @@ impl Crowd {
         }
     }
 
-    /// A column for each crowd, and the growth from the smallest to the largest, formed round by round: both are of one
-    /// server that was started once.
+    /// Returns a column for each crowd, and the growth from the smallest to the largest, computed round by round: both
+    /// figures of a round are of the same server process.
     fn costs(&self, sheet: Sheet<'_>) -> Table {
         let mut columns: Vec<_> = [self.few, self.active, self.connections]
             .map(|connections| CPU.at(&format!("{connections} open"), open(connections)))
@@ -213,8 +215,8 @@ impl Crowd {
         sheet.table(&title, &lineup::rows(&SERVERS), &columns)
     }
 
-    /// Memory without connections stands beside the memory of each connection: a server may allocate memory for all possible
-    /// connections at its start, which a small figure per connection would hide.
+    /// Memory without connections is listed beside the memory per connection: a server may allocate memory for all
+    /// possible connections at its start, which the figure per connection would hide.
     fn memory(&self, sheet: Sheet<'_>) -> Table {
         let title = format!(
             "Memory of the server in user space, with {} idle connections that have had one response each",
@@ -224,7 +226,7 @@ impl Crowd {
         Compared { sheet, ways: &SERVERS }.table(&title, &open(self.connections), &columns)
     }
 
-    /// No write-up has this claim: it is what an operator wants to rely on.
+    /// Returns the finding about the growth. No write-up has this claim: operators want to rely on it.
     fn growth(&self, sheet: Sheet<'_>) -> Finding {
         let growth = |way: &Way| {
             let of = |connections| of(way, &open(connections));
@@ -246,7 +248,8 @@ impl Crowd {
     }
 }
 
-/// All servers at half of what nginx (or, without it, ours on epoll) can serve, in turns. Returns whose rate that is.
+/// Measures all servers in turn at half of the rate that nginx achieves (without nginx, Ringroad on epoll). Returns the
+/// server whose rate was used.
 fn half_load(
     bench: &Bench,
     section: &mut Section,
@@ -282,7 +285,8 @@ fn half_load(
     Ok((halved, rate))
 }
 
-/// The rate stands first, so that a server that does not keep it is seen at once: its latencies are those of a queue.
+/// Returns the table for half load. The rate is the first column, so that a server that does not achieve it is obvious:
+/// its latencies then include queueing.
 fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> Table {
     let mut columns = vec![RATE.shown()];
     for percentile in [P50, P99, P999] {
@@ -295,8 +299,8 @@ fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> T
     sheet.table(&title, rows, &columns)
 }
 
-/// Judged with the spread, because at half load a percentile depends on what else the machine does more than on anything
-/// that a server does.
+/// Returns the finding about latencies. The verdict considers the spread, because at half load a percentile depends
+/// more on other activity of the machine than on the server.
 fn slower(sheet: Sheet<'_>) -> Finding {
     let claim = "At half of the load responses take no longer than nginx's, by more than repetitions differ.";
     let cases = [P50, P99, P999].map(|figure| {

@@ -1,4 +1,4 @@
-//! A scenario as its command, its section and its measurement describe it.
+//! The trait of a scenario: its command, its section in the report, and its measurement.
 
 use clap::{Args, ValueEnum};
 
@@ -6,20 +6,20 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::report::model::Section;
 
-/// The options of one command of the suite, what its section says, and what it measures.
+/// The options of a command of the suite, the texts of its section, and its measurement.
 pub(crate) trait Scenario: Args + 'static {
-    /// On the command line.
+    /// Name on the command line.
     const NAME: &'static str;
     /// One line for the list of commands.
     const HELP: &'static str;
-    /// The heading of its section. Where it depends on the options, `run` changes it, as it may change the question.
+    /// Heading of its section. If it depends on the options, `run` changes it; the same applies to the question.
     const TITLE: &'static str;
-    /// The question, in one sentence.
+    /// The question that it examines, in one sentence.
     const QUESTION: &'static str;
-    /// Its time on two processors, for the time left that a terminal shows.
+    /// Approximate duration in seconds on two processors, for the displayed remaining time.
     const SECONDS: u32;
 
-    /// Refuses what cannot be meant, before anything is made or started.
+    /// Rejects invalid options, before any file is created or process started.
     fn check(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -28,7 +28,7 @@ pub(crate) trait Scenario: Args + 'static {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure>;
 }
 
-/// The name of a value on the command line, which is its name in tables too.
+/// Returns the name of a value on the command line, which tables use too.
 pub(crate) fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -1,5 +1,5 @@
-//! `bench fill`: a proxy cache that has nothing of what it is asked for. Every request is a miss: it goes to an origin on
-//! this machine, and its response to the client and to the disk.
+//! `bench fill`: a proxy cache with only misses. Every request is passed to an origin on this machine, and its response
+//! is sent to the client and written to the disk.
 //!
 //! ```text
 //!   generator --> server (a cache, empty) --> origin (a warm file)
@@ -7,16 +7,19 @@
 //!                    +--> entries on the disk, counted afterwards
 //! ```
 //!
-//! * Each measurement has a new server with an empty directory, under the limit of memory that `bench cold` has too, so that
-//!   what is stored has to reach the disk while it is measured.
-//! * The origin is ours, with one warm file for each size, and shares the generator's processors. It is the same for all.
-//! * A number of requests is made and not a time of them: each server stores the same, and the run has a bound on what it
-//!   writes. File systems are synchronised before and after, so that every written byte is counted, and counted once.
-//! * A cache may leave responses unstored that it has no time for. So entries are counted, and bytes written are set
-//!   against bytes that are there.
+//! * Each measurement has a new server with an empty cache directory, under the memory limit of `bench cold`, so that
+//!   entries must reach the disk during the measurement.
+//! * The origin is Ringroad, with one warm file for each size, on the generator's processors. It is the same for all
+//!   servers.
+//! * A fixed number of requests is made, instead of a fixed duration: each server stores the same data, and the amount
+//!   of written data is bounded. File systems are synced before and after, so that every written byte is counted
+//!   exactly once.
+//! * A cache under pressure may skip storing responses. So entries are counted, and written bytes are related to stored
+//!   bytes.
 //!
-//! Here: measurement and tables. A rate alone can be bought by storing less, so the share of responses that
-//! were stored stands in the same row; and by leaving what is stored in memory, so bytes that reached the disk do too.
+//! This file has the measurement and the tables. A cache could improve its rate by storing less, so each row includes
+//! the share of stored responses. It could also leave entries in memory, so each row includes the bytes written to the
+//! disk.
 
 use std::cell::RefCell;
 use std::fs;
@@ -44,28 +47,28 @@ use crate::report::model::{AxisScale, Run, Section, Table, Told};
 /// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FillOptions {
-    /// Connections of the clients
+    /// Number of client connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=5000))]
     connections: u32,
 }
 
-/// Memory of a server and what it has in the page cache.
+/// Memory limit of a server including its page cache.
 const MEMORY_BYTES: u64 = 128 << 20;
 
-/// What an entry takes beyond its body, at the most.
+/// Maximum disk space of an entry beside its body.
 const HEAD_AND_BLOCK_BYTES: u64 = 8 << 10;
 
-/// How long entries may take to be stored after their responses: then what is there is what was stored.
+/// Time that entries may take to be stored after their responses; entries stored later are not counted.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Sizes of what is asked for.
+/// A response size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FillSize {
     name: &'static str,
     bytes: u64,
-    /// Requests of a measurement in a result for keeping: of large responses more than memory has room for. No more of
-    /// small ones, because a file system that discards what is freed takes a millisecond to remove each.
+    /// Number of requests of a measurement for published results: for large responses more than the memory can hold.
+    /// For small ones few, because a file system that discards freed blocks needs a millisecond to remove each file.
     requests: u64,
 }
 
@@ -89,21 +92,21 @@ impl FillSize {
     }
 }
 
-/// nginx as it comes, and as it writes with threads.
+/// The servers; nginx in its default configuration, and writing with threads.
 const WAYS: [Way; 4] =
     [RING, EPOLL, NGINX, Way::of("nginx, aio threads", Peer::Nginx).with(" aio threads; aio_write on;")];
 
-/// Bytes that reach the disk for each byte that is stored, at the most.
+/// Maximum wanted number of bytes written to the disk per stored byte.
 const WRITTEN_WANTED: f64 = 1.2;
 
 const STORED: Figure = figure("stored", "%", 1, Of::Quotient("stored_entries", "requests", 100.0));
-/// Of entries, their heads included: what a cache keeps.
+/// Stored bytes are those of entries including their headers.
 const WRITTEN: Figure =
     figure("written / stored", "bytes", 2, Of::Value("written_bytes_per_stored_byte", 1.0));
 const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
 
-/// Everything but the engine is the same. Few directories, or they would be half of what is written. The key has the query,
-/// which makes each request another one.
+/// Returns the configuration: identical for all except the engine. Few directories, since they would otherwise account
+/// for half of the written data. The key includes the query, which makes each request unique.
 fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
     let (directory, more) = (instance.directory.display(), way.location);
     let http = format!(
@@ -118,7 +121,7 @@ fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
     way.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
-/// Entries of a cache.
+/// Number and size of the entries of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entries {
     pub(super) count: u64,
@@ -155,8 +158,9 @@ impl Scenario for FillOptions {
             })?;
         }
         origin.end();
-        // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and the server
-        // that is measured next would create its entries among them. Nor at the end of the run: together they are gigabytes.
+        // Removed for all servers together: ext4 skips recently freed inodes one by one, and the next measured server
+        // would create its entries among them. But not only at the end of the run, because together the caches occupy
+        // gigabytes.
         for directory in caches.into_inner() {
             fs::remove_dir_all(&directory).map_err(Failure::file("remove", &directory))?;
         }
@@ -166,16 +170,16 @@ impl Scenario for FillOptions {
     }
 }
 
-/// A table for each size, throughput by size, and two findings.
+/// Returns a table for each size, a plot of throughput by size, and two findings.
 fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
-    // By bytes: the rates of the sizes are too far apart for one axis, what they move is not.
+    // The plot shows bytes: the rates of the sizes differ too much for one axis, the throughputs do not.
     let plot = sheet.plot(
         ("fill-throughput", "Bytes a second that are fetched, sent and stored, by size"),
         ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
         (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
         &lineup::rows(&WAYS),
     );
-    // No write-up has these claims: they are what a cache should not be worse at than the one that everybody has.
+    // No write-up has these claims: a cache should not be worse than nginx, which is the most common one.
     let speed = SIZES.iter().filter_map(|size| {
         let ours = |figure| sheet.ratio(figure, &of(&RING, &size.labels()), &of(&NGINX, &size.labels()));
         let (rate, p99) = (ours(RATE)?.median, ours(P99)?.median);
@@ -184,8 +188,8 @@ fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
     });
     let claim = "A cache is filled on the ring at nginx's rate or more, with at most half of its p99.";
     let speed = judged(claim, "", &speed.collect::<Vec<_>>(), "nginx was not measured.");
-    // Small entries cannot hold it on a file system of 4 KiB blocks, where head and body of one take two: the sentence has
-    // the figure of each size, and nginx's, which writes the same blocks.
+    // Small entries cannot achieve it on a file system with blocks of 4 KiB, where header and body occupy two blocks:
+    // the sentence includes the figure of each size, and nginx's, which writes the same blocks.
     let written = SIZES.iter().filter_map(|size| {
         let written = sheet.middle(WRITTEN, &of(&RING, &size.labels()))?;
         let nginx = sheet.middle(WRITTEN, &of(&NGINX, &size.labels()));
@@ -207,7 +211,7 @@ fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
     }
 }
 
-/// Ratios are to nginx as it comes, whose other mode is a row of its own.
+/// Returns the table of one size. Ratios are relative to nginx's default; its other mode is a separate row.
 fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -> Table {
     let memory = match is_limited {
         true => format!("{} MiB of memory", MEMORY_BYTES >> 20),
@@ -231,7 +235,7 @@ fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -
     Compared { sheet, ways: &WAYS }.table(&title, &size.labels(), &columns)
 }
 
-/// What all caches are filled from.
+/// Starts the origin of all caches.
 fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
     let directory = bench.workspace.directory("fill-origin")?;
     for size in SIZES {
@@ -242,14 +246,14 @@ fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
     served::origin(bench, &directory, Conditions { cpus: split.load.clone(), ..Conditions::default() })
 }
 
-/// One measurement to be made.
+/// The parameters of one measurement.
 struct Fill<'a> {
     bench: &'a Bench,
     way: Way,
     size: FillSize,
     split: &'a Split,
     connections: u32,
-    /// Directories to be removed at the end.
+    /// Cache directories, to be removed afterwards.
     caches: &'a RefCell<Vec<PathBuf>>,
 }
 
@@ -276,7 +280,7 @@ impl Fill<'_> {
 
     fn load(&self, server: &mut Server, directory: &Path) -> Result<Run, Failure> {
         let connections = u64::from(self.connections);
-        // Connections to the origin are there when it is measured, and directories.
+        // A preceding load opens the connections to the origin and creates the cache directories.
         crate::load::run(&self.plan(server, "w", connections)?)?;
         let requests = self.size.requests(self.bench);
         let before = settled(directory, connections);
@@ -294,14 +298,14 @@ impl Fill<'_> {
         add("stored_entries", after.count.saturating_sub(before.count) as f64);
         add("stored_bytes", stored_bytes as f64);
         add("written_bytes", written_bytes as f64);
-        // Of nothing that was stored there is no share, and no number that JSON could hold.
+        // Without stored entries the share is undefined, and JSON has no such number.
         if stored_bytes > 0 {
             add("written_bytes_per_stored_byte", written_bytes as f64 / stored_bytes as f64);
         }
         Ok(run)
     }
 
-    /// So many requests, each for a name of its own.
+    /// Returns a load of this number of requests, each with a unique name.
     fn plan(&self, server: &Server, name: &str, requests: u64) -> Result<Plan, Failure> {
         let requests = requests.max(1);
         let connections = self.connections.min(requests as u32);
@@ -311,14 +315,14 @@ impl Fill<'_> {
     }
 }
 
-/// What a cache has once so many entries are there, or nothing comes any more.
+/// Waits until the cache has the wanted number of entries, or no more entries appear; returns its entries.
 fn settled(directory: &Path, wanted: u64) -> Entries {
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     let mut entries = entries(directory);
     while entries.count < wanted && Instant::now() < deadline {
         pause(SETTLE_PAUSE);
         let now = self::entries(directory);
-        // One pause without a new entry is not the end: a writer may wait for the disk.
+        // A single pause without a new entry is not the end: a writer may wait for the disk.
         if now == entries && deadline.saturating_duration_since(Instant::now()) < SETTLE_TIMEOUT / 2 {
             break;
         }
@@ -327,7 +331,7 @@ fn settled(directory: &Path, wanted: u64) -> Entries {
     entries
 }
 
-/// Regular files below a directory. What servers keep beside entries is small, and there before the first.
+/// Counts the regular files below a directory. Other files of a server are small, and exist before the first entry.
 pub(super) fn entries(directory: &Path) -> Entries {
     let mut sum = Entries::default();
     let Ok(listed) = fs::read_dir(directory) else { return sum };

@@ -1,20 +1,20 @@
-//! `bench large`: one large file from a cold page cache to a few clients, each of which fetches it once. Repeats write-up
-//! 001: sendfile against reads into shared memory that leave by sendfile.
+//! `bench large`: one large file from a cold page cache to a few clients, each of which fetches it once. Repeats
+//! write-up 001: sendfile, compared with reads into shared memory that are sent by sendfile.
 //!
-//! The write-up's claim is about who waits. A sendfile of what is not in memory blocks the thread that calls it, and
-//! with it every other client of a server that has one thread. A backend that asks the kernel for the next chunk and
-//! sends it from shared memory when it is there keeps the disk and the network busy at once, and copies nothing. Here
-//! are both, as this server has them; later forms of the idea (reads on a ring, direct ones too); and the
-//! modes of nginx and of today's lighttpd.
+//! The write-up's claim is about blocking. A sendfile of a file that is not resident blocks the calling thread, and
+//! with it every other client of a single-threaded server. A backend can instead request the next chunk asynchronously
+//! and send it from shared memory when the read has completed: disk and network are busy concurrently, and nothing is
+//! copied. Both are measured as Ringroad implements them, with later forms of the idea (reads on a ring, also direct
+//! ones) and the modes of nginx and of current lighttpd.
 //!
-//! All servers run at once, one worker each on the first processor, and are asked in turns. Before each measurement the
-//! file's pages are dropped, which needs no right but to read it; its name and its inode stay known. Each client
-//! fetches the whole file once, all begin together, and the measurement ends with the last of them. A response of
-//! another length counts as an error, and errors leave no figure.
+//! All servers run concurrently, with one worker each on the first processor, and are loaded in turn. Before each
+//! measurement the file's pages are dropped, which requires only read permission; dentry and inode stay cached. All
+//! clients start together, each fetches the complete file once, and the measurement ends with the last of them. A
+//! response of a different length is an error, and errors yield no figure.
 //!
-//! Here: measurement and tables. The write-up shows throughput and the idle share of a machine with one
-//! processor. Here the idle share is that of all processors, generator included, so that the server's processor time for
-//! each megabyte is what compares. Time in which a disk was waited for counts as idle, since other tasks can use it.
+//! This file has the measurement and the tables. The write-up shows throughput and the idle share of a machine with one
+//! processor. Here the idle share is that of all processors including the generator's, so the server's CPU time per
+//! megabyte is the comparable figure. Time spent waiting for a disk counts as idle, since other tasks can use it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ use crate::report::model::{AxisScale, Finding, Run, Section, Told};
 /// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LargeOptions {
-    /// Size of the file in MB [default: 700; 100 with --quick]
+    /// File size in MB [default: 700; 100 with --quick]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     megabytes: Option<u64>,
     /// Numbers of clients
@@ -45,36 +45,36 @@ pub(crate) struct LargeOptions {
     clients: Vec<u32>,
 }
 
-/// The write-up's file.
+/// Size of the write-up's file in MB.
 const MEGABYTES_OF_WRITE_UP: u64 = 700;
-/// With `--quick`: still more than a window of reads.
+/// Size with `--quick` in MB: still more than a readahead window.
 const MEGABYTES_QUICK: u64 = 100;
-/// In tests, where only the way counts.
+/// Size in tests in MB.
 const MEGABYTES_INSTANT: u64 = 2;
 
-/// What a decimal megabyte is.
+/// Bytes of a decimal megabyte.
 const MEGABYTE: u64 = 1_000_000;
 
-/// How long one client may take. At 10 MB/s the write-up's file takes 70 s.
+/// Timeout of one client. At 10 MB/s the write-up's file needs 70 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Time for all rounds but the first: as many as fit are made.
+/// Time limit for all rounds after the first: as many as fit are made.
 const ROUNDS_TIME_MAX: Duration = Duration::from_secs(450);
 
-/// Ours with each way to move the file, then the others with theirs.
+/// Ringroad with each way to send the file, then the peers with theirs.
 const WAYS: [Way; 12] = [
     Way::ours("as it comes", "io_uring"),
-    // The kernel's read-ahead brings the next bytes into memory, and no thread waits.
+    // The kernel's readahead makes the next bytes resident, and no thread blocks.
     Way::ours("sendfile, never waiting", "io_uring").with("sendfile on;"),
-    // The worker calls sendfile(2) and waits for the disk in it: the write-up's linux-sendfile.
+    // The worker calls sendfile(2), which blocks until the disk read completes: the write-up's linux-sendfile.
     SENDFILE,
-    // Reads into shared memory that leave by sendfile(2): the write-up's linux-aio-sendfile.
+    // Reads into shared memory that are sent by sendfile(2): the write-up's linux-aio-sendfile.
     Way::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k;"),
     SHARED,
     Way::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring;"),
     Way::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1;"),
     Way::of("nginx sendfile", Peer::Nginx).with("sendfile on;"),
-    // Pool threads call sendfile(2), so that the worker does not wait.
+    // Pool threads call sendfile(2), so that the worker does not block.
     Way::of("nginx sendfile, aio threads", Peer::Nginx).with("sendfile on; aio threads;"),
     Way::of("lighttpd sendfile", Peer::Lighttpd).with("server.network-backend = \"sendfile\""),
     Way::of("lighttpd writev", Peer::Lighttpd).with("server.network-backend = \"writev\""),
@@ -83,17 +83,17 @@ const WAYS: [Way; 12] = [
 const SENDFILE: Way = Way::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off;");
 const SHARED: Way = Way::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m;");
 
-/// Of all clients together, bodies only.
+/// Bytes of all clients together, bodies only.
 const SPEED: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
-/// The server's processor time for each megabyte.
+/// The server's CPU time per megabyte.
 const COST: Figure = figure("CPU", "ms/MB", 3, Of::Quotient("server_cpu_seconds", "body_bytes", 1e9));
 const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
 
-/// The configuration of a server, whole.
+/// Returns the complete configuration of a server.
 fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
     let (files, directives) = (files.display(), way.location);
     if way.peer == Some(Peer::Lighttpd) {
-        // One process, as the others have one worker. The first request has to be answered too.
+        // One process, as the other servers have one worker. The readiness check also needs a response.
         return format!(
             "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
              server.max-fds = 4096\n{directives}\n"
@@ -112,7 +112,7 @@ impl Scenario for LargeOptions {
     const QUESTION: &'static str = "How fast does a large file leave that is not in memory, and how much of the machine is \
                                     left meanwhile?";
 
-    /// Measures each way at each number of clients, with a dropped page cache before each.
+    /// Measures each way at each number of clients, with a dropped page cache before each measurement.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
         let megabytes = self.megabytes.unwrap_or(match bench.scale {
@@ -141,7 +141,7 @@ impl Scenario for LargeOptions {
             configuration(way, instance, &files)
         })?;
         for round in 0..wanted {
-            // A slow disk takes minutes for a round: two of them are worth more than a run that is not waited for.
+            // On a slow disk a round takes minutes: fewer repetitions are preferable to a run that is aborted.
             let each = begun.elapsed() / round.max(1);
             if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
                 let why = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
@@ -167,7 +167,7 @@ fn fetching(clients: u32) -> Labels {
     at([("clients", &clients)])
 }
 
-/// Each client fetches the file once, all at the same time. A response that is no whole file leaves no figure.
+/// Measures clients that start together and fetch the file once each. An incomplete response yields no figure.
 fn measure(
     bench: &Bench,
     server: &mut Server,
@@ -177,7 +177,7 @@ fn measure(
     split: &Split,
 ) -> Result<Result<Run, String>, Failure> {
     page_cache::drop_file(file)?;
-    // One request for each connection: the load ends when all are answered.
+    // One request per connection: the load ends when all responses are complete.
     let plan = Plan {
         length: Length::Requests(u64::from(clients)),
         timeout: ANSWER_TIMEOUT,
@@ -192,7 +192,7 @@ fn measure(
     })
 }
 
-/// The write-up's table first, with what was idle beside each speed; then the same for every way.
+/// Returns the write-up's table first, with the idle share beside each throughput; then the same for every way.
 fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
     const AS_WRITTEN: [(&str, &str); 3] = [
         ("sendfile, blocking", "non-aio"),
@@ -245,7 +245,8 @@ fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
     Told { tables, plots: vec![plot], findings, standings }
 }
 
-/// About throughput: its table has 1.4 to 2.3 times, so half as much again counts as "about twice".
+/// Returns the finding about throughput. The write-up's table has factors of 1.4 to 2.3, so a factor of 1.5 counts as
+/// "about twice".
 fn faster(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
     let claim = "A cold file leaves about twice as fast when it is read ahead into shared memory (1 MB chunks) than by \
                  sendfile alone, with few clients and with ten.";
@@ -257,8 +258,8 @@ fn faster(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
     judged(claim, before, &said, "Not measured.")
 }
 
-/// About what is left of the processor. The write-up's figures mean a fraction of the work; less than it at all is the
-/// claim in part.
+/// Returns the finding about the idle share. The write-up's figures imply a fraction of the CPU time; any smaller CPU
+/// time fulfils the claim in part.
 fn idler(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
     let claim =
         "Reading ahead leaves the processor idle: 70 to 90 % of it, where sendfile leaves under 10 %.";

@@ -1,4 +1,5 @@
-//! The servers of a comparison: started alike, measured in turns, each round filed under the labels of its case.
+//! The servers of a comparison: started in the same way, measured in turn, with each round recorded under the labels of
+//! its case.
 
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -10,24 +11,24 @@ use crate::scenario::sheet::{
     Contestant, Figure, Labels, NOTHING, Rows, Sheet, Shown, at, named, under, without,
 };
 
-/// A server with the directives that make it what its name says.
+/// A server with the directives that select the mode in its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// As it stands in tables.
+    /// Name in tables.
     pub(crate) name: &'static str,
-    /// Whose it is; none for ours.
+    /// The peer; `None` for Ringroad.
     pub(crate) peer: Option<Peer>,
-    /// What `use` says; "" leaves the choice to the server.
+    /// Value of `use`; "" leaves the choice to the server.
     pub(crate) engine: &'static str,
-    /// Further directives of `events`.
+    /// Further directives of the `events` block.
     pub(crate) events: &'static str,
-    /// What `listen` says behind the rest.
+    /// Further parameters of `listen`.
     pub(crate) listen: &'static str,
     /// Further directives of the location.
     pub(crate) location: &'static str,
 }
 
-/// The three that most scenarios compare.
+/// The three servers that most scenarios compare.
 pub(crate) const RING: Way = Way::ours("io_uring", "io_uring");
 pub(crate) const EPOLL: Way = Way::ours("epoll", "epoll");
 pub(crate) const NGINX: Way = Way::of("nginx", Peer::Nginx);
@@ -54,7 +55,7 @@ impl Way {
         Way { events, ..self }
     }
 
-    /// Whose server it is, in charts.
+    /// Returns the name of the server, for charts.
     pub(crate) fn maker(&self) -> &'static str {
         match self.peer {
             None => "Ringroad",
@@ -63,7 +64,8 @@ impl Way {
         }
     }
 
-    /// The directives that make ours what it is; nothing for the others, about whose settings no advice is given.
+    /// Returns the directives of a Ringroad mode; `None` for peers, since the report gives no advice about their
+    /// settings.
     fn setting(&self) -> Option<String> {
         let engine = if self.engine.is_empty() { String::new() } else { format!("use {};", self.engine) };
         let listen =
@@ -73,7 +75,7 @@ impl Way {
         self.peer.is_none().then(|| written.join(" "))
     }
 
-    /// The program, or why there is none.
+    /// Returns the program, or why it is not available.
     pub(crate) fn program(&self, bench: &Bench) -> Result<Program, String> {
         match self.peer {
             None => Ok(Program::ours(bench)),
@@ -81,7 +83,8 @@ impl Way {
         }
     }
 
-    /// nginx's directives are ours too, so that one text serves both: all but the engine and the listener is the same.
+    /// Returns the configuration. Ringroad uses nginx's directives, so one text serves both: only the engine and the
+    /// listener differ.
     pub(crate) fn configuration(&self, instance: &Instance, text: &Text) -> String {
         let Text { workers, connections, events, http, server } = text;
         let (own, listen, port) = (self.events, self.listen, instance.port);
@@ -98,10 +101,10 @@ impl Way {
     }
 }
 
-/// What a configuration has beside its way.
+/// The parts of a configuration that do not depend on the way.
 pub(crate) struct Text {
     pub(crate) workers: usize,
-    /// Connections of each worker.
+    /// Connections per worker.
     pub(crate) connections: u32,
     pub(crate) events: String,
     pub(crate) http: String,
@@ -115,10 +118,10 @@ impl Default for Text {
     }
 }
 
-/// A location that a server serves before anything is measured.
+/// Location for the readiness check.
 pub(crate) const READY: &str = "location = /ready { return 204; }";
 
-/// The programs of those that are installed; why the others are not is noted in the section.
+/// Returns the programs that are installed; the reasons for missing ones are recorded in the section.
 pub(crate) fn programs(
     bench: &Bench,
     section: &mut Section,
@@ -135,8 +138,8 @@ pub(crate) fn programs(
     found
 }
 
-/// Starts those that are installed, one port after the other from the named one on. `suffix` tells them from the
-/// same servers of another part of the report.
+/// Starts the installed servers, on consecutive ports if a port is named. `suffix` distinguishes them from the same
+/// servers in another part of the report.
 pub(crate) fn start(
     bench: &Bench,
     section: &mut Section,
@@ -157,17 +160,17 @@ pub(crate) fn start(
     Ok(servers)
 }
 
-/// Ends them, before the control group that they are in.
+/// Ends the servers, before their cgroup is removed.
 pub(crate) fn end(servers: Vec<(Way, Server)>) {
     servers.into_iter().for_each(|(_, server)| server.end());
 }
 
-/// The rows of these servers in a table, under the name of each.
+/// Returns a table row for each server, named after it.
 pub(crate) fn rows(ways: &[Way]) -> Rows {
     named("server", ways.iter().map(|way| way.name))
 }
 
-/// The servers of one comparison over the measurements of a section.
+/// The servers of one comparison, and the measurements of a section.
 #[derive(Clone, Copy)]
 pub(crate) struct Compared<'a> {
     pub(crate) sheet: Sheet<'a>,
@@ -175,7 +178,7 @@ pub(crate) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// A row for each server in one case.
+    /// Returns a row for each server in one case.
     pub(crate) fn rows(&self, case: &Labels) -> Rows {
         under(&rows(self.ways), case)
     }
@@ -184,7 +187,7 @@ impl Compared<'_> {
         self.sheet.table(title, &self.rows(case), columns)
     }
 
-    /// The servers beside each other, for the head of the report.
+    /// Returns a ranking of the servers, for the head of the report.
     pub(crate) fn standing(&self, title: &str, figure: Figure, case: &Labels) -> Standing {
         let contestant = |way: &Way| Contestant {
             name: way.name.to_owned(),
@@ -196,22 +199,23 @@ impl Compared<'_> {
     }
 }
 
-/// The labels of a server in one case.
+/// Returns the labels of a server in one case.
 pub(crate) fn of(way: &Way, case: &Labels) -> Labels {
     [case.as_slice(), &at([("server", &way.name)])].concat()
 }
 
-/// What came of one measurement, or why nothing did, under its labels.
+/// The result of one measurement, or the reason of a failure, with its labels.
 pub(crate) type Filed = (Labels, Result<Run, String>);
 
-/// Measures each of some things in every round, and files what came of it.
+/// Measures each of several things in every round, and records the results.
 pub(crate) fn measure_all<V>(
     bench: &Bench,
     section: &mut Section,
     things: &mut [V],
     mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<Filed>, Failure>,
 ) -> Result<(), Failure> {
-    // A B C A B C, never A A B B: a drift of the machine (temperature, neighbours, free memory) is a drift for all of them.
+    // In the order A B C A B C, never A A B B: a drift of the machine (temperature, neighbours, free memory) affects
+    // all of them alike.
     let mut measured: Vec<Vec<Vec<Filed>>> = things.iter().map(|_| Vec::new()).collect();
     for round in 0..bench.repetitions() {
         for (thing, results) in things.iter_mut().zip(&mut measured) {
@@ -228,7 +232,7 @@ pub(crate) fn measure_all<V>(
     Ok(())
 }
 
-/// The same where each thing has one measurement.
+/// Does the same for things with one measurement each.
 pub(crate) fn measure<V>(
     bench: &Bench,
     section: &mut Section,
@@ -242,7 +246,7 @@ pub(crate) fn measure<V>(
     })
 }
 
-/// Keeps one measurement under its labels.
+/// Records one measurement under its labels.
 pub(crate) fn file(section: &mut Section, measured: Result<Run, String>, labels: &Labels, round: usize) {
     let mut run = measured
         .unwrap_or_else(|reason| Run { labels: [(NOTHING.to_owned(), reason)].into(), ..Run::default() });
@@ -251,7 +255,8 @@ pub(crate) fn file(section: &mut Section, measured: Result<Run, String>, labels:
     section.runs.push(run);
 }
 
-/// Adds a figure that was measured once, for all rounds, to the measurements with these labels; or why there is none.
+/// Adds a figure that was measured once for all rounds to the measurements with these labels, or the reason why it is
+/// missing.
 pub(crate) fn add(section: &mut Section, labels: &Labels, name: &str, figure: &Result<f64, String>) {
     let is_wanted = |run: &&mut Run| labels.iter().all(|(name, value)| run.labels.get(*name) == Some(value));
     for run in section.runs.iter_mut().filter(is_wanted) {
@@ -264,7 +269,7 @@ pub(crate) fn add(section: &mut Section, labels: &Labels, name: &str, figure: &R
     }
 }
 
-/// A failure of one measurement is the reason for its cell; the user's own end of the run is not.
+/// Converts the failure of a measurement to the reason for its cell; an interruption by the user stays an error.
 pub(crate) fn or_reason<T>(measured: Result<T, Failure>) -> Result<Result<T, String>, Failure> {
     match measured {
         Err(Failure::Interrupted) => Err(Failure::Interrupted),

@@ -32,16 +32,16 @@ pub(crate) struct ScenarioEntry {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) seconds: u32,
-    /// Adds the command's own options.
+    /// Adds the options of the command.
     pub(crate) augment: fn(Command) -> Command,
-    /// Reads them. Nothing is made or started before they are understood.
+    /// Parses the options. No file is created and no process started before all options are parsed.
     pub(crate) prepare: fn(&ArgMatches) -> Result<Prepared, Failure>,
 }
 
-/// A scenario whose options were understood.
+/// A scenario with parsed options.
 pub(crate) type Prepared = Box<dyn FnOnce(&Bench) -> Result<Section, Failure>>;
 
-/// All of them, in the order in which `all` runs them.
+/// All scenarios, in the order in which `all` runs them.
 pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
     entry::<nop::NopOptions>(),
     entry::<disk::DiskOptions>(),
@@ -72,7 +72,7 @@ const fn entry<S: Scenario>() -> ScenarioEntry {
     }
 }
 
-/// Reads the options of a scenario, and looks whether they can be meant.
+/// Parses and checks the options of a scenario.
 fn prepare<S: Scenario>(matches: &ArgMatches) -> Result<Prepared, Failure> {
     let scenario = S::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
     scenario.check()?;

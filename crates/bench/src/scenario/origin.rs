@@ -1,5 +1,4 @@
-//! An origin within this process: it accepts connections, and a thread serves each of them. The scenario
-//! writes the responses.
+//! An origin within this process: one thread per connection. The scenario writes the responses.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use crate::failure::Failure;
 use crate::method::pin;
 
-/// A running origin. Dropping it ends what listens; its connections end with their other sides.
+/// A running origin. Dropping it closes the listener; its connections end when the clients close them.
 pub(crate) struct Origin {
     port: u16,
     is_ended: Arc<AtomicBool>,
@@ -18,7 +17,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Starts it on this processor, or on all of them. `serve` has a connection until its end.
+    /// Starts the origin on this processor, or on all of them. `serve` handles a connection until its end.
     pub(crate) fn start(
         cpu: Option<usize>,
         serve: impl Fn(TcpStream) + Clone + Send + 'static,
@@ -29,7 +28,7 @@ impl Origin {
         let is_ended = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&is_ended);
         let listening = thread::spawn(move || {
-            // Where it cannot be pinned, it runs anywhere: the figures are then those of a busier machine.
+            // If pinning fails, it runs on any processor, and the figures are those of a busier machine.
             let _ = cpu.map(pin::this_thread);
             while let Ok((socket, _)) = listener.accept() {
                 if ended.load(Ordering::Relaxed) {
@@ -50,21 +49,21 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.is_ended.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let _ = self.listening.take().map(JoinHandle::join);
     }
 }
 
-/// A request that an origin has read whole.
+/// A request that was read completely.
 pub(crate) struct Request {
-    /// Up to the empty line, and at most a part of the body.
+    /// The bytes up to the empty line, and possibly a part of the body.
     pub(crate) head: Vec<u8>,
     pub(crate) body_bytes: usize,
 }
 
-/// Reads a request with its body; none at the end of the connection. A proxy sends the next request after the response only,
-/// so nothing behind the body is expected.
+/// Reads a request with its body; returns `None` at the end of the connection. A proxy sends the next request only
+/// after the response, so no bytes are expected after the body.
 pub(crate) fn read_request(socket: &mut impl Read) -> std::io::Result<Option<Request>> {
     let (mut head, mut part) = (Vec::new(), vec![0; 64 << 10]);
     let end = loop {
@@ -88,7 +87,7 @@ pub(crate) fn read_request(socket: &mut impl Read) -> std::io::Result<Option<Req
     Ok(Some(Request { head, body_bytes: length }))
 }
 
-/// `Content-Length` of a header section; 0 without one. A coding of the body would need another reader.
+/// Returns `Content-Length` of a header section; 0 without one. Transfer codings are not supported.
 fn content_length(head: &[u8]) -> std::io::Result<usize> {
     let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
     let text = std::str::from_utf8(head).map_err(|_| invalid())?;
@@ -106,7 +105,7 @@ fn content_length(head: &[u8]) -> std::io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// A connection that brings at most so many bytes with each read.
+    /// A reader that returns at most this number of bytes per read.
     struct Slow<'a>(&'a [u8], usize);
 
     impl Read for Slow<'_> {

@@ -1,10 +1,10 @@
-//! One measurement of a web server: a load, and what the server, the generator and the machine spent on it. Shared by
-//! the scenarios that start servers.
+//! Measurement of a web server: runs a load, and measures the resources that server, generator and machine use. Shared
+//! by the scenarios that start servers.
 //!
-//! The cost of a response is the question behind most tables, because a rate alone depends on which side is the limit. The
-//! server's share is the processor time of all of its processes, which the scheduler keeps to the nanosecond, kernel
-//! workers of its ring included. The generator's share is that of its threads. What interrupts take meanwhile is
-//! charged to the thread that they interrupt, on loopback mostly to the sender.
+//! Most tables are about the cost of a response, because a rate alone depends on which side is the limit. The server's
+//! cost is the CPU time of all its processes, which the scheduler accounts in nanoseconds, including kernel workers of
+//! its ring. The generator's cost is that of its threads. The time of interrupts is charged to the interrupted thread,
+//! on loopback mostly the sender.
 
 use std::fs;
 use std::path::Path;
@@ -27,21 +27,21 @@ use crate::report::model::{Finding, Run, Section, Verdict};
 use crate::scenario::lineup::{self, Text, Way};
 use crate::scenario::sheet::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
 
-/// The measurement of one round.
+/// The results of one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Served {
-    /// The load as its clients saw it.
+    /// The load, as measured by the generator.
     pub(crate) outcome: Outcome,
-    /// Processor time of all processes of the server; none where one of them ended meanwhile.
+    /// CPU time in seconds of all processes of the server; `None` if one of them exited during the load.
     pub(crate) server_cpu_seconds: Option<f64>,
-    /// The share of the machine's time, in percent, that was unused: idle, or idle with a disk at work.
+    /// Percentage of the machine's time that was idle, including I/O wait.
     pub(crate) idle_percent: f64,
-    /// What else used the machine, if anything did.
+    /// What else used the machine, if anything.
     pub(crate) disturbed: Option<String>,
 }
 
 impl Served {
-    /// As it stands among the single measurements of a report.
+    /// Returns the results as a single measurement of the report.
     pub(crate) fn run(&self) -> Run {
         let outcome = &self.outcome;
         let mut figures = vec![
@@ -72,12 +72,12 @@ impl Served {
         }
     }
 
-    /// A server that fails requests may be cheap: beyond a thousandth of the responses there are the errors and no figure.
+    /// Rejects results with errors in more than a thousandth of the responses, because failed requests may be cheap.
     pub(crate) fn without_errors(self) -> Result<Served, String> {
         self.within(1)
     }
 
-    /// The same beyond so many errors in a thousand responses.
+    /// Rejects results with more errors per thousand responses than tolerated.
     fn within(self, tolerated_per_mille: u64) -> Result<Served, String> {
         let Tally { errors, answers, .. } = &self.outcome.tally;
         match self.outcome.check() {
@@ -87,7 +87,7 @@ impl Served {
     }
 }
 
-/// Figures of a load that most scenarios show.
+/// Figures of a load that most scenarios display.
 pub(crate) const RATE: Figure = figure("requests", "1/s", 0, Of::Value("requests_per_second", 1.0));
 pub(crate) const P50: Figure = figure("p50", "ms", 3, Of::Value("p50_us", 1e-3));
 pub(crate) const P99: Figure = figure("p99", "ms", 3, Of::Value("p99_us", 1e-3));
@@ -99,16 +99,16 @@ pub(crate) const GENERATOR_CPU: Figure =
 pub(crate) const CALLS: Figure = figure("system calls", "1/request", 3, Of::Value(CALLS_NAME, 1.0));
 pub(crate) const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limited by"));
 
-/// What counted system calls are called among the figures of a measurement.
+/// Name of the figure with the counted system calls.
 pub(crate) const CALLS_NAME: &str = "system_calls_per_request";
 
-/// A load from the generator's processors, which a signal ends, for so long in a result for keeping. [`aimed`] gives it its
-/// server.
+/// Returns a load from the generator's processors, which a signal ends; `length` is its duration for published results.
+/// [`aimed`] sets its server.
 pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Duration) -> Plan {
     Plan {
         connections,
         cpus: split.load.clone(),
-        // A run of its own warms up, so that the server's time is of the requests that were counted.
+        // A separate load warms up, so that the server's CPU time is that of the counted requests.
         warm_up: Duration::ZERO,
         length: Length::Time(bench.length(length)),
         stop: bench.workspace.interruption(),
@@ -116,32 +116,32 @@ pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Durat
     }
 }
 
-/// The same load on a path of a server.
+/// Returns the same load for a path of a server.
 pub(crate) fn aimed(plan: &Plan, server: &Server, path: &str) -> Result<Plan, Failure> {
     Ok(Plan { targets: vec![Target::parse(&server.url(path))?], ..plan.clone() })
 }
 
-/// Responses have to be files of so many bytes.
+/// Returns the expectation of a file of this number of bytes.
 pub(crate) fn whole(bytes: u64) -> Expect {
     Expect { status: Some(200), length: Some(bytes), crc32c: None }
 }
 
-/// Carries it out beside a look at what everything spends.
+/// Runs the load and measures the resources used.
 pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Served, Failure> {
     server.check_running()?;
     let served = observe(|| server.cpu_time(), || load::run(plan));
     bench.check_interrupted()?;
-    // A server that is gone says more about it than its clients can.
+    // A server that has exited is a more precise failure than the clients' errors.
     server.check_running()?;
     served
 }
 
-/// A load, and what a server with such a clock of its processor time and the machine spent meanwhile.
+/// Runs a load and measures the resources of the server, whose CPU time `cpu_time` reads, and of the machine.
 pub(crate) fn observe(
     cpu_time: impl Fn() -> CpuTime,
     load: impl FnOnce() -> Result<Outcome, Failure>,
 ) -> Result<Served, Failure> {
-    // From the outside to the inside, so that the shorter look is within the longer one.
+    // Nested, so that the narrower measurement is within the wider one.
     let watch = Watch::start();
     let (cpu, system) = (cpu_time(), SystemStat::read());
     let outcome = load();
@@ -157,15 +157,15 @@ pub(crate) fn observe(
     })
 }
 
-/// A short load before anything is counted: memory, connections and caches of a server grow to their size.
+/// Runs a brief load without counting, so that memory, connections and caches of a server grow to their final size.
 pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    // On a busy machine, or ended by a signal, it may have had no response yet. The
-    // measurement that follows reports what is wrong with a server.
+    // On a busy machine, or after a signal, it may have received no response yet. The following measurement reports any
+    // problem of the server.
     let _ = load::run(&Plan { length: Length::Time(warm_up_length(bench)), ..plan.clone() });
     bench.check_interrupted()
 }
 
-/// How long that load is.
+/// Returns the duration of the warm-up load.
 pub(crate) fn warm_up_length(bench: &Bench) -> Duration {
     match bench.scale {
         Scale::Instant => Duration::from_millis(10),
@@ -174,15 +174,15 @@ pub(crate) fn warm_up_length(bench: &Bench) -> Duration {
     }
 }
 
-/// System calls of a server for each response, in a load of their own since counting takes time; or why there is no
-/// figure.
+/// Returns the system calls of a server per response, counted in a separate load since counting is slow; or why there
+/// is no figure.
 pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
     let plan = Plan { length: Length::Time(calls_length(bench)), ..plan.clone() };
     calls_during(server.tree(), || load::run(&plan))
 }
 
-/// Measures the same load on each of these servers, in turns, after a short load of each; then counts system calls. Each
-/// round is filed under the labels of its server; one without labels takes no part.
+/// Measures the same load on each of these servers in turn, after a warm-up of each; then counts system calls. Each
+/// round is recorded under the labels of its server; a server without labels is skipped.
 pub(crate) fn compare(
     bench: &Bench,
     section: &mut Section,
@@ -199,12 +199,12 @@ pub(crate) fn compare(
             chosen.push((labels, server, plan));
         }
     }
-    // In the order of the rounds too: the last one warmed up is the last one measured.
+    // In the order of the rounds too: the server that was warmed up last is measured last.
     for (_, _, plan) in &chosen {
         warm_up(bench, plan)?;
     }
     let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
-    // A connection of an echo server that ends early takes its messages with it: then fewer of them were measured.
+    // If a connection to an echo server ends early, its remaining messages are not measured, so no error is tolerated.
     let tolerated = u64::from(plan.answers == Answers::Http);
     lineup::measure(bench, section, &mut chosen, of, |(_, server, plan), _, _| {
         Ok(measure(bench, server, plan)?.within(tolerated).map(|served| served.run()))
@@ -216,7 +216,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Whether the ring saves system calls: a tenth of epoll's at the most.
+/// Returns the finding about saved system calls: io_uring needs at most a tenth of epoll's.
 pub(crate) fn calls_finding(
     claim: &str,
     subject: &str,
@@ -238,17 +238,17 @@ pub(crate) fn calls_finding(
     }
 }
 
-/// How long calls are counted: they do not vary as times do.
+/// Returns the duration of a load for counting system calls, which vary less than times.
 pub(crate) fn calls_length(bench: &Bench) -> Duration {
     bench.length(Duration::from_secs(1)).min(Duration::from_millis(500))
 }
 
-/// System calls of some processes for each response of a load.
+/// Returns the system calls of processes per response of a load.
 pub(crate) fn calls_during(
     processes: impl IntoIterator<Item = u32>,
     load: impl FnOnce() -> Result<Outcome, Failure>,
 ) -> Result<f64, String> {
-    // Threads that the server has now, and those that they start.
+    // Counts the server's current threads, and those that they start.
     let mut calls = Calls::start(processes)?;
     let outcome = load().map_err(|failure| failure.to_string())?;
     let count = calls.count()?;
@@ -258,14 +258,14 @@ pub(crate) fn calls_during(
     }
 }
 
-/// Processors for servers, and a control group that holds their kernel threads there too where one can be had.
+/// The processors of servers, and a cgroup that also binds their kernel threads, if one is available.
 pub(crate) struct ServerCpus {
     pub(crate) split: Split,
-    /// An affinity alone does not bind io-wq workers, which the kernel starts.
+    /// Required because an affinity alone does not bind io-wq workers, which the kernel starts.
     group: Option<Group>,
-    /// Why there is no group.
+    /// Reason why there is no cgroup.
     without_group: Option<String>,
-    /// What handshakes with servers are made with, where they speak TLS.
+    /// TLS client settings, if the servers speak TLS.
     pub(crate) tls: Option<tls::Client>,
 }
 
@@ -283,21 +283,21 @@ impl ServerCpus {
         }
     }
 
-    /// For servers of one worker; says in the section whether anything holds kernel workers there.
+    /// Returns processors for servers with one worker; records in the section whether kernel workers are bound.
     pub(crate) fn of_one_worker(bench: &Bench, section: &mut Section) -> ServerCpus {
         let cpus = ServerCpus::new(bench, Split::of(&pin::available(), 1));
         cpus.note(section);
         cpus
     }
 
-    /// Notes in a section that nothing holds kernel workers there, where nothing does.
+    /// Records in a section that kernel workers are not bound to the processors, if so.
     pub(crate) fn note(&self, section: &mut Section) {
         if let Some(reason) = &self.without_group {
             section.skip("kernel workers held on the server's processors", reason);
         }
     }
 
-    /// For a server that is to run there.
+    /// Returns the conditions for a server on these processors.
     pub(crate) fn conditions(&self) -> Conditions {
         let groups = self.group.as_ref().map_or_else(Vec::new, |group| group.directories().to_vec());
         let tls = self.tls.clone();
@@ -305,8 +305,8 @@ impl ServerCpus {
     }
 }
 
-/// The conditions of a server on these processors, in a control group with these limits where this process may make one. The
-/// group is removed when it is dropped, so it has to outlive the server.
+/// Returns the conditions of a server on these processors, in a cgroup with these limits if this process may create
+/// one. Dropping the group removes it, so it must outlive the server.
 pub(crate) fn limited(
     bench: &Bench,
     cpus: &[usize],
@@ -317,11 +317,11 @@ pub(crate) fn limited(
     Ok((group, Conditions { cpus: cpus.to_vec(), groups, ..Conditions::default() }))
 }
 
-/// Files that scenarios request from memory: names and bytes.
+/// Resident files that scenarios request: names and sizes in bytes.
 pub(crate) const FILES: [(&str, usize); 4] =
     [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
 
-/// Writes those files into a directory.
+/// Writes these files into a directory.
 pub(crate) fn write_files(directory: &Path) -> Result<(), Failure> {
     for (name, bytes) in FILES {
         let path = directory.join(name);
@@ -330,7 +330,7 @@ pub(crate) fn write_files(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Our server over a directory of files: what caches are filled from. It is the same for all of them.
+/// Starts Ringroad as the origin from which caches are filled. It is the same for all of them.
 pub(crate) fn origin(bench: &Bench, files: &Path, conditions: Conditions) -> Result<Server, Failure> {
     Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
         let http = "sendfile on;\ndefault_type application/octet-stream;".to_owned();
@@ -339,17 +339,17 @@ pub(crate) fn origin(bench: &Bench, files: &Path, conditions: Conditions) -> Res
     })
 }
 
-/// Writes a self-signed certificate of the run and its key into one file.
+/// Writes a self-signed certificate and its key into one file.
 pub(crate) fn write_certificate(path: &Path, kind: KeyKind) -> Result<(), Failure> {
     let made = issue::self_signed_pem(&["bench".to_owned()], kind, SystemTime::now());
     let made = made.map_err(|error| Failure::Other(format!("a certificate: {error}")))?;
     fs::write(path, made).map_err(Failure::file("write", path))
 }
 
-/// Raises this process's limit of descriptors, which servers inherit, as far as it goes; returns how far.
+/// Raises this process's limit of file descriptors, which servers inherit, as far as permitted; returns the new limit.
 pub(crate) fn raise_descriptors() -> u64 {
     crate::method::raise_descriptors(DESCRIPTORS)
 }
 
-/// Descriptors that a server may open: ten thousand connections, and a thousand of them with a file each.
+/// Number of file descriptors for a server: ten thousand connections, and a file for each of a thousand of them.
 const DESCRIPTORS: u64 = 16_384;

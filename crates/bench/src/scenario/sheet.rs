@@ -1,9 +1,9 @@
-//! Tables, plots and findings out of the single measurements of a scenario, which its figures describe as data.
+//! Generates tables, plots and findings from the single measurements of a scenario, by declarative descriptions.
 //!
-//! A [`Figure`] says what is looked at of a measurement, [`Labels`] of which measurements. A table has a row for some labels
-//! and a column for a figure, or for its ratio to the same figure under other labels, formed round by round: both were
-//! measured one after the other, and what disturbed one has most likely disturbed the other too. A cell without a
-//! figure has the reason.
+//! A [`Figure`] selects a quantity of a measurement, [`Labels`] select measurements. A table has a row per set of
+//! labels and a column per figure. A column may also be the ratio to the same figure under other labels, computed round
+//! by round: both were measured consecutively, so a disturbance most likely affected both. A cell without a figure has
+//! the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,13 +14,13 @@ use crate::report::model::{
     Verdict,
 };
 
-/// Names of labels and their values, of which a later one replaces an earlier one.
+/// Names and values of labels; a later value replaces an earlier one of the same name.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
-/// Names of rows or lines, each with the labels of what it shows.
+/// Names of rows or lines, each with the labels of its measurements.
 pub(crate) type Rows = Vec<(String, Labels)>;
 
-/// Some labels.
+/// Creates labels.
 pub(crate) fn at<const N: usize>(labels: [(&'static str, &dyn Display); N]) -> Labels {
     labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
 }
@@ -34,23 +34,23 @@ pub(crate) struct Figure {
     pub(crate) of: Of,
 }
 
-/// How it comes from the figures of a measurement.
+/// How the quantity is computed from the figures of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Of {
-    /// One of them, in another unit.
+    /// A figure, converted to another unit.
     Value(&'static str, f64),
-    /// One divided by another, in another unit.
+    /// The quotient of two figures, converted to another unit.
     Quotient(&'static str, &'static str, f64),
-    /// No figure but a label, in a column of its own.
+    /// A label instead of a figure, in a separate column.
     Label(&'static str),
 }
 
-/// A row of a scenario's list of figures.
+/// Creates an element of a scenario's list of figures.
 pub(crate) const fn figure(name: &'static str, unit: &'static str, decimals: u8, of: Of) -> Figure {
     Figure { name, unit, decimals, of }
 }
 
-/// A column of a table: a figure where its labels are added to those of the row, and what it is divided by.
+/// A column of a table: a figure, with labels that are added to those of the row, and the divisor of a ratio.
 pub(crate) struct Shown {
     name: String,
     figure: Figure,
@@ -58,38 +58,38 @@ pub(crate) struct Shown {
     over: Option<Over>,
 }
 
-/// What a ratio is formed with.
+/// Divisor of a ratio.
 enum Over {
-    /// What the same has under further labels.
+    /// The same figure with further labels.
     Added(Labels),
-    /// The same figure with these labels and no others.
+    /// The same figure with only these labels.
     Alone(Labels),
 }
 
 impl Figure {
-    /// Under its own name, where the row says.
+    /// Returns a column with the figure's own name and the row's labels.
     pub(crate) fn shown(self) -> Shown {
         self.at(self.name, Labels::new())
     }
 
-    /// Under another name, where these labels say.
+    /// Returns a column with another name and additional labels.
     pub(crate) fn at(self, name: &str, labels: Labels) -> Shown {
         Shown { name: name.to_owned(), figure: self, at: labels, over: None }
     }
 
-    /// Divided by what it is under other labels.
+    /// Returns a column with the ratio to the figure under additional labels.
     pub(crate) fn over(self, name: &str, labels: Labels) -> Shown {
         Shown { over: Some(Over::Added(labels)), ..self.at(name, Labels::new()) }
     }
 
-    /// Divided by what it is under these labels alone.
+    /// Returns a column with the ratio to the figure under only these labels.
     pub(crate) fn beside(self, name: &str, labels: Labels) -> Shown {
         Shown { over: Some(Over::Alone(labels)), ..self.at(name, Labels::new()) }
     }
 }
 
 impl Shown {
-    /// The same ratio where these labels say.
+    /// Returns the same column with these labels added to those of the row.
     pub(crate) fn where_(self, labels: Labels) -> Shown {
         Shown { at: labels, ..self }
     }
@@ -100,7 +100,7 @@ impl Shown {
     }
 }
 
-/// Columns of percentiles alone, beside something that may disturb, and the ratio of both, by the label `when`.
+/// Returns columns of percentiles without and with a disturbance, and the ratio of both, by the label `when`.
 pub(crate) fn alone_and_beside(percentiles: &[Figure]) -> Vec<Shown> {
     let when = |when: &str| at([("when", &when)]);
     let columns = |figure: &Figure| {
@@ -114,7 +114,7 @@ pub(crate) fn alone_and_beside(percentiles: &[Figure]) -> Vec<Shown> {
     percentiles.iter().flat_map(columns).collect()
 }
 
-/// The measurements of a scenario, and what it left out.
+/// The measurements of a scenario, and its omissions.
 #[derive(Clone, Copy)]
 pub(crate) struct Sheet<'a> {
     runs: &'a [Run],
@@ -126,7 +126,7 @@ impl<'a> Sheet<'a> {
         Sheet { runs: &section.runs, skipped: &section.skipped }
     }
 
-    /// The measurements with these labels, in the order of their rounds; or why there are none.
+    /// Returns the measurements with these labels, in the order of their rounds; or why there are none.
     fn find(&self, labels: &Labels) -> Result<Vec<&'a Run>, String> {
         let wanted: BTreeMap<&str, &String> = labels.iter().map(|(name, value)| (*name, value)).collect();
         let is_wanted = |run: &&Run| wanted.iter().all(|(name, value)| run.labels.get(*name) == Some(*value));
@@ -140,23 +140,23 @@ impl<'a> Sheet<'a> {
         Err(reason.map_or_else(|| "not part of this run".to_owned(), |fact| fact.value.clone()))
     }
 
-    /// Whether something was measured with these labels.
+    /// Whether any measurement has these labels.
     pub(crate) fn has(&self, labels: &Labels) -> bool {
         self.find(labels).is_ok()
     }
 
-    /// A figure of each round. One round without it makes the others figures of another case: its reason stands for
-    /// all of them.
+    /// Returns a figure of each round. If it is missing in one round, its reason applies to all of them: the remaining
+    /// figures would be those of a different case.
     pub(crate) fn series(&self, figure: Figure, labels: &Labels) -> Result<Vec<f64>, String> {
         self.find(labels)?.into_iter().map(|run| value(run, figure.of)).collect()
     }
 
-    /// The figure in the middle, for plots and sentences.
+    /// Returns the median of a figure, for plots and sentences.
     pub(crate) fn middle(&self, figure: Figure, labels: &Labels) -> Option<f64> {
         Summary::of(&self.series(figure, labels).ok()?).map(|summary| summary.median)
     }
 
-    /// The ratio of a figure under some labels to what it is under others.
+    /// Returns the ratio of a figure under some labels to the same figure under others.
     pub(crate) fn ratio(&self, figure: Figure, ours: &Labels, theirs: &Labels) -> Option<Summary> {
         Summary::of_ratios(&self.series(figure, ours).ok()?, &self.series(figure, theirs).ok()?)
     }
@@ -185,13 +185,15 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// How a server failed in one of its rounds. A row that is no server lacks something of the machine instead.
+    /// Returns how a server failed in one of its rounds. A row that is not a server may lack a figure because of the
+    /// machine instead.
     fn failure(&self, labels: &Labels) -> Option<String> {
         let of_server = |run: &&Run| run.labels.contains_key("server");
         self.find(labels).ok()?.into_iter().filter(of_server).find_map(|run| run.labels.get(NOTHING).cloned())
     }
 
-    /// Some servers or engines beside each other. A figure a second is a rate, of which more is better; any other is a cost.
+    /// Returns a ranking of servers or engines. Of a figure per second (a rate) more is better; any other figure is a
+    /// cost.
     pub(crate) fn standing(
         &self,
         title: &str,
@@ -212,8 +214,8 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// The words of each case: a figure under some labels by the same under others, with its spread, and whether that is as
-    /// claimed. Cases that were not both measured have none.
+    /// Returns for each case a text with the ratio of a figure under two sets of labels and its spread, and whether the
+    /// claim is met. Cases in which one of them was not measured are omitted.
     pub(crate) fn ratios(
         &self,
         figure: Figure,
@@ -227,7 +229,7 @@ impl<'a> Sheet<'a> {
         cases.into_iter().filter_map(case).collect()
     }
 
-    /// A row for each name with its labels, a column for each figure.
+    /// Returns a table with a row for each name and its labels, and a column for each figure.
     pub(crate) fn table(&self, title: &str, rows: &[(String, Labels)], columns: &[Shown]) -> Table {
         let cells = |labels| columns.iter().map(|shown| self.cell(shown, labels)).collect();
         let rows = rows.iter().map(|(name, labels)| Row { name: name.clone(), cells: cells(labels) });
@@ -238,8 +240,8 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// The medians of a figure by the numbers that a label has, a line for each name with its labels. Cases without a figure are
-    /// left out: the table beside it has the reason.
+    /// Plots the medians of a figure by the numeric values of a label, with a line for each name and its labels. Cases
+    /// without a figure are omitted: the table beside the plot has the reason.
     pub(crate) fn plot(
         &self,
         (id, title): (&str, &str),
@@ -263,7 +265,7 @@ impl<'a> Sheet<'a> {
         Plot { id: id.to_owned(), title: title.to_owned(), x, y, series: series.collect() }
     }
 
-    /// Latencies by percentile of the first round, in this many microseconds to the unit.
+    /// Plots the latencies of the first round by percentile, in ms or µs.
     pub(crate) fn curves(&self, (id, title): (&str, &str), unit: &str, lines: &[(String, Labels)]) -> Plot {
         let scale = if unit == "ms" { 1e-3 } else { 1.0 };
         let line = |(name, labels): &(String, Labels)| {
@@ -289,16 +291,16 @@ pub(crate) struct Contestant {
     pub(crate) labels: Labels,
 }
 
-/// A ratio in a sentence: with its spread, by which a verdict on the edge can be seen as one.
+/// Formats a ratio with its spread, which shows whether a verdict is close.
 pub(crate) fn spread(ratio: &Summary) -> String {
     let Summary { median, low, high } = ratio;
     if low == high { format!("{median:.2}") } else { format!("{median:.2} ({low:.2} to {high:.2})") }
 }
 
-/// Percentages of a curve: dense where it bends.
+/// Percentages of a latency curve: denser at the high end.
 pub(crate) const CURVE: [f64; 10] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
 
-/// A figure of one measurement, or why it has none.
+/// Returns a figure of one measurement, or why it is missing.
 fn value(run: &Run, of: Of) -> Result<f64, String> {
     let figure = |name: &str| {
         let reason = || run.labels.get(NOTHING).or_else(|| run.labels.get(&without(name)));
@@ -312,15 +314,15 @@ fn value(run: &Run, of: Of) -> Result<f64, String> {
     }
 }
 
-/// The label that a measurement has instead of figures: why it has none.
+/// Label of a failed measurement, whose value is the reason.
 pub(crate) const NOTHING: &str = "nothing";
 
-/// The label with the reason why a measurement lacks one figure.
+/// Returns the label whose value is the reason why one figure is missing.
 pub(crate) fn without(figure: &str) -> String {
     format!("without {figure}")
 }
 
-/// All that the rounds say, each once.
+/// Returns a cell with the distinct values of a label in all rounds.
 fn label_cell(runs: &[&Run], name: &str) -> Cell {
     let mut found: Vec<&str> =
         runs.iter().filter_map(|run| run.labels.get(name)).map(String::as_str).collect();
@@ -332,29 +334,29 @@ fn label_cell(runs: &[&Run], name: &str) -> Cell {
     }
 }
 
-/// An axis of a plot.
+/// Creates an axis of a plot.
 pub(crate) fn axis(name: &str, unit: &str, scale: AxisScale) -> Axis {
     Axis { name: name.to_owned(), unit: unit.to_owned(), scale }
 }
 
-/// Each name as a row or line whose label is the name itself.
+/// Returns a row or line for each name, with the name as the value of the label.
 pub(crate) fn named<N: ToString>(label: &'static str, names: impl IntoIterator<Item = N>) -> Rows {
     let names = names.into_iter().map(|name| name.to_string());
     names.map(|name| (name.clone(), vec![(label, name)])).collect()
 }
 
-/// The same rows or lines under further labels.
+/// Returns the same rows or lines with further labels.
 pub(crate) fn under(rows: &[(String, Labels)], labels: &Labels) -> Rows {
     rows.iter().map(|(name, own)| (name.clone(), [own.as_slice(), labels].concat())).collect()
 }
 
-/// A finding about a claim.
+/// Creates a finding about a claim.
 pub(crate) fn finding(claim: impl Into<String>, verdict: Verdict, sentence: impl Into<String>) -> Finding {
     Finding { claim: claim.into(), verdict, sentence: sentence.into() }
 }
 
-/// A claim that each of several cases speaks for or against: it holds where all do, in part where some do. `said` has
-/// the words of each case; without one the claim stays open.
+/// Returns the finding of a claim about several cases: it holds if all cases meet it, and partly if some do. `said` has
+/// a text for each case; without cases the claim stays open.
 pub(crate) fn judged(claim: impl Into<String>, before: &str, said: &[(String, bool)], none: &str) -> Finding {
     let words: Vec<&str> = said.iter().map(|(words, _)| words.as_str()).collect();
     let verdict = match said.iter().filter(|(_, is_met)| *is_met).count() {
@@ -366,7 +368,7 @@ pub(crate) fn judged(claim: impl Into<String>, before: &str, said: &[(String, bo
     finding(claim, verdict, format!("{before}{}.", words.join("; ")))
 }
 
-/// How far a figure is what was claimed: all of it, a part, or nothing.
+/// Returns the verdict on a figure by two thresholds.
 pub(crate) fn at_least(figure: f64, holds: f64, partly: f64) -> Verdict {
     match figure {
         figure if figure >= holds => Verdict::Holds,

@@ -1,15 +1,17 @@
-//! `bench tls`: handshakes, full and resumed, with certificates of ECDSA and of RSA; responses over keep-alive connections;
-//! what an idle connection takes; and what kept requests notice of a flood of handshakes.
+//! `bench tls`: full and resumed handshakes with ECDSA and RSA certificates; responses over keep-alive connections; the
+//! memory of idle connections; and the effect of many handshakes on keep-alive requests.
 //!
 //! How it is measured:
 //!
-//! * All servers speak TLS 1.3, else with their defaults, one worker on its own processor. The client is that of this project's
-//!   own upstreams, on the other processors; it looks at no certificate, which saves it half of a handshake.
-//! * A handshake costs a client as much as the server, so the generator may be the limit. The server's processor time for a
-//!   connection is what counts: accepting, handshake, one response of 1 KiB, and the end.
-//! * The time of keep-alive connections includes their handshakes: a hundred of them in the first milliseconds of a round.
-//! * Latency is that of requests at a fixed rate over keep-alive connections, alone and while other clients make handshakes as fast
-//!   as the server can.
+//! * All servers speak TLS 1.3, otherwise with their defaults, with one worker on a dedicated processor. The client is
+//!   Ringroad's upstream client, on the other processors; it does not verify certificates, which saves half of its
+//!   handshake cost.
+//! * A handshake costs a client as much CPU time as the server, so the generator may be the limit. The relevant figure
+//!   is the server's CPU time per connection: accept, handshake, one response of 1 KiB, and close.
+//! * The CPU time of keep-alive connections includes their handshakes: a hundred of them in the first milliseconds of a
+//!   round.
+//! * Latency is that of requests at a fixed rate over keep-alive connections, alone and while other clients perform
+//!   handshakes at the maximum rate.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,21 +38,21 @@ use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told};
 /// Options of `bench tls`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TlsOptions {
-    /// Idle connections whose memory is measured
+    /// Number of idle connections whose memory is measured
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     idle: u32,
 }
 
-/// Length of one measurement in a result for keeping.
+/// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// Kept connections, as in the comparisons without TLS.
+/// Number of keep-alive connections, as in the comparisons without TLS.
 const CONNECTIONS: u32 = 100;
 
-/// Clients that connect again and again.
+/// Number of clients that connect repeatedly.
 const CLIENTS: u32 = 8;
 
-/// Requests a second whose latency is measured: few enough that a server that makes handshakes has time for them.
+/// Rate of the requests whose latency is measured: low enough for a server that is busy with handshakes.
 const RATE_OF_KEPT: f64 = 1000.0;
 
 const WAYS: [Way; 3] = [RING.listening(" ssl"), NGINX.listening(" ssl"), Way::of("h2o", Peer::H2o)];
@@ -61,14 +63,14 @@ const IDLE_BYTES: Figure =
 /// Kinds of certificates.
 const KEYS: [(&str, KeyKind); 2] = [("ECDSA", KeyKind::EcdsaP256), ("RSA", KeyKind::Rsa2048)];
 
-/// What clients make handshakes with.
+/// Returns the TLS client settings.
 fn client(resumes: bool) -> Result<Client, Failure> {
     let settings = ClientSettings {
         identity: None,
         versions: Versions { tls12: false, tls13: true },
         suites: Vec::new(),
         suites_13: ciphers::all_13(),
-        // What all servers have.
+        // A group that all servers support.
         groups: groups::parse("X25519").map(|groups| groups.supported).unwrap_or_default(),
         reuses_sessions: resumes,
         sends_name: false,
@@ -96,7 +98,7 @@ fn configuration(way: &Way, instance: &Instance, files: &Path, certificate: &Pat
     }
 }
 
-/// The files that are asked for and the certificates.
+/// The requested files, and the certificates.
 struct Data {
     files: PathBuf,
     certificates: PathBuf,
@@ -138,7 +140,7 @@ impl Scenario for TlsOptions {
     }
 }
 
-/// Handshakes with a certificate of this kind; with the first one keep-alive connections too.
+/// Measures handshakes with a certificate of this kind; with the first kind also keep-alive connections.
 fn measure_key(
     bench: &Bench,
     section: &mut Section,
@@ -189,7 +191,7 @@ fn idle_labels() -> Labels {
     at([("idle", &"tls")])
 }
 
-/// The latency of requests over keep-alive connections, alone and beside a flood of full handshakes.
+/// Measures the latency of requests over keep-alive connections, alone and beside a flood of full handshakes.
 fn beside(
     bench: &Bench,
     section: &mut Section,
@@ -211,7 +213,7 @@ fn beside(
             connections: 2 * CLIENTS,
             pace: Pace::Closed,
             reuse: Reuse::PerRequest,
-            // It is there before the others begin, and after they have ended.
+            // The flood starts before the measured load and ends after it.
             length: Length::Time(length + length / 2),
             ..kept.clone()
         };
@@ -226,7 +228,7 @@ fn beside(
     })
 }
 
-/// The memory of idle connections, each with one response behind it.
+/// Measures the memory of idle connections that have received one response each.
 fn idle(
     bench: &Bench,
     section: &mut Section,
@@ -255,7 +257,7 @@ fn idle(
     Ok(())
 }
 
-/// Every kind of connection with its labels, and its words.
+/// Returns every kind of connection with its labels, and a description.
 fn connections() -> Vec<(String, Labels)> {
     let of_key = |(key, _): (&str, KeyKind)| {
         HANDSHAKES.map(|handshake| (format!("{handshake} handshake, {key}"), handshakes(key, handshake)))
@@ -322,7 +324,7 @@ fn tables(sheet: Sheet<'_>) -> Vec<Table> {
     tables
 }
 
-/// No write-up has these claims: they are what a site that turns TLS on wants to rely on.
+/// No write-up has these claims: a site that enables TLS needs to rely on them.
 fn findings(sheet: Sheet<'_>) -> Vec<Finding> {
     let beside_nginx = |claim: &str, figure: Figure, cases: Vec<(String, Labels)>| {
         let cases = cases.into_iter().map(|(words, case)| (words, of(&RING, &case), of(&NGINX, &case)));

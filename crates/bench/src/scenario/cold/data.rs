@@ -1,4 +1,4 @@
-//! The files that are asked for, and the caches that are filled with them.
+//! The requested files, and the caches that are filled with them.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +24,7 @@ pub(super) enum Size {
     /// 4 KiB: one page, and one block of most file systems.
     K4,
     #[value(name = "100k")]
-    /// 100 KiB: what the write-up's control runs had.
+    /// 100 KiB: the size of the write-up's control runs.
     K100,
     #[value(name = "1m")]
     /// 1 MiB: several reads for every engine.
@@ -32,7 +32,7 @@ pub(super) enum Size {
 }
 
 impl Size {
-    /// Bytes of a file.
+    /// Returns the size of a file in bytes.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Size::K4 => 4 << 10,
@@ -41,7 +41,7 @@ impl Size {
         }
     }
 
-    /// What nginx's output buffers have to be so that it reads such files directly, in the fewest reads.
+    /// Returns the size of nginx's output buffers with which it reads such files by direct I/O in the fewest reads.
     pub(super) fn read_size(self) -> &'static str {
         match self {
             Size::K4 => "4k",
@@ -57,18 +57,18 @@ impl fmt::Display for Size {
     }
 }
 
-/// Files of each size in a directory: `ROOT/4k/0` and so on.
+/// The files of each size, in one directory per size: `ROOT/4k/0` and so on.
 pub(super) struct Files {
-    /// The directory of all sets.
+    /// The parent directory of all sets.
     pub(super) root: PathBuf,
-    /// Bytes of all files of one size.
+    /// Total bytes of the files of one size.
     set_bytes: u64,
-    /// Most files of one size.
+    /// Maximum number of files of one size.
     names_max: u64,
 }
 
 impl Files {
-    /// Makes them. So many bytes of each size, yet at most so many files.
+    /// Creates the files: `set_bytes` of each size, but at most `names_max` files.
     pub(super) fn make(
         bench: &Bench,
         sizes: &[Size],
@@ -83,28 +83,28 @@ impl Files {
         Ok(files)
     }
 
-    /// Files of a size, so that the set is larger than the memory.
+    /// Returns the number of files of a size; the set is larger than the memory.
     pub(super) fn count(&self, size: Size) -> u64 {
         (self.set_bytes / size.bytes()).clamp(1, self.names_max)
     }
 
-    /// All files of a size.
+    /// Returns the paths of all files of a size.
     pub(super) fn paths(&self, size: Size) -> Vec<PathBuf> {
         let directory = self.root.join(size.to_string());
         (0..self.count(size)).map(|number| directory.join(number.to_string())).collect()
     }
 
-    /// Makes the files of one size, in one directory: names are looked up by a hash there.
+    /// Creates the files of one size in one directory: the file system looks up names there by a hash.
     fn make_size(&self, bench: &Bench, size: Size) -> Result<(), Failure> {
         let directory = self.root.join(size.to_string());
         fs::create_dir_all(&directory).map_err(Failure::file("create the directory", &directory))?;
         let mut content = vec![0_u8; size.bytes() as usize];
         for number in 0..self.count(size) {
-            // A hundred thousand files take a while: an interruption does not wait for all of them.
+            // A hundred thousand files take a while: an interruption must not wait for all of them.
             if number % 1024 == 0 {
                 bench.check_interrupted()?;
             }
-            // Content of its own, so that no layer below can keep one copy for all.
+            // The content of each file is different, so that no layer below can deduplicate the files.
             for word in content.chunks_exact_mut(8) {
                 word.copy_from_slice(&number.to_le_bytes());
             }
@@ -116,23 +116,23 @@ impl Files {
     }
 }
 
-/// Caches of both servers, filled with all files of some sizes through a proxy whose origin has ended since: a
+/// Caches of both servers, filled with all files of some sizes through a proxy. The origin is stopped afterwards, so a
 /// miss is an error.
 pub(super) struct Caches {
-    /// A directory below for each program and size.
+    /// The parent directory, with one subdirectory per program and size.
     root: PathBuf,
-    /// The port of the origin, where nothing listens now.
+    /// Port of the origin, on which nothing listens during measurements.
     origin_port: u16,
 }
 
-/// Connections that fill a cache.
+/// Number of connections that fill a cache.
 const FILL_CONNECTIONS: u32 = 64;
 
-/// Times that a cache is filled until one without a miss is given up.
+/// Maximum number of attempts to fill a cache until it has no misses.
 const FILLS_MAX: u32 = 3;
 
 impl Caches {
-    /// Fills one for each program and size, until a round without the origin finds nothing missing.
+    /// Fills one cache for each program and size, and repeats this until a pass without the origin has no misses.
     pub(super) fn fill(
         bench: &Bench,
         files: &Files,
@@ -149,7 +149,7 @@ impl Caches {
                 bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.way.of.name));
                 caches.ask_for_all(bench, files, size, filler, 2)?;
             }
-            // From here on a miss finds no origin, and is an error that the measurements would show.
+            // From here on a miss finds no origin and causes an error, which the measurements would detect.
             origin.end();
             let mut still = Vec::new();
             for &(filler, size) in &wanted {
@@ -171,8 +171,8 @@ impl Caches {
         Err(Failure::Other(missing))
     }
 
-    /// The server of what is not in a cache yet. Ours, and not a peer: the suite works where no peer is installed, and
-    /// what fills a cache is not measured. Always on the same port, which stands in the configurations.
+    /// Starts the origin. It is Ringroad instead of a peer: the suite works without installed peers, and filling a
+    /// cache is not measured. It always uses the same port, which the configurations contain.
     fn origin(&mut self, bench: &Bench, files: &Files) -> Result<Server, Failure> {
         let port = (self.origin_port != 0).then_some(self.origin_port);
         let conditions = Conditions { port, ..Conditions::default() };
@@ -181,13 +181,13 @@ impl Caches {
         Ok(origin)
     }
 
-    /// The directory of a program's cache of a size, and the origin's port.
+    /// Returns the cache directory of a program and size, and the origin's port.
     pub(super) fn of(&self, peer: Option<Peer>, size: Size) -> (PathBuf, u16) {
         let name = peer.map_or("ours", Peer::name);
         (self.root.join(format!("{name}-{size}")), self.origin_port)
     }
 
-    /// The server whose cache is filled, in front of an origin that has the files.
+    /// Starts the server whose cache is filled, in front of an origin with the files.
     fn server(
         &self,
         bench: &Bench,
@@ -202,8 +202,9 @@ impl Caches {
         })
     }
 
-    /// Asks a new server over a cache for each file so many times; returns how many were no good responses at last. A fill
-    /// asks twice: a cache that is given more than it can write lets some go by, and stores them the next time.
+    /// Starts a server with a cache and requests each file `times` times; returns the number of failed responses in the
+    /// last pass. A fill requests each file twice: a cache that gets more than it can write skips some responses, and
+    /// stores them at the next request.
     fn ask_for_all(
         &self,
         bench: &Bench,
@@ -214,13 +215,13 @@ impl Caches {
     ) -> Result<u64, Failure> {
         let server = self.server(bench, files, size, filler)?;
         let count = files.count(size);
-        // More connections than files would ask for some of them twice at the same moment.
+        // More connections than files would request some of them twice concurrently.
         let connections = FILL_CONNECTIONS.min(count as u32).max(1);
-        // All processors: nothing is measured.
+        // All processors, since this is not measured.
         let split = Split::of(&pin::available(), usize::MAX);
         let mut plan = served::load(bench, &split, connections, Duration::ZERO);
         (plan.length, plan.expect) = (Length::Requests(count), served::whole(size.bytes()));
-        // Two dots: each number in turn, and none by chance.
+        // `..` counts: every number is requested once, instead of random ones.
         let plan = served::aimed(&plan, &server, &format!("/{size}/{{0..{}}}", count - 1))?;
         let mut errors = 0;
         for _ in 0..times {

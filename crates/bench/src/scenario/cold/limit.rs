@@ -1,8 +1,8 @@
-//! What the machine could deliver at the most: the same files, opened, read bypassing the page cache (O_DIRECT) and closed, without a
-//! server, a network or a client. Every engine stands beside it as a share.
+//! Measures the machine's limit: the same files are opened, read bypassing the page cache (O_DIRECT) and closed,
+//! without a server, a network or a client. Tables show every engine as a share of this limit.
 //!
-//! It has what servers have (a control group with the case's limit of memory, a dropped cache), and more than they: all
-//! processors, because nothing sends the bytes that it reads.
+//! The limit is measured under the same conditions as the servers (a cgroup with the case's memory limit, a dropped
+//! page cache), but with all processors, because nothing sends the bytes that are read.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::method::{page_cache, pin};
 use crate::report::model::{Run, Section};
 use crate::scenario::disk::files::{FilesPlan, FilesVia, read_files};
 
-/// Whether it is measured with a case, in the same rounds: files that stay in memory come faster than any disk. It knows neither workers nor connections, so that the other
-/// cases of the size take what was measured there.
+/// Whether the limit is measured with a case, in the same rounds: without a memory limit, cached files would be faster
+/// than any disk. The limit does not depend on workers or connections, so the other cases of the same size reuse it.
 pub(super) fn is_measured_in(case: Case) -> bool {
     case.memory_bytes.is_some() && case.source == Source::Files && case.is_base()
 }
 
-/// Files in flight of each thread. Enough for what is small to keep a fast disk busy, and of what is large so few that
-/// their buffers stay well below the memory.
+/// Returns the number of files in flight per thread: enough small files to keep a fast disk busy, and so few large ones
+/// that their buffers stay well below the memory limit.
 fn depth(size: Size) -> u32 {
     match size {
         Size::K4 => 64,
@@ -36,7 +36,7 @@ fn depth(size: Size) -> u32 {
     }
 }
 
-/// Reads random files of a case for so long. By the ring, or by threads where there is none.
+/// Reads random files of a case for its duration, by io_uring, or by threads where io_uring is not available.
 pub(super) fn measure(
     bench: &Bench,
     section: &mut Section,
@@ -77,7 +77,7 @@ fn words(plan: &FilesPlan) -> String {
     )
 }
 
-/// One reading, with what the disk and the machine did meanwhile.
+/// Measures one pass, with the disk traffic and the machine's state.
 fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Result<Run, String>, Failure> {
     page_cache::drop_all()?;
     let device = device_of(bench.workspace.path());

@@ -1,4 +1,4 @@
-//! One measurement: a server under its limits, the page cache dropped, random files asked for, and what that took.
+//! One measurement: a server under its limits, with the page cache dropped, gets requests for random files.
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ use crate::scenario::lineup;
 use crate::scenario::served;
 use crate::scenario::sheet::{Labels, at};
 
-/// Length of one measurement: two full seconds of the table of the machine, and some.
+/// Length of one measurement: two complete seconds for the machine's timeline, and some reserve.
 const LENGTH: Duration = Duration::from_millis(2100);
-/// The same where workers or connections are varied: there are many of these, and none has a plot over time.
+/// The same where workers or connections are varied: these measurements are many, and no timeline is plotted for them.
 const LENGTH_VARIED: Duration = Duration::from_millis(1200);
 
-/// The case of one table: all but the way.
+/// The parameters of one table: all except the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
-    /// Where the bytes come from: files, or a cache.
+    /// Whether the bytes come from files or from a cache.
     pub(super) source: Source,
-    /// Of which set.
+    /// Size of the files.
     pub(super) size: Size,
-    /// Processes or threads of the server.
+    /// Number of worker processes or threads of the server.
     pub(super) workers: usize,
-    /// Of the generator, which keeps them.
+    /// Number of keep-alive connections of the generator.
     pub(super) connections: u32,
-    /// Memory of the server and its page cache together; none for all that the machine has.
+    /// Memory limit in bytes of the server including its page cache; `None` without a limit.
     pub(super) memory_bytes: Option<u64>,
 }
 
@@ -44,18 +44,18 @@ pub(super) struct Case {
 pub(super) struct ColdServer {
     /// The way that is compared.
     pub(super) way: &'static ColdWay,
-    /// What runs it: for nginx, the build that was found.
+    /// The program that runs it: for nginx, the binary that was found.
     pub(super) program: Program,
 }
 
-/// Whose turn it is. The limit is measured in each round too, so that a disk that drifts does not make it look near or
-/// far.
+/// What is measured next. The limit is measured in each round too, so that a drift of the disk affects it like the
+/// servers.
 enum Turn<'a> {
     Limit,
     Server(&'a ColdServer),
 }
 
-/// Measures the subjects in turns. A server that failed has its reason.
+/// Measures the subjects in turn. A failed server is recorded with its reason.
 pub(super) fn measure(
     bench: &Bench,
     section: &mut Section,
@@ -87,7 +87,7 @@ pub(super) fn measure(
     })
 }
 
-/// One measurement: a server of its own in a group of its own, with a dropped page cache.
+/// Makes one measurement: a new server in a new cgroup, with the page cache dropped.
 fn one(
     bench: &Bench,
     section: &mut Section,
@@ -96,21 +96,21 @@ fn one(
     case: Case,
     round: u32,
 ) -> Result<Run, Failure> {
-    // With more workers than processors to spare nothing is pinned: the generator and the server share all.
+    // If the workers need all processors, nothing is pinned: the generator and the server share all.
     let split = pin::Split::of(&pin::available(), case.workers);
     let cpus = split.is_apart.then(|| split.server.clone());
     let limits = Limits { memory_bytes: case.memory_bytes, cpus, ..Limits::default() };
     let (_group, conditions) = served::limited(bench, &split.server, &limits)?;
     let mut server = start(bench, files, caches, subject, case, &conditions)?;
-    // After the start, so that what the server itself reads then (its program, an index) does not stay in memory for
-    // some of them and not for others.
+    // After the start, so that files that the server itself reads at its start (its program, an index) are cold for all
+    // servers alike.
     if bench.is_root() {
         page_cache::drop_all()?;
     }
     let mut plan = served::load(bench, &split, case.connections, case.seconds());
     plan.expect = served::whole(case.size.bytes());
-    // Other names in each round, the same ones for each server. The first request for a file is the one that counts:
-    // there is nothing to warm up.
+    // Other files in each round, the same ones for each server. No warm-up: the first request for a file is the cold
+    // one.
     plan.seed = u64::from(round) + 1;
     let plan =
         served::aimed(&plan, &server, &format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1))?;
@@ -120,7 +120,7 @@ fn one(
     measured
 }
 
-/// Starts the server of a subject as the case has it.
+/// Starts the server of a subject with the parameters of the case.
 fn start(
     bench: &Bench,
     files: &Files,
@@ -146,7 +146,7 @@ fn start(
     })
 }
 
-/// Loads a server and counts what it, the disk and the machine do meanwhile.
+/// Loads a server, and counts its responses, CPU time, disk traffic and the machine's state.
 fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure> {
     let device = device_of(bench.workspace.path());
     let (watch, recorder) = (Watch::start(), Recorder::start(bench.workspace.path()));
@@ -154,12 +154,12 @@ fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure>
     let served = served::measure(bench, server, plan)?;
     let read_bytes = disk_traffic(device).inward - disk.inward;
     let (disturbed, timeline) = (watch.end(), recorder.end());
-    // A process that the limit's end of memory killed takes its processor time with it; the remaining
-    // responses say nothing about the engine.
+    // If the OOM killer kills a process, its CPU time is lost; the remaining responses are not representative of the
+    // engine.
     if served.server_cpu_seconds.is_none() {
         return Err(Failure::Other("a process of the server ended under its memory limit".to_owned()));
     }
-    // A rate of responses beside many errors would read as if a server that refuses were a fast one.
+    // A rate of responses beside many errors would make a refusing server look fast.
     let served = if bench.scale == Scale::Instant {
         served
     } else {
@@ -172,12 +172,12 @@ fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure>
 }
 
 impl Case {
-    /// Whether it has one worker and the fewest connections: what all others are variations of.
+    /// Whether the case has one worker and the fewest connections: the other cases are variations of it.
     pub(super) fn is_base(&self) -> bool {
         self.workers == 1 && self.connections == CONNECTIONS[0]
     }
 
-    /// What the others are variations of is measured longer than they are.
+    /// The base case is measured longer than its variations.
     fn seconds(&self) -> Duration {
         if self.is_base() { LENGTH } else { LENGTH_VARIED }
     }
@@ -186,7 +186,7 @@ impl Case {
         bench.length(self.seconds())
     }
 
-    /// The requested objects, in titles.
+    /// Returns the requested objects, for titles.
     pub(super) fn what(&self) -> &'static str {
         match self.source {
             Source::Files => "Files",
@@ -194,7 +194,7 @@ impl Case {
         }
     }
 
-    /// What a run in the report is found by.
+    /// Returns the labels that identify a run in the report.
     pub(super) fn labels(&self) -> Labels {
         let memory =
             self.memory_bytes.map_or_else(|| "all".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
@@ -207,7 +207,8 @@ impl Case {
         ])
     }
 
-    /// The same of one way, or of the limit, which is measured with the base case of the files and stands for the others too.
+    /// Returns the labels of one way, or of the limit. The limit is measured with the base case of the files and
+    /// applies to the other cases too.
     pub(super) fn labels_of(&self, name: &str) -> Labels {
         let case = if name == LIMIT {
             Case { source: Source::Files, workers: 1, connections: CONNECTIONS[0], ..*self }

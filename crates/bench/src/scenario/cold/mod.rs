@@ -1,4 +1,5 @@
-//! `ringroad bench cold`: files from the disk, more of them than memory, for each engine and each mode of nginx.
+//! `ringroad bench cold`: serving files from the disk, with more files than memory, for each engine and each mode of
+//! nginx.
 //!
 //! ```text
 //!   files/4k/0 ...  ----------------------------------------> server under a memory limit --> generator
@@ -6,12 +7,12 @@
 //!        +--> origin --> proxy that fills --> caches/PROGRAM-SIZE -+   (the origin has ended by then)
 //! ```
 //!
-//! A set is four times the memory that a server has, so that at most a quarter of what is asked for can come out of the
-//! page cache. Every measurement starts its own server and drops the cache first: nothing is left of the one before.
-//! Without root neither is possible; the report says so, and its titles say that nothing was limited.
+//! A set is four times the memory of a server, so that at most a quarter of the requested files can be resident. Every
+//! measurement starts a new server and drops the page cache first, so it does not depend on the one before. Without
+//! root neither is possible; the report and its titles then state that nothing was limited.
 //!
-//! [`ways`] are the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement, [`limit`]
-//! what the machine could do without a server, [`told`] what is made of them.
+//! [`ways`] has the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement. [`limit`]
+//! measures the machine without a server, and [`told`] generates the tables, plots and findings.
 
 mod data;
 mod limit;
@@ -32,36 +33,36 @@ use data::{Caches, Files, Size};
 use measure::{Case, ColdServer, measure};
 use ways::{ColdWay, FILE_AIO, Source, WAYS};
 
-/// Workers and connections of the write-up's two tables.
+/// Numbers of workers in the write-up's two tables.
 const WORKERS: [usize; 2] = [1, 4];
-/// The write-up's numbers of clients.
+/// Numbers of clients in the write-up.
 const CONNECTIONS: [u32; 2] = [200, 1000];
 
-/// Names of files that the write-up asked for at random.
+/// Number of files that the write-up requested at random.
 const NAMES: u64 = 25_000;
 
-/// The most with `--quick`.
+/// Maximum number of files with `--quick`.
 const NAMES_QUICK: u64 = 32_768;
 
-/// The set of each size is so many times the memory that a server has.
+/// Size of the set of each file size, as a multiple of the server's memory.
 const SETS_PER_MEMORY: u64 = 4;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct ColdOptions {
-    /// Sizes of files
+    /// File sizes
     #[arg(long, value_delimiter = ',', value_name = "SIZES", default_value = "4k,100k,1m")]
     sizes: Vec<Size>,
-    /// MiB of memory for each server with its page cache; the files of each size take four times as much
+    /// Memory in MiB of each server including its page cache; the files of each size occupy four times as much
     /// [default: 128; 64 with --quick]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1 << 20))]
     memory: Option<u64>,
-    /// The write-up's own procedure and nothing else: 25 000 names through the proxy cache, 200 and 1 000 connections,
-    /// the control run without a memory limit, and files served directly
+    /// Only the write-up's own procedure: 25 000 names through the proxy cache, 200 and 1 000 connections, the control
+    /// run without a memory limit, and files served directly
     #[arg(long)]
     seed_000: bool,
 }
 
-/// Everything that is fixed for one run.
+/// The fixed parameters of one run.
 struct ColdPlan<'a> {
     bench: &'a Bench,
     sizes: Vec<Size>,
@@ -79,7 +80,7 @@ impl Scenario for ColdOptions {
     const QUESTION: &'static str =
         "How fast is a server whose files do not fit into memory, with each way to read them?";
 
-    /// Measures as the options say.
+    /// Measures what the options select.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let plan = ColdPlan::make(bench, self, section)?;
         let cases = if self.seed_000 { plan.as_written_up() } else { plan.all() };
@@ -90,7 +91,7 @@ impl Scenario for ColdOptions {
     }
 }
 
-/// Ours and, where it is installed, nginx.
+/// Returns Ringroad's ways and, if nginx is installed, nginx's.
 fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
     let nginx = Peer::Nginx.find(bench);
     if let Err(missing) = &nginx {
@@ -114,16 +115,17 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
 /// Whether a way is measured in a case.
 type Wanted = fn(&ColdWay) -> bool;
 
-/// Those of the write-up's table.
+/// The ways of the write-up's table.
 const PUBLISHED: Wanted = |way| way.published.is_some();
 
-/// Those, ours without a setting, nginx's best over a cache, and the files without one: who asks how fast a hit can be wants to see it beside the
-/// write-up's, and who asks what it costs, beside the same without a cache.
+/// The ways of the write-up, Ringroad's default, nginx's best way for cache hits, and the plain files without a cache.
+/// A reader can compare the fastest hit with the write-up's rows, and its cost with serving the same files without a
+/// cache.
 const HITS: Wanted =
     |way| way.published.is_some() || way.is_default() || way.is_best_of_hits() || way.is_plain;
 
 impl<'a> ColdPlan<'a> {
-    /// Finds the servers and makes the files. What cannot be measured is noted in the section.
+    /// Finds the servers and creates the files. Omissions are recorded in the section.
     fn make(bench: &'a Bench, options: &ColdOptions, section: &mut Section) -> Result<ColdPlan<'a>, Failure> {
         let mut sizes = options.sizes.clone();
         sizes.sort_unstable();
@@ -140,11 +142,13 @@ impl<'a> ColdPlan<'a> {
         }
         let subjects = subjects(bench, section);
         let set_bytes = if bench.scale == Scale::Instant { 1 << 20 } else { memory_bytes * SETS_PER_MEMORY };
-        // The files, and a cache of them for each program. Checked first: a full disk would be noticed by others too.
+        // Space for the files and for one cache of them per program. Checked first, since a full disk would affect
+        // other programs too.
         bench.workspace.need_space(set_bytes * sizes.len() as u64 * 3)?;
         let names_max = match (options.seed_000, bench.scale) {
             (true, _) => NAMES,
-            // More than can be asked for in half a second: making and storing them takes longer than all else.
+            // More files than can be requested in half a second: creating and storing them takes longer than all other
+            // steps.
             (false, Scale::Quick) => NAMES_QUICK,
             (false, _) => u64::MAX,
         };
@@ -160,18 +164,18 @@ impl<'a> ColdPlan<'a> {
         Ok(ColdPlan { bench, sizes, memory_bytes, files, subjects })
     }
 
-    /// The ordinary case: one worker and the smaller number of clients.
+    /// Returns the base case: one worker and the smaller number of clients.
     fn case(&self, source: Source, size: Size) -> Case {
         let memory_bytes = self.bench.is_root().then_some(self.memory_bytes);
         Case { source, size, workers: 1, connections: CONNECTIONS[0], memory_bytes }
     }
 
-    /// What a report has. The product of everything takes hours and is what `--full` is for; one thing at a time
-    /// shows what each does. Every way at one worker and 200 connections, then one thing at a time.
+    /// Returns the cases of a normal report: every way at one worker and 200 connections, then variations of one
+    /// parameter at a time. The product of all parameters takes hours and is measured with `--full`.
     fn all(&self) -> Vec<(Case, Wanted)> {
         let is_brief = self.bench.scale <= Scale::Quick;
         let main: Wanted = |way| way.is_main;
-        // With what the write-up compares its figures of 1 000 connections with, where it differs most.
+        // With the ways that the write-up compares at 1 000 connections, where they differ most.
         let crowded: Wanted = |way| way.is_main || way.published.is_some();
         let every: Wanted = if is_brief { main } else { |_| true };
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
@@ -202,18 +206,18 @@ impl<'a> ColdPlan<'a> {
                 }
             }
         }
-        // The control run: without a limit the files stay in memory, and the engines have nothing to differ in.
+        // The control run: without a memory limit the files are resident, and the engines should not differ.
         if !is_brief && let Some(size) = self.middle_size() {
             cases.push((Case { memory_bytes: None, ..self.case(Source::Cache, size) }, PUBLISHED));
         }
         cases
     }
 
-    /// The write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control run
-    /// without a memory limit, and what the other reporter measured, files served directly with nothing limited.
+    /// Returns the write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control
+    /// run without a memory limit, and files served directly without any limit, as the other reporter measured.
     fn as_written_up(&self) -> Vec<(Case, Wanted)> {
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
-        // No server: the machine's limit, above the write-up's rows as 100 %.
+        // No server: only the machine's limit, the 100 % above the write-up's rows.
         for &size in &self.sizes {
             cases.push((self.case(Source::Files, size), |_| false));
         }
@@ -236,13 +240,13 @@ impl<'a> ColdPlan<'a> {
         cases
     }
 
-    /// The size that the write-up's control runs had, or what stands for it.
+    /// Returns the size of the write-up's control runs, or a substitute.
     fn middle_size(&self) -> Option<Size> {
         self.sizes.iter().copied().find(|&size| size == Size::K100).or_else(|| self.sizes.first().copied())
     }
 
-    /// Measures one case after the other, each with all of its servers in turns; caches are filled before the first.
-    /// Returns the cases that were measured, each once.
+    /// Measures the cases in order, each with all of its servers in turn; caches are filled before the first case.
+    /// Returns the measured cases without duplicates.
     fn measure(&self, section: &mut Section, cases: &[(Case, Wanted)]) -> Result<Vec<Case>, Failure> {
         let caches = if cases.iter().any(|(case, _)| case.source == Source::Cache) {
             Some(Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers())?)
@@ -254,11 +258,11 @@ impl<'a> ColdPlan<'a> {
         }
         let mut measured: Vec<Case> = Vec::new();
         for (case, wanted) in cases {
-            // The product of `--full` holds cases that stand alone too.
+            // The product of `--full` includes cases that are also listed separately.
             if measured.contains(case) {
                 continue;
             }
-            // Over plain files it would be measured twice.
+            // Over plain files the way would be measured twice.
             let is_apart = |way: &ColdWay| way.is_plain && case.source == Source::Files;
             let chosen = |subject: &&ColdServer| wanted(subject.way) && !is_apart(subject.way);
             let subjects: Vec<&ColdServer> = self.subjects.iter().filter(chosen).collect();
@@ -268,7 +272,7 @@ impl<'a> ColdPlan<'a> {
         Ok(measured)
     }
 
-    /// One way of each program: how it reads does not matter for what it stores.
+    /// Returns one way of each program: its way of reading does not affect the stored entries.
     fn fillers(&self) -> Vec<&ColdServer> {
         let first = |is_nginx| self.subjects.iter().find(|subject| subject.way.is_nginx() == is_nginx);
         [false, true].into_iter().filter_map(first).collect()

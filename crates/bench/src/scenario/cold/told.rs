@@ -1,5 +1,5 @@
-//! Tables, plots and findings of the measurements: the write-up's table first, so that a reader who comes from there finds the same rows
-//! and columns with other figures in them; then one for each case, plots, and what they say of its claims.
+//! Tables, plots and findings of the measurements. The first tables have the rows and columns of the write-up's tables,
+//! for comparison. Then follow one table per case, plots, and the verdicts on the write-up's claims.
 
 use clap::ValueEnum;
 
@@ -16,15 +16,15 @@ const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_by
 const READ: Figure =
     figure("read from disk", "bytes/byte sent", 2, Of::Value("disk_bytes_per_body_byte", 1.0));
 
-/// Ratios nearer to 1 than this are called equal.
-/// Repetitions of one server differ by a few hundredths here.
+/// Maximum deviation of a ratio from 1 that is considered equal. Repetitions of one server differ by a few hundredths
+/// here.
 const EQUAL_WITHIN: f64 = 0.1;
 
-/// A ratio from which the write-up's words for io_uring ("huge") are taken to be met.
-/// Its own tables have 2.2 to 4.0.
+/// Ratio from which the write-up's claim of a "huge" gain by io_uring is considered confirmed. Its own tables have 2.2
+/// to 4.0.
 const MUCH_FASTER: f64 = 2.0;
 
-/// Tables, plots and findings.
+/// Returns tables, plots and findings.
 pub(super) fn told(sheet: Sheet<'_>, runs: &[Run], cases: &[Case]) -> Told {
     let report = ColdReport { sheet, cases };
     let mut tables = Vec::new();
@@ -43,8 +43,8 @@ struct ColdReport<'a> {
 }
 
 impl ColdReport<'_> {
-    /// Whether a case has no memory limit while others have one. Without root no case has one, and then none is a control
-    /// run: the tables say in their titles that nothing was limited.
+    /// Whether a case has no memory limit while others have one. Without root no case has a limit, and none is a
+    /// control run; the titles of the tables then state that nothing was limited.
     fn is_control(&self, case: &Case) -> bool {
         case.memory_bytes.is_none() && self.cases.iter().any(|case| case.memory_bytes.is_some())
     }
@@ -57,17 +57,17 @@ impl ColdReport<'_> {
         })
     }
 
-    /// The ways of a case with their labels, below the limit where that was measured.
+    /// Returns the ways of a case with their labels, below the limit if that was measured.
     fn rows(&self, case: &Case, is_row: impl Fn(&ColdWay) -> bool) -> Rows {
         let ways = WAYS.iter().filter(|way| is_row(way)).map(|way| way.of.name);
         let rows = [LIMIT].into_iter().chain(ways).map(|name| (name.to_owned(), case.labels_of(name)));
         rows.filter(|(_, labels)| self.sheet.has(labels)).collect()
     }
 
-    /// Hits and files of each size, with the settings of ours.
+    /// Returns rankings for hits and files of each size, with Ringroad's settings.
     fn standings(&self) -> Vec<Standing> {
         let standing = |case: &Case| {
-            // Plain files beside a cache of them are no hits.
+            // Plain files beside a cache of them are not hits.
             let ways: Vec<lineup::Way> = WAYS.iter().filter(|way| !way.is_plain).map(|way| way.of).collect();
             let title = format!("{} of {}", case.what(), case.size);
             lineup::Compared { sheet: self.sheet, ways: &ways }.standing(&title, RATE, &case.labels())
@@ -76,8 +76,8 @@ impl ColdReport<'_> {
         base(Source::Files).chain(base(Source::Cache)).collect()
     }
 
-    /// Megabytes a second of each engine at each size, through the proxy cache. None where no size was measured with so
-    /// many workers and connections.
+    /// Returns the throughput of each engine at each size through the proxy cache, in MB/s. `None` if no size was
+    /// measured with these numbers of workers and connections.
     fn as_published(&self, workers: usize, connections: u32) -> Option<Table> {
         let cases: Vec<&Case> = self.of(Source::Cache, workers, connections).collect();
         let rows = self.rows(cases.first()?, |way| way.published.is_some());
@@ -89,9 +89,9 @@ impl ColdReport<'_> {
         Some(self.sheet.table(&title, &rows, &columns))
     }
 
-    /// Everything that was measured of one case. The last column compares with nginx's best mode here, whichever that is:
-    /// its modes change places between sizes, and a mode chosen beforehand would flatter us. Without a server the limit
-    /// stands alone, which the other tables have too.
+    /// Returns all figures of one case. The last column compares with nginx's best mode in this case: the order of its
+    /// modes depends on the size, and a preselected mode would favour Ringroad. Returns `None` for a case without
+    /// servers, because the other tables include the limit too.
     fn in_full(&self, case: &Case) -> Option<Table> {
         let memory = match case.memory_bytes {
             Some(bytes) => format!("{} MiB of memory", bytes >> 20),
@@ -114,7 +114,7 @@ impl ColdReport<'_> {
             CPU.shown(),
             READ.shown(),
             RATE.over("of the limit", case.labels_of(LIMIT)),
-            // In the case itself, also for the limit.
+            // Relative to the labels of the case itself, also in the row of the limit.
             RATE.over(&name, [case.labels(), over].concat()),
         ];
         let title = format!(
@@ -128,15 +128,15 @@ impl ColdReport<'_> {
         Some(self.sheet.table(&title, &rows, &columns))
     }
 
-    /// nginx's fastest mode in a case.
+    /// Returns nginx's fastest mode in a case.
     fn best_of_nginx(&self, case: &Case) -> Option<&'static str> {
         let rate = |name| Some((name, self.sheet.middle(RATE, &case.labels_of(name))?));
         let rates = WAYS.iter().filter(|way| way.is_nginx()).filter_map(|way| rate(way.of.name));
         rates.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
     }
 
-    /// Rate and p99 against connections, for each size that was measured with more than one number of them. The 99th
-    /// percentile and not the median: a disk that is waited for shows in the slow requests first.
+    /// Plots rate and p99 against connections, for each size that was measured with several numbers of connections. The
+    /// p99 is plotted instead of the median, because waits for the disk affect the slowest requests first.
     fn plots(&self) -> Vec<Plot> {
         let mut plots = Vec::new();
         for &size in Size::value_variants() {
@@ -145,8 +145,8 @@ impl ColdReport<'_> {
                 .flat_map(|&connections| self.of(Source::Files, 1, connections))
                 .filter(|case| case.size == size)
                 .collect();
-            // A line needs two points. A way that failed in one case has none: a line that ends early would look as if
-            // it had been left out by choice.
+            // A line needs two points. A way that failed in one case is omitted: a line that ends early would look
+            // deliberate.
             let [first, _, ..] = cases[..] else { continue };
             let is_whole = |way: &&ColdWay| {
                 cases.iter().all(|case| self.sheet.middle(RATE, &case.labels_of(way.of.name)).is_some())
@@ -170,7 +170,7 @@ impl ColdReport<'_> {
         plots
     }
 
-    /// What the disk read in each second, where a measurement was long enough to have several: one plot for each size.
+    /// Plots the disk's read rate in each second, for measurements of several seconds: one plot per size.
     fn timelines(&self, runs: &[Run]) -> Vec<Plot> {
         let plot = |case: &Case| {
             let line = |(name, labels): (String, Labels)| {
@@ -195,9 +195,9 @@ impl ColdReport<'_> {
         self.of(Source::Files, 1, CONNECTIONS[0]).filter_map(plot).collect()
     }
 
-    /// The write-up's claims, each with what the figures say of it. They are about hits of a cache with one worker; the last
-    /// one is about plain files, where nginx's own two ways to use libaio were measured. Our own engines stand against each
-    /// other: the write-up's pair was one server with either engine, too.
+    /// Returns a finding for each claim of the write-up. The claims are about cache hits with one worker, the last one
+    /// about plain files with nginx's two libaio modes. Ringroad's engines are compared with each other, because the
+    /// write-up also compared two engines of one server.
     fn findings(&self) -> Vec<Finding> {
         let hits: Vec<&Case> = self.of(Source::Cache, 1, CONNECTIONS[0]).collect();
         let is_control_of_hits = |case: &&Case| case.source == Source::Cache && self.is_control(case);
@@ -231,8 +231,8 @@ impl ColdReport<'_> {
         ]
     }
 
-    /// How two ways compare at each size, and whether that is as claimed. By the middle of the rounds; the sentence has
-    /// their spread, so that a verdict on the edge can be seen as one.
+    /// Compares two ways at each size with a claim. The verdict uses the median of the rounds; the sentence includes
+    /// their spread, which shows whether the verdict is close.
     fn compare(
         &self,
         claim: &str,
@@ -256,7 +256,7 @@ mod tests {
 
     type Rates<'a> = &'a [(&'a str, Option<f64>)];
 
-    /// Cache hits of 4k with rates by the names of ways; none means that it failed.
+    /// Returns a section with rates of 4k cache hits by way; `None` means that the way failed.
     fn section(cases: &[(Case, Rates<'_>)]) -> Section {
         let mut section = Section::default();
         for (case, rates) in cases {

@@ -1,4 +1,4 @@
-//! The servers that are compared over cold files: ours with each of its engines, nginx in each of its modes.
+//! The servers compared over cold files: Ringroad with each of its engines, nginx in each of its modes.
 
 use std::path::Path;
 
@@ -7,34 +7,34 @@ use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
 use crate::scenario::lineup::{self, Text};
 
-/// One way to read files: a server with the directives that choose it, and where it is measured.
+/// One way to read files: a server with the directives that select it, and the cases in which it is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ColdWay {
-    /// The words behind the server's name are the engine and how it reads.
+    /// The server and its directives. Its name is the server's name followed by the engine and the read mode.
     pub(super) of: lineup::Way,
-    /// The row of the write-up's table that it repeats: "io_uring", "libaio" or "sendfile".
+    /// The row of the write-up's table that it corresponds to: "io_uring", "libaio" or "sendfile".
     pub(super) published: Option<&'static str>,
-    /// Whether its output buffers are to be as large as the files, which nginx needs to read them directly at all.
+    /// Whether its output buffers are as large as the files, which nginx requires for direct reads.
     sized_buffers: bool,
-    /// Whether it has the plain files also where others have a cache of them: what a hit costs more shows only beside it,
-    /// since the machine is another one minutes later.
+    /// Whether it serves the plain files in cases where others use a cache. The extra cost of a hit is visible only in
+    /// a measurement beside it, since the machine's state changes within minutes.
     pub(super) is_plain: bool,
-    /// Whether it is measured with `--quick`, and where workers and connections vary.
+    /// Whether it is measured with `--quick`, and where workers and connections are varied.
     pub(super) is_main: bool,
 }
 
-/// nginx has no such engine unless it was built with it.
+/// Build option that nginx's libaio engine requires.
 pub(super) const FILE_AIO: &str = "--with-file-aio";
 
-/// Room for what libaio has in flight.
+/// Directive that reserves enough requests in flight for libaio.
 const REQUESTS: &str = " worker_aio_requests 2048;";
 
-/// A row of the table of ways, short enough to be read as one.
+/// Returns a way with default properties; a separate function keeps the table of ways readable.
 const fn way(of: lineup::Way) -> ColdWay {
     ColdWay { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
 }
 
-/// Ours with this engine for the network.
+/// Returns a way of Ringroad with this network engine.
 const fn ours(name: &'static str, engine: &'static str, location: &'static str) -> ColdWay {
     way(lineup::Way::ours(name, engine).with(location))
 }
@@ -44,12 +44,12 @@ const fn nginx(name: &'static str, location: &'static str) -> ColdWay {
 }
 
 impl ColdWay {
-    /// Measured with `--quick` too.
+    /// Marks the way as measured with `--quick` too.
     const fn main(self) -> ColdWay {
         ColdWay { is_main: true, ..self }
     }
 
-    /// Repeats a row of the write-up.
+    /// Marks the way as corresponding to a row of the write-up.
     const fn like(self, row: &'static str) -> ColdWay {
         ColdWay { published: Some(row), ..self }
     }
@@ -62,31 +62,31 @@ impl ColdWay {
         self.of.peer.is_some()
     }
 
-    /// Whether nothing is set.
+    /// Whether it is Ringroad's default configuration.
     pub(super) fn is_default(&self) -> bool {
         self.of == AS_IT_COMES.of
     }
 
-    /// nginx over its cache is fastest where threads read ahead of sendfile.
+    /// Whether it is nginx's fastest way for cache hits: threads with sendfile.
     pub(super) fn is_best_of_hits(&self) -> bool {
         self.is_nginx() && self.of.location == "aio threads; sendfile on;"
     }
 
-    /// Whether it needs libaio of nginx.
+    /// Whether it requires nginx's libaio engine.
     pub(super) fn needs_file_aio(&self) -> bool {
         self.is_nginx() && self.of.location.contains("aio on;")
     }
 }
 
-/// What the write-up is about: the ring, bypassing the page cache (O_DIRECT).
+/// The subject of the write-up: io_uring with O_DIRECT.
 const RING_DIRECT: ColdWay =
     ours("ringroad io_uring, direct", "io_uring", "aio io_uring; sendfile off; directio 2k;");
 
-/// The default, which other settings are compared with.
+/// The default configuration, with which other settings are compared.
 const AS_IT_COMES: ColdWay = ours("ringroad as it comes", "", "");
 
-/// In the order of tables: ours from the engine that the write-up is about to the one that is never the best choice, then
-/// nginx's modes. nginx's libaio stands twice, because its default buffers hide what it can do.
+/// The ways in the order of tables: Ringroad's, from the engine that the write-up is about to the one that is never the
+/// best choice, then nginx's modes. nginx's libaio is listed twice, because its default buffers hide its potential.
 pub(super) const WAYS: &[ColdWay] = &[
     RING_DIRECT.main().like("io_uring"),
     AS_IT_COMES.main(),
@@ -94,7 +94,7 @@ pub(super) const WAYS: &[ColdWay] = &[
         .with_requests()
         .main()
         .like("libaio"),
-    // The control: no ring and no libaio, as every server has done it for twenty years.
+    // The control: neither io_uring nor libaio, but the design that servers have used for twenty years.
     ours("ringroad epoll + threads", "epoll", "aio threads; sendfile off;").main(),
     ours("ringroad sendfile", "epoll", "aio threads; sendfile on;").main().like("sendfile"),
     ours("ringroad blocking", "epoll", "aio off; sendfile off;"),
@@ -113,21 +113,21 @@ pub(super) const WAYS: &[ColdWay] = &[
     nginx("nginx blocking", "aio off; sendfile off;"),
 ];
 
-/// The row above them as 100 %: this program opens the files, reads them with O_DIRECT and closes them. No server:
-/// the engine alone, with the network and everything else left out.
+/// The row above the ways, as 100 %: this program opens the files, reads them with O_DIRECT and closes them, by the
+/// engine alone without a server or network.
 pub(super) const LIMIT: &str = "the machine's limit";
 
-/// Where responses come from.
+/// Source of the responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Files that the server finds by their names.
+    /// Files in a directory, by name.
     Files,
-    /// Entries of its proxy cache.
+    /// Entries of the server's proxy cache.
     Cache,
 }
 
 impl Source {
-    /// As it stands in tables.
+    /// Returns the name in tables.
     pub(super) fn words(self) -> &'static str {
         match self {
             Source::Files => "files",
@@ -136,29 +136,29 @@ impl Source {
     }
 }
 
-/// What a configuration is made of besides its way.
+/// The parameters of a configuration beside its way.
 pub(super) struct Setting<'a> {
-    /// Which files, for settings that follow their size.
+    /// Size of the files, on which some settings depend.
     pub(super) size: Size,
-    /// Processes or threads.
+    /// Number of worker processes or threads.
     pub(super) workers: usize,
-    /// The files, and the origin of a cache.
+    /// Directory of the files, also served by the origin of a cache.
     pub(super) files: &'a Path,
-    /// The directory of the cache, and the port of its origin (nothing listens there any more when hits are measured).
+    /// Directory of the cache, and the port of its origin (nothing listens there while hits are measured).
     pub(super) cache: Option<(&'a Path, u16)>,
 }
 
 impl ColdWay {
-    /// All of it behind the head that every server of the suite gets.
+    /// Returns the complete configuration after the common head.
     pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
         let Setting { size, workers, files, .. } = *setting;
-        // nginx reads by whole buffers: one that is larger than the file turns its direct reads off.
+        // nginx reads by complete buffers: a buffer larger than the file disables its direct reads.
         let buffers = if self.sized_buffers {
             format!("output_buffers 2 {};", size.read_size())
         } else {
             String::new()
         };
-        // The cache is configured as in the write-up, but for the zone: 32 MiB hold every name that is asked for here.
+        // The cache is configured as in the write-up, except for the zone: 32 MiB suffice for all names requested here.
         let (cache, source) = match setting.cache {
             None => (String::new(), format!("root {};", files.display())),
             Some((directory, origin)) => (

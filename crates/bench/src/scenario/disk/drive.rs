@@ -1,7 +1,7 @@
-//! The loop of one worker: keeps a queue filled for a time and writes down how long everything took.
+//! The loop of one worker: keeps a queue filled for a time and records the latency of every operation.
 //!
-//! It does what fio does with `iodepth_batch=1`: each operation is given to the kernel by itself as soon as there is
-//! room for it, and completions are waited for when there is none.
+//! It corresponds to fio with `iodepth_batch=1`: each operation is submitted separately as soon as the queue has room,
+//! and when it is full the loop waits for completions.
 
 use std::time::Instant;
 
@@ -9,42 +9,42 @@ use bare::{Done, Noise, Queue, Transfer};
 
 use super::job::{EngineKind, Job, JobOutcome};
 
-/// Where the next operation goes.
+/// Generator of offsets and directions.
 struct Places {
-    /// Whole blocks of the file; a rest behind the last is never touched.
+    /// Number of complete blocks of the file; an incomplete last block is never accessed.
     blocks: u64,
     block_bytes: u32,
-    /// The block after the one before, for those who go through in order.
+    /// The next block of a sequential pattern.
     next: u64,
-    /// Whether blocks are chosen at random instead.
+    /// Whether blocks are chosen at random.
     random: bool,
-    /// Reads among a hundred.
+    /// Percentage of reads.
     read_percent: u8,
-    /// What places and directions are drawn by.
+    /// Random generator for offsets and directions.
     noise: Noise,
 }
 
 impl Places {
-    /// The order of one worker: the same for every engine with the same seed, another for each worker.
+    /// Creates the sequence of one worker: the same for every engine with the same seed, different for each worker.
     fn new(job: &Job, worker: u32) -> Places {
         let blocks = (job.file_bytes / u64::from(job.block_bytes)).max(1);
         let mut places = Places {
             blocks,
             block_bytes: job.block_bytes,
-            // Workers that go through a file one after the other begin apart from each other.
+            // Workers that read a file sequentially start at different offsets.
             next: blocks / u64::from(job.workers().max(1)) * u64::from(worker),
             random: job.pattern.random,
             read_percent: job.pattern.read_percent,
             noise: Noise::new(job.seed ^ u64::from(worker) << 32),
         };
-        // The first numbers of neighbouring seeds are alike.
+        // The first numbers of adjacent seeds are similar.
         for _ in 0..8 {
             places.noise.number();
         }
         places
     }
 
-    /// The next place, and whether it is read or written.
+    /// Returns the next operation.
     fn next(&mut self) -> Transfer {
         let block = if self.random { self.noise.number() >> 11 } else { self.next } % self.blocks;
         self.next = block + 1;
@@ -60,18 +60,18 @@ impl Places {
 /// An operation in flight.
 #[derive(Clone, Copy)]
 struct InFlight {
-    /// Which of the two sides it counts for.
+    /// Whether it is a write.
     write: bool,
-    /// Before it was made ready.
+    /// Time before its preparation.
     begun: Instant,
-    /// After the kernel had it.
+    /// Time after its submission.
     submitted: Instant,
 }
 
-/// Carries out the part of one worker. The processor time is the process's and is no part of the result.
+/// Executes the share of one worker. The CPU time is that of the process and not part of the result.
 ///
 /// # Errors
-/// What the kernel or the device refuses, in words.
+/// Returns a message if the kernel or the device rejects an operation.
 pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<JobOutcome, String> {
     let depth = if job.engine == EngineKind::Sync { 1 } else { job.depth };
     let mut places = Places::new(job, worker);
@@ -81,7 +81,7 @@ pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<Job
     let mut done = Vec::with_capacity(depth as usize);
     let mut outcome = JobOutcome::nothing();
     let (mut in_flight, mut over, before) = (0, false, queue.kernel_entries());
-    // An entry into the kernel that fails as a whole is not about one operation: the job is over.
+    // A failed submission call concerns no single operation: the job ends.
     let refused = |errno: io::Errno| format!("the kernel refused: {errno}");
     loop {
         while in_flight < depth && !over {
@@ -106,12 +106,12 @@ pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<Job
     }
     outcome.seconds = start.elapsed().as_secs_f64();
     let calls = queue.kernel_entries() - before;
-    // The calls of pool threads are not the queue's own.
+    // The system calls of pool threads are not counted by the queue.
     outcome.system_calls = (job.engine != EngineKind::Threads).then_some(calls);
     Ok(outcome)
 }
 
-/// Writes down the end of one operation.
+/// Records the completion of one operation.
 fn note(
     outcome: &mut JobOutcome,
     job: &Job,
@@ -135,11 +135,11 @@ fn note(
     let side = if started.write { &mut outcome.write } else { &mut outcome.read };
     side.operations += 1;
     side.bytes += u64::from(bytes);
-    // fio's three times: to the kernel, there, and both.
+    // fio's three times: submission, completion, and their sum.
     let nanos = |from: Instant, to: Instant| to.duration_since(from).as_nanos() as u64;
     let total = nanos(started.begun, now);
     side.total.record(total);
-    // A blocking call has no submission of its own, as in fio's table of such an engine.
+    // A blocking call has no separate submission, as in fio's tables of blocking engines.
     if job.engine == EngineKind::Sync {
         side.completion.record(total);
     } else {

@@ -1,4 +1,4 @@
-//! The queue of each engine: the kernel's own for libaio and rings, and two made here of blocking calls.
+//! The queue of each engine: kernel queues for libaio and rings, and two queues of blocking calls.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -12,10 +12,10 @@ use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
 
 use super::job::EngineKind;
 
-/// The queue of an engine, in the thread that will use it; `other_cpu` is for a kernel thread beside it.
+/// Creates the queue of an engine, in the thread that will use it; `other_cpu` is for a kernel thread beside it.
 ///
 /// # Errors
-/// Why the machine does not have it.
+/// Returns the reason if the machine does not support it.
 pub(super) fn queue(
     kind: EngineKind,
     file: OwnedFd,
@@ -23,10 +23,10 @@ pub(super) fn queue(
     block_bytes: u32,
     other_cpu: Option<u32>,
 ) -> Result<Box<dyn Queue>, String> {
-    // Each thread has a descriptor of its own: what the kernel locks per open file is not shared.
+    // Each thread has a separate descriptor, so that kernel locks of the open file are not shared.
     let load = |file| Load { files: vec![file], depth, block_bytes };
     let fixed = RingSetup { registered_buffers: true, registered_files: true, ..RingSetup::as_engine(depth) };
-    // Neither takes the flags by which a ring completes in its owner's own time.
+    // Neither mode supports the flags by which a ring completes operations in its owner's context.
     let polled = RingSetup { flags: flags::SINGLE_ISSUER, ..fixed };
     let ring = |setup, file| match RingQueue::new(setup, load(file)) {
         Ok(queue) => Ok(Box::new(queue) as Box<dyn Queue>),
@@ -48,31 +48,31 @@ pub(super) fn queue(
     }
 }
 
-/// One blocking call after the other.
+/// A queue that makes one blocking call at a time.
 struct SyncQueue {
-    /// Open for what the job needs, and no more.
+    /// The file, opened with the access modes that the job needs.
     file: File,
-    /// The one buffer: there is never more than one operation.
+    /// The only buffer: at most one operation is in flight.
     buf: Buf,
-    /// Pushed and not yet carried out.
+    /// The operation that was pushed and not yet executed.
     staged: Option<Transfer>,
-    /// Carried out and not yet told of.
+    /// The completion that was not yet reported.
     done: Option<Done>,
-    /// Calls so far, one for each operation.
+    /// Number of calls so far, one per operation.
     entries: u64,
 }
 
 impl SyncQueue {
-    /// Over an open file, with one buffer of a block.
+    /// Creates a queue for an open file, with a buffer of one block.
     fn new(file: OwnedFd, block_bytes: u32) -> Result<SyncQueue, String> {
-        // Page-aligned, as direct reads and writes need it.
+        // Page-aligned, as O_DIRECT requires.
         let mut buf = Pool::new(block_bytes as usize).get(block_bytes as usize).ok_or("no memory")?;
         Noise::new(0).fill(buf.space());
         Ok(SyncQueue { file: file.into(), buf, staged: None, done: None, entries: 0 })
     }
 }
 
-/// The standard library's result in the queue's terms.
+/// Converts a result of the standard library.
 fn result(result: std::io::Result<usize>) -> Result<u32, Errno> {
     result.map(|count| count as u32).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
@@ -86,7 +86,7 @@ impl Queue for SyncQueue {
         Some(0)
     }
 
-    // Here it waits, as such a program does.
+    // Blocks here, as a program with blocking calls does.
     fn submit(&mut self) -> Result<(), Errno> {
         let Some(Transfer { write, offset, len, .. }) = self.staged.take() else { return Ok(()) };
         let space = &mut self.buf.space()[..len as usize];
@@ -96,7 +96,7 @@ impl Queue for SyncQueue {
         Ok(())
     }
 
-    // The call is over already, whatever is waited for.
+    // The call has completed already, independent of the wanted number.
     fn wait(&mut self, _min: u32, done: &mut Vec<Done>) -> Result<(), Errno> {
         done.extend(self.done.take());
         Ok(())
@@ -111,40 +111,40 @@ impl Queue for SyncQueue {
     }
 }
 
-/// This server's thread pool, by way of its engine.
+/// The server's thread pool, through its engine.
 struct PoolQueue {
-    /// epoll for its doorbell; all operations are the pool's.
+    /// The epoll engine, for the pool's doorbell; all operations are executed by the pool.
     engine: Box<dyn Engine>,
-    /// Shared by all operations in flight.
+    /// The file, shared by all operations in flight.
     file: Fd,
-    /// The buffers of places without a transfer, and those places.
+    /// The buffers of unused slots, and the list of those slots.
     bufs: Vec<Option<Buf>>,
     free: Vec<u32>,
-    /// The place of the operation in each slot of the engine.
+    /// The slot of the operation in each slot of the engine.
     by_slot: Vec<u32>,
-    /// Completions of a turn; kept for its memory.
+    /// Completions of a turn; retained for its memory.
     batch: Vec<Completion>,
-    /// Whether the engine's table was full once, which a queue of the same depth never sees.
+    /// Whether the engine's table was full, which cannot happen with a queue of the same depth.
     refused: bool,
 }
 
 impl PoolQueue {
-    /// A pool with as many threads as operations may be in flight, over an open file.
+    /// Creates a pool with one thread per operation in flight, for an open file.
     fn new(file: OwnedFd, depth: u32, block_bytes: u32) -> Result<PoolQueue, String> {
         let pool = ThreadPool::new("bench", depth as usize, depth as usize);
         let engine = io::build(EngineConfig {
-            // The network backend does nothing but wait for the pool's bell; no ring is made beside it.
+            // The network engine only waits for the pool's doorbell; no ring is created beside it.
             net: NetKind::Epoll,
             disk_ring: false,
             ops_max: depth,
             pools: vec![pool.map_err(|error| error.to_string())?],
-            // One device is all there is.
+            // The complete share, since there is only one device.
             device_share: 1,
             ..EngineConfig::default()
         });
         let engine = engine.map_err(|error| error.to_string())?;
         let pool = Pool::new((depth as usize + 1) * (1 << 20));
-        // Filled before anything is measured: the first touch of a page is a fault.
+        // Filled before the measurement, because the first access to a page causes a page fault.
         let buf = |place: u32| {
             let mut buf = pool.get(block_bytes as usize)?;
             Noise::new(place.into()).fill(buf.space());
@@ -185,7 +185,7 @@ impl Queue for PoolQueue {
     }
 
     fn submit(&mut self) -> Result<(), Errno> {
-        // The engine has handed it to the pool already.
+        // The engine has already passed the operation to the pool.
         if self.refused { Err(Errno::AGAIN) } else { Ok(()) }
     }
 

@@ -1,5 +1,5 @@
-//! A set of files, each opened, read to its end and closed, so many of them at a time: the most that a server which
-//! sends files from a disk could do on this machine. `bench cold` asks for it as its 100 %.
+//! Opens, reads and closes the files of a set, several concurrently: the upper limit for a server that sends files from
+//! a disk on this machine. `bench cold` uses the result as its 100 %.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -25,16 +25,16 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::scenario::described::name_of;
 
-/// By what files are opened and read: the disk engines of this server, in the order of tables.
+/// The disk engines of this server that open and read the files, in the order of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum FilesVia {
     /// openat, read and close on one ring.
     Uring,
     /// Opened by threads, read by libaio; direct reads only.
     Libaio,
-    /// A pool with as many threads as the depth.
+    /// A thread pool with one thread per file in flight.
     Threads,
-    /// One blocking call after the other, whatever the depth.
+    /// Blocking calls, one at a time, independent of the depth.
     Sync,
 }
 
@@ -44,30 +44,30 @@ impl FilesVia {
     }
 }
 
-/// The files to read, and how: the form of the scenario and of its process.
+/// The files to read and the method: shared by the scenario and its worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FilesPlan {
-    /// The set, of which one after the other is picked at random. Its process reads it from `list`.
+    /// The set, from which files are picked at random. The worker process reads the set from `list`.
     #[serde(skip)]
     pub(crate) files: Vec<PathBuf>,
-    /// A file with a path on each line.
+    /// A file with one path per line.
     pub(crate) list: PathBuf,
-    /// By what.
+    /// The engine.
     pub(crate) via: FilesVia,
-    /// Files that are open at once in each thread.
+    /// Number of concurrently open files per thread.
     pub(crate) depth: u32,
-    /// Threads with an engine of their own.
+    /// Number of threads, each with a separate engine.
     pub(crate) threads: u32,
-    /// Bytes of each file, read with O_DIRECT: a shorter file is an error.
+    /// Size of each file in bytes, read with O_DIRECT: a shorter file is an error.
     pub(crate) file_bytes: u64,
-    /// Bytes of one read, at most a mebibyte.
+    /// Bytes per read, at most 1 MiB.
     pub(crate) chunk_bytes: u32,
-    /// For how long.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
 }
 
-/// Carries a plan out in a process of its own, in these control groups. An operation of the outcome is a file that was opened,
-/// read to its end and closed. The inner error says what this machine does not have.
+/// Executes a plan in a separate process, in these cgroups. An operation of the outcome is a file that was opened, read
+/// completely and closed. The inner error is the reason if the machine does not support the engine.
 pub(crate) fn read_files(
     bench: &Bench,
     plan: &FilesPlan,
@@ -84,9 +84,9 @@ pub(crate) fn read_files(
     worker::run(bench, &task, 1, groups)
 }
 
-/// All regular files below a directory, at most `most`.
+/// Returns all regular files below a directory, at most `most`.
 pub(crate) fn below(directory: &Path, most: usize) -> Result<Vec<PathBuf>, Failure> {
-    // A directory that vanishes meanwhile is a set that changes: nothing could be said of it.
+    // A directory that vanishes during the search is an error: the set would not be well-defined.
     let (mut found, mut directories) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).map_err(Failure::file("read the directory", &directory))? {
@@ -102,7 +102,7 @@ pub(crate) fn below(directory: &Path, most: usize) -> Result<Vec<PathBuf>, Failu
     Ok(found)
 }
 
-/// The worker's side: the files of a plan.
+/// Reads the list of files of a plan, in the worker process.
 pub(super) fn paths(job: &FilesPlan) -> Result<Vec<CString>, String> {
     let list = fs::read(&job.list).map_err(|error| format!("the list of files: {error}"))?;
     let paths: Result<Vec<CString>, _> =
@@ -113,7 +113,7 @@ pub(super) fn paths(job: &FilesPlan) -> Result<Vec<CString>, String> {
     }
 }
 
-/// The part of one of its threads, which calls `prepared` when its engine is there.
+/// Runs one of its threads; calls `prepared` when its engine has been created.
 pub(super) fn read(
     job: &FilesPlan,
     paths: &[CString],
@@ -125,7 +125,7 @@ pub(super) fn read(
     FileReader::new(engine?, job, paths, worker).run()
 }
 
-/// An engine for one thread. Opening is work for the kernel's workers; the whole of them is for the one device.
+/// Creates an engine for one thread. Kernel workers execute the opens; all of them may serve the one device.
 fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
     let threads = job.via == FilesVia::Threads || job.via == FilesVia::Libaio;
     let pools = match threads {
@@ -137,14 +137,14 @@ fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
         net: if job.via == FilesVia::Uring { NetKind::Uring } else { NetKind::Epoll },
         disk_ring: job.via == FilesVia::Uring,
         disk_libaio: job.via == FilesVia::Libaio,
-        // Each file has one read in flight, so that the depth is enough for all.
+        // Each file has at most one read in flight, so the depth suffices.
         libaio_depth: job.depth,
         // Each file has one operation in flight.
         ops_max: job.depth,
         pools: pools.map_err(|error| error.to_string())?,
         pool_bytes_max: (job.depth as usize + 4) * job.chunk_bytes.next_power_of_two().max(1 << 16) as usize
             + (8 << 20),
-        // A server keeps workers back for other devices; here there is one device.
+        // A server reserves kernel workers for other devices; here only one device exists.
         device_share: 1,
         // Nothing is received here.
         recv_buffers: 8,
@@ -153,45 +153,45 @@ fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
     io::build(config).map_err(|error| error.to_string())
 }
 
-/// A file on its way.
+/// A file in progress.
 struct Reading {
-    /// When it was asked for.
+    /// Time when its open was submitted.
     begun: Instant,
     stage: Stage,
     /// Bytes read so far.
     bytes: u64,
 }
 
-/// Where a file stands: opened, read piece by piece, closed.
+/// Progress of a file: opening, reading piece by piece, closing.
 enum Stage {
-    /// openat is under way.
+    /// openat is in flight.
     Opening,
-    /// One read after the other, each with the descriptor.
+    /// A read is in flight on this descriptor.
     Reading(Fd),
-    /// close is under way.
+    /// close is in flight.
     Closing,
 }
 
-/// One thread's engine and what it has in flight.
+/// One thread's engine and its files in progress.
 struct FileReader<'a> {
-    /// Made in this thread, as rings must be.
+    /// Created in this thread, as rings require.
     engine: Box<dyn Engine>,
     job: &'a FilesPlan,
-    /// The set.
+    /// The paths of the set.
     paths: &'a [CString],
     via: DiskVia,
-    /// Picks a file.
+    /// Random generator that picks the files.
     noise: Noise,
-    /// By the slot of the operation that each waits for.
+    /// Files in progress, by the engine slot of their operation.
     readings: HashMap<u32, Reading>,
     outcome: JobOutcome,
 }
 
-// All files count as one device; the share that it may have is all there is.
+// All files count as one device, with the complete share.
 const DEVICE: DeviceId = DeviceId(0);
 
 impl<'a> FileReader<'a> {
-    /// A reader that has not begun.
+    /// Creates an idle reader.
     fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> FileReader<'a> {
         let via = match job.via {
             FilesVia::Uring => DiskVia::Ring,
@@ -204,7 +204,7 @@ impl<'a> FileReader<'a> {
         FileReader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
     }
 
-    /// Reads until the time is over, and what is open then to its end.
+    /// Reads until the time is over, and then completes the open files.
     fn run(mut self) -> Result<JobOutcome, String> {
         let start = Instant::now();
         let mut batch = Vec::new();
@@ -223,12 +223,12 @@ impl<'a> FileReader<'a> {
         Ok(self.outcome)
     }
 
-    /// Every file has one operation in flight, and the table holds as many as the depth.
+    /// Submits an operation. Every file has one operation in flight, and the table has as many slots as the depth.
     fn submit(&mut self, op: Op) -> Result<OpId, String> {
         self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())
     }
 
-    /// Begins another file, picked at random.
+    /// Opens another file, picked at random.
     fn open(&mut self) -> Result<(), String> {
         let path = self.paths[(self.noise.number() >> 11) as usize % self.paths.len()].clone();
         let flags = (OFlags::RDONLY | OFlags::DIRECT).bits() as i32;
@@ -240,9 +240,9 @@ impl<'a> FileReader<'a> {
         Ok(())
     }
 
-    /// Takes a file one step further.
+    /// Advances a file by one step.
     fn advance(&mut self, completion: Completion, over: bool) -> Result<(), String> {
-        // A slot has one operation at a time, so that its number alone says which file this is about.
+        // A slot has at most one operation at a time, so the slot number alone identifies the file.
         let Some(mut reading) = self.readings.remove(&completion.id.slot) else { return Ok(()) };
         let result = completion.result.map_err(std::io::Error::from);
         match reading.stage {
@@ -269,7 +269,7 @@ impl<'a> FileReader<'a> {
                 let side = &mut self.outcome.read;
                 side.operations += 1;
                 side.bytes += reading.bytes;
-                // Of a file there is no submission, as of a blocking call.
+                // A file has no separate submission time, like a blocking call.
                 let nanos = reading.begun.elapsed().as_nanos() as u64;
                 side.completion.record(nanos);
                 side.total.record(nanos);
@@ -278,10 +278,10 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// Reads the next piece.
+    /// Submits the next read of a file.
     fn read(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
         let len = u64::from(self.job.chunk_bytes).min(self.job.file_bytes - reading.bytes);
-        // Direct reads are of whole blocks; the last one of a file ends early by itself.
+        // Direct reads are of complete blocks; the last read of a file ends at the end of the file.
         let len = (len as u32).next_multiple_of(4096);
         let buf = self.engine.pool().get(len as usize).ok_or("no memory for the buffers")?;
         reading.stage = Stage::Reading(file.clone());
@@ -291,9 +291,9 @@ impl<'a> FileReader<'a> {
         Ok(())
     }
 
-    /// Gives the descriptor back with the operations of the next turn.
+    /// Closes the descriptor; the close is submitted with the operations of the next turn.
     fn close(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
-        // The stage held the only other owner.
+        // The stage contained the only other reference.
         reading.stage = Stage::Closing;
         let fd: OwnedFd = file.into_owned().map_err(|_| "a file is still in use".to_owned())?;
         let id = self.submit(Op::Close { fd })?;

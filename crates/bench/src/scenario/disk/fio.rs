@@ -1,4 +1,5 @@
-//! The same jobs by fio, as a check on our own figures: same file, same blocks, same time, right after us.
+//! Runs the same jobs by fio, as a verification: same file, same block size, same duration, immediately after this
+//! suite's measurement.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +12,10 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::process::Launch;
 
-/// How long fio may take beside the time of its job.
+/// Time that fio may need beside the duration of its job.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);
 
-/// The job in fio's words; `None` where fio has no such engine.
+/// Returns the job in fio's syntax; `None` if fio has no such engine.
 pub(super) fn job_file(job: &Job) -> Option<String> {
     let engine = match job.engine {
         EngineKind::Sync => "psync",
@@ -23,14 +24,15 @@ pub(super) fn job_file(job: &Job) -> Option<String> {
         EngineKind::UringFixed => "io_uring\nfixedbufs=1\nregisterfiles=1",
         EngineKind::UringSqpoll => "io_uring\nfixedbufs=1\nregisterfiles=1\nsqthread_poll=1",
         EngineKind::UringIopoll => "io_uring\nfixedbufs=1\nregisterfiles=1\nhipri=1",
-        // Its threads are those of the C library, another design than a pool.
+        // fio's threads are a different design than a thread pool.
         EngineKind::Threads => return None,
     };
-    // Without a map of what was read already, as we do it; and it must never make a file or write to another one.
+    // Without fio's map of accessed blocks, as in this suite; and fio must never create a file or write to a different
+    // one.
     let mut text = format!(
         "[job]\nioengine={engine}\nfilename={}\nsize={}\nrw={}\nbs={}\ndirect={}\niodepth={}\nnumjobs={}\nthread={}\n\
          time_based=1\nruntime={}ms\nnorandommap=1\nrandseed={}\nallow_file_create=0\ngroup_reporting=1\n",
-        // fio separates names by colons.
+        // fio uses colons as separators of file names.
         job.file.display().to_string().replace(':', "\\:"),
         job.file_bytes,
         job.pattern.name(),
@@ -42,7 +44,7 @@ pub(super) fn job_file(job: &Job) -> Option<String> {
         (job.seconds * 1e3).ceil(),
         job.seed,
     );
-    // Workers that go through the file one after the other begin apart, as ours do.
+    // Workers with a sequential pattern start at different offsets, as in this suite.
     if !job.pattern.random && job.workers() > 1 {
         let apart = job.file_bytes / u64::from(job.workers());
         text += &format!("offset_increment={}\n", apart - apart % u64::from(job.block_bytes));
@@ -50,7 +52,7 @@ pub(super) fn job_file(job: &Job) -> Option<String> {
     Some(text)
 }
 
-/// Has fio carry the job out. The inner error says why it could not.
+/// Runs the job by fio. The inner error is the reason of a failure.
 pub(super) fn measure(
     bench: &Bench,
     tool: &crate::peers::tool::Tool,
@@ -74,14 +76,14 @@ pub(super) fn measure(
     }
 }
 
-/// fio's figures as an outcome, as far as tables need them.
+/// Parses fio's result, as far as tables need it.
 fn read(path: &Path) -> Result<JobOutcome, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("fio's result: {error}"))?;
-    // Warnings may stand before the object.
+    // Warnings may precede the JSON object.
     let json = text.find('{').map_or("", |start| &text[start..]);
     let value: Value = serde_json::from_str(json).map_err(|error| format!("fio's result: {error}"))?;
     let job = &value["jobs"][0];
-    // What fio leaves out counts as nothing done.
+    // Figures that fio omits count as 0.
     let number = |value: &Value| value.as_f64().unwrap_or(0.0);
     let side = |side: &Value| Side {
         operations: number(&side["total_ios"]) as u64,
@@ -89,7 +91,7 @@ fn read(path: &Path) -> Result<JobOutcome, String> {
         ..Side::default()
     };
     let (read, write) = (side(&job["read"]), side(&job["write"]));
-    // Milliseconds, of each direction that the job had.
+    // Run time in ms of each direction of the job.
     let runtime = |side: &Value| number(&side["runtime"]) / 1e3;
     let seconds = runtime(&job["read"]).max(runtime(&job["write"]));
     if seconds == 0.0 || read.operations + write.operations == 0 {

@@ -1,4 +1,4 @@
-//! One job of `bench disk` as data: the task of a process, and its result.
+//! One job of `bench disk` as data: the input of a worker process, and its result.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,22 @@ use crate::report::model::Run;
 use crate::scenario::described::name_of;
 use crate::scenario::sheet::{CURVE, without};
 
-/// By what reads and writes are made, in the order of tables: the oldest way first.
+/// The I/O engine of a job, in the order of tables: the oldest engine first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum EngineKind {
-    /// pread(2) and pwrite(2), one after the other.
+    /// pread(2) and pwrite(2), one at a time.
     Sync,
-    /// The same in a pool of as many threads as the depth: this server's thread pool, through its engine.
+    /// The same calls in a pool with one thread per operation in flight: this server's thread pool, through its engine.
     Threads,
     /// io_submit(2) and io_getevents(2).
     Libaio,
-    /// A ring as this server sets it up.
+    /// A ring in the server's configuration.
     Uring,
-    /// The same, with registered buffers and files.
+    /// The same ring, with registered buffers and files.
     UringFixed,
-    /// A ring with a kernel thread that takes entries, registered buffers and files.
+    /// A ring with SQPOLL, registered buffers and files.
     UringSqpoll,
-    /// A ring that asks the device in a loop for completions, registered buffers and files.
+    /// A ring with IOPOLL (the device is polled for completions), registered buffers and files.
     UringIopoll,
 }
 
@@ -35,20 +35,20 @@ impl EngineKind {
     }
 }
 
-/// In which order a file is gone through, and which way the bytes go: fio's words.
+/// Access pattern and direction, in fio's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pattern {
-    /// Whether places are drawn at random.
+    /// Whether offsets are random.
     pub(crate) random: bool,
-    /// Reads among a hundred operations.
+    /// Percentage of reads.
     pub(crate) read_percent: u8,
 }
 
 impl Pattern {
-    /// fio's names, those without order behind those with it.
+    /// fio's names: the sequential patterns, then the random ones.
     pub(crate) const NAMES: [&'static str; 6] = ["read", "write", "rw", "randread", "randwrite", "randrw"];
 
-    /// By fio's name.
+    /// Parses fio's name.
     pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
         let (random, way) = match text.strip_prefix("rand") {
             Some(way) => (true, way),
@@ -63,7 +63,7 @@ impl Pattern {
         Ok(Pattern { random, read_percent })
     }
 
-    /// fio's name.
+    /// Returns fio's name.
     pub(crate) fn name(self) -> &'static str {
         let way = match self.read_percent {
             100 => 0,
@@ -73,96 +73,97 @@ impl Pattern {
         Pattern::NAMES[way + if self.random { 3 } else { 0 }]
     }
 
-    /// Whether it changes the file.
+    /// Whether it modifies the file.
     pub(crate) fn writes(self) -> bool {
         self.read_percent < 100
     }
 }
 
-/// A job as it is given to one process.
+/// A job, as one process gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// Which way operations take.
+    /// I/O engine.
     pub(crate) engine: EngineKind,
-    /// In which order, and which way the bytes go.
+    /// Access pattern and direction.
     pub(crate) pattern: Pattern,
-    /// Made for the run, or named by the user.
+    /// The file, created for the run or named by the user.
     pub(crate) file: PathBuf,
     /// Bytes of the file that are used, from its start.
     pub(crate) file_bytes: u64,
-    /// Bytes of each operation.
+    /// Bytes per operation.
     pub(crate) block_bytes: u32,
-    /// Whether the page cache is passed by (`O_DIRECT`).
+    /// Whether the page cache is bypassed (`O_DIRECT`).
     pub(crate) direct: bool,
-    /// Operations in flight at once; 1 for [`EngineKind::Sync`].
+    /// Number of operations in flight; 1 for [`EngineKind::Sync`].
     pub(crate) depth: u32,
-    /// Threads of each process, each with a queue of its own.
+    /// Number of threads per process, each with a separate queue.
     pub(crate) threads: u32,
-    /// Processes that run at once.
+    /// Number of concurrent processes.
     pub(crate) processes: u32,
-    /// For how long operations are begun.
+    /// Time in seconds during which operations are started.
     pub(crate) seconds: f64,
-    /// What the random places follow from.
+    /// Seed of the random offsets.
     pub(crate) seed: u64,
 }
 
 impl Job {
-    /// Everything that runs at once and has a queue of its own.
+    /// Returns the number of concurrent workers with a separate queue.
     pub(crate) fn workers(&self) -> u32 {
         self.threads * self.processes
     }
 }
 
-/// What one process has to say about its part of a job.
+/// Result of one process's share of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobOutcome {
     /// The reads of all workers.
     pub(crate) read: Side,
-    /// Their writes.
+    /// The writes of all workers.
     pub(crate) write: Side,
-    /// From the first operation to the last completion of the slowest worker.
+    /// Time in seconds from the first operation to the last completion of the slowest worker.
     pub(crate) seconds: f64,
-    /// Processor seconds of the process, kernel threads of its rings included.
+    /// User CPU time of the process in seconds, including kernel threads of its rings.
     pub(crate) user_seconds: f64,
-    /// In the kernel; what interrupts take of others is not seen.
+    /// Kernel CPU time in seconds; the time of interrupts that hit other processes is not included.
     pub(crate) system_seconds: f64,
     /// Context switches.
     pub(crate) switches: u64,
-    /// System calls that carried the operations; `None` where other threads make them.
+    /// Number of system calls that submitted or awaited operations; `None` if other threads make them.
     pub(crate) system_calls: Option<u64>,
-    /// Operations that were started with 1, 2, 3–4, 5–8, 9–16, 17–32, 33–64 and more in flight, themselves included.
+    /// Number of operations that were started with 1, 2, 3–4, 5–8, 9–16, 17–32, 33–64 and more in flight, including the
+    /// operation itself.
     pub(crate) depths: [u64; 8],
 }
 
-/// One direction of an outcome. Times are nanoseconds.
+/// One direction of an outcome. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
-    /// Completed ones.
+    /// Number of completed operations.
     pub(crate) operations: u64,
-    /// As the kernel counted them.
+    /// Bytes transferred, as reported by the kernel.
     pub(crate) bytes: u64,
-    /// The time that giving the operation to the kernel took.
+    /// Times of the submission.
     pub(crate) submission: Times,
-    /// From then to the moment its completion was seen.
+    /// Times from the submission to the receipt of the completion.
     pub(crate) completion: Times,
-    /// Both.
+    /// Times of both together.
     pub(crate) total: Times,
 }
 
-/// Times with their distribution, exact to three digits.
+/// Distribution of times, with three significant digits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(crate) struct Times(Histogram<u64>);
 
 impl Default for Times {
-    // Three digits: a distribution of microseconds to minutes in some hundred kilobytes.
+    // Three digits: a distribution from microseconds to minutes needs a few hundred KB.
     fn default() -> Times {
         Times(Histogram::new(3).expect("three digits are among those that a histogram can have"))
     }
 }
 
 impl From<Vec<(u64, u64)>> for Times {
-    /// Out of counts by value, as the JSON of a worker process has them.
+    /// Restores a distribution from counts by value, as in the JSON of a worker process.
     fn from(counts: Vec<(u64, u64)>) -> Times {
         let mut times = Times::default();
         for (value, count) in counts {
@@ -173,34 +174,34 @@ impl From<Vec<(u64, u64)>> for Times {
 }
 
 impl From<Times> for Vec<(u64, u64)> {
-    // As counts, since a base64 of the histogram's own form would need two more libraries.
+    // Serialized as counts, since base64 of the histogram's own format would need two more libraries.
     fn from(times: Times) -> Vec<(u64, u64)> {
         times.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
     }
 }
 
 impl Times {
-    /// Notes one time.
+    /// Records one time.
     pub(crate) fn record(&mut self, nanoseconds: u64) {
         self.0.record(nanoseconds).expect("the histogram grows with its values");
     }
 
-    /// Those of another worker as well.
+    /// Adds the times of another worker.
     pub(crate) fn add(&mut self, other: &Times) {
         self.0.add(&other.0).expect("the histogram grows with its values");
     }
 
-    /// The middle by sum, fio's "avg".
+    /// Returns the mean, fio's "avg".
     pub(crate) fn mean_us(&self) -> f64 {
         self.0.mean() / 1e3
     }
 
-    /// fio's "stdev".
+    /// Returns the standard deviation, fio's "stdev".
     pub(crate) fn deviation_us(&self) -> f64 {
         self.0.stdev() / 1e3
     }
 
-    /// The value below which so many of a hundred are; 0 and 100 are the lowest and the highest.
+    /// Returns a percentile; 0 and 100 are the minimum and the maximum.
     pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         match percent {
             0.0 => self.0.min() as f64 / 1e3,
@@ -210,7 +211,7 @@ impl Times {
 }
 
 impl Side {
-    /// Adds what another worker did.
+    /// Adds the operations of another worker.
     pub(crate) fn add(&mut self, other: &Side) {
         self.operations += other.operations;
         self.bytes += other.bytes;
@@ -221,7 +222,7 @@ impl Side {
 }
 
 impl JobOutcome {
-    /// Adds what another worker of the same job did in the same time.
+    /// Adds the result of another worker of the same job.
     pub(crate) fn add(&mut self, other: &JobOutcome) {
         self.read.add(&other.read);
         self.write.add(&other.write);
@@ -235,12 +236,12 @@ impl JobOutcome {
         }
     }
 
-    /// Nothing yet, to add to.
+    /// Returns an empty outcome, to which others are added.
     pub(crate) fn nothing() -> JobOutcome {
         JobOutcome { system_calls: Some(0), ..JobOutcome::default() }
     }
 
-    /// As it stands among the single measurements of a report. Blocking calls have no submission of their own.
+    /// Returns the outcome as a single measurement of the report. Blocking calls have no separate submission.
     pub(crate) fn run(&self, is_blocking: bool) -> Run {
         let mut both = self.read.clone();
         both.add(&self.write);
@@ -268,7 +269,7 @@ impl JobOutcome {
         add("context_switches", self.switches as f64);
         match self.system_calls {
             Some(calls) => add("system_calls", calls as f64),
-            // Pool threads call the kernel out of our sight; a count of some of the calls would be wrong.
+            // The system calls of pool threads cannot be counted here; an incomplete count would be wrong.
             None => {
                 let why = "made by pool threads, which do not count them".to_owned();
                 run.labels.insert(without("system_calls"), why);
@@ -282,18 +283,18 @@ impl JobOutcome {
         run
     }
 
-    /// fio's line of depths, without the empty ones.
+    /// Returns fio's line of depths, without the empty ones.
     fn depth_words(&self) -> String {
         let all = self.depths.iter().sum::<u64>().max(1) as f64;
         let names = ["1", "2", "4", "8", "16", "32", "64", ">64"];
-        // fio's own form, so that two reports can be laid side by side.
+        // In fio's format, so that two reports can be compared.
         let share = |(name, &count): (&&str, &u64)| format!("{name}={:.1}%", count as f64 / all * 100.0);
         let parts: Vec<String> =
             names.iter().zip(&self.depths).filter(|(_, count)| **count > 0).map(share).collect();
         parts.join(", ")
     }
 
-    /// Counts an operation that was started with so many in flight, itself included.
+    /// Counts an operation that was started with this number in flight, including itself.
     pub(crate) fn count_depth(&mut self, in_flight: u32) {
         let bucket = in_flight.max(1).next_power_of_two().trailing_zeros() as usize;
         let last = self.depths.len() - 1;

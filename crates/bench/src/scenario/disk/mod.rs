@@ -1,8 +1,8 @@
-//! `bench disk`: what a device does at a depth, by each way of asking it.
+//! `bench disk`: the throughput and latency of a device at a queue depth, by each I/O engine.
 //!
-//! [`job`] is a job as data, [`drive`] the loop that carries it out on the queue of an engine ([`engines`]), [`worker`]
-//! the process that this happens in. [`files`] opens, reads and closes a set of files instead. [`plan`] says what is
-//! measured, [`fio`] has the same done by fio, [`told`] is what is made of it all.
+//! [`job`] is a job as data, [`drive`] the loop that executes it on the queue of an engine ([`engines`]), [`worker`]
+//! the process that runs the loop. [`files`] opens, reads and closes a set of files instead. [`plan`] defines the
+//! measurements, [`fio`] repeats them by fio, [`told`] presents the results.
 
 mod drive;
 mod engines;
@@ -32,52 +32,52 @@ use crate::failure::Failure;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
 
-/// The options of `bench disk`. Those that describe a job (`--engine` to `--processes`) replace what is measured without
-/// them by the jobs that they describe.
+/// The options of `bench disk`. Options that describe a job (`--engine` to `--processes`) replace the default
+/// measurements.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiskOptions {
-    /// Engines, several separated by commas
+    /// I/O engines, separated by commas
     #[arg(long, value_name = "ENGINE,…", value_delimiter = ',', value_enum)]
     engine: Vec<EngineKind>,
-    /// read, write, rw, randread, randwrite, randrw; several separated by commas
+    /// read, write, rw, randread, randwrite, randrw; separated by commas
     #[arg(long, value_name = "PATTERN,…", value_delimiter = ',', value_parser = Pattern::parse)]
     rw: Vec<Pattern>,
-    /// Bytes of each operation, 512 to 1m; several separated by commas
+    /// Bytes per operation, 512 to 1m; separated by commas
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = block)]
     bs: Vec<u32>,
-    /// Operations in flight in each thread or process; several separated by commas
+    /// Operations in flight per thread or process; separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     depth: Vec<u32>,
-    /// Threads that do the same at once
+    /// Number of concurrent threads that each run the job
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: Option<u32>,
-    /// Let those be processes
+    /// Use processes instead of threads
     #[arg(long)]
     processes: bool,
-    /// Through the page cache, not past it
+    /// Use the page cache instead of bypassing it (O_DIRECT)
     #[arg(long)]
     buffered: bool,
-    /// Size of the file that is made for the run [default: 2g; 512m with --quick]
+    /// Size of the file created for the run [default: 2g; 512m with --quick]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// A file or block device to use instead
+    /// File or block device to use instead
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     file: Option<PathBuf>,
-    /// Lets jobs that write destroy what that file holds (never a block device)
+    /// Allow jobs that write to overwrite that file (never a block device)
     #[arg(long, requires = "file")]
     overwrite: bool,
-    /// The write-up's own job alone, a minute for each variant
+    /// Only the write-up's job, one minute for each variant
     #[arg(long = "seed-002")]
     write_up: bool,
-    /// Open, read and close a set of files: those below DIR, or such as are made for the run
+    /// Open, read and close a set of files: those below DIR, or files created for the run
     #[arg(long, value_name = "DIR")]
     files: Option<Option<PathBuf>>,
-    /// With --files: bytes of each file that is made
+    /// With --files: size in bytes of each created file
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4k")]
     file_size: u64,
 }
 
-/// A size as fio and nginx write it: a number with k, m, g or t.
+/// Parses a size in the syntax of fio and nginx: a number with k, m, g or t.
 fn size(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let (digits, unit) = match lower.char_indices().last() {
@@ -91,10 +91,10 @@ fn size(text: &str) -> Result<u64, String> {
     number.filter(|&bytes| bytes > 0).ok_or_else(|| "a size above 0, such as 4k, 128k, 1m or 2g".to_owned())
 }
 
-/// A block size that every engine has buffers for.
+/// Parses a block size that every engine supports.
 fn block(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
-    // The largest is that of the buffers, the smallest a sector.
+    // The maximum is the size of the buffers, the minimum a sector.
     match u32::try_from(bytes) {
         Ok(bytes) if (512..=bare::BLOCK_BYTES_MAX).contains(&bytes) && bytes % 512 == 0 => Ok(bytes),
         _ => Err("a multiple of 512 up to 1m".to_owned()),
@@ -102,7 +102,7 @@ fn block(text: &str) -> Result<u32, String> {
 }
 
 impl DiskOptions {
-    /// Whether jobs are described: then those are measured and nothing else.
+    /// Whether the options describe a job: then only that job is measured.
     fn is_own_job(&self) -> bool {
         !(self.engine.is_empty() && self.rw.is_empty() && self.bs.is_empty() && self.depth.is_empty())
             || self.jobs.is_some()
@@ -110,14 +110,15 @@ impl DiskOptions {
             || self.buffered
     }
 
-    /// The file that jobs use, once it is known that it may be used.
+    /// Checks that the file of the jobs is usable and may be used.
     fn check_file(&self) -> Result<(), Failure> {
         let Some(path) = &self.file else { return Ok(()) };
-        // What cannot be looked at cannot be used either: the same line for a name that is none and a directory that is closed.
+        // A file that cannot be examined cannot be used: nonexistent names and inaccessible directories get the same
+        // message.
         let failure = Failure::file("use", path);
         let kind = fs::metadata(path).map_err(failure)?.file_type();
         let wrong = |why: &str| Err(Failure::Usage(format!("--file {}: {why}", path.display())));
-        // Some of the jobs without a description write; a description's default reads.
+        // The default jobs include writes; a described job only reads by default.
         let writes = !self.is_own_job() || self.rw.iter().any(|pattern| pattern.writes());
         if !kind.is_file() && !kind.is_block_device() {
             return wrong("neither a file nor a block device");
@@ -142,7 +143,7 @@ impl Scenario for DiskOptions {
     const QUESTION: &'static str =
         "How much does the device do by each engine, at which depth, and at what cost?";
 
-    /// What cannot be meant, or cannot be had, is told before anything is made.
+    /// Rejects invalid or unavailable options before any file is created.
     fn check(&self) -> Result<(), Failure> {
         self.check_file()?;
         if let Some(Some(directory)) = &self.files {
@@ -152,7 +153,7 @@ impl Scenario for DiskOptions {
         Ok(())
     }
 
-    /// All jobs in turn, and what is told of them.
+    /// Runs all jobs in turn, and fills the section.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         if let Some(directory) = &self.files {
             return set::run(bench, section, directory.as_deref(), self.file_size);
@@ -169,7 +170,7 @@ impl Scenario for DiskOptions {
             let outcome = measure(bench, item, round, fio.as_ref().ok())?;
             Ok(outcome.map(|outcome| outcome.run(item.job.engine == EngineKind::Sync)))
         })?;
-        // Before the tables are made: what takes space for nothing goes first.
+        // Removed before the tables are generated, since the file is no longer needed.
         if self.file.is_none() {
             let _ = fs::remove_file(&target.path);
         }
@@ -183,15 +184,15 @@ impl Scenario for DiskOptions {
     }
 }
 
-/// The file of a run.
+/// The data file of a run.
 pub(crate) struct DataFile {
-    /// Where it is.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// How much of it may be used.
+    /// Number of bytes that may be used.
     pub(crate) bytes: u64,
 }
 
-/// One job, once, by us or by fio.
+/// Runs one job once, by this program or by fio.
 fn measure(
     bench: &Bench,
     item: &Item,
@@ -199,7 +200,7 @@ fn measure(
     fio: Option<&crate::peers::tool::Tool>,
 ) -> Result<Result<JobOutcome, String>, Failure> {
     let mut job = item.job.clone();
-    // Another order of places in each round, the same for all engines of one.
+    // A different sequence of offsets in each round, the same one for all engines within a round.
     job.seed = u64::from(round) + 1;
     match (item.tool, fio) {
         (Runner::Ours, _) => {
@@ -211,12 +212,12 @@ fn measure(
     }
 }
 
-/// The file that is named, or one of our own full of bytes that no device takes for zeroes.
+/// Returns the named file, or creates one, filled with data that a device cannot treat as zeroes.
 fn target(bench: &Bench, options: &DiskOptions) -> Result<DataFile, Failure> {
     if let Some(path) = &options.file {
         let failure = Failure::file("open", path);
         let mut file = File::open(path).map_err(failure)?;
-        // The length of a block device is where its end is; its metadata has none.
+        // The length of a block device is found by seeking to its end; its metadata have no length.
         let bytes = std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(failure)?;
         if bytes < u64::from(bare::BLOCK_BYTES_MAX) {
             return Err(Failure::Usage(format!("--file {}: smaller than 1m", path.display())));
@@ -236,9 +237,9 @@ fn target(bench: &Bench, options: &DiskOptions) -> Result<DataFile, Failure> {
     Ok(DataFile { path, bytes })
 }
 
-/// Writes a file and has it on the device before this returns, so that no measurement pays for it.
+/// Writes a file and syncs it to the device before returning, so that no measurement includes the write.
 pub(super) fn fill(bench: &Bench, path: &Path, bytes: u64) -> Result<(), Failure> {
-    // A full disk ends the run here, before anything was measured, and the workspace takes the file away.
+    // A full disk ends the run here, before anything is measured, and the workspace removes the file.
     let failure = Failure::file("write", path);
     let mut file = File::create(path).map_err(failure)?;
     let mut block = vec![0u8; 1 << 20];

@@ -1,4 +1,4 @@
-//! Which jobs `bench disk` carries out, and in which table each of them stands.
+//! The jobs of `bench disk`, and the table that each belongs to.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
 use crate::scenario::sheet::{Labels, at};
 
-/// Who carries a job out.
+/// The program that runs a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Runner {
     /// This program.
     Ours,
-    /// fio, for the check.
+    /// fio, for verification.
     Fio,
 }
 
 /// The table that a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobTable {
-    /// The write-up's own job.
+    /// The write-up's job.
     WriteUp,
-    /// All engines beside each other, in full.
+    /// All engines, with all figures.
     Engines,
     /// Engines by depth.
     Depths,
@@ -31,25 +31,25 @@ pub(super) enum JobTable {
     Blocks,
     /// Bypassing the page cache (O_DIRECT) and through it.
     Caching,
-    /// What the user described.
+    /// The job that the user described.
     Own,
 }
 
-/// A job with its place.
+/// A job with its table and row.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// The table.
+    /// The table that it belongs to.
     pub(super) group: JobTable,
-    /// Whose figures these are.
+    /// The program that runs it.
     pub(super) tool: Runner,
-    /// Its row.
+    /// Name of its row.
     pub(super) name: String,
     /// The job.
     pub(super) job: Job,
 }
 
 impl Item {
-    /// What a run in the report is found by.
+    /// Returns the labels that identify a run in the report.
     pub(super) fn labels(&self) -> Labels {
         let job = &self.job;
         at([
@@ -69,20 +69,20 @@ impl Item {
 
 /// The write-up's depth, and its number of processes.
 const WRITE_UP_DEPTH: u32 = 16;
-/// Its blocks.
+/// The write-up's block size.
 const WRITE_UP_BLOCK: u32 = 128 << 10;
-/// Its minute for each variant.
+/// The write-up's duration of each variant.
 const WRITE_UP_LENGTH: Duration = Duration::from_secs(60);
-/// The depth of the tables that vary something else.
+/// Depth in the tables that vary another parameter.
 const DEPTH: u32 = 16;
-/// The block that small requests are made of, and the page that none is below with O_DIRECT on most devices.
+/// Block size of small requests, and the minimum of O_DIRECT on most devices.
 const BLOCK: u32 = 4 << 10;
-/// From one at a time to more than most devices have queues for.
+/// From one operation at a time to more than the queue size of most devices.
 const DEPTHS: [u32; 5] = [1, 4, 16, 64, 128];
-/// The smallest block of files to the largest that a kernel reads in one piece.
+/// From the smallest block of files to the largest that the kernel reads in one request.
 const BLOCKS: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Everything that is to be measured, in an order that puts what is compared side by side.
+/// Returns all jobs, with those that are compared next to each other.
 pub(super) fn items(bench: &Bench, options: &DiskOptions, target: &DataFile, fio: bool) -> Vec<Item> {
     let base = Job {
         engine: EngineKind::Uring,
@@ -112,8 +112,8 @@ pub(super) fn items(bench: &Bench, options: &DiskOptions, target: &DataFile, fio
     plan.items
 }
 
-/// The length of one job. A second is enough for a device that does thousands of operations in one; the write-up's
-/// disk did two hundred.
+/// Returns the duration of one job. One second suffices for a device with thousands of operations per second; the
+/// write-up's disk did two hundred.
 fn length(bench: &Bench, options: &DiskOptions) -> Duration {
     match (bench.seconds, bench.scale) {
         (None, Scale::Instant) => Duration::from_millis(20),
@@ -123,20 +123,20 @@ fn length(bench: &Bench, options: &DiskOptions) -> Duration {
     }
 }
 
-/// The list as it grows.
+/// The list under construction.
 struct JobList {
     items: Vec<Item>,
-    /// Whether fio is there to check it.
+    /// Whether fio is available for verification.
     fio: bool,
 }
 
 impl JobList {
-    /// A job of ours.
+    /// Adds a job of this program.
     fn add(&mut self, group: JobTable, name: impl Into<String>, job: Job) {
         self.items.push(Item { group, tool: Runner::Ours, name: name.into(), job });
     }
 
-    /// A job that fio does right after us.
+    /// Adds a job that fio repeats immediately afterwards.
     fn add_with_fio(&mut self, group: JobTable, name: impl Into<String>, job: Job) {
         let name = name.into();
         self.add(group, name.clone(), job.clone());
@@ -145,7 +145,7 @@ impl JobList {
         }
     }
 
-    /// The document's two variants, and what it might have had beside them today.
+    /// Adds the write-up's two variants, and further ones that are available today.
     fn write_up(&mut self, base: &Job) {
         let pattern = Pattern { random: true, read_percent: 50 };
         let job = |engine, depth, processes| Job {
@@ -165,14 +165,14 @@ impl JobList {
         self.add_with_fio(JobTable::WriteUp, "sync, 16 processes", job(EngineKind::Sync, 1, depth));
         self.add(JobTable::WriteUp, "uring, one process, depth 16", job(EngineKind::Uring, depth, 1));
         self.add(JobTable::WriteUp, "threads, one process, depth 16", job(EngineKind::Threads, depth, 1));
-        // A reader of the write-up found one blocking process to do as much as sixteen.
+        // According to a reader of the write-up, one blocking process achieves as much as sixteen.
         self.add(JobTable::WriteUp, "sync, one process", job(EngineKind::Sync, 1, 1));
     }
 
-    /// Every engine on the same job.
+    /// Adds the same job for every engine.
     fn engines(&mut self, base: &Job) {
         for &engine in EngineKind::value_variants() {
-            // Blocking calls have no depth: as many threads as the others have operations in flight.
+            // Blocking calls have no depth: they get as many threads as the other engines have operations in flight.
             let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
             let job = Job { engine, threads, ..base.clone() };
             match engine {
@@ -184,7 +184,7 @@ impl JobList {
         }
     }
 
-    /// The engines of general use by depth: the others are variants of them.
+    /// Adds the generally used engines by depth: the others are variants of them.
     fn depths(&mut self, base: &Job) {
         for depth in DEPTHS {
             for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
@@ -194,7 +194,7 @@ impl JobList {
         }
     }
 
-    /// Every pattern with every block size, on the ring.
+    /// Adds every pattern with every block size, on io_uring.
     fn blocks(&mut self, base: &Job) {
         for block_bytes in BLOCKS {
             for name in Pattern::NAMES {
@@ -205,7 +205,8 @@ impl JobList {
         }
     }
 
-    /// What the page cache does for each engine, and to it: a ring and libaio may wait in the middle of a submission.
+    /// Adds buffered and direct jobs for each engine. With the page cache, a submission to io_uring or libaio may
+    /// block.
     fn caching(&mut self, base: &Job) {
         for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
             for direct in [true, false] {
@@ -220,9 +221,9 @@ impl JobList {
         }
     }
 
-    /// Every combination of what the user named.
+    /// Adds every combination of the parameters that the user named.
     fn own(&mut self, options: &DiskOptions, base: &Job) {
-        // What the user left out is one value, not all of them: a description means the job that it describes.
+        // A parameter that the user omitted has one default value instead of all values.
         let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
         let engines = if options.engine.is_empty() { vec![base.engine] } else { options.engine.clone() };
         let patterns = if options.rw.is_empty() { vec![base.pattern] } else { options.rw.clone() };
@@ -257,7 +258,7 @@ impl JobList {
     }
 }
 
-/// A block size as it is written on the command line.
+/// Returns a block size in the notation of the command line.
 pub(super) fn size_name(bytes: u32) -> String {
     match bytes {
         bytes if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),

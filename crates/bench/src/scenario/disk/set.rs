@@ -1,4 +1,4 @@
-//! `bench disk --files`: the set of files, each engine over it at several depths, and the table of that.
+//! `bench disk --files`: the set of files, the measurement of each engine at several depths, and the table.
 
 use std::path::{Path, PathBuf};
 
@@ -12,16 +12,16 @@ use crate::report::model::{AxisScale, Section, Told, Verdict};
 use crate::scenario::lineup;
 use crate::scenario::sheet::{Figure, Of, Rows, Sheet, at, axis, figure, finding, named};
 
-/// Most files of a named directory that are used.
+/// Maximum number of files of a named directory that are used.
 const FILES_MAX: usize = 1_000_000;
-/// Depths that are compared: one worker's connections of the write-up among them.
+/// The compared depths, among them the number of connections of one worker in the write-up.
 const DEPTHS: [u32; 4] = [1, 16, 64, 200];
 
-/// A set with what is known of it.
+/// A set of files with a common size.
 struct Set {
-    /// In the order of their names.
+    /// The paths, ordered by name.
     files: Vec<PathBuf>,
-    /// Of the smallest one: as much is read of each.
+    /// Size in bytes of the smallest file: as much is read of each.
     file_bytes: u64,
 }
 
@@ -35,7 +35,7 @@ const FIGURES: [Figure; 6] = [
     figure("context switches per file", "", 2, Of::Quotient("context_switches", "operations", 1.0)),
 ];
 
-/// Measures the files below `directory`, or some that are made where none is named.
+/// Measures the files below `directory`; without a directory, files are created.
 pub(super) fn run(
     bench: &Bench,
     section: &mut Section,
@@ -47,7 +47,7 @@ pub(super) fn run(
     let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
     section.title = format!("A set of files: {count} of {size}, opened, read with O_DIRECT, closed");
     section.question = "How many files a second does this machine open, read and close?".to_owned();
-    // The write-up has nothing of the kind.
+    // No write-up has this measurement.
     section.seed = None;
     let mut plans = plans(bench, &set);
     bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
@@ -67,7 +67,8 @@ pub(super) fn run(
         (FILES, axis("files", "1/s", AxisScale::Linear)),
         &named("engine", FilesVia::value_variants().iter().map(|via| via.name())),
     );
-    // The limit itself, which is what the command is for. By rate, not by bytes: all files are of one size.
+    // The limit itself, which is the purpose of the command. By rate instead of bytes, because all files have the same
+    // size.
     let rates = rows.iter().filter_map(|(name, labels)| Some((name, sheet.middle(FILES, labels)?)));
     let best = rates.max_by(|left, right| left.1.total_cmp(&right.1)).map(|(name, rate)| {
         let claim = "The most that a server could read from this set.";
@@ -78,7 +79,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Makes a set on the disk of the run, as large as a run of this scale may take time for.
+/// Creates a set on the disk of the run, with a size that depends on the scale.
 fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
     let (count, bytes_max) = match bench.scale {
         Scale::Instant => (16, 4 << 20),
@@ -90,22 +91,22 @@ fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
     bench.progress(format_args!("disk: making {count} files of {file_bytes} bytes"));
     let mut files = Vec::new();
     for number in 0..count {
-        // Directories as a cache has them: a look-up in one of a few hundred names, not in one of twenty thousand.
+        // Directories of a few hundred names, as in a cache, instead of one directory of twenty thousand.
         let directory = bench.workspace.directory(&format!("disk-set/{:02x}", number % 256))?;
         let path = directory.join(number.to_string());
         std::fs::write(&path, vec![number as u8; file_bytes as usize])
             .map_err(Failure::file("write", &path))?;
         files.push(path);
     }
-    // Direct reads of what waits to be written would write it first.
+    // Direct reads of dirty pages would first write them back.
     rustix::fs::sync();
     Ok(Set { files, file_bytes })
 }
 
-/// The files that are there.
+/// Returns the set of the existing files.
 fn find(directory: &Path) -> Result<Set, Failure> {
     let files = below(directory, FILES_MAX)?;
-    // One that vanished meanwhile is found out by the worker, in words.
+    // If a file vanishes afterwards, the worker reports it.
     let length = |path: &PathBuf| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let file_bytes = files.iter().filter_map(length).min().unwrap_or(0);
     if file_bytes == 0 {
@@ -115,7 +116,7 @@ fn find(directory: &Path) -> Result<Set, Failure> {
     Ok(Set { files, file_bytes })
 }
 
-/// Every engine at every depth, those of one depth side by side.
+/// Returns a plan for every engine at every depth, with those of one depth next to each other.
 fn plans(bench: &Bench, set: &Set) -> Vec<FilesPlan> {
     let seconds = match (bench.seconds, bench.scale) {
         (None, Scale::Instant) => 0.02,
@@ -124,7 +125,7 @@ fn plans(bench: &Bench, set: &Set) -> Vec<FilesPlan> {
     let mut plans = Vec::new();
     for depth in DEPTHS {
         for &via in FilesVia::value_variants() {
-            // Blocking calls have no depth, so that one row has them.
+            // Blocking calls have no depth, so they are measured once.
             if via != FilesVia::Sync || depth == 1 {
                 plans.push(FilesPlan {
                     files: set.files.clone(),

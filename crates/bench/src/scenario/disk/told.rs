@@ -1,5 +1,4 @@
-//! Tables and plots of the jobs of `bench disk`, as fio's users know them, and the verdicts on the write-up's
-//! claims.
+//! Tables and plots of the jobs of `bench disk`, with fio's terms, and the verdicts on the write-up's claims.
 
 use clap::ValueEnum;
 
@@ -12,16 +11,16 @@ use crate::scenario::sheet::{
     under,
 };
 
-/// How far our figures and fio's may lie apart.
+/// Maximum relative deviation of a figure from fio's.
 const FIO_TOLERANCE: f64 = 0.05;
-/// How much two ways may differ that are said to do the same: the write-up's own two differ by 2 %.
+/// Maximum relative difference of two results that are considered equal: the write-up's own two differ by 2 %.
 const SAME: f64 = 0.10;
 
 const IOPS: Figure = figure("IOPS", "1/s", 0, Of::Quotient("operations", "seconds", 1.0));
 const BANDWIDTH: Figure = figure("bandwidth", "MB/s", 1, Of::Quotient("bytes", "seconds", 1e-6));
 
-/// The write-up's form, which is fio's of the time, for each direction. Rates are formed by the job's own seconds, which
-/// are some milliseconds more than was asked for.
+/// The columns of the write-up, which are those of fio at that time, for each direction. Rates use the measured
+/// duration of the job, which is a few milliseconds longer than the configured one.
 const READS: [Figure; 6] = [
     figure("read: bw", "KB/s", 0, Of::Quotient("read_bytes", "seconds", 1.0 / 1024.0)),
     figure("read: iops", "1/s", 0, Of::Quotient("read_operations", "seconds", 1.0)),
@@ -39,7 +38,7 @@ const WRITES: [Figure; 6] = [
     figure("write: lat stdev", "µs", 1, Of::Value("write_deviation_us", 1.0)),
 ];
 
-/// Both directions together, as tables of many engines have them.
+/// Figures of both directions together, for tables of many engines.
 const DETAILS: [Figure; 9] = [
     BANDWIDTH,
     IOPS,
@@ -52,8 +51,7 @@ const DETAILS: [Figure; 9] = [
     figure("lat max", "µs", 1, Of::Value("latency_100_us", 1.0)),
 ];
 
-/// What every table of whole jobs ends with: what a job costs, of one processor and per operation, and how deep its queues
-/// were.
+/// The last columns of every table of jobs: CPU time relative to one processor and per operation, and the queue depths.
 const COSTS: [Figure; 5] = [
     figure("usr", "%", 1, Of::Quotient("user_seconds", "seconds", 100.0)),
     figure("sys", "%", 1, Of::Quotient("system_seconds", "seconds", 100.0)),
@@ -64,7 +62,7 @@ const COSTS: [Figure; 5] = [
 const CALLS: Figure =
     figure("system calls per operation", "", 2, Of::Quotient("system_calls", "operations", 1.0));
 
-/// All that is told. Tables of groups that were not measured are left out, not shown empty.
+/// Returns all tables, plots and findings. Tables of groups that were not measured are omitted.
 pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
     let told = DiskReport { sheet, items };
     let way = |item: &Item| {
@@ -125,12 +123,12 @@ struct DiskReport<'a> {
 }
 
 impl DiskReport<'_> {
-    /// The jobs of one table that we carried out.
+    /// Returns the jobs of one table that this program ran.
     fn of(&self, group: JobTable) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(move |item| item.group == group && item.tool == Runner::Ours)
     }
 
-    /// The jobs of a group beside each other.
+    /// Returns a ranking of the jobs of a group.
     fn standing(&self, group: JobTable, title: &str) -> Standing {
         let entry = |item: &Item| Contestant {
             name: item.name.clone(),
@@ -141,14 +139,15 @@ impl DiskReport<'_> {
         self.sheet.standing(title, IOPS, self.of(group).map(entry))
     }
 
-    /// A row for each job.
+    /// Returns a table with a row for each job.
     fn whole(&self, group: JobTable, title: &str, figures: &[Figure]) -> Table {
         let rows: Rows = self.of(group).map(|item| (item.name.clone(), item.labels())).collect();
         let columns: Vec<Shown> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
         self.sheet.table(title, &rows, &columns)
     }
 
-    /// A row for each name and a column for each kind of job in the group, both in the order of the jobs.
+    /// Returns a table with a row for each name and a column for each kind of job in the group, both in the order of
+    /// the jobs.
     fn crossed(&self, group: JobTable, title: &str, kind: &dyn Fn(&Item) -> String, figure: Figure) -> Table {
         let (mut rows, mut columns) = (Rows::new(), Rows::new());
         for item in self.of(group) {
@@ -173,12 +172,12 @@ impl DiskReport<'_> {
         self.sheet.table(title, &rows, &columns)
     }
 
-    /// Our jobs that fio did right after us.
+    /// Returns the jobs that fio repeated.
     fn pairs(&self) -> impl Iterator<Item = &Item> {
         self.items.windows(2).filter(|pair| pair[1].tool == Runner::Fio).map(|pair| &pair[0])
     }
 
-    /// Ratios formed round by round, each of two jobs that ran one after the other.
+    /// Returns the comparison with fio. Ratios are computed round by round, each from two jobs that ran consecutively.
     fn checks(&self) -> Table {
         let rows: Rows = self.pairs().map(|item| (item.name.clone(), item.labels())).collect();
         let fio = || at([("tool", &"fio")]);
@@ -186,7 +185,7 @@ impl DiskReport<'_> {
         self.sheet.table("The same jobs by fio", &rows, &columns)
     }
 
-    /// Rates by depth, and the distribution of latency.
+    /// Plots rates by depth, and the distribution of latency.
     fn plots(&self) -> Vec<Plot> {
         let of = |group: JobTable| at([("table", &format!("{group:?}")), ("tool", &"ringroad")]);
         let lines = |group| {
@@ -208,13 +207,13 @@ impl DiskReport<'_> {
         plots.into_iter().filter(|plot| !plot.series.is_empty()).collect()
     }
 
-    /// What became of each claim. A run of described jobs says nothing of the write-up.
+    /// Returns a finding for each claim. A run of described jobs has no findings about the write-up.
     fn findings(&self) -> Vec<Finding> {
         let write_up = self.of(JobTable::WriteUp).next().is_some().then(|| self.of_write_up());
         write_up.into_iter().flatten().chain(self.agreement()).collect()
     }
 
-    /// By the names of rows: what a reader sees.
+    /// Cases are selected by row names, as in the table.
     fn of_write_up(&self) -> Vec<Finding> {
         let of = |name: &str| {
             at([("table", &format!("{:?}", JobTable::WriteUp)), ("row", &name), ("tool", &"ringroad")])
@@ -231,9 +230,9 @@ impl DiskReport<'_> {
         ]
     }
 
-    /// Whether our own figures can be believed. Where fio's rounds of a job differ among themselves by more than it and we
-    /// may, the device has no one rate that both could find, and the job says nothing. Without fio there is nothing to be
-    /// said, and the section says why elsewhere.
+    /// Returns the finding about the agreement with fio. If fio's own rounds of a job differ by more than the
+    /// tolerance, the device has no stable rate, and the job is not considered. Without fio there is no finding; the
+    /// section has the reason.
     fn agreement(&self) -> Option<Finding> {
         let mut words = Vec::new();
         let (mut steady, mut within) = (0, 0);
@@ -264,19 +263,19 @@ impl DiskReport<'_> {
     }
 }
 
-/// Of a claim without figures.
+/// Returns the finding of a claim without figures.
 fn open(claim: &str) -> Finding {
     finding(claim, Verdict::Open, "It could not be measured; the table says why.")
 }
 
-/// A claim about a ratio: the verdict on it, and the words.
+/// Returns the finding of a claim about a ratio.
 fn about(claim: &str, ratio: Option<Summary>, judge: impl Fn(Summary) -> (Verdict, String)) -> Finding {
     let Some(ratio) = ratio else { return open(claim) };
     let (verdict, sentence) = judge(ratio);
     finding(claim, verdict, sentence)
 }
 
-/// The write-up's main result.
+/// Returns the finding about the write-up's main result.
 fn same(ratio: Option<Summary>) -> Finding {
     let claim = "One process with 16 in flight by libaio and 16 blocking processes move the same: the device is the limit.";
     about(claim, ratio, |ratio| {
@@ -285,7 +284,7 @@ fn same(ratio: Option<Summary>) -> Finding {
     })
 }
 
-/// The write-up's conclusion, which follows from the first where that holds.
+/// Returns the finding about the write-up's conclusion, which follows from the main result.
 fn worth_sixteen(ratio: Option<Summary>) -> Finding {
     about("One asynchronous process does the work of 16 blocking ones.", ratio, |ratio| {
         let worth = ratio.median * 16.0;
@@ -294,7 +293,7 @@ fn worth_sixteen(ratio: Option<Summary>) -> Finding {
     })
 }
 
-/// A comment below the write-up, whose author was told that his device was to blame.
+/// Returns the finding about a comment below the write-up, whose author was told that the cause was his device.
 fn one_blocking(ratio: Option<Summary>) -> Finding {
     let claim =
         "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";
@@ -304,7 +303,7 @@ fn one_blocking(ratio: Option<Summary>) -> Finding {
     })
 }
 
-/// Later than the write-up: the ring beside libaio.
+/// Returns the finding about io_uring compared with libaio, which the write-up predates.
 fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
     let claim =
         "The ring moves as much as libaio with fewer system calls (not in the write-up, which is older).";
@@ -328,7 +327,7 @@ mod tests {
     use crate::report::model::Section;
     use crate::scenario::lineup;
 
-    /// A job with so many operations in each of its rounds of a second.
+    /// Adds a job with these numbers of operations, one per round of one second.
     fn add(section: &mut Section, tool: Runner, operations: &[u64]) -> Item {
         let job = Job {
             engine: EngineKind::Uring,

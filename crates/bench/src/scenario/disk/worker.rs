@@ -1,5 +1,5 @@
-//! Jobs are carried out by processes of their own: their processor time and context switches are the job's alone, and
-//! "16 processes" means that. Here are both sides: the process, and who starts it.
+//! Runs jobs in separate processes: CPU time and context switches of a process are then those of the job, and "16
+//! processes" is literal. This file has both sides: the worker process and its parent.
 //!
 //! ```text
 //! parent                                   each worker
@@ -29,15 +29,15 @@ use crate::method::pause;
 use crate::method::process::{Child, Launch};
 use crate::method::workspace::write_whole;
 
-/// The hidden command that a worker is.
+/// Name of the hidden command of a worker process.
 pub(crate) const COMMAND: &str = "disk-worker";
 
-/// How long workers may take to begin: sixteen that register a gigabyte of buffers.
+/// Time until workers must be ready: sixteen of them may register a GiB of buffers.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How long they may take to end after their time is over: operations in flight on a slow disk.
+/// Time until workers must exit after the end of a job: operations may be in flight on a slow disk.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a worker is to do.
+/// The task of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     /// Operations on one file.
@@ -46,23 +46,23 @@ pub(super) enum Task {
     Files(FilesPlan),
 }
 
-/// A task with the files by which parent and worker meet.
+/// A task with the files that parent and worker use for synchronisation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Assignment {
-    /// The same for all processes of a job.
+    /// The task, the same for all processes of a job.
     task: Task,
-    /// The number of the first of this process's threads among all of the job.
+    /// Index of this process's first thread among all threads of the job.
     first_worker: u32,
-    /// Made by the worker when it could begin.
+    /// Created by the worker when it is ready.
     ready: PathBuf,
-    /// Made by the parent when all could.
+    /// Created by the parent when all workers are ready.
     go: PathBuf,
-    /// Made by the worker at its end: a result, or the reason why there is none.
+    /// Written by the worker at its end: a result, or the reason of a failure.
     result: PathBuf,
 }
 
-/// Starts `processes` workers with the same task and adds up what they have done. They join control groups by their directories
-/// before anything else. The inner error is what the machine does not allow.
+/// Runs `processes` workers with the same task and adds up their results. They first join the cgroups in `groups`. The
+/// inner error is the reason if the machine does not support the task.
 pub(super) fn run(
     bench: &Bench,
     task: &Task,
@@ -78,7 +78,7 @@ pub(super) fn run(
     let go = directory.join("go");
     let mut workers = Vec::new();
     for number in 0..processes {
-        // A file of each kind for each process, all in one directory that goes with the run.
+        // One file of each kind per process, all in one directory that is removed with the run.
         let place = |what: &str| directory.join(format!("{what}-{number}"));
         let (ready, result) = (place("ready"), place("result"));
         let assignment = Assignment {
@@ -93,7 +93,7 @@ pub(super) fn run(
             &path,
             &serde_json::to_string(&assignment).map_err(|error| Failure::Other(error.to_string()))?,
         )?;
-        // The step before it is this very program, so that this is too.
+        // `bench enter` executes the worker from this program's binary, so /proc/self/exe refers to it.
         let launch = Launch::new("disk worker", Path::new("/proc/self/exe"))
             .arguments([OsString::from("bench"), COMMAND.into(), path.into()])
             .groups(groups);
@@ -114,17 +114,17 @@ pub(super) fn run(
     Ok(Ok(sum))
 }
 
-/// Takes the files of a run away at its end, so that the next one does not find its "go".
+/// Removes the files of a run at its end, so that the next run does not find the old `go` file.
 struct Emptied<'a>(&'a Path);
 
 impl Drop for Emptied<'_> {
     fn drop(&mut self) {
-        // What stays is removed with the workspace.
+        // Remaining files are removed with the workspace.
         let _ = fs::remove_dir_all(self.0);
     }
 }
 
-/// The end of one worker.
+/// Waits for the result of one worker.
 fn answer(
     bench: &Bench,
     worker: &mut Child,
@@ -141,7 +141,7 @@ fn answer(
     serde_json::from_str(&text).map_err(|error| Failure::Other(format!("a disk worker's result: {error}")))
 }
 
-/// What a worker is: reads its assignment, carries it out, writes the result.
+/// The main function of a worker: reads its assignment, executes it, writes the result.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let [path] = args else { return Err(Failure::Usage(format!("{COMMAND} FILE"))) };
     let path = PathBuf::from(path);
@@ -154,7 +154,7 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     write_whole(&assignment.result, &text)
 }
 
-/// The threads of a process, each with a queue or an engine of its own.
+/// Runs the threads of a process, each with a separate queue or engine.
 fn carry_out(assignment: &Assignment) -> Result<JobOutcome, String> {
     let (mut sum, first, meet) = (JobOutcome::nothing(), assignment.first_worker, || meet(assignment));
     let add = |outcome: JobOutcome| sum.add(&outcome);
@@ -181,7 +181,7 @@ fn carry_out(assignment: &Assignment) -> Result<JobOutcome, String> {
     Ok(sum)
 }
 
-/// Says that everything is there, and waits for the others.
+/// Announces that this worker is ready, and waits for the others.
 fn meet(assignment: &Assignment) -> Result<(), String> {
     write_whole(&assignment.ready, "").map_err(|error| error.to_string())?;
     let deadline = Instant::now() + READY_LIMIT;
@@ -194,23 +194,23 @@ fn meet(assignment: &Assignment) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything between `begin` and `end` that the process has used.
+/// Resources that the process used between two moments.
 struct Used {
-    /// Processor time of all threads in user space.
+    /// User CPU time of all threads in seconds.
     user_seconds: f64,
-    /// In the kernel.
+    /// Kernel CPU time in seconds.
     system_seconds: f64,
-    /// Context switches, willing and not.
+    /// Voluntary and involuntary context switches.
     switches: u64,
 }
 
-/// What the process has used up to now; kernel threads of its rings are threads of it.
+/// Reads the resource usage of the process so far, including kernel threads of its rings.
 fn usage() -> Result<Usage, String> {
     getrusage(UsageWho::RUSAGE_SELF).map_err(|error| format!("getrusage: {error}"))
 }
 
 impl Used {
-    /// The difference of two moments.
+    /// Returns the difference between two moments.
     fn between(begin: &Usage, end: &Usage) -> Used {
         let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
         let switches = |usage: &Usage| {
@@ -224,9 +224,9 @@ impl Used {
     }
 }
 
-/// Has so many threads `work` at the same time, and tells what the process has used for it. Each says when it is prepared,
-/// and goes on when all are and `meet` has come back, so that no measured time includes set-up. A thread that cannot work
-/// reports that afterwards: the others never wait for one that is gone.
+/// Runs `work` in `threads` threads concurrently, and returns the resources that the process used for it. Each thread
+/// announces that it is prepared and continues when all are prepared and `meet` has returned, so that no measured time
+/// includes the set-up. A thread that fails to prepare reports this afterwards, so the others never wait for it.
 fn side_by_side(
     threads: u32,
     meet: impl FnOnce() -> Result<(), String>,
@@ -261,7 +261,7 @@ fn side_by_side(
     })
 }
 
-/// Opens the file of a job, for no more than it needs.
+/// Opens the file of a job with the required access modes.
 fn open(job: &Job) -> Result<fs::File, String> {
     let mut how = OpenOptions::new();
     how.read(true).write(job.pattern.writes());

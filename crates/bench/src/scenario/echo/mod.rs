@@ -1,21 +1,22 @@
-//! `bench echo`: the least that a server does with its network. Messages that are sent back, on epoll and on the ring
-//! with a receive for each message or one for all of them; and connections that are accepted and closed, for what an
-//! accept costs. The other half of write-up 004, which had measured such a server before it turned to nginx.
+//! `bench echo`: the minimal work of a network server. Messages are echoed on epoll, and on io_uring with single-shot
+//! or multishot receives; and connections are accepted and closed, to measure the cost of an accept. Repeats the other
+//! half of write-up 004, which measured such a server before it turned to nginx.
 //!
 //! How it is measured:
 //!
-//! * The server is this program's own ([`server`]), over the same engines as the web server and without it: what differs
-//!   between two rows is the engine, and how it was asked. All of them run at once and are loaded in turns.
-//! * The other end is the load generator, on the processors that are left. It sends the next message on a connection when
-//!   the one before is back, and checks the length and the checksum of each.
-//! * Processor time is that of the server's process, from before the connections are made until they are closed: a
-//!   thousand of them are some milliseconds of it. System calls are counted in a load of their own.
-//! * Connections by the thousand a second end in a few seconds what ports there are, unless those that wait for their
-//!   end (TIME_WAIT) can be used again. The server closes first here, so that the client may.
+//! * The server is part of this program ([`server`]) and uses the same engines as the web server, but not the web
+//!   server itself: two rows differ only in the engine and its mode. All servers run concurrently and are loaded in
+//!   turn.
+//! * The client is the load generator, on the remaining processors. It sends the next message on a connection when the
+//!   previous one has returned, and checks the length and checksum of each.
+//! * CPU time is that of the server's process, from before the connections are opened until they are closed; a thousand
+//!   connections account for a few milliseconds of it. System calls are counted in a separate load.
+//! * Thousands of connections per second exhaust the ephemeral ports within seconds, unless ports in TIME_WAIT can be
+//!   reused. Here the server closes first, so that the client can reuse them.
 //!
-//! Here: measurement and tables. The write-up's own figures of its echo server stand in another article,
-//! which is lost; its table here is what it says of nginx, in the same form. Where the client was the limit, the processor
-//! time of a message says what a rate cannot.
+//! This file has the measurement and the tables. The write-up's figures of its echo server were published in another
+//! article, which is lost; its table here has its figures of nginx, in the same form. If the client was the limit, the
+//! CPU time per message is more significant than the rate.
 
 pub(crate) mod server;
 
@@ -40,34 +41,34 @@ use crate::report::model::{AxisScale, Finding, Plot, Section, Standing, Table, T
 /// Options of `bench echo`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EchoOptions {
-    /// Bytes of a message [default: 64, 1024, 16384]
+    /// Message sizes in bytes [default: 64, 1024, 16384]
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=BYTES_MAX))]
     sizes: Vec<u32>,
     /// Numbers of connections [default: 1, 10, 100, 1000]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: Vec<u32>,
-    /// The first port of the servers [default: ports that are free]
+    /// First port of the servers [default: free ports]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 }
 
-/// The longest message: a server has a thousand buffers of that size.
+/// Maximum message size in bytes: a server has a thousand buffers of this size.
 const BYTES_MAX: i64 = 64 << 10;
-/// Length of one measurement in a result for keeping.
+/// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_millis(1500);
-/// Connections at which sizes are varied.
+/// Number of connections in measurements that vary the size.
 const CONNECTIONS_OF_SIZES: u32 = 100;
-/// The servers, in the order of tables; `location` is how often receives and accepts are submitted. The same for messages and
-/// for connections.
+/// The servers, in the order of tables; `location` is the mode of receives and accepts, for messages and for
+/// connections alike.
 const WAYS: [Way; 3] = [EPOLL, RING_SINGLE, RING_MULTI];
-/// Connections and listener wait in an epoll set. "multi" tells the engine that the caller goes on.
+/// Connections and listener are in an epoll set. "multi" arms operations permanently.
 const EPOLL: Way = Way::ours("epoll", "epoll").with("multi");
-/// On the ring, each receive and each accept submitted anew.
+/// On io_uring, with a new submission for each receive and each accept.
 const RING_SINGLE: Way = Way::ours("io_uring, single-shot", "uring").with("single");
-/// On the ring, submitted once; receives take the kernel's choice of the buffers it was given.
+/// On io_uring with multishot operations; the kernel picks receive buffers from a registered set.
 const RING_MULTI: Way = Way::ours("io_uring, multishot", "uring").with("multi");
 
-/// Ratios of processor times nearer to 1 than this are noise.
+/// Maximum deviation from 1 of a ratio of CPU times that is considered noise.
 const EQUAL_WITHIN: f64 = 0.03;
 
 const CPU: Figure = figure("server CPU", "us each", 2, Of::Quotient("server_cpu_seconds", "requests", 1e6));
@@ -76,7 +77,7 @@ const CLIENT_CPU: Figure =
 const CALLS: Figure = figure("system calls", "each", 3, Of::Value(CALLS_NAME, 1.0));
 const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limited by"));
 
-/// A latency in microseconds.
+/// Returns the variant of a latency figure in microseconds.
 const fn us(milliseconds: Figure, of: &'static str) -> Figure {
     Figure { unit: "us", decimals: 0, of: Of::Value(of, 1.0), ..milliseconds }
 }
@@ -84,22 +85,22 @@ const P50_US: Figure = us(P50, "p50_us");
 const P99_US: Figure = us(P99, "p99_us");
 const P999_US: Figure = us(P999, "p99_9_us");
 
-/// The repeated exchange of each connection.
+/// The exchange that each connection repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exchange {
-    /// So many bytes go there and come back.
+    /// A message of this number of bytes is sent and echoed.
     Messages { bytes: usize },
-    /// It is made, and the server ends it.
+    /// A connection is opened, and the server closes it.
     Connections,
 }
 
 impl Exchange {
-    /// The load.
+    /// Returns the load.
     fn plan(self, bench: &Bench, split: &Split, connections: u32) -> Plan {
         let plan = served::load(bench, split, connections, LENGTH);
         match self {
             Exchange::Messages { bytes } => {
-                // Each byte says where it belongs, so that what comes back in another order is noticed.
+                // Each byte depends on its offset, so that reordering is detected.
                 let body: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
                 let expect = Expect { crc32c: Some(crc32c::crc32c(&body)), ..Expect::default() };
                 let receive_bytes = (bytes as u32).max(4096);
@@ -110,16 +111,16 @@ impl Exchange {
     }
 }
 
-/// What a figure depends on beside the server.
+/// The parameters of a figure beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EchoPoint {
     task: Exchange,
-    /// Open at the same time.
+    /// Number of concurrently open connections.
     connections: u32,
 }
 
 impl EchoPoint {
-    /// "64 bytes, 100 connections".
+    /// Describes the point: "64 bytes, 100 connections".
     fn words(self) -> String {
         let plural = if self.connections == 1 { "" } else { "s" };
         match self.task {
@@ -145,14 +146,14 @@ impl EchoPoint {
     }
 }
 
-/// Which combinations are measured.
+/// The combinations to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EchoPoints {
     sizes: Vec<u32>,
     connections: Vec<u32>,
-    /// Connections that are accepted at a time.
+    /// Numbers of concurrent connections in measurements of accepts.
     accepts: Vec<u32>,
-    /// Every size with every number of connections.
+    /// Whether every size is combined with every number of connections.
     product: bool,
 }
 
@@ -168,7 +169,7 @@ impl Scenario for EchoOptions {
     const QUESTION: &'static str = "How many messages go there and back, and how many connections are accepted, on epoll and \
                                     on the ring, and with how much processor time and how many system calls?";
 
-    /// Measures all points by all ways, in turns.
+    /// Measures all points with all servers in turn.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
         let points = EchoPoints::choose(bench, self);
@@ -211,7 +212,7 @@ impl Scenario for EchoOptions {
 }
 
 impl EchoPoints {
-    /// Which points there are: what the user asked for, else what the scale has room for.
+    /// Selects the points: those that the user named, else those of the scale.
     fn choose(bench: &Bench, options: &EchoOptions) -> EchoPoints {
         let (sizes, connections, accepts): (&[u32], &[u32], &[u32]) = match bench.scale {
             Scale::Instant => (&[64, 16384], &[1, 10], &[10]),
@@ -231,33 +232,33 @@ impl EchoPoints {
         }
     }
 
-    /// The size with which connections are varied.
+    /// Returns the message size of measurements that vary the connections.
     fn first_size(&self) -> u32 {
         self.sizes.first().copied().unwrap_or(64)
     }
 
-    /// The connections with which sizes are varied: a hundred, or what is nearest to it.
+    /// Returns the number of connections of measurements that vary the size: a hundred, or the nearest number.
     fn middle_connections(&self) -> u32 {
         let distance = |connections: &&u32| connections.abs_diff(CONNECTIONS_OF_SIZES);
         self.connections.iter().min_by_key(distance).copied().unwrap_or(CONNECTIONS_OF_SIZES)
     }
 
-    /// A point of the table by message size and connections.
+    /// Returns the point of a message size and a number of connections.
     fn at(bytes: u32, connections: u32) -> EchoPoint {
         EchoPoint { task: Exchange::Messages { bytes: bytes as usize }, connections }
     }
 
-    /// Messages of the first size over each number of connections.
+    /// Returns the points of the first size with each number of connections.
     fn by_connections(&self) -> Vec<EchoPoint> {
         self.connections.iter().map(|&connections| EchoPoints::at(self.first_size(), connections)).collect()
     }
 
-    /// Messages of each size over the middle number of connections.
+    /// Returns the points of each size with the middle number of connections.
     fn by_size(&self) -> Vec<EchoPoint> {
         self.sizes.iter().map(|&bytes| EchoPoints::at(bytes, self.middle_connections())).collect()
     }
 
-    /// One thing at a time, or all.
+    /// Returns the points that vary one parameter at a time, or all combinations.
     fn messages(&self) -> Vec<EchoPoint> {
         let mut points = self.by_connections();
         let of_size = |&bytes: &u32| {
@@ -272,19 +273,19 @@ impl EchoPoints {
         points
     }
 
-    /// The points of connections that are accepted and closed.
+    /// Returns the points of connections that are accepted and closed.
     fn accepts(&self) -> Vec<EchoPoint> {
         let point = |&connections: &u32| EchoPoint { task: Exchange::Connections, connections };
         self.accepts.iter().map(point).collect()
     }
 
-    /// What a server's buffers have to hold.
+    /// Returns the required size of a server's buffers.
     fn longest(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or_default().max(4096)
     }
 }
 
-/// The command line of a server.
+/// Returns the command line of a server.
 fn command(way: &Way, purpose: &str, buffer: u32, instance: &Instance) -> String {
     let Way { engine, location: shots, .. } = way;
     format!(
@@ -294,20 +295,20 @@ fn command(way: &Way, purpose: &str, buffer: u32, instance: &Instance) -> String
     )
 }
 
-/// Tables, plots and findings of the measurements.
+/// Generator of tables, plots and findings.
 struct EchoReport<'a> {
     sheet: Sheet<'a>,
     points: &'a EchoPoints,
 }
 
 impl EchoReport<'_> {
-    /// The point that the write-up's words are about: its most connections.
+    /// Returns the point that the write-up's claims are about: that with the most connections.
     fn most(&self) -> EchoPoint {
         let most = self.points.connections.iter().copied().max().unwrap_or_default();
         EchoPoints::at(self.points.first_size(), most)
     }
 
-    /// All tables, the write-up's form first.
+    /// Returns all tables, the one in the write-up's form first.
     fn tables(&self, apart: &str) -> Vec<Table> {
         let (bytes, connections) = (self.points.first_size(), self.points.middle_connections());
         let rows = |points: Vec<EchoPoint>| points.into_iter().map(EchoPoint::row).collect::<Vec<_>>();
@@ -339,7 +340,7 @@ impl EchoReport<'_> {
         ]
     }
 
-    /// Connections that are accepted and closed: who waits at the listener is all that differs.
+    /// Returns the table of connections that are accepted and closed: the rows differ only in the accept mode.
     fn accepted(&self) -> Table {
         const NAMES: [&str; 3] =
             ["listener in epoll", "io_uring, single-shot accept", "io_uring, multishot accept"];
@@ -358,7 +359,7 @@ impl EchoReport<'_> {
         self.sheet.table("Connections that are accepted and closed at once", &rows, &columns)
     }
 
-    /// For readers who need more than medians.
+    /// Returns the table of all points, for readers who need more than medians.
     fn every(&self) -> Table {
         let points = self.points.messages().into_iter().chain(self.points.accepts());
         let row = |point: EchoPoint, way: Way| (format!("{}, {}", way.name, point.words()), point.of(way));
@@ -371,7 +372,7 @@ impl EchoReport<'_> {
         self.sheet.table("Every combination", &rows, &[rate].into_iter().chain(others).collect::<Vec<_>>())
     }
 
-    /// The engines beside each other: a message, and an accepted connection.
+    /// Returns rankings of the engines: per message, and per accepted connection.
     fn standings(&self) -> Vec<Standing> {
         let standing = |what: &str, point: EchoPoint| {
             let entry = |way: Way| Contestant {
@@ -388,7 +389,7 @@ impl EchoReport<'_> {
         [standing("a message", self.most())].into_iter().chain(accepts).collect()
     }
 
-    /// Rates and latencies by connections.
+    /// Plots rates and latencies by connections.
     fn plots(&self) -> Vec<Plot> {
         let bytes = self.points.first_size();
         let messages = at([("counted", &"messages"), ("bytes", &bytes)]);
@@ -408,8 +409,8 @@ impl EchoReport<'_> {
         ]
     }
 
-    /// A server that is the limit responds to as many more as it spends less on each, so where the client is the limit its
-    /// processor time has to say it.
+    /// Returns the finding about the gain. If the server is the limit, its rate is inversely proportional to its CPU
+    /// time per message; if the client is the limit, only the CPU time is significant.
     fn gain(&self) -> Finding {
         let claim = "With long connections the ring serves about a fifth more than epoll (said of nginx; here of the \
                      least that a server can do).";
@@ -432,7 +433,7 @@ impl EchoReport<'_> {
         finding(claim, at_least(gain, 1.15, 1.03), sentence)
     }
 
-    /// Whether the ring saves system calls.
+    /// Returns the finding about saved system calls.
     fn calls(&self) -> Finding {
         let point = self.most();
         let of = |way| self.sheet.series(CALLS, &point.of(way));
@@ -441,7 +442,8 @@ impl EchoReport<'_> {
         served::calls_finding(claim, &subject, of(RING_MULTI), of(EPOLL))
     }
 
-    /// The waste would show as processor time: an accept without a connection allocates a socket and frees it again.
+    /// Returns the finding about accepts. Wasted work would appear as CPU time: an accept without a connection
+    /// allocates a socket and frees it again.
     fn accepts(&self) -> Finding {
         let cases = self.points.accepts().into_iter().flat_map(|point| {
             let words = |name: &str| format!("{name} at {} at a time", point.connections);

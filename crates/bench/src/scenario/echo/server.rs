@@ -1,12 +1,12 @@
-//! The echo server that is measured: one thread, one engine, and what it does for a connection is nothing but what the
-//! engine has to do. It is a process of its own, so that its processor time and system calls are its alone.
+//! The measured echo server: one thread and one engine. Its work per connection is only that of the engine's
+//! operations. It is a separate process, so that its CPU time and system calls can be measured separately.
 //!
 //! ```text
 //!   accept --> receive --bytes--> send them back --> receive ...        (messages)
 //!   accept --> close                                                    (connections)
 //! ```
 //!
-//! It uses the engine's contract and no executor: what a ring saves is looked for, and not what a runtime costs.
+//! It uses the engine's interface without an executor: the subject is the gain of io_uring, not the cost of a runtime.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -22,33 +22,33 @@ use crate::failure::Failure;
 use crate::load::command::EngineName;
 use crate::load::owners::Owners;
 
-/// The hidden command that it is.
+/// Name of its hidden command.
 pub(crate) const COMMAND: &str = "echo-server";
 
-/// Operations in flight: a receive and a send for each connection, and some to spare.
+/// Maximum number of operations in flight: a receive and a send for each connection, and a reserve.
 const OPS_MAX: u32 = 1 << 16;
-/// As long as `SOMAXCONN` lets it be: clients that begin all at once must not be refused.
+/// Listen backlog, limited by `SOMAXCONN`: a burst of clients at the start must not be refused.
 const BACKLOG: i32 = 4096;
 
-/// How an operation that can be asked for once and again is asked for.
+/// Submission mode of receives or accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Shots {
-    /// Anew for each result; a receive has its own buffer.
+    /// Single-shot: one submission per result; a receive has a dedicated buffer.
     Single,
-    /// Once: the kernel goes on by itself and takes buffers from those that it was given.
+    /// Multishot: one submission; the kernel repeats the operation and picks buffers from a registered set.
     Multi,
 }
 
-/// Its use of a connection.
+/// What the server does with connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Purpose {
-    /// Sends back what comes.
+    /// Echoes received bytes.
     Messages,
-    /// Closes it at once: nothing is left but the accept.
+    /// Closes the connection immediately: only the accept is measured.
     Connections,
 }
 
-/// What the command is told.
+/// Options of the command.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EchoServerOptions {
     #[arg(long)]
@@ -59,14 +59,14 @@ pub(super) struct EchoServerOptions {
     accept: Shots,
     #[arg(long)]
     purpose: Purpose,
-    /// Bytes of each receive buffer: the longest message, so that none comes in pieces for want of room
+    /// Size of each receive buffer in bytes: that of the longest message, so that no message is split
     #[arg(long)]
     buffer: u32,
     #[arg(long)]
     port: u16,
 }
 
-/// Serves until it is ended by a signal.
+/// Serves until a signal ends the process.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let command = EchoServerOptions::augment_args(clap::Command::new(COMMAND).no_binary_name(true));
     let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
@@ -75,18 +75,18 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     Echo::new(&options, listen(options.port)?)?.serve()
 }
 
-/// A listener on loopback.
+/// Creates a listener on loopback.
 fn listen(port: u16) -> Result<OwnedFd, Failure> {
     let failure = |error| Failure::Kernel { doing: format!("listening on 127.0.0.1:{port}"), error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failure)?;
-    // Connections inherit both from their listener, which saves two system calls for each.
+    // Accepted sockets inherit both options from the listener, which saves two system calls per connection.
     rustix::net::sockopt::set_tcp_nodelay(&listener, true).map_err(|error| failure(error.into()))?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failure(error.into()))?;
     listener.set_nonblocking(true).map_err(failure)?;
     Ok(listener.into())
 }
 
-/// What an operation is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy)]
 enum EchoRole {
     Accept,
@@ -95,17 +95,17 @@ enum EchoRole {
     Close,
 }
 
-/// One connection. Its place is used again when it has ended.
+/// One connection. Its slot is reused after it has ended.
 #[derive(Default)]
 struct Connection {
     socket: Option<Fd>,
     receive: Option<OpId>,
     send: Option<OpId>,
-    /// What came while a send was under way: bytes go back in their order.
+    /// Bytes received while a send is in flight, in order.
     waiting: VecDeque<Buf>,
 }
 
-/// The server's one thread: its listener and connections on an engine.
+/// The server's only thread: its listener and connections on an engine.
 struct Echo {
     engine: Box<dyn Engine>,
     listener: Fd,
@@ -115,12 +115,12 @@ struct Echo {
     buffer_bytes: usize,
     owners: Owners<EchoRole>,
     connections: Vec<Connection>,
-    /// Places of connections that have ended.
+    /// Unused slots of connections.
     free: Vec<u32>,
 }
 
 impl Echo {
-    /// Makes the engine that the options name, here and nowhere else.
+    /// Creates the server with the engine that the options name.
     fn new(options: &EchoServerOptions, listener: OwnedFd) -> Result<Echo, Failure> {
         let config = EngineConfig {
             net: options.engine.into(),
@@ -143,7 +143,7 @@ impl Echo {
         })
     }
 
-    /// Serves until the process is ended by a signal.
+    /// Serves until a signal ends the process.
     fn serve(&mut self) -> Result<(), Failure> {
         self.accept()?;
         let mut batch = Vec::new();
@@ -156,7 +156,7 @@ impl Echo {
         }
     }
 
-    /// Starts an operation and remembers what it is for.
+    /// Submits an operation and stores its purpose.
     fn submit(&mut self, op: Op, role: EchoRole) -> Result<OpId, Failure> {
         let full = |_| Failure::Other("the engine has no room for an operation".to_owned());
         let id = self.engine.submit(op).map_err(full)?;
@@ -164,13 +164,13 @@ impl Echo {
         Ok(id)
     }
 
-    /// Asks for a connection, or for all that come.
+    /// Submits an accept for one connection, or a multishot accept.
     fn accept(&mut self) -> Result<(), Failure> {
         let op = Op::Accept { listener: self.listener.clone(), multishot: self.accept == Shots::Multi };
         self.submit(op, EchoRole::Accept).map(drop)
     }
 
-    /// Hands a completion to what it is for.
+    /// Passes a completion to its handler.
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
         match self.owners.of(completion.id) {
             Some(EchoRole::Accept) => self.accepted(completion),
@@ -180,12 +180,12 @@ impl Echo {
         }
     }
 
-    /// A connection has come: its receive is armed, and the next accept where there is one each.
+    /// Handles an accepted connection: arms its receive, and the next accept if accepts are single-shot.
     fn accepted(&mut self, completion: Completion) -> Result<(), Failure> {
         if !completion.more {
             self.accept()?;
         }
-        // One that was gone before it was accepted is no loss: the client counts it.
+        // A connection that was closed before its accept is ignored: the client counts it.
         let Payload::Accepted(fd) = completion.payload else { return Ok(()) };
         if self.purpose == Purpose::Connections {
             return self.submit(Op::Close { fd }, EchoRole::Close).map(drop);
@@ -214,7 +214,7 @@ impl Echo {
         Ok(())
     }
 
-    /// Bytes have come: they go back in the buffer that they came in.
+    /// Handles received bytes: they are sent back in the same buffer.
     fn received(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
         if connection.receive != Some(completion.id) {
@@ -232,7 +232,7 @@ impl Echo {
         if is_armed { Ok(()) } else { self.receive(index) }
     }
 
-    /// Sends what waits, unless a send is under way.
+    /// Sends queued bytes, unless a send is in flight.
     fn flush(&mut self, index: u32) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
         if connection.send.is_some() {
@@ -244,7 +244,7 @@ impl Echo {
         self.send(index, data)
     }
 
-    /// Sends what was received.
+    /// Sends received bytes.
     fn send(&mut self, index: u32, data: Segments) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let op = Op::Send { socket, data, more: false, zero_copy: false };
@@ -253,7 +253,7 @@ impl Echo {
         Ok(())
     }
 
-    /// The end of a send; the rest of a short one goes next.
+    /// Handles the completion of a send; after a partial send the remaining bytes are sent next.
     fn sent(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
         if connection.send != Some(completion.id) {
@@ -267,7 +267,7 @@ impl Echo {
         if data.is_empty() { self.flush(index) } else { self.send(index, data) }
     }
 
-    /// Ends a connection, whatever is under way on it.
+    /// Closes a connection, including its operations in flight.
     fn close(&mut self, index: u32) -> Result<(), Failure> {
         let connection = std::mem::take(&mut self.connections[index as usize]);
         for id in [connection.receive, connection.send].into_iter().flatten() {
@@ -276,7 +276,7 @@ impl Echo {
         self.free.push(index);
         match connection.socket.map(Fd::into_owned) {
             Some(Ok(fd)) => self.submit(Op::Close { fd }, EchoRole::Close).map(drop),
-            // Closed with the operation that still holds it.
+            // Closed when the operation that still references it completes.
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! The load: `h2load` of nghttp2.
+//! The load generator: `h2load` of nghttp2.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use crate::peers::server::Server;
 use crate::peers::tool::Tool;
 use crate::report::model::Run;
 
-/// How long h2load may take beside the time of its load.
+/// Time that h2load may need beside the duration of its load.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);
 
-/// A message of 64 bytes with the prefix of gRPC: not compressed, its length.
+/// A gRPC message of 64 bytes with its prefix: the flag "not compressed" and the length.
 pub(super) const MESSAGE: [u8; 69] = {
     let mut message = [b'm'; 69];
     (message[0], message[1], message[2], message[3], message[4]) = (0, 0, 0, 0, 64);
     message
 };
 
-/// The generator of all measurements.
+/// The parameters of h2load for all measurements.
 pub(super) struct Load {
     tool: Tool,
     cpus: Vec<usize>,
@@ -39,8 +39,9 @@ impl Load {
         Ok(Load { tool, cpus: cpus.to_vec(), directory, length })
     }
 
-    /// One measurement of a case: what h2load counted, and the server's processor time meanwhile. The number of requests
-    /// grows until they fill at least half of the time: h2load's own clock ends a load before its connections are made.
+    /// Runs one measurement of a case; returns h2load's counts and the server's CPU time. The number of requests is
+    /// increased until they take at least half of the duration: in its timed mode h2load ends a load before its
+    /// connections are established.
     pub(super) fn run(
         &self,
         server: &mut Server,
@@ -102,8 +103,8 @@ impl Load {
     }
 }
 
-/// What h2load says: `finished in 1.00s, 123.45 req/s, 1.20MB/s` and `requests: 10 total, 10 started, 10 done, 10 succeeded,
-/// 0 failed, 0 errored, 0 timeout`.
+/// Parses h2load's output: `finished in 1.00s, 123.45 req/s, 1.20MB/s` and `requests: 10 total, 10 started, 10 done, 10
+/// succeeded, 0 failed, 0 errored, 0 timeout`.
 fn told(text: &str, server_cpu_seconds: f64) -> Result<Run, String> {
     let line = |start: &str| text.lines().find_map(|line| line.trim_start().strip_prefix(start));
     let counts = line("requests: ").ok_or("h2load counted no requests")?;

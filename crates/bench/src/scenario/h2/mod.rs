@@ -1,16 +1,16 @@
-//! `bench h2` and `bench grpc`: requests over HTTP/2. What does a request cost, beside nginx and H2O?
+//! `bench h2` and `bench grpc`: the cost of a request over HTTP/2, compared with nginx and H2O.
 //!
 //! ```text
 //!   h2load --TLS, HTTP/2--> server                       bench h2: files in memory
 //!   h2load --HTTP/2--> server --HTTP/2--> origin         bench grpc: unary calls of 64 bytes
 //! ```
 //!
-//! * h2load is the generator, with one thread. It has the generator's processors and keeps the number of streams in
-//!   flight that the case names.
-//! * The origin of the calls is our server: a file with trailers. It runs on the generator's processors.
-//! * A request that failed leaves its server without a figure.
+//! * The load generator is h2load with one thread. It runs on the generator's processors and keeps the case's number of
+//!   streams in flight.
+//! * The origin of the gRPC calls is Ringroad: a file with trailers. It runs on the generator's processors.
+//! * If a request fails, its server gets no figure.
 //!
-//! Here: cases, configurations, tables. Not here: the generator (`h2load`).
+//! This file has cases, configurations and tables; the load generator is in `h2load`.
 
 mod h2load;
 
@@ -33,18 +33,18 @@ use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Section, Told};
 use h2load::Load;
 
-/// `bench h2`, which has no options of its own.
+/// `bench h2`, which has no options.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FilesOptions {}
 
-/// `bench grpc`, which has none either.
+/// `bench grpc`, which has no options.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CallsOptions {}
 
-/// Length of one measurement in a result for keeping.
+/// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(1);
 
-/// The requested object, and over how many connections with how many streams each.
+/// The requested object, the number of connections and of streams on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct H2Case {
     path: &'static str,
@@ -88,7 +88,7 @@ const CALL_CASES: [H2Case; 3] = [H2Case::call(10, 10), H2Case::call(50, 1), H2Ca
 
 const H2O: Way = Way::of("h2o", Peer::H2o);
 
-/// nginx in the mode that costs it least for short files.
+/// nginx in its cheapest mode for small files.
 const NGINX_TUNED: Way = Way::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
     .with("open_file_cache max=100; sendfile off; ");
 
@@ -145,7 +145,8 @@ impl Scenario for CallsOptions {
     }
 }
 
-/// The server behind the proxies, and its port for HTTP/2: a response of 64 bytes with the trailers of a call.
+/// Starts the origin behind the proxies; returns it and its HTTP/2 port. It responds with 64 bytes and the trailers of
+/// a call.
 fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
     let (files, port) = (bench.workspace.directory("grpc-files")?, free_port()?);
     let path = files.join("message");
@@ -186,7 +187,7 @@ fn files_configuration(
     way.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
 }
 
-/// Starts the servers, and measures each case with all of them in turns.
+/// Starts the servers, and measures each case with all of them in turn.
 fn measure(
     bench: &Bench,
     section: &mut Section,
@@ -203,7 +204,7 @@ fn measure(
         }
     };
     let load = Load::new(tool, bench, &place.split.load, bench.length(LENGTH))?;
-    // The port of HTTP/2 beside the one that says when a server is ready.
+    // HTTP/2 has a separate port beside the one for the readiness check.
     let mut ports = Vec::new();
     for way in ways {
         ports.push((way.name, free_port()?));
@@ -224,7 +225,7 @@ fn measure(
     Ok(())
 }
 
-/// A table and a chart for each case, a plot, and whether ours takes as little as is wanted.
+/// Adds a table and a chart for each case, a plot, and a finding about Ringroad's CPU time.
 fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
     let sheet = Sheet::of(section);
     let (compared, peers) = (Compared { sheet, ways }, &ways[2..]);

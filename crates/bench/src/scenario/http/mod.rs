@@ -1,30 +1,30 @@
-//! `bench http`: a response that needs no disk (`return 200`), over keep-alive connections and over new ones, with
-//! few and many of them, on a ring, on epoll, and by nginx. Repeats write-up 004.
+//! `bench http`: responses without disk access (`return 200`) over keep-alive and over new connections, few and many of
+//! them, by Ringroad on io_uring and on epoll, and by nginx. Repeats write-up 004.
 //!
 //! How it is measured:
 //!
-//! * All servers of one number of workers run at once, on the same processors, and are asked in turns: what drifts on
-//!   the machine drifts for all of them. Those that are not asked wait in the kernel and cost nothing.
-//! * A load of its own warms a server up. Then the server's processor time is read, the load is made, and the time is
-//!   read again: it includes the accepting of the connections, a few microseconds for each, and nothing else.
+//! * All servers with one number of workers run concurrently, on the same processors, and are loaded in turn: a drift
+//!   of the machine affects all of them. Servers that are not loaded sleep in the kernel and use no CPU time.
+//! * A separate load warms a server up. Then the server's CPU time is read, the load runs, and the CPU time is read
+//!   again: it includes the accepts of the connections, a few microseconds each.
 //! * System calls are counted in a further load, because counting slows each of them down.
-//! * With as many workers as there are processors the generator has none for itself. Those rows say so: they compare
-//!   servers with each other, and say little about what one could do alone.
+//! * If there are as many workers as processors, the generator shares processors with the servers. Such rows are
+//!   marked: they allow comparisons between servers, but do not show the rate of a server alone.
 //!
-//! How a connection is accepted differs in three ways. Epoll tells that a listener has connections, and each is then
-//! accepted by a call. A single-shot accept on the ring brings one and is asked for anew. A multishot accept brings
-//! all, but where several rings wait at one listener the first would get every connection: so this server uses it
-//! where a thread has its listener for itself, with one worker or with `reuseport`.
+//! Connections are accepted in three ways. epoll reports a listener as ready, and a system call accepts each
+//! connection. A single-shot accept on io_uring accepts one connection and must be submitted again. A multishot accept
+//! accepts all, but if several rings waited on one listener, the first ring would get every connection. So Ringroad
+//! uses multishot accepts only if a thread has a dedicated listener: with one worker or with `reuseport`.
 //!
-//! With `deferred` a listener tells of a connection when its first request is there, which saves a turn for each: it
-//! stands beside the same without it for short connections to one worker.
+//! With `deferred` a listener reports a connection when its first request has arrived, which saves an event-loop turn
+//! per connection. It is compared with the same server without it, for short connections to one worker.
 //!
-//! Beside them files that are in memory ([`warm`]), where nginx is not the only peer that counts, and requests that are
-//! passed on to an origin ([`proxied`]).
+//! Further tables measure resident files ([`warm`]), where other peers beside nginx are relevant, and proxied requests
+//! ([`proxied`]).
 //!
-//! Here: measurement and tables. The write-up has its tables as pictures, so the form follows its
-//! text. A rate that the generator limited says nothing about the server; there the processor time of a request stands
-//! for it, because a server that is the limit responds to as many more as it spends less on each.
+//! This file has the measurement and the tables. The write-up's tables are pictures, so their form here follows its
+//! text. A rate that the generator limited is not significant for the server; then the CPU time per request is used. If
+//! the server is the limit, its rate is inversely proportional to this CPU time.
 
 mod proxied;
 mod warm;
@@ -47,13 +47,13 @@ use crate::report::model::{AxisScale, Finding, Plot, Section, Told, Verdict};
 /// Options of `bench http`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HttpOptions {
-    /// Numbers of workers [default: 1, 2, 4 and so on, and all processors]
+    /// Numbers of workers [default: 1, 2, 4 and so on, and the number of processors]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Vec<u16>,
     /// Numbers of connections [default: 1, 10, 100, 500, 1000]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=50_000))]
     connections: Vec<u32>,
-    /// The first port of the servers [default: ports that are free]
+    /// First port of the servers [default: free ports]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 }
@@ -61,50 +61,50 @@ pub(crate) struct HttpOptions {
 /// The write-up's number of connections.
 const CONNECTIONS_OF_WRITE_UP: u32 = 1000;
 
-/// Length of one measurement in a result for keeping.
+/// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// Ours on the ring with a listener for each worker: one multishot accept brings all.
+/// Ringroad on io_uring with a listener per worker: one multishot accept accepts all connections.
 const RING_OWN_LISTENER: Way = Way::ours("io_uring, own listeners", "io_uring").listening(" reuseport");
-/// Ours on the ring, told of a connection when its request is there.
+/// Ringroad on io_uring, with accepts deferred until the request has arrived.
 const RING_DEFERRED: Way = Way::ours("io_uring, deferred", "io_uring").listening(" deferred");
 const NGINX_DEFERRED: Way = Way::of("nginx, deferred", Peer::Nginx).listening(" deferred");
 
-/// In the order of tables.
+/// All servers, in the order of tables.
 const WAYS: [Way; 6] = [EPOLL, RING, RING_OWN_LISTENER, RING_DEFERRED, NGINX, NGINX_DEFERRED];
 
-/// Whether a server is measured with so many workers at all.
+/// Whether a server is measured with this number of workers at all.
 fn is_of(way: &Way, workers: usize) -> bool {
     match way.listen {
-        // One worker has its listener for itself in any case.
+        // A single worker has a dedicated listener in any case.
         " reuseport" => workers > 1,
         " deferred" => workers == 1,
         _ => true,
     }
 }
 
-/// Whether it differs there from the same without what its name says.
+/// Whether the option in the server's name has an effect at this point.
 fn takes_part(way: &Way, point: Point) -> bool {
     match way.listen {
-        // Whose listener it is makes no difference to keep-alive connections.
+        // Listeners per worker make no difference to keep-alive connections.
         " reuseport" => point.kind == Persistence::Short,
-        // Nor does one client that connects and asks make a listener busy.
+        // A single client that connects and sends a request does not keep a listener busy.
         " deferred" => point.kind == Persistence::Short && point.connections > 1,
         _ => true,
     }
 }
 
-/// What a connection is used for.
+/// Reuse of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Persistence {
-    /// Connections that are kept.
+    /// Keep-alive connections.
     Long,
-    /// One request for each connection, as browsers of old and health checks do: connect, ask, close.
+    /// One request per connection, as with old browsers and health checks: connect, request, close.
     Short,
 }
 
 impl Persistence {
-    /// As it stands in tables.
+    /// Returns the name in tables.
     fn name(self) -> &'static str {
         match self {
             Persistence::Long => "long",
@@ -120,13 +120,13 @@ impl Persistence {
     }
 }
 
-/// What a figure depends on beside the server.
+/// The parameters of a figure beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
     kind: Persistence,
-    /// Threads of ours, processes of nginx.
+    /// Number of Ringroad's threads or nginx's processes.
     workers: usize,
-    /// Open at the same time.
+    /// Number of concurrently open connections.
     connections: u32,
 }
 
@@ -136,7 +136,7 @@ impl Point {
         at([("connections kept", &kind.name()), ("workers", &workers), ("connections", &connections)])
     }
 
-    /// Of one server there. Who accepts how is what differs with short connections.
+    /// Returns the labels of one server at this point. For short connections they include the accept mode.
     fn labels_of(self, way: &Way) -> Labels {
         let accepts = match (self.kind, *way) {
             (Persistence::Long, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
@@ -158,7 +158,7 @@ impl Scenario for HttpOptions {
     const QUESTION: &'static str = "How many requests that need no disk are answered on the ring, on epoll and by nginx, and \
                                     with how much processor time and how many system calls?";
 
-    /// Measures all points by all servers, which run beside each other and are asked in turns.
+    /// Measures all points with all servers, which run concurrently and are loaded in turn.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
         let cpus = pin::available();
@@ -174,7 +174,8 @@ impl Scenario for HttpOptions {
                     way.configuration(instance, &Text { workers, server, ..Text::default() })
                 })?;
             place.note(section);
-            // All at one point before the next one, so that those that are compared are measured within seconds.
+            // All servers are measured at one point before the next one, so that compared figures are measured within
+            // seconds.
             for point in points.at(workers) {
                 let (kind, connections) = (point.kind.name(), point.connections);
                 let mut plan = served::load(bench, &place.split, connections, LENGTH);
@@ -197,25 +198,25 @@ impl Scenario for HttpOptions {
     }
 }
 
-/// "2 workers", and whether the generator has processors of its own then.
+/// Describes the number of workers, and whether the generator shares their processors.
 fn workers_words(workers: usize, split: &Split) -> String {
     let plural = if workers == 1 { "" } else { "s" };
     let note = if split.is_apart { "" } else { " (generator on the same processors)" };
     format!("{workers} worker{plural}{note}")
 }
 
-/// Which combinations are measured.
+/// The combinations to measure.
 struct Points {
     workers: Vec<usize>,
     connections: Vec<u32>,
-    /// Connections of the measurements with new ones, at one worker.
+    /// Numbers of connections in measurements with new connections, at one worker.
     short: Vec<u32>,
-    /// Every combination, not each thing varied alone.
+    /// Whether every combination is measured, instead of varying one parameter at a time.
     product: bool,
 }
 
 impl Points {
-    /// Which points there are: what the user asked for, else what the scale has room for.
+    /// Selects the points: those that the user named, else those of the scale.
     fn choose(bench: &Bench, options: &HttpOptions, cpus: usize) -> Points {
         let most = CONNECTIONS_OF_WRITE_UP;
         let (connections, short): (&[u32], &[u32]) = match bench.scale {
@@ -226,7 +227,7 @@ impl Points {
         };
         let mut workers = pin::worker_counts(cpus);
         if bench.scale <= Scale::Normal && workers.len() > 4 {
-            // One, some between, and all: a machine with many processors takes no longer.
+            // One, some between, and all: a machine with many processors needs no more time.
             workers = vec![1, 2, 4, cpus];
         }
         if bench.scale == Scale::Instant {
@@ -248,7 +249,8 @@ impl Points {
         points
     }
 
-    /// Those with so many workers: with the first number all connections, with the others the most.
+    /// Returns the points with this number of workers: for the first number all connections, for the others only the
+    /// most.
     fn at(&self, workers: usize) -> Vec<Point> {
         let all = self.product || self.workers.first() == Some(&workers);
         let of = |kind: Persistence, connections: &[u32]| {
@@ -259,7 +261,7 @@ impl Points {
     }
 }
 
-/// Tables, plots and findings of the measurements.
+/// Generator of tables, plots and findings.
 struct HttpReport<'a> {
     sheet: Sheet<'a>,
     points: &'a Points,
@@ -271,12 +273,12 @@ impl HttpReport<'_> {
         workers_words(workers, &Split::of(self.cpus, workers))
     }
 
-    /// What the tables by connections and the plots are about: the first number of workers.
+    /// Returns the number of workers in the tables by connections and in the plots: the first number.
     fn first(&self) -> usize {
         self.points.workers.first().copied().unwrap_or(1)
     }
 
-    /// The most connections, with so many workers.
+    /// Returns the point with the most connections and this number of workers.
     fn most(&self, kind: Persistence, workers: usize) -> Point {
         let numbers = if kind == Persistence::Long { &self.points.connections } else { &self.points.short };
         Point { kind, workers, connections: numbers.last().copied().unwrap_or(CONNECTIONS_OF_WRITE_UP) }
@@ -287,7 +289,7 @@ impl HttpReport<'_> {
         self.points.workers.iter().map(row).collect()
     }
 
-    /// Long connections with the first number of workers.
+    /// Returns the rows of long connections with the first number of workers.
     fn by_connections(&self) -> Rows {
         let point =
             |&connections: &u32| Point { kind: Persistence::Long, workers: self.first(), connections };
@@ -295,7 +297,7 @@ impl HttpReport<'_> {
         self.points.connections.iter().map(row).collect()
     }
 
-    /// The write-up's tables first, then what it has no table for.
+    /// Returns the write-up's tables first, then further ones.
     fn told(&self, every: &[(String, Labels)]) -> Told {
         let sheet = self.sheet;
         let (long, short) =
@@ -336,7 +338,7 @@ impl HttpReport<'_> {
         Told { tables, plots: self.plots(), findings, standings }
     }
 
-    /// Everything over keep-alive connections, with the first number of workers.
+    /// Plots all figures of keep-alive connections, with the first number of workers.
     fn plots(&self) -> Vec<Plot> {
         let kept = at([("connections kept", &"long"), ("workers", &self.first())]);
         let lines = under(&lineup::rows(&[EPOLL, RING, NGINX]), &kept);
@@ -356,7 +358,8 @@ impl HttpReport<'_> {
         ]
     }
 
-    /// What a rate says when the generator was the limit is nothing: then processor time has to say it.
+    /// Returns the finding about long connections. If the generator was the limit, the rate is not significant, and CPU
+    /// time is used.
     fn long(&self) -> Finding {
         let claim = "With 500 and more long connections the ring answers about 20 % more requests a second than epoll.";
         let point = self.most(Persistence::Long, self.first());
@@ -367,7 +370,7 @@ impl HttpReport<'_> {
         };
         let is_bound = [RING, EPOLL].iter().any(|way| is_generator_bound(self.sheet, &of(*way)));
         let bound = if is_bound { ", limited by the generator, so that processor time counts" } else { "" };
-        // A server that is the limit responds to as many more as it spends less on each.
+        // If the server is the limit, its rate is inversely proportional to its CPU time per request.
         let gain = if is_bound { 1.0 / cost } else { speed };
         let sentence = format!(
             "At {} connections and {} the ring answers {speed:.2} times as many requests a second as epoll{bound}; it \
@@ -378,7 +381,7 @@ impl HttpReport<'_> {
         finding(claim, at_least(gain, 1.15, 1.03), sentence)
     }
 
-    /// Calls do not depend on the machine, only on how many responses one turn has room for.
+    /// Returns the finding about system calls: they depend on the number of responses per turn, not on the machine.
     fn calls(&self) -> Finding {
         let point = self.most(Persistence::Long, self.first());
         let of = |way: Way| self.sheet.series(CALLS, &of(&way, &point.labels()));
@@ -387,7 +390,8 @@ impl HttpReport<'_> {
         served::calls_finding(claim, &subject, of(RING), of(EPOLL))
     }
 
-    /// The claim is about what does not get better, so it holds where the ring is not ahead by more than the noise.
+    /// Returns the finding about short connections. The claim says that io_uring brings no gain, so it holds unless
+    /// io_uring is faster by more than the noise.
     fn short(&self) -> Finding {
         let claim =
             "With short connections the ring is no faster than epoll, in some cases 5 to 10 % slower.";
@@ -406,7 +410,7 @@ impl HttpReport<'_> {
     }
 }
 
-/// The three beside each other, and what the ring comes to beside epoll.
+/// Returns columns for the three servers, and the ratio of io_uring to epoll.
 fn compared(figure: Figure) -> [Shown; 4] {
     let server = |way: Way| at([("server", &way.name)]);
     [
@@ -417,12 +421,13 @@ fn compared(figure: Figure) -> [Shown; 4] {
     ]
 }
 
-/// Whether the generator kept a server from being faster in one of the rounds.
+/// Whether the generator was the limit in one of the rounds.
 fn is_generator_bound(sheet: Sheet<'_>, labels: &Labels) -> bool {
     sheet.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
 }
 
-/// Rate, latency and processor time of each server beside nginx as it comes: of warm files and proxied requests.
+/// Returns tables of rate, latency and CPU time of each server relative to nginx's default, for warm files and proxied
+/// requests.
 fn costs(sheet: Sheet<'_>, title: &str, servers: &[Way], case: &Labels) -> Told {
     let compared = Compared { sheet, ways: servers };
     let over_nginx = CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));

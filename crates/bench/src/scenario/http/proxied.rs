@@ -1,13 +1,12 @@
-//! Requests that are passed on with `proxy_pass`: a response of 10 KiB, the same as a hit of a cache, and uploads of 16 and
-//! 256 KiB. No write-up has these
-//! rows. They repeat the measurement in `docs/experiments/raw/proxied-20261123`.
+//! Proxied requests (`proxy_pass`): a response of 10 KiB, the same as a cache hit, and uploads of 16 and 256 KiB. No
+//! write-up has these rows. They repeat the measurement in `docs/experiments/raw/proxied-20261123`.
 //!
 //! ```text
 //!   generator --> server --> origin: reads the whole body of a request, then responds
 //! ```
 //!
 //! * The origin consists of threads of this process on the generator's processors, and is the same for all servers.
-//! * Connections to the origin are kept.
+//! * Connections to the origin are keep-alive connections.
 //! * Uploads fit into `client_body_buffer_size`: no server writes them to a temporary file.
 
 use std::io::Write;
@@ -25,25 +24,25 @@ use crate::scenario::origin::{Origin, Request, read_request};
 use crate::scenario::served::{self, ServerCpus};
 use crate::scenario::sheet::{Sheet, at};
 
-/// As in the measurement that these rows repeat. Each may have a connection and a thread of the origin.
+/// Number of connections, as in the repeated measurement. Each may need a connection to the origin, and a thread there.
 const CONNECTIONS: u32 = 16;
 
-/// Length of one measurement in a result for keeping.
+/// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(1);
 
 /// Bytes of a response to a request without a body.
 const RESPONSE_BYTES: usize = 10 << 10;
 
-/// The response body of an upload.
+/// Response body of an upload.
 const RECEIVED: &[u8] = b"received\n";
 
 /// The requests of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProxiedCase {
     Response,
-    /// The same out of a proxy cache whose entries are in memory.
+    /// The same response from a proxy cache with resident entries.
     Hit,
-    /// A request body: its name and its bytes.
+    /// A request with a body: name and bytes.
     Upload(&'static str, usize),
 }
 
@@ -67,7 +66,7 @@ impl ProxiedCase {
         format!("Proxied, {}, one worker, {CONNECTIONS} long connections", self.name())
     }
 
-    /// The load, and the path that it is for.
+    /// Returns the load and its path.
     fn load(self, bench: &Bench, split: &Split) -> (Plan, &'static str) {
         let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
         plan.expect = served::whole(RESPONSE_BYTES as u64);
@@ -80,11 +79,11 @@ impl ProxiedCase {
     }
 }
 
-/// Adds the tables of them to the section of `bench http`.
+/// Adds the tables of proxied requests to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
     let origin = Origin::start(place.split.load_cpu(), |socket| {
-        // An error ends the connection: the server at its other side is gone, or failed a request, which its client counts.
+        // An error ends the connection: the proxy has closed it, or failed a request, which the client counts.
         let _ = serve(socket);
     })?;
     let ways = (&SERVERS[..], ", proxied");
@@ -114,7 +113,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Requests of one connection, until its end. Each is read with its body before it is answered.
+/// Serves the requests of one connection until its end. Each request is read completely before its response.
 fn serve(mut socket: TcpStream) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let response = |body: &[u8]| {

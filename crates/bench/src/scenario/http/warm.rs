@@ -1,9 +1,8 @@
-//! Files that are in memory: what a server adds to `return 200` when it has to look for what it sends, and what a byte
-//! costs it. No write-up has these rows. They are those where nginx is not the fastest of the others, so lighttpd and
-//! H2O stand beside it, and nginx twice: with its cache of open files it saves the look-up, and notices a changed file
-//! later.
+//! Resident files: the cost of a file lookup in addition to `return 200`, and the cost per byte. No write-up has these
+//! rows. nginx is not always the fastest peer here, so lighttpd and H2O are included. nginx is measured twice:
+//! `open_file_cache` saves the lookup, but detects changed files later.
 //!
-//! The smallest file is also asked for over a connection for each request, as by clients that fetch one thing and go.
+//! The smallest file is also requested over a new connection per request, as by clients that fetch a single object.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,16 +18,17 @@ use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
 use crate::scenario::served::{self, FILES, ServerCpus};
 use crate::scenario::sheet::{Sheet, at};
 
-/// As many as in the project's other comparisons of a request's cost.
+/// Number of connections, as in the project's other comparisons of the cost of a request.
 const CONNECTIONS: u32 = 100;
 
-/// Length of one measurement in a result for keeping: there are many, and each compares servers within seconds.
+/// Length of one measurement for published results: brief, since there are many, and each compares servers within
+/// seconds.
 const LENGTH: Duration = Duration::from_secs(1);
 
 /// The requests of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WarmCase {
-    /// One of [`FILES`].
+    /// An element of [`FILES`].
     file: (&'static str, usize),
     kind: Persistence,
 }
@@ -45,7 +45,8 @@ impl WarmCase {
     }
 }
 
-/// Ours first, then the others. Deferred as H2O is, who has the kernel hold back a connection until its request is there.
+/// Ringroad's ways first, then the peers. H2O also defers accepts until the request has arrived, so Ringroad is
+/// measured with `deferred` too.
 const WAYS: [Way; 8] = [
     RING,
     RING_DEFERRED,
@@ -58,13 +59,13 @@ const WAYS: [Way; 8] = [
     Way::of("h2o", Peer::H2o),
 ];
 
-/// Whether a server differs in this case from the same without what its name says.
+/// Whether the option in the server's name has an effect in this case.
 fn takes_part(way: &Way, case: WarmCase) -> bool {
     *way != RING_DEFERRED || case.kind == Persistence::Short
 }
 
-/// As their packages come: `sendfile on` is in nginx's own configuration. Short files cost nginx less without it, which is
-/// its default where nothing is written.
+/// Returns the configuration as packaged: nginx's packaged configuration has `sendfile on`. For small files nginx is
+/// cheaper without it, which is nginx's default.
 fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
     let files = files.display();
     match way.peer {
@@ -83,7 +84,7 @@ fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
     }
 }
 
-/// Adds the tables of them to the section of `bench http`.
+/// Adds the tables of warm files to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.directory("warm")?;
     served::write_files(&files)?;
@@ -97,7 +98,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
         (plan.reuse, plan.expect) = (case.kind.reuse(), served::whole(bytes as u64));
         let words = format!("a file of {file}, {CONNECTIONS} {kind} connections");
-        // Not the label of `return 200`, which who looks for that would find here too.
+        // The label differs from that of `return 200`, so that searches for one do not find the other.
         let labels = at([("file", &file), ("reuse", &kind), ("workers", &1), ("connections", &CONNECTIONS)]);
         let part = |way: &Way| takes_part(way, case).then(|| of(way, &labels));
         served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, part)?;

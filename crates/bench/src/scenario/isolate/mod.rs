@@ -1,17 +1,17 @@
-//! `bench isolate`: what requests that need no disk notice of others that wait for a slow one. The figure that users
-//! feel: one disk that hangs, or one cold directory, beside everything else.
+//! `bench isolate`: the effect of requests that wait for a slow disk on requests that need no disk. Users notice this
+//! effect: one disk that hangs, or one cold directory, beside all other requests.
 //!
-//! One server at a time, one worker on the first processor, and a generator on another one. First requests that need no
-//! disk are measured alone. Then some hundred clients ask for cold files of a disk that does a few reads a second, and
-//! the same requests are measured again, while those clients wait. A server that reads on the thread that responds
-//! stands still then; one that has a pool of threads lasts until they are all stuck; one that asks the kernel for
-//! completions should not notice. A file of the ordinary disk, read bypassing the page cache (O_DIRECT), is asked for too: a pool with
-//! stuck threads can serve resident files, and nothing else.
+//! One server at a time is measured, with one worker on the first processor and a generator on another one. First,
+//! requests that need no disk are measured alone. Then several hundred clients request cold files from a disk that does
+//! a few reads per second, and the first requests are measured again while those clients wait. A server that reads on
+//! the responding thread blocks then. A server with a thread pool continues until all its threads are blocked. A server
+//! with asynchronous reads should not be affected. A file on another disk, read bypassing the page cache (O_DIRECT), is
+//! requested too: a pool whose threads are all blocked can only serve resident files.
 //!
-//! A server that stops responding is a result, with the time that was waited as its reason: the run goes on.
+//! A server that does not respond is a result, reported with the time waited: the run continues.
 //!
-//! Here: measurement and tables; the slow disk is in [`slow`]. The bar is a 99th percentile that is at
-//! most doubled, which a user does not notice; a server that stops responding fails, however fast it was before.
+//! This file has the measurement and the tables; the slow disk is in [`slow`]. The limit is a p99 that at most doubles,
+//! which users do not notice. A server that does not respond fails the claim, independent of its earlier latencies.
 
 mod slow;
 
@@ -39,26 +39,26 @@ pub(crate) struct IsolateOptions {
     /// Clients that wait for the slow disk
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=5000))]
     stuck: u32,
-    /// Reads that the slow disk does in a second
+    /// Reads per second of the slow disk
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     reads: u32,
-    /// Connections that are measured
+    /// Connections of the measured load
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
 }
 
-/// Length of one measurement in a result for keeping.
+/// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// How long a response may take before it counts as none: longer than any server here lets a client wait that is not
-/// stuck, and short enough for a server that does not respond.
+/// Timeout of a response: longer than any server here delays a client that is not blocked, and brief enough for a
+/// server that does not respond.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of each file.
+/// Size of each file in bytes.
 const FILE_BYTES: usize = 4096;
 
-/// Sockets and files on one ring; without a ring, what other kernels get; nginx with a pool of threads for files, and as
-/// it is without `aio`, which is how most run it.
+/// Ringroad with sockets and files on one ring, and its fallback for kernels without io_uring; nginx with a thread pool
+/// for files, and without `aio`, its most common configuration.
 const WAYS: [Way; 4] = [
     Way::ours("ringroad, io_uring", "io_uring"),
     Way::ours("ringroad, epoll and threads", "epoll").with(" aio threads;"),
@@ -66,14 +66,14 @@ const WAYS: [Way; 4] = [
     Way::of("nginx, blocking reads", Peer::Nginx),
 ];
 
-/// The 99th percentile beside stuck clients may be so many times what it is without them.
+/// Maximum wanted ratio of the p99 beside blocked clients to the p99 without them.
 const RATIO_WANTED: f64 = 2.0;
 
 const ANSWERED: Figure = figure("stuck that got an answer", "", 0, Of::Value("stuck_answered", 1.0));
 
-/// One worker, so that nothing but its own patience keeps it going.
+/// Returns the configuration, with one worker, so that no other worker can compensate for a blocked one.
 fn configuration(way: &Way, instance: &Instance, disk: &SlowDisk, warm: &str) -> String {
-    // nginx would refuse the directive.
+    // nginx does not know the directive.
     let events = if way.peer.is_some() { String::new() } else { disk.faults() };
     let (aio, slow) = (way.location, disk.directory().display());
     let server = format!(
@@ -83,22 +83,23 @@ fn configuration(way: &Way, instance: &Instance, disk: &SlowDisk, warm: &str) ->
     way.configuration(instance, &Text { events, server, ..Text::default() })
 }
 
-/// The requests that are measured while others are stuck.
+/// The requests that are measured while others are blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// `return 200`.
     Answer,
-    /// A file that is in memory.
+    /// A resident file.
     WarmFile,
-    /// A file of the ordinary disk, read bypassing the page cache (O_DIRECT): what a pool whose threads are all stuck cannot do.
+    /// A file on another disk, read bypassing the page cache (O_DIRECT): a pool whose threads are all blocked cannot
+    /// read it.
     OtherDisk,
 }
 
 impl What {
-    /// In the order of tables.
+    /// All kinds, in the order of tables.
     const ALL: [What; 3] = [What::Answer, What::WarmFile, What::OtherDisk];
 
-    /// As it stands in tables.
+    /// Returns the name in tables.
     fn name(self) -> &'static str {
         match self {
             What::Answer => "return 200",
@@ -107,7 +108,7 @@ impl What {
         }
     }
 
-    /// The requested path.
+    /// Returns the requested path.
     fn path(self) -> &'static str {
         match self {
             What::Answer => "/answer",
@@ -134,7 +135,7 @@ impl Scenario for IsolateOptions {
     /// Measures each way alone and beside requests that wait for the slow disk.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
-        // A test needs no crowd to see that it runs.
+        // A test needs no crowd.
         let stuck = if bench.scale == Scale::Instant { self.stuck.min(20) } else { self.stuck };
         let disk = SlowDisk::make(bench, stuck, self.reads)?;
         section.question = format!(
@@ -154,7 +155,7 @@ impl Scenario for IsolateOptions {
         let warm = warm.display().to_string();
         lineup::measure_all(bench, section, &mut ways, |(way, program), round, section| {
             bench.progress(format_args!("isolate: {}, round {}", way.name, round + 1));
-            // A group for each: what the last server read must not count against this one.
+            // A new cgroup for each server: reads of the previous server must not count against this one.
             let group = disk.group()?;
             let mut conditions = place.conditions();
             conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
@@ -165,7 +166,7 @@ impl Scenario for IsolateOptions {
             let (way, split, connections) = (*way, &place.split, self.connections);
             let mut subject = IsolateServer { bench, way, server, split, connections };
             let measured = subject.measure(&disk, group.as_ref(), stuck);
-            // Reads that wait for their turn end at once, and the server with them.
+            // Lifting the limit completes the queued reads, so that the server can exit.
             disk.heal(group.as_ref())?;
             subject.server.end();
             measured
@@ -196,7 +197,8 @@ fn told(sheet: Sheet<'_>, measured: &[Way], stuck: u32) -> Told {
     }
 }
 
-/// Each percentile alone, beside the stuck clients, and the ratio of both, round by round.
+/// Returns the table of one kind: each percentile alone, beside the blocked clients, and the ratio of both, round by
+/// round.
 fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
     let when = |when: &str| at([("when", &when)]);
     let mut columns = alone_and_beside(&[P50, P99, P999]);
@@ -207,7 +209,7 @@ fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
     Compared { sheet, ways: &WAYS }.table(&title, &at([("asked for", &what.name())]), &columns)
 }
 
-/// Whether the users of a server notice.
+/// Returns the finding whether users of a server notice the slow disk.
 fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
     let claim = format!(
         "{}: clients of a slow disk are not felt by others (99th percentile at most doubled).",
@@ -227,7 +229,7 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
             (Err(reason), _) | (_, Err(reason)) => format!("{}: {reason}", what.name()),
         });
     }
-    // Twice the bar is noticed by some, more by all, and so is silence.
+    // Up to twice the limit counts as partly met; more, or no response, as failed.
     let verdict = match worst {
         worst if worst <= RATIO_WANTED => Verdict::Holds,
         worst if worst <= 2.0 * RATIO_WANTED => Verdict::Partly,
@@ -236,7 +238,7 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
     finding(claim, verdict, format!("99th percentile with {stuck} stuck clients: {}.", words.join("; ")))
 }
 
-/// A server that is measured.
+/// A server under measurement.
 struct IsolateServer<'a> {
     bench: &'a Bench,
     way: Way,
@@ -246,14 +248,14 @@ struct IsolateServer<'a> {
 }
 
 impl IsolateServer<'_> {
-    /// One measurement, with or without requests that are stuck.
+    /// Makes one measurement, without and with blocked requests.
     fn measure(
         &mut self,
         disk: &SlowDisk,
         group: Option<&crate::method::cgroup::Group>,
         stuck: u32,
     ) -> Result<Vec<Filed>, Failure> {
-        // First-time costs are not the slow disk's.
+        // First-time costs must not be attributed to the slow disk.
         for what in What::ALL {
             served::warm_up(self.bench, &self.plan(what)?)?;
         }
@@ -261,7 +263,7 @@ impl IsolateServer<'_> {
         for what in What::ALL {
             filed.push((of(&self.way, &what.labels("alone")), self.load(what)?));
         }
-        // Connected before the disk is slow, so that nothing but the disk holds them up.
+        // Connected before the disk becomes slow, so that only the disk delays these clients.
         let clients = Stuck::connect(self.server.address(), stuck)?;
         disk.hurt(group)?;
         clients.ask()?;
@@ -276,7 +278,7 @@ impl IsolateServer<'_> {
         Ok(filed)
     }
 
-    /// Few connections: a queue of its own would hide the slow disk's.
+    /// Returns a load with few connections: its own queueing would hide the slow disk's effect.
     fn plan(&self, what: What) -> Result<Plan, Failure> {
         let plan = served::load(self.bench, self.split, self.connections, LENGTH);
         // A longer timeout would only prolong the measurement of a server that does not respond.
@@ -284,20 +286,20 @@ impl IsolateServer<'_> {
         served::aimed(&Plan { timeout, ..plan }, &self.server, what.path())
     }
 
-    /// A server that does not respond is a result, not the end of the run.
+    /// Runs the load. A server that does not respond is a result instead of an error of the run.
     fn load(&mut self, what: What) -> Result<Result<Run, String>, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
             Ok(served) if served.outcome.tally.answers == 0 => Ok(Err(unanswered(&plan))),
             Ok(served) => Ok(Ok(served.run())),
-            // What the generator says when there were only errors.
+            // The generator's error if no request succeeded.
             Err(Failure::Other(_)) => Ok(Err(unanswered(&plan))),
             Err(failure) => Err(failure),
         }
     }
 }
 
-/// The reason in a cell where no response arrived in all the time.
+/// Returns the reason for a cell if no response arrived.
 fn unanswered(plan: &Plan) -> String {
     match plan.length {
         Length::Time(length) => format!("no request was answered in {} s", length.as_secs_f64()),

@@ -1,8 +1,8 @@
-//! A disk that is slow on purpose, and clients that wait for it.
+//! A deliberately slow disk, and clients that wait for it.
 //!
-//! As root it is an ext4 on a loop device, from which the server's control group may read a few times a second
-//! ([`crate::method::cgroup::Group::limit_reads`]): as slow for nginx as for us. Without root our fault engine delays
-//! opens and reads below a directory, which nginx has nothing like.
+//! As root, the disk is an ext4 on a loop device whose reads per second are limited for the server's cgroup
+//! ([`crate::method::cgroup::Group::limit_reads`]): equally slow for nginx and Ringroad. Without root, Ringroad's fault
+//! engine delays opens and reads below a directory; nginx has no equivalent.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,22 +21,22 @@ use crate::method::cgroup::{Group, Limits};
 use crate::method::{page_cache, pause};
 use crate::peers::tool::in_path;
 
-/// Room for a file of a block for each client, and its inode.
+/// Size of the image: one block and one inode for each client's file, and a reserve.
 const IMAGE_BYTES: u64 = 128 << 20;
 
-/// How long requests have to reach the disk before the measurement begins.
+/// Time for the requests to reach the disk before the measurement begins.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Where the files lie that clients are stuck on.
+/// The disk with the files that clients wait for.
 pub(super) struct SlowDisk {
     directory: PathBuf,
     kind: Slowness,
     words: String,
 }
 
-/// How a disk is made slow here.
+/// How the disk is slowed down.
 enum Slowness {
-    /// The device (major, minor) that is throttled, and how many reads a second it does then.
+    /// A throttled device (major, minor) with its limit of reads per second.
     Throttled {
         device: (u32, u32),
         reads: u32,
@@ -46,7 +46,7 @@ enum Slowness {
 }
 
 impl SlowDisk {
-    /// The kind that this process may make, with a file for each client.
+    /// Creates the kind of disk that this process has the rights for, with a file for each client.
     pub(super) fn make(bench: &Bench, files: u32, reads: u32) -> Result<SlowDisk, Failure> {
         let directory = bench.workspace.directory("isolate-slow")?;
         let throttled = if bench.is_root() {
@@ -62,7 +62,7 @@ impl SlowDisk {
                 SlowDisk { words, ..faults }
             }
         };
-        // Each client has a file of its own: a page that one has read would help the next.
+        // Each client has a separate file: pages read for one client must not serve another.
         for number in 0..files {
             let path = disk.directory.join(number.to_string());
             fs::write(&path, vec![b's'; FILE_BYTES]).map_err(Failure::file("write", &path))?;
@@ -71,33 +71,33 @@ impl SlowDisk {
         Ok(disk)
     }
 
-    /// Our fault engine in the place of a device.
+    /// Creates a disk that uses the fault engine instead of a device.
     pub(super) fn of_faults(directory: PathBuf) -> SlowDisk {
         let words = "the fault engine delays each open and read by a minute".to_owned();
         SlowDisk { directory, kind: Slowness::Faults, words }
     }
 
-    /// Where files lie that are slow to read.
+    /// Returns the directory of the slow files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Its description, for the report.
+    /// Returns a description for the report.
     pub(super) fn words(&self) -> &str {
         &self.words
     }
 
-    /// Whether requests to nginx are slowed, too: a fault of this server's own engine is not nginx's.
+    /// Whether the disk is also slow for nginx: faults of Ringroad's engine are not.
     pub(super) fn slows_nginx(&self) -> bool {
         matches!(self.kind, Slowness::Throttled { .. })
     }
 
-    /// Directives for `events {}` of our server.
+    /// Returns directives for Ringroad's `events {}`.
     pub(super) fn faults(&self) -> String {
         match self.kind {
             Slowness::Throttled { .. } => String::new(),
             Slowness::Faults => {
-                // Resident files would be read without the engine, and so without its faults.
+                // Resident files would be read without the engine, and thus without its faults.
                 let directory = self.directory.display();
                 let fault = |operation| format!(" engine_fault {operation} delay=60s path={directory}/;");
                 format!(" try_cached off;{}{}", fault("open"), fault("read"))
@@ -105,7 +105,7 @@ impl SlowDisk {
         }
     }
 
-    /// The control group for a server that is to be slowed.
+    /// Returns the cgroup for a server that is to be slowed down.
     pub(super) fn group(&self) -> Result<Option<Group>, Failure> {
         match self.kind {
             Slowness::Throttled { .. } => Group::new(&Limits { reads: true, ..Limits::default() }).map(Some),
@@ -113,17 +113,17 @@ impl SlowDisk {
         }
     }
 
-    /// From now on a read waits. Files are cold.
+    /// Makes the disk slow, and drops the page cache.
     pub(super) fn hurt(&self, group: Option<&Group>) -> Result<(), Failure> {
         if let (Slowness::Throttled { device, reads, .. }, Some(group)) = (&self.kind, group) {
-            // Names and inodes too, so that opening waits as well.
+            // Dentries and inodes are dropped too, so that opens wait as well.
             page_cache::drop_all()?;
             group.limit_reads(*device, Some(*reads))?;
         }
         Ok(())
     }
 
-    /// Reads that wait are done at once.
+    /// Makes the disk fast again: waiting reads complete immediately.
     pub(super) fn heal(&self, group: Option<&Group>) -> Result<(), Failure> {
         match (&self.kind, group) {
             (Slowness::Throttled { device, .. }, Some(group)) => group.limit_reads(*device, None),
@@ -132,13 +132,13 @@ impl SlowDisk {
     }
 }
 
-/// A file system on a file, mounted. Its loop device goes with the mount (`mount -o loop`).
+/// A mounted file system in an image file. Its loop device is removed with the mount (`mount -o loop`).
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         for _ in 0..50 {
-            // Busy as long as the last process of a server is on its way out.
+            // The mount is busy until the last process of a server has exited.
             if unmount(&self.0, UnmountFlags::empty()).is_ok() {
                 return;
             }
@@ -150,16 +150,16 @@ impl Drop for Mounted {
     }
 }
 
-/// An ext4 on a loop device, and proof that its reads can be limited; or why not.
+/// Mounts an ext4 on a loop device and checks that its reads can be limited; returns the reason if they cannot.
 fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, String> {
-    // Where groups cannot limit reads there is no use for a device.
+    // If cgroups cannot limit reads, no device is needed.
     drop(Group::new(&Limits { reads: true, ..Limits::default() }).map_err(|failure| failure.to_string())?);
     bench.workspace.need_space(IMAGE_BYTES).map_err(|failure| failure.to_string())?;
     let image = bench.workspace.path().join("isolate-image");
     let file = File::create(&image).map_err(|error| format!("create an image: {error}"))?;
     file.set_len(IMAGE_BYTES).map_err(|error| format!("extend an image: {error}"))?;
     let (image, directory_text) = (image.display().to_string(), directory.display().to_string());
-    // Without a journal, whose thread would read and write beside the server; an inode for each file.
+    // Without a journal, whose kernel thread would read and write during the measurement; with an inode for each file.
     call("mkfs.ext4", &["-q", "-O", "^has_journal", "-N", "8192", &image])?;
     call("mount", &["-o", "loop,noatime", &image, &directory_text])?;
     let mounted = Mounted(directory.to_owned());
@@ -169,7 +169,7 @@ fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, St
     Ok(SlowDisk { directory: directory.to_owned(), kind, words })
 }
 
-/// A tool of the system, with the last line of what it said against it.
+/// Runs a system tool; an error includes the last line of its output.
 fn call(name: &str, arguments: &[&str]) -> Result<(), String> {
     let program = in_path(name).ok_or_else(|| format!("{name} is not installed"))?;
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
@@ -181,18 +181,18 @@ fn call(name: &str, arguments: &[&str]) -> Result<(), String> {
     Err(format!("{name}: {}", said.lines().next_back().unwrap_or("failed").trim()))
 }
 
-/// Clients that each ask for one file of the slow disk, and wait. Dropping them hangs up.
+/// Clients that each request one file of the slow disk, and wait. Dropping them closes their connections.
 pub(super) struct Stuck(Vec<TcpStream>);
 
 impl Stuck {
-    /// Connects clients that ask for a file on the slow disk and wait.
+    /// Connects the clients.
     pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<Stuck, Failure> {
         let connect = |_| TcpStream::connect(server);
         let sockets: std::io::Result<Vec<TcpStream>> = (0..clients).map(connect).collect();
         sockets.map(Stuck).map_err(Failure::kernel(format!("connecting to {server}")))
     }
 
-    /// Sends the requests, and lets them arrive where they wait.
+    /// Sends the requests, and waits until they have reached the disk.
     pub(super) fn ask(&self) -> Result<(), Failure> {
         for (number, mut socket) in self.0.iter().enumerate() {
             let request = format!("GET /slow/{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
@@ -204,7 +204,7 @@ impl Stuck {
         Ok(())
     }
 
-    /// How many have a response by now.
+    /// Returns the number of clients that have received a response.
     pub(super) fn answered(&self) -> usize {
         let mut watched: Vec<PollFd<'_>> =
             self.0.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();

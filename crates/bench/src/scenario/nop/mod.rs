@@ -1,8 +1,8 @@
-//! `bench nop`: what an operation costs before it does anything.
+//! `bench nop`: the overhead of an operation without any work.
 //!
-//! No-ops through the kernel's ring with each set-up flag on and off, through this server's engine (its contract, no
-//! executor), on slots of its table that are fresh and that are used again; and, beside libaio, which has no no-op,
-//! reads that both can do at once. [`subject`] is what is measured, [`told`] what is made of it.
+//! Measures no-ops on a ring with each set-up flag on and off, and through this server's engine (without an executor),
+//! on fresh and on reused slots of its table. libaio has no no-op, so it is compared with io_uring by reads that
+//! complete immediately. [`subject`] has the measured loops, [`told`] the tables and findings.
 
 mod subject;
 mod told;
@@ -23,7 +23,7 @@ use crate::report::model::Section;
 /// The options of `bench nop`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NopOptions {
-    /// Operations that are submitted with one system call, several separated by commas
+    /// Operations submitted with one system call, separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096),
         default_values_t = [1, 2, 4, 8, 16, 32, 64, 128])]
     batch: Vec<u32>,
@@ -32,13 +32,13 @@ pub(crate) struct NopOptions {
     cpu: Option<usize>,
 }
 
-/// The batch that engine and bare ring are compared at.
+/// Batch size at which the engine and the bare ring are compared.
 const BATCH_COMPARED: u32 = 64;
-/// The write-up's tool submits sixteen at a time, the number of requests that the kernel then allocated at once.
+/// Batch size of the write-up's tool, the number of requests that the kernel then allocated in one call.
 const BATCH_OF_WRITE_UP: u32 = 16;
-/// Batches of the comparison with libaio, and of the set-up flags.
+/// Batch sizes of the comparison with libaio, and of the set-up flags.
 const BATCHES_FEW: [u32; 2] = [1, BATCH_COMPARED];
-/// Bytes of the reads that libaio and ring both can do: none, and a page that is in memory.
+/// Bytes of the reads that both libaio and io_uring support: none, and a resident page.
 const READ_BYTES: [u32; 2] = [0, 4096];
 
 impl Scenario for NopOptions {
@@ -50,7 +50,7 @@ impl Scenario for NopOptions {
     const QUESTION: &'static str = "How many empty operations does one processor get through the ring, what do the ring's \
                                     set-up flags change, and what does this server's engine add?";
 
-    /// A processor that this process may not use is wrong use, and told before anything is made.
+    /// Rejects a processor that this process may not use, before anything is created.
     fn check(&self) -> Result<(), Failure> {
         CpuPair::find(self.cpu).map(drop)
     }
@@ -58,10 +58,11 @@ impl Scenario for NopOptions {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let place = CpuPair::find(self.cpu)?;
         let mut subjects = subjects(self, place);
-        // One page is the smallest read that a file system returns data for, and it stays in memory for the whole run.
+        // One page is the smallest read for which a file system returns data, and it stays resident for the complete
+        // run.
         let directory = bench.workspace.directory("nop")?;
         let file = subject::resident_file(&directory)?;
-        // Each figure is taken once in every round, so that a slow minute of the machine is in all of them.
+        // Each figure is measured once per round, so that a temporary slowdown of the machine affects all figures.
         bench.progress(format_args!("nop: {} figures, {:?} each", subjects.len(), length(bench)));
         lineup::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
             subject.measure(place, &file, length(bench))
@@ -72,19 +73,19 @@ impl Scenario for NopOptions {
     }
 }
 
-/// How long each figure is measured. A million operations are enough for three digits, and a disturbance shows better
-/// in another round than in a longer one.
+/// Returns the duration of each measurement. A million operations suffice for three digits, and a disturbance is easier
+/// to detect with further rounds than with longer ones.
 fn length(bench: &Bench) -> Duration {
     match (bench.seconds, bench.scale) {
         (Some(_), _) => bench.length(Duration::from_millis(500)),
-        // Shorter than a scheduler's turn: shows that a loop runs, and nothing else.
+        // Shorter than a scheduler time slice: only shows that the loops run.
         (None, Scale::Instant) => Duration::from_millis(5),
         (None, Scale::Quick) => Duration::from_millis(100),
         (None, Scale::Normal | Scale::Full) => Duration::from_millis(500),
     }
 }
 
-/// Everything that the tables ask for, each only once however often it is asked for.
+/// Returns all subjects that the tables need, without duplicates.
 fn subjects(options: &NopOptions, place: CpuPair) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let mut add = |subject: Subject| {
@@ -92,17 +93,17 @@ fn subjects(options: &NopOptions, place: CpuPair) -> Vec<Subject> {
             subjects.push(subject);
         }
     };
-    // The write-up's table and the comparison with the bare ring need their batches, whatever the user asks for.
+    // The write-up's table and the comparison with the bare ring always need their batch sizes.
     let mut batches = options.batch.clone();
     batches.extend([BATCH_OF_WRITE_UP, BATCH_COMPARED]);
     for batch in batches {
-        // Rings without flags are what a program has that never heard of them.
-        // The three stand side by side, so that what drifts drifts for all of them.
+        // Rings without flags are those of a program that does not know the flags. The three subjects are adjacent, so
+        // that a drift affects them alike.
         add(Subject::Ring { setup: RingSetup::as_engine(batch), batch });
         add(Subject::Engine { batch });
         add(Subject::Ring { setup: RingSetup::plain(batch), batch });
     }
-    // One at a time shows what a system call costs with these flags, many at a time what an operation does.
+    // A batch of one shows the cost of a system call with these flags, a large batch that of an operation.
     for batch in BATCHES_FEW {
         for (_, setup) in alone(batch, place).into_iter().chain(left_out(batch)) {
             add(Subject::Ring { setup, batch });
@@ -113,19 +114,20 @@ fn subjects(options: &NopOptions, place: CpuPair) -> Vec<Subject> {
             }
         }
     }
-    // Fresh and used slots stand next to each other: they are told apart by some ten nanoseconds.
+    // Fresh and reused slots are adjacent: they differ by only some ten nanoseconds.
     add(Subject::Slots { fresh: true });
     add(Subject::Slots { fresh: false });
     subjects
 }
 
-/// Rings with one flag, and with those that it needs.
+/// Returns rings with one flag each, and the flags that it requires.
 fn alone(entries: u32, place: CpuPair) -> Vec<(&'static str, RingSetup)> {
-    // DEFER_TASKRUN is refused without SINGLE_ISSUER, and TASKRUN_FLAG without one of the two ways of running task work
-    // in the owner's own time (io_uring_setup(2)), so these come in pairs.
+    // DEFER_TASKRUN is rejected without SINGLE_ISSUER, and TASKRUN_FLAG without one of the two modes that run task work
+    // in the owner's context (io_uring_setup(2)), so these flags are measured in pairs.
     let plain = RingSetup::plain(entries);
     let with = |flags| RingSetup { flags, ..plain };
-    // The kernel thread would take turns with the loop on one processor, and each would wait for the other's turn to end.
+    // On one processor, the kernel thread and the loop would alternate, and each would wait for the other's time slice
+    // to end.
     let polled = RingSetup { poller_cpu: Some(place.other as u32), ..with(flags::SQPOLL) };
     vec![
         ("no flag", plain),
@@ -139,12 +141,12 @@ fn alone(entries: u32, place: CpuPair) -> Vec<(&'static str, RingSetup)> {
     ]
 }
 
-/// The flags of this server's ring, and the same without one of them.
+/// Returns the flags of this server's ring, and the same without one flag each.
 fn left_out(entries: u32) -> Vec<(&'static str, RingSetup)> {
-    // Each flag that the engine sets has to earn its place: left out, the time must not become less.
+    // Each flag of the engine must be justified: without it the time must not decrease.
     let all = RingSetup::as_engine(entries);
     let without = |flag: u32| RingSetup { flags: all.flags & !flag, ..all };
-    // A ring runs its task work in one of the two ways: the one that is left out leaves its place to the other.
+    // A ring runs its task work in one of the two modes: without one, the other one is set.
     let cooperative = |flags| RingSetup { flags: flags | flags::COOP_TASKRUN, ..all };
     let rest = all.flags & !flags::DEFER_TASKRUN;
     vec![

@@ -1,4 +1,4 @@
-//! The loops that are measured, each on one pinned processor.
+//! The measured loops, each on one pinned processor.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,25 +12,25 @@ use crate::method::pin;
 use crate::report::model::Run;
 use crate::scenario::sheet::{Labels, at};
 
-/// Operations between two looks at the clock.
+/// Number of operations between two reads of the clock.
 const OPERATIONS_PER_LOOK: u32 = 4096;
-// Such a table is larger than the second-level cache of most processors, as that of a busy server is.
-/// Slots of the comparison of fresh with used ones.
+// Such a table exceeds the L2 cache of most processors, like that of a busy server.
+/// Number of slots in the comparison of fresh and reused ones.
 const SLOTS: u32 = 1 << 14;
-/// Operations that its ring is given at once.
+/// Number of operations submitted to its ring in one call.
 const SLOTS_BATCH: u32 = super::BATCH_COMPARED;
 
-/// Where it is measured.
+/// The processors of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuPair {
-    /// The processor.
+    /// The processor of the loop.
     pub(super) cpu: usize,
-    /// That of a kernel thread beside it: another one, where there is one.
+    /// The processor of a kernel thread: a different one, if available.
     pub(super) other: usize,
 }
 
 impl CpuPair {
-    /// The processor asked for, or the last that this process may use.
+    /// Returns the requested processor, or the last one that this process may use.
     pub(super) fn find(cpu: Option<usize>) -> Result<CpuPair, Failure> {
         let cpus = pin::available();
         let last = cpus.last().copied().unwrap_or(0);
@@ -49,16 +49,16 @@ impl CpuPair {
     }
 }
 
-/// How a read is made.
+/// Engine of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadWay {
     /// A ring without flags.
     Ring,
-    /// A ring as this server's.
+    /// A ring with the server's configuration.
     RingAsEngine,
     /// io_submit(2) and io_getevents(2).
     Libaio,
-    /// io_submit(2), and completions out of shared memory.
+    /// io_submit(2), with completions read from shared memory.
     LibaioReaping,
 }
 
@@ -69,24 +69,24 @@ pub(super) enum Subject {
     Ring { setup: RingSetup, batch: u32 },
     /// No-ops through this server's engine.
     Engine { batch: u32 },
-    /// One thing that a batch does not have: room for everything at once.
-    /// [`SLOTS`] no-ops at once through the engine, the first time or again.
+    /// [`SLOTS`] concurrent no-ops through the engine, on fresh or on reused slots. Unlike a batch, all of them are in
+    /// flight at the same time.
     Slots { fresh: bool },
-    /// Reads that wait for nothing.
+    /// Reads that never wait.
     Read { way: ReadWay, bytes: u32, batch: u32 },
 }
 
-/// A file of one page that is in memory.
+/// Creates a resident file of one page.
 pub(super) fn resident_file(directory: &Path) -> Result<PathBuf, Failure> {
     let path = directory.join("page");
-    // Read once after it was written: file systems that write elsewhere than they read have it in memory for certain.
+    // Read once after the write: on file systems with copy-on-write the written page need not be the one that is read.
     fs::write(&path, [b'x'; 4096]).map_err(Failure::file("write", &path))?;
     fs::read(&path).map_err(Failure::file("read", &path))?;
     Ok(path)
 }
 
 impl Subject {
-    /// The names by which a reader of the raw figures finds this measurement.
+    /// Returns the labels that identify a measurement in the raw figures.
     pub(super) fn labels(&self) -> Labels {
         match self {
             Subject::Ring { setup, batch } => at([
@@ -107,8 +107,8 @@ impl Subject {
         }
     }
 
-    /// Measures for `length` in a thread of its own on the processor of `place`. The inner error says what this machine
-    /// does not have.
+    /// Measures for `length` in a separate thread on the processor of `place`. The inner error is the reason if the
+    /// machine does not support the operation.
     pub(super) fn measure(
         self,
         place: CpuPair,
@@ -119,20 +119,21 @@ impl Subject {
             pin::this_thread(place.cpu).map_err(text)?;
             self.measure_here(file, length)
         };
-        // Nothing else runs on the processor because of us: the thread that waits here sleeps meanwhile.
-        // A thread of its own: the affinity ends with it, and so does a ring that only its maker may enter.
+        // The waiting thread sleeps, so it does not use the processor. A separate thread, because its affinity ends
+        // with it, and because only the creator may enter a ring.
         let result = std::thread::scope(|scope| scope.spawn(pinned).join());
         result.map_err(|_| Failure::Other(format!("the measurement of {self:?} panicked")))
     }
 
-    /// The measurement itself, in the thread that makes and owns the ring.
+    /// Makes the measurement, in the thread that creates and owns the ring.
     fn measure_here(self, file: &Path, length: Duration) -> Result<Run, String> {
         match self {
             Subject::Ring { setup, batch } => {
                 let mut ring = RingQueue::new(setup, no_load()).map_err(text)?;
                 repeat(length, batch, &mut ring, |ring| ring.nops(batch).map_err(text), Queue::kernel_entries)
             }
-            // As a worker thread has it, receive buffers and doorbell included: what a server pays is what is measured.
+            // Configured as in a worker thread, including receive buffers and doorbell: the cost in a server is to be
+            // measured.
             Subject::Engine { batch } => {
                 let mut engine = engine(4096, 1024)?;
                 let mut done = Vec::with_capacity(batch as usize);
@@ -145,18 +146,17 @@ impl Subject {
     }
 }
 
-/// An error in words, for a cell that has no figure.
+/// Converts an error to the text of a cell without a figure.
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Files and buffers of a ring that carries no-ops only.
-/// A ring needs a buffer for each place, and one place at least.
+/// Returns the load of a ring that is used for no-ops only. A ring needs a buffer per slot, and at least one slot.
 fn no_load() -> Load {
     Load { files: Vec::new(), depth: 1, block_bytes: 4096 }
 }
 
-/// Repeats a round of `batch` operations for a fifth of `length` unmeasured, then for all of it.
+/// Repeats a round of `batch` operations for a fifth of `length` without measuring, then measures for `length`.
 fn repeat<T>(
     length: Duration,
     batch: u32,
@@ -164,7 +164,8 @@ fn repeat<T>(
     mut round: impl FnMut(&mut T) -> Result<(), String>,
     entries: impl Fn(&T) -> u64,
 ) -> Result<Run, String> {
-    // A look at the clock takes as long as an operation: one in thousands is lost in the noise, one in a batch is not.
+    // A read of the clock takes as long as an operation: one per thousands of operations is negligible, one per batch
+    // is not.
     let rounds = (OPERATIONS_PER_LOOK / batch).max(1);
     let mut looped = |on: &mut T, length: Duration| {
         let (start, mut operations) = (Instant::now(), 0u64);
@@ -176,53 +177,54 @@ fn repeat<T>(
         }
         Ok::<_, String>((operations as f64, start.elapsed().as_secs_f64()))
     };
-    // The first rounds fill caches, wake the kernel's thread and bring the processor to speed.
+    // The first rounds fill caches, wake the kernel thread and raise the processor's frequency.
     looped(on, length / 5)?;
     let before = entries(on);
     let (operations, seconds) = looped(on, length)?;
     Ok(run(operations, seconds, entries(on) - before))
 }
 
-/// As it was counted: rates follow from these, and so does anything else that a reader wants to know.
+/// Returns the raw counts, from which rates and other figures can be derived.
 fn run(operations: f64, seconds: f64, kernel_entries: u64) -> Run {
     Run::of([("operations", operations), ("seconds", seconds), ("kernel_entries", kernel_entries as f64)])
 }
 
-/// An engine like that of a worker thread, with room for so many operations.
+/// Creates an engine like that of a worker thread, for this number of operations.
 fn engine(ops_max: u32, ring_entries: u32) -> Result<Box<dyn Engine>, String> {
     io::build(io::engine::EngineConfig { ops_max, ring_entries, ..Default::default() }).map_err(text)
 }
 
-/// Submits `count` no-ops to an engine and takes turns until all have completed.
+/// Submits `count` no-ops to an engine and runs turns until all have completed.
 fn no_ops(engine: &mut dyn Engine, count: u32, done: &mut Vec<Completion>) -> Result<(), String> {
-    // Completions come with the turn, never from within a submission: there is nothing to look at in between.
+    // Completions are returned by turns, never during a submission, so they need not be checked in between.
     for _ in 0..count {
         engine.submit(Op::Nop).map_err(|_| "the engine's table is full".to_owned())?;
     }
-    // One turn is enough for what completes at once; a kernel that completes less at a time gets another.
+    // One turn suffices if all operations complete immediately; otherwise further turns follow.
     while done.len() < count as usize {
         engine.turn(Wait::Forever, done).map_err(text)?;
     }
-    // Looked at all together, so that the loop before is what a server's would be.
+    // Results are checked after the loop, so that the loop resembles that of a server.
     let failed = done.iter().any(|completion| completion.result.is_err());
     done.clear();
     if failed { Err("a no-op failed".to_owned()) } else { Ok(()) }
 }
 
-/// All slots of an engine at once, over and over: on new engines, or for the second time on each. Both are given to the
-/// kernel in the same batches and touch as much memory; the first time the table is made, the second it is there.
+/// Measures all slots of an engine in flight together, repeatedly: on new engines, or for the second time on each
+/// engine. Both variants submit the same batches and touch as much memory; the first use allocates the table, the
+/// second one reuses it.
 fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
     let (mut operations, mut seconds, mut entries) = (0.0, 0.0, 0);
     let mut done = Vec::with_capacity(SLOTS as usize);
     while seconds < length.as_secs_f64() {
-        // Made anew for each pass, outside of what is timed: an engine's slots are fresh only once.
+        // A new engine for each pass, not included in the measured time: an engine's slots are fresh only once.
         let mut engine = engine(SLOTS, SLOTS_BATCH)?;
         if !fresh {
             no_ops(engine.as_mut(), SLOTS, &mut done)?;
         }
         let (before, start) = (engine.counters().kernel_entries, Instant::now());
         no_ops(engine.as_mut(), SLOTS, &mut done)?;
-        // The drop of the engine, which gives the table back, is not timed either.
+        // Dropping the engine, which frees the table, is not measured either.
         seconds += start.elapsed().as_secs_f64();
         entries += engine.counters().kernel_entries - before;
         operations += f64::from(SLOTS);
@@ -230,10 +232,10 @@ fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
     Ok(run(operations, seconds, entries))
 }
 
-/// Reads of one kind, all of the same page.
+/// Measures reads of one kind, all of the same page.
 fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
     let file = File::open(path).map_err(text)?;
-    // Buffered, not direct: the page is in memory, so that neither of the two ever waits for a device.
+    // Buffered instead of direct: the page is resident, so that no engine waits for a device.
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };
     let transfer = Transfer { write: false, file: 0, offset: 0, len: bytes };
     let mut done = Vec::with_capacity(batch as usize);
@@ -254,15 +256,15 @@ fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> 
             };
             repeat(length, batch, &mut ring, round, Queue::kernel_entries)
         }
-        // Everybody's libaio takes completions by a system call. The kernel shares their ring with the process, though,
-        // and who knows its layout can look for himself, as this server does.
+        // Usually libaio fetches completions by a system call. But the kernel maps the completion ring into the
+        // process, and a program that knows its layout can read it directly, as this server does.
         ReadWay::Libaio | ReadWay::LibaioReaping => {
             let mut aio = AioQueue::new(load).map_err(text)?;
             let round = |aio: &mut AioQueue| {
                 push(aio, transfer, batch)?;
                 aio.submit().map_err(text)?;
-                // A resident page has been read when io_submit returns, so that all completions are there already; if
-                // one is not, the system call waits for it.
+                // A resident page has been read when io_submit returns, so all completions are already available;
+                // otherwise the system call waits for them.
                 let reaped = if way == ReadWay::LibaioReaping { aio.reap(&mut done) } else { 0 };
                 if reaped < batch {
                     aio.wait(batch - reaped, &mut done).map_err(text)?;
@@ -274,7 +276,7 @@ fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> 
     }
 }
 
-/// Fills a queue that is empty.
+/// Fills an empty queue.
 fn push(queue: &mut impl Queue, transfer: Transfer, count: u32) -> Result<(), String> {
     (0..count).try_for_each(|_| queue.push(transfer).map(|_| ()).ok_or("the queue is full".to_owned()))
 }

@@ -7,10 +7,10 @@ use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, NopOptions, READ_BYT
 use crate::report::model::{AxisScale, Finding, Plot, Table, Told, Verdict};
 use crate::scenario::sheet::{Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
 
-/// The share of the bare ring's rate that the engine is meant to reach.
+/// Wanted ratio of the engine's rate to that of the bare ring.
 const ENGINE_SHARE_WANTED: f64 = 0.80;
-/// Differences below this are not told apart.
-// Repetitions of one figure lie further apart than this on a machine that is shared with others.
+/// Relative difference below which figures are considered equal.
+// On a shared machine, repetitions of one figure differ by more than this.
 const NOTEWORTHY: f64 = 0.05;
 
 const TOTAL: Figure = figure("total ios", "", 0, Of::Value("operations", 1.0));
@@ -19,17 +19,18 @@ const TIME: Figure = figure("time", "ns", 1, Of::Quotient("seconds", "operations
 const ENTRIES: Figure =
     figure("system calls per operation", "", 3, Of::Quotient("kernel_entries", "operations", 1.0));
 
-/// The least ring that there is.
+/// Returns the labels of a ring without flags.
 fn plain(batch: u32) -> Labels {
     Subject::Ring { setup: RingSetup::plain(batch), batch }.labels()
 }
 
-/// The ring that the engine's share is told of: the same flags, so that only the code around it differs.
+/// Returns the labels of the ring that the engine is compared with: it has the same flags, so that only the surrounding
+/// code differs.
 fn bare(batch: u32) -> Labels {
     Subject::Ring { setup: RingSetup::as_engine(batch), batch }.labels()
 }
 
-/// The same through the contract.
+/// Returns the labels of the same through the engine.
 fn engine(batch: u32) -> Labels {
     Subject::Engine { batch }.labels()
 }
@@ -42,7 +43,7 @@ fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
     rows.map(|(name, labels)| (name.to_owned(), labels)).into()
 }
 
-/// All that is told.
+/// Returns all tables, plots and findings.
 pub(super) fn told(sheet: Sheet<'_>, options: &NopOptions, place: CpuPair) -> Told {
     let entry = |(name, labels): (String, Labels)| Contestant { name, maker: "", setting: None, labels };
     let standing = rows(compared(BATCH_COMPARED)).into_iter().map(entry);
@@ -62,7 +63,7 @@ pub(super) fn told(sheet: Sheet<'_>, options: &NopOptions, place: CpuPair) -> To
     }
 }
 
-/// What no-ops go through, at this batch.
+/// Returns the subjects that are compared at this batch size.
 fn compared(batch: u32) -> [(&'static str, Labels); 3] {
     [
         ("ring without flags", plain(batch)),
@@ -71,8 +72,8 @@ fn compared(batch: u32) -> [(&'static str, Labels); 3] {
     ]
 }
 
-/// The write-up's form: a total and a rate for each variant. Its rows are kernels and patches; one machine has one
-/// kernel, so that ours are the ways of using it.
+/// Returns the table in the write-up's form: a total and a rate for each variant. The write-up's rows are kernels and
+/// patches; one machine has one kernel, so these rows are ways of using it.
 fn as_write_up(sheet: Sheet<'_>) -> Table {
     let batch = BATCH_OF_WRITE_UP;
     let rows = rows([
@@ -86,9 +87,9 @@ fn as_write_up(sheet: Sheet<'_>) -> Table {
     sheet.table(title, &rows, &[TOTAL.shown(), RATE.shown()])
 }
 
-/// What a batch saves, and how much of the bare ring's rate is left with the engine around it.
+/// Returns the rates by batch size, and the engine's share of the bare ring's rate.
 fn by_batch(sheet: Sheet<'_>, options: &NopOptions) -> Table {
-    // What makes a subject is in the columns: a row has its batch alone.
+    // The columns identify the subjects; a row only adds its batch size.
     let without_batch = |labels: Labels| labels.into_iter().filter(|(name, _)| *name != "batch").collect();
     let [plain, bare, engine]: [Labels; 3] = [plain(1), bare(1), engine(1)].map(without_batch);
     let columns = [
@@ -105,10 +106,10 @@ fn by_batch(sheet: Sheet<'_>, options: &NopOptions) -> Table {
 
 type Setups<'a> = &'a dyn Fn(u32) -> Vec<(&'static str, RingSetup)>;
 
-/// A row for each set of flags, with the first one as the measure of the others.
+/// Returns a table with a row for each set of flags; the first one is the reference.
 fn flags(sheet: Sheet<'_>, title: &str, setups: Setups<'_>) -> Table {
     let labels = |setup: RingSetup, batch| Subject::Ring { setup, batch }.labels();
-    // Only the queue's size differs between batches, which no label tells.
+    // Setups of different batch sizes differ only in the queue size, which is not a label.
     let rows: Rows = setups(1).into_iter().map(|(name, setup)| (name.to_owned(), labels(setup, 1))).collect();
     let mut columns = Vec::new();
     for batch in BATCHES_FEW {
@@ -121,7 +122,8 @@ fn flags(sheet: Sheet<'_>, title: &str, setups: Setups<'_>) -> Table {
     sheet.table(&format!("{title}: time of a no-op"), &rows, &columns)
 }
 
-/// The counterpart of the write-up's request cache: there the kernel's memory of a request is used again, here ours.
+/// Returns the counterpart of the write-up's request cache: there the kernel reuses the memory of a request, here the
+/// engine does.
 fn of_slots(sheet: Sheet<'_>) -> Table {
     let rows = rows([
         ("fresh: the table grows", slots(true)),
@@ -132,8 +134,9 @@ fn of_slots(sheet: Sheet<'_>) -> Table {
     sheet.table("The engine's slots: time of a no-op, 16384 in flight", &rows, &columns)
 }
 
-/// The write-up's question whether the ring stays slimmer than libaio. libaio has no no-op (`IOCB_CMD_NOOP` has a number
-/// and no code in the kernel), so that both read: nothing at all, which is nearest to one, and a page in memory.
+/// Returns the table for the write-up's question whether io_uring stays slimmer than libaio. libaio has no no-op
+/// (`IOCB_CMD_NOOP` has a number but no implementation in the kernel), so both read: zero bytes, which resembles a
+/// no-op, and a resident page.
 fn beside_libaio(sheet: Sheet<'_>) -> Table {
     let ways = [
         ("ring without flags", ReadWay::Ring),
@@ -158,7 +161,7 @@ fn beside_libaio(sheet: Sheet<'_>) -> Table {
     sheet.table("libaio beside the ring, which alone has a no-op", &rows, &columns)
 }
 
-/// Rates by batch.
+/// Plots rates by batch size.
 fn plot(sheet: Sheet<'_>) -> Plot {
     let line = |(name, labels): (&str, Labels)| {
         let labels = labels.into_iter().filter(|(name, _)| *name != "batch");
@@ -172,16 +175,16 @@ fn plot(sheet: Sheet<'_>) -> Plot {
     )
 }
 
-/// A claim without figures stays open: nothing is concluded from what could not be measured.
+/// Returns the finding of a claim without figures: it stays open.
 fn open(claim: &str) -> Finding {
     finding(claim, Verdict::Open, "The machine does not let this be measured; the tables say why.")
 }
 
-/// The claim that the thread begins with needs two kernels on one machine.
+/// Returns the finding about the first claim of the thread, which needs two kernels on one machine.
 fn growth(sheet: Sheet<'_>) -> Finding {
     let claim =
         "The ring becomes slower at no-ops as the kernel grows: 6.1 million a second on 5.1, 5.3 on 5.7.";
-    // With the write-up's own batch, since the rate depends on nothing as much as on that.
+    // With the write-up's batch size, since the rate depends mostly on the batch size.
     let rate = |labels: Labels| sheet.middle(RATE, &labels);
     let (Some(plain), Some(flags)) = (rate(plain(BATCH_OF_WRITE_UP)), rate(bare(BATCH_OF_WRITE_UP))) else {
         return open(claim);
@@ -195,16 +198,16 @@ fn growth(sheet: Sheet<'_>) -> Finding {
     finding(claim, Verdict::Open, sentence)
 }
 
-/// The claim of the patch, on our own table.
+/// Returns the finding about the claim of the patch, for the engine's table.
 fn recycling(sheet: Sheet<'_>) -> Finding {
     let claim =
         "Requests that are recycled instead of allocated make no-ops faster (10.9 million a second for 9.8).";
-    // Rates, as the write-up has them; the table beside it has the times.
+    // By rates, as in the write-up; the table beside it has the times.
     let [Some(fresh), Some(used)] = [true, false].map(|fresh| sheet.middle(RATE, &slots(fresh))) else {
         return open(claim);
     };
     let gain = used / fresh - 1.0;
-    // Within the noise neither side is right: recycling then costs nothing and brings nothing.
+    // A difference within the noise means that recycling neither costs nor gains anything.
     let verdict = match gain {
         gain if gain > NOTEWORTHY => Verdict::Holds,
         gain if gain > -NOTEWORTHY => Verdict::Partly,
@@ -220,7 +223,8 @@ fn recycling(sheet: Sheet<'_>) -> Finding {
     finding(claim, verdict, sentence)
 }
 
-/// The promise at the thread's end. It has two parts, time and system calls, and holds only if both do.
+/// Returns the finding about the promise at the thread's end. It is about time and about system calls, and holds only
+/// if both improve.
 fn slimmer(sheet: Sheet<'_>) -> Finding {
     let claim = "The ring stays substantially slimmer than libaio, and needs fewer system calls.";
     let batch = BATCH_COMPARED;
@@ -228,10 +232,10 @@ fn slimmer(sheet: Sheet<'_>) -> Finding {
         let middle = |way| sheet.middle(figure, &Subject::Read { way, bytes, batch }.labels());
         middle(ReadWay::RingAsEngine).zip(middle(ReadWay::Libaio))
     };
-    // One at a time, where calls differ most: a batch divides them by its size on both.
+    // For a batch of one, where calls differ most: a larger batch divides the calls of both.
     let found = (of(TIME, 0, 1), of(TIME, 0, batch), of(TIME, 4096, batch), of(ENTRIES, 0, 1));
     let (Some(one), Some(many), Some(page), Some(calls)) = found else { return open(claim) };
-    // In each of the three ways of looking at it, and not by less than the noise.
+    // In each of the three comparisons, and by more than the noise.
     let slim = [one, many, page].iter().filter(|(ring, aio)| ring / aio < 1.0 - NOTEWORTHY).count();
     let verdict = match (slim, calls.0 < calls.1) {
         (3, true) => Verdict::Holds,
@@ -247,8 +251,8 @@ fn slimmer(sheet: Sheet<'_>) -> Finding {
     finding(claim, verdict, sentence)
 }
 
-/// What this project asks of its own engine. Ratios are formed round by round; the times beside them say what the
-/// difference is in nanoseconds.
+/// Returns the finding about the project's own requirement. Ratios are computed round by round; the times show the
+/// difference in nanoseconds.
 fn engine_share(sheet: Sheet<'_>) -> Finding {
     let claim = "This server's engine reaches at least 0.80 of the bare ring's rate at batches of 64.";
     let (ours, theirs) = (engine(BATCH_COMPARED), bare(BATCH_COMPARED));

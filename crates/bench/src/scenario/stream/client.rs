@@ -1,4 +1,4 @@
-//! One client of `bench stream`: when the first byte comes, and how long after it was sent each piece does.
+//! One client of `bench stream`: measures the time to the first byte, and the delay of each piece since it was sent.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,19 +10,19 @@ use http::framing::{ChunkedDecoder, Event};
 use super::origin::{DIGITS, MARK};
 use super::{MESSAGE_BYTES, StreamKind};
 
-/// How long a client waits for anything.
+/// Timeout of each operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What one client saw.
+/// The times that one client measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// From the end of the request to the first byte of the response.
+    /// Time from the end of the request to the first byte of the response.
     pub(super) first_byte: Duration,
-    /// From the time at which the origin sent a piece; of a message, the time until all of it was back.
+    /// Delays since the origin sent each piece; for a WebSocket message, the time until it was echoed completely.
     pub(super) delays: Vec<Duration>,
 }
 
-/// Asks for one stream and reads it to its end.
+/// Requests one stream and reads it to its end.
 pub(super) fn read(
     server: SocketAddr,
     kind: StreamKind,
@@ -62,7 +62,7 @@ struct StreamClient {
 }
 
 impl StreamClient {
-    /// Reads up to the end of the header section; what came behind it is the response.
+    /// Reads up to the end of the header section; returns the bytes after it.
     fn read_head(&mut self, asked: Instant) -> Result<Vec<u8>, String> {
         let (mut head, mut part) = (Vec::new(), [0; 4096]);
         loop {
@@ -83,7 +83,7 @@ impl StreamClient {
         }
     }
 
-    /// Reads the body out of its framing and coding, to its end.
+    /// Reads and decodes the body to its end.
     fn read_pieces(&mut self, kind: StreamKind, mut received: Vec<u8>, epoch: Instant) -> Result<(), String> {
         let mut chunks = ChunkedDecoder::without_limits();
         let mut inflate = (kind == StreamKind::Gzip).then(|| Decompress::new_gzip(15));
@@ -110,7 +110,7 @@ impl StreamClient {
         }
     }
 
-    /// Notes the pieces that are complete, and keeps what is not.
+    /// Records the delays of complete pieces; an incomplete piece stays in the buffer.
     fn take_pieces(&mut self, body: &mut Vec<u8>, epoch: Instant) {
         let now = epoch.elapsed();
         let complete = body.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
@@ -123,7 +123,7 @@ impl StreamClient {
         }
     }
 
-    /// Sends messages and waits for each to come back.
+    /// Sends messages and waits for the echo of each.
     fn exchange(&mut self, messages: usize) -> Result<(), String> {
         let message = vec![b'm'; MESSAGE_BYTES];
         let mut back = vec![0; MESSAGE_BYTES];
@@ -137,7 +137,7 @@ impl StreamClient {
     }
 }
 
-/// The content of the chunks in these bytes.
+/// Returns the content of the chunks in these bytes.
 fn unframed(chunks: &mut ChunkedDecoder, mut bytes: &[u8], ended: &mut bool) -> Result<Vec<u8>, String> {
     let mut content = Vec::new();
     loop {
@@ -154,7 +154,7 @@ fn unframed(chunks: &mut ChunkedDecoder, mut bytes: &[u8], ended: &mut bool) -> 
     }
 }
 
-/// Appends what can be decoded by now.
+/// Decompresses the available bytes and appends the result.
 fn inflated(inflate: &mut Decompress, coded: &[u8], body: &mut Vec<u8>) -> Result<(), String> {
     let mut at = 0;
     while at < coded.len() {

@@ -1,15 +1,16 @@
-//! `bench stream`: responses that come piece by piece. When does a client have the first byte, and how long after it was
-//! sent does it have each piece?
+//! `bench stream`: responses that the origin sends piece by piece. Measures the time to the first byte, and the delay
+//! of each piece.
 //!
 //! ```text
 //!   clients <-- server <-- origin: a piece every 10 ms, with the time at which it was sent
 //! ```
 //!
-//! * Origin and clients are threads of this process and have one clock. They share the generator's processors.
-//! * Each kind of response is measured with all servers in turns. Several streams run at once, begun one after the other.
-//! * A message of the WebSocket takes two segments; its delay is the time until all of it is back.
+//! * Origin and clients are threads of this process and share one clock. They run on the generator's processors.
+//! * Each kind of response is measured with all servers in turn. Several streams run concurrently, with staggered
+//!   starts.
+//! * A WebSocket message needs two TCP segments; its delay is the time until it is echoed completely.
 //!
-//! Here: measurement and tables.
+//! This file has the measurement and the tables.
 
 mod client;
 mod origin;
@@ -34,13 +35,12 @@ use client::Seen;
 /// Options of `bench stream`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StreamOptions {
-    /// Streams at once
+    /// Number of concurrent streams
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=500))]
     streams: u32,
 }
 
-/// Bytes of a message of the WebSocket: more than the header of one segment leaves room for where the buffer that it is
-/// received into has 4 KiB.
+/// Bytes of a WebSocket message: with a receive buffer of 4 KiB, it does not fit into one read.
 const MESSAGE_BYTES: usize = 5000;
 
 /// Kinds of responses.
@@ -89,7 +89,7 @@ impl StreamKind {
         }
     }
 
-    /// Each has a name of its own, so that none is in a cache.
+    /// Returns the request. Each has a unique name, so that no response is cached.
     fn request(self, name: u64) -> String {
         let version = if self == StreamKind::Http10 { "1.0" } else { "1.1" };
         let fields = match self {
@@ -115,7 +115,7 @@ const FIRST_P99: Figure = figure("first byte, p99", "us", 0, Of::Value("first_by
 const DELAY_P50: Figure = figure("delay of a piece, p50", "us", 0, Of::Value("delay_p50_us", 1.0));
 const DELAY_P99: Figure = figure("delay of a piece, p99", "us", 0, Of::Value("delay_p99_us", 1.0));
 
-/// Everything but the engine is the same.
+/// Returns the configuration: identical for all except the engine.
 fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
     let directory = instance.directory.display();
     let pass = format!("proxy_pass http://127.0.0.1:{origin};");
@@ -168,7 +168,7 @@ impl Scenario for StreamOptions {
     }
 }
 
-/// What all clients of a round saw.
+/// Summarizes the times of all clients of a round.
 fn measured(seen: &[Seen]) -> Run {
     let us = |times: &mut dyn Iterator<Item = Duration>, percent: f64| {
         percentile(times.map(|time| time.as_secs_f64() * 1e6).collect(), percent)
@@ -185,14 +185,14 @@ fn measured(seen: &[Seen]) -> Run {
     ])
 }
 
-/// The value that so many of all are not above.
+/// Returns a percentile by the nearest-rank method.
 fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
     values.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// A table of all kinds, p99 by kind, and a finding.
+/// Returns a table of all kinds, a plot of p99 by kind, and a finding.
 fn told(sheet: Sheet<'_>, streams: u32) -> Told {
     let row =
         |kind: StreamKind, way: Way| (format!("{}: {}", kind.name(), way.name), of(&way, &kind.labels()));
@@ -208,7 +208,7 @@ fn told(sheet: Sheet<'_>, streams: u32) -> Told {
         (DELAY_P99, axis("delay", "us", AxisScale::Logarithmic)),
         &lineup::rows(&SERVERS),
     );
-    // What users of event streams and tokens notice.
+    // These delays are what users of event streams and token streams notice.
     let ours = StreamKind::ALL.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
     let ours = ours.map(|(kind, way)| {
         let words = format!("{}, {}", kind.name(), way.name);
@@ -228,25 +228,25 @@ fn told(sheet: Sheet<'_>, streams: u32) -> Told {
     }
 }
 
-/// The clients of all measurements.
+/// State of the clients of all measurements.
 struct Streams {
     epoch: Instant,
     cpu: Option<usize>,
     pieces: usize,
     streams: u32,
-    /// Names that were used.
+    /// Number of names used so far.
     names: u64,
 }
 
 impl Streams {
-    /// Some streams at once, as their clients saw them.
+    /// Runs concurrent streams; returns the times that their clients measured.
     fn run(&mut self, server: &Server, kind: StreamKind) -> Result<Vec<Seen>, String> {
         let (address, epoch, cpu, pieces) = (server.address(), self.epoch, self.cpu, self.pieces);
         let clients: Vec<_> = (0..self.streams)
             .map(|_| {
                 self.names += 1;
                 let name = self.names;
-                // Not all at the same moment: pieces of one would wait for those of the others.
+                // Staggered starts: otherwise pieces of one stream would be delayed by those of the others.
                 pause(Duration::from_millis(1));
                 thread::spawn(move || {
                     let _ = cpu.map(pin::this_thread);

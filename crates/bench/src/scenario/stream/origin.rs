@@ -1,7 +1,6 @@
-//! The origin of `bench stream`: it sends pieces with pauses between them, each with the time at which it was sent, or sends
-//! back what it is sent.
+//! The origin of `bench stream`: it sends pieces at intervals, each with its send time, or echoes received bytes.
 //!
-//! It runs in this process, so that it and the clients have one clock.
+//! It runs in this process, so that it and the clients share one clock.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,27 +13,27 @@ use crate::scenario::origin::{Origin, Request, read_request};
 /// The text before the time in each piece.
 pub(super) const MARK: &str = "data: ";
 
-/// Digits of the time, in nanoseconds.
+/// Number of digits of the time, in nanoseconds.
 pub(super) const DIGITS: usize = 20;
 
-/// Time between two pieces.
+/// Interval between two pieces.
 const PIECE_EVERY: Duration = Duration::from_millis(10);
 
-/// The text after the time: an event of a few words.
+/// The text after the time, as long as a brief event.
 const WORDS: &str = " the next words of a response that is made while it is sent";
 
-/// Starts it on this processor; times are counted from `epoch`, and streams end after so many pieces.
+/// Starts the origin on this processor; times count from `epoch`, and streams end after `length`.
 pub(super) fn start(epoch: Instant, cpu: Option<usize>, length: Duration) -> Result<Origin, Failure> {
     let pieces = pieces(length);
     Origin::start(cpu, move |socket| serve(socket, epoch, pieces))
 }
 
-/// Pieces of a stream of this length, at least a few.
+/// Returns the number of pieces of a stream of this duration, at least three.
 pub(super) fn pieces(length: Duration) -> usize {
     (length.as_nanos() / PIECE_EVERY.as_nanos()).max(3) as usize
 }
 
-/// Requests of one connection. An error ends it: its other side is gone.
+/// Serves the requests of one connection. An error ends it: the client has closed it.
 fn serve(mut socket: TcpStream, epoch: Instant, pieces: usize) {
     let _ = socket.set_nodelay(true);
     while let Ok(Some(Request { head, .. })) = read_request(&mut socket) {
@@ -47,7 +46,7 @@ fn serve(mut socket: TcpStream, epoch: Instant, pieces: usize) {
     }
 }
 
-/// The header section at once, then a piece after each pause.
+/// Sends the header section immediately, then a piece after each interval.
 fn stream(socket: &mut TcpStream, epoch: Instant, pieces: usize) -> std::io::Result<()> {
     socket.write_all(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -60,7 +59,7 @@ fn stream(socket: &mut TcpStream, epoch: Instant, pieces: usize) -> std::io::Res
     socket.write_all(b"0\r\n\r\n")
 }
 
-/// Another protocol: sends back whatever comes.
+/// Switches the protocol and echoes all received bytes.
 fn echo(socket: &mut TcpStream) -> std::io::Result<()> {
     socket.write_all(
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
