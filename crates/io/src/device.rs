@@ -1,18 +1,18 @@
-//! The limit that keeps a slow device from taking every worker that all devices share.
+//! Limits per device, so that a slow device cannot occupy every worker that all devices share.
 //!
-//! Work that may hold a worker passes the limit of its device first; beyond the device's share it queues here, in order.
-//! An engine has one for the kernel workers of its ring, a thread pool one for its threads. This module does not know
-//! the work.
+//! Work that may occupy a worker first passes the limit of its device; beyond the device's share, it is queued here, in
+//! order. An engine has a limit for io_uring's kernel workers, a thread pool has one for its threads. This module does
+//! not depend on the kind of work.
 
 use std::collections::VecDeque;
 
 use crate::op::DeviceId;
 
-/// The devices with work in flight, and the operations that wait for them.
+/// The devices with work in flight, and the work that waits for them.
 pub(crate) struct DeviceLimit<T> {
-    /// Those with work inside: few, so that they are looked through and not hashed.
+    /// Devices with work in flight: few, so a list is searched instead of a hash table.
     devices: Vec<(DeviceId, Share<T>)>,
-    /// Work that had to queue, since start.
+    /// Number of times that work had to be queued, since start.
     pub(crate) queued: u64,
 }
 
@@ -28,7 +28,7 @@ impl<T> Default for DeviceLimit<T> {
 }
 
 impl<T> DeviceLimit<T> {
-    /// The work itself where it may start, its device having less than `limit` inside; otherwise it queues and
+    /// Returns the work if it may start, because its device has less than `limit` in flight. Otherwise queues it, and
     /// [`DeviceLimit::leave`] returns it later.
     pub(crate) fn enter(&mut self, device: DeviceId, limit: usize, work: T) -> Option<T> {
         assert!(limit > 0, "a device may hold one worker");
@@ -47,7 +47,7 @@ impl<T> DeviceLimit<T> {
         None
     }
 
-    /// Work of the device has ended; the work that takes its place is inside now.
+    /// Records that work of the device has ended; returns the next queued work, which is then in flight.
     pub(crate) fn leave(&mut self, device: DeviceId) -> Option<T> {
         let place = self.place(device).expect("a device with work inside is known");
         let share = &mut self.devices[place].1;
@@ -56,14 +56,14 @@ impl<T> DeviceLimit<T> {
             return Some(next);
         }
         share.inside -= 1;
-        // An idle device costs nothing: names of devices come from files, and there may be many.
+        // Idle devices are removed: device IDs are taken from files, and there may be many.
         if share.inside == 0 {
             self.devices.swap_remove(place);
         }
         None
     }
 
-    /// Takes work out of the queue of its device.
+    /// Removes work from the queue of its device.
     pub(crate) fn withdraw(&mut self, device: DeviceId, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         let place = self.place(device)?;
         assert!(self.devices[place].1.inside > 0, "an idle device is not kept");
@@ -77,7 +77,7 @@ impl<T> DeviceLimit<T> {
     }
 }
 
-/// The share of `workers` that one device may hold: one in `device_share`, but at least one.
+/// Returns the share of `workers` that one device may use: one in `device_share`, but at least one.
 pub(crate) fn share_of(workers: usize, device_share: u32) -> usize {
     (workers / device_share.max(1) as usize).max(1)
 }

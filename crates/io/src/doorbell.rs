@@ -1,7 +1,7 @@
-//! How other threads end an engine's wait: one eventfd for each engine, rung only while the engine sleeps.
+//! Wakes an engine from other threads: one eventfd per engine, written only while the engine sleeps.
 //!
-//! [`Doorbell`] joins the state machine of [`bell::Bell`] with the descriptor. A thread with news for the engine (an
-//! outcome of a pool thread, a message of the runtime) puts it into a queue of the engine, then rings.
+//! [`Doorbell`] combines the state machine of [`bell::Bell`] with the descriptor. A thread that has something for the
+//! engine (an outcome of a pool thread, a message of the runtime) puts it into a queue of the engine, then rings.
 
 pub(crate) mod bell;
 
@@ -21,18 +21,19 @@ pub(crate) struct Doorbell {
 }
 
 impl Doorbell {
-    /// A silent doorbell.
+    /// Creates a doorbell that was not rung.
     pub(crate) fn new() -> Result<Doorbell, Errno> {
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Doorbell { bell: Bell::new(), fd })
     }
 
-    /// The engine is about to wait; `false` when it must not, because the bell rang since it last looked.
+    /// Records that the engine is about to wait; returns `false` when it must not, because the bell was rung since it
+    /// last checked its queues.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.bell.fall_asleep()
     }
 
-    /// The engine is awake and will look at everything that was left for it.
+    /// Records that the engine is awake and will check all its queues.
     pub(crate) fn wake_up(&self) {
         self.bell.wake_up();
     }
@@ -49,8 +50,8 @@ impl Wake for Doorbell {
         let was_asleep = self.bell.ring();
         if was_asleep {
             // The counter is never read: each write is a separate edge, for epoll's edge trigger and for a multishot
-            // poll alike. It fails only when it is full after 2^64 - 2 writes, and then the descriptor is readable
-            // anyway.
+            // poll alike. A write fails only when the counter is full after 2^64 - 2 writes; then the descriptor is
+            // readable anyway.
             let _full = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
         was_asleep

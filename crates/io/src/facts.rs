@@ -4,24 +4,24 @@ use rustix::io::Errno;
 
 use crate::op::DeviceId;
 
-/// Space on a file system, and its type (statfs(2)).
+/// Free and total space of a file system, and its type (statfs(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Whether the file system is this machine's own: see [`is_local`].
+    /// Whether the file system is local: see [`is_local`].
     pub is_local: bool,
-    /// Bytes of a block, the unit in which files take space.
+    /// Size in bytes of a block, the unit of allocation.
     pub block_bytes: u64,
     /// Bytes of all blocks.
     pub total_bytes: u64,
-    /// Bytes of the blocks that are free to all users, without those kept for the superuser.
+    /// Bytes of the free blocks, without those reserved for the superuser.
     pub available_bytes: u64,
-    /// Files that can still be made; 0 as well where the file system does not count them.
+    /// Number of files that can still be created; also 0 if the file system does not count them.
     pub available_files: u64,
 }
 
 impl From<rustix::fs::StatFs> for Space {
     fn from(found: rustix::fs::StatFs) -> Space {
-        // 0 where the file system has no smaller blocks.
+        // 0 if the file system does not report a fragment size.
         let block_bytes = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize } as u64;
         let bytes = |blocks: u64| blocks.saturating_mul(block_bytes);
         Space {
@@ -34,7 +34,7 @@ impl From<rustix::fs::StatFs> for Space {
     }
 }
 
-/// Whether a file system of this kind (a magic number of statfs(2)) waits for no other machine or process.
+/// Whether a file system of this type (a magic number of statfs(2)) does not wait for another machine or process.
 pub fn is_local(magic: u64) -> bool {
     const NFS: u64 = 0x6969;
     const FUSE: u64 = 0x6573_5546;
@@ -46,12 +46,12 @@ pub fn is_local(magic: u64) -> bool {
     ![NFS, FUSE, CIFS, SMB2, CEPH, V9FS, AFS].contains(&(magic & 0xffff_ffff))
 }
 
-/// The facts about a file that serving it needs.
+/// Attributes of a file that are needed to serve it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// Bytes that it takes on the device: fewer than its size if it has holes.
+    /// Bytes allocated on the device: fewer than the length if the file has holes.
     pub allocated: u64,
     /// Last modification, seconds since 1970.
     pub modified: i64,
@@ -59,11 +59,11 @@ pub struct Stat {
     pub modified_nanos: u32,
     /// Last change of content, owner, mode or links (`st_ctime`), in seconds since 1970 and nanoseconds.
     pub changed: (i64, u32),
-    /// Names that it has; 0 once it was removed.
+    /// Number of links; 0 after the file was removed.
     pub links: u32,
     /// Inode number.
     pub inode: u64,
-    /// Device that holds the file.
+    /// Device of the file system that holds the file.
     pub device: DeviceId,
     /// File type and permission bits (`st_mode`).
     pub mode: u32,
@@ -73,7 +73,7 @@ impl From<rustix::fs::Stat> for Stat {
     fn from(found: rustix::fs::Stat) -> Stat {
         Stat {
             size: found.st_size as u64,
-            // In units of 512 whatever the file system's block is (stat(2)).
+            // `st_blocks` is in units of 512 bytes, whatever the block size of the file system (stat(2)).
             allocated: found.st_blocks as u64 * 512,
             modified: found.st_mtime,
             modified_nanos: found.st_mtime_nsec as u32,
@@ -86,28 +86,28 @@ impl From<rustix::fs::Stat> for Stat {
     }
 }
 
-/// How attributes of directory entries are obtained while they are read.
+/// The attributes to obtain for directory entries while the directory is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryLook {
-    /// Not at all: the names with their kinds.
+    /// No attributes: only the names with their types.
     Kind,
-    /// Each itself, links not followed.
+    /// Attributes of the entry itself; links are not followed.
     Itself,
     /// The target of each link, or the link itself if it is broken.
     Followed,
 }
 
-/// One entry of a directory. The directory itself and the one above it are left out.
+/// An entry of a directory, except `.` and `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     /// The name, without a path.
     pub name: Box<[u8]>,
-    /// The type bits of a mode (`S_IFMT`) of the entry itself, links not followed; 0 where it vanished before stat(2),
-    /// on a file system whose names carry no type.
+    /// The type bits of a mode (`S_IFMT`) of the entry itself; links are not followed. 0 if the entry was removed
+    /// before stat(2), on a file system that does not return types with names.
     pub kind: u32,
-    /// Its inode number. Calls in the order of these numbers read in the order of the disk.
+    /// Its inode number. Calls in the order of inode numbers mostly read the disk sequentially.
     pub inode: u64,
-    /// Attributes as requested by [`EntryLook`]; `None` when none were.
+    /// Attributes as requested by [`EntryLook`]; `None` if none were requested.
     pub stat: Option<Result<Stat, Errno>>,
 }
 
@@ -128,7 +128,7 @@ mod tests {
             ("fuse", 0x6573_5546, false),
             ("cifs", 0xff53_4d42, false),
             ("smb2", 0xfe53_4d42, false),
-            // As a signed word of a 64-bit machine shows it.
+            // Sign-extended, as in a signed word of a 64-bit machine.
             ("smb2, sign extended", 0xffff_ffff_fe53_4d42, false),
             ("ceph", 0x00c3_6400, false),
             ("9p", 0x0102_1997, false),

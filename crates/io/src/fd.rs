@@ -1,4 +1,4 @@
-//! A descriptor as operations own it.
+//! Shared ownership of descriptors by operations.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -6,47 +6,46 @@ use std::rc::{Rc, Weak};
 
 use rustix::io::Errno;
 
-/// A descriptor that is shared on one thread and closed with its last owner. An operation in flight owns
-/// one, so that the number cannot be given to another file under it.
+/// A descriptor that is shared on one thread and closed with its last owner. An operation in flight is an owner, so
+/// that the number cannot be reused for another file during the operation.
 #[derive(Clone, Debug)]
 pub struct Fd(Rc<Descriptor>);
 
 #[derive(Debug)]
 struct Descriptor {
     fd: OwnedFd,
-    /// Whether it was opened with `O_DIRECT`, once fetched from the kernel.
+    /// Whether it was opened with `O_DIRECT`; `None` until it is queried.
     direct: Cell<Option<bool>>,
-    /// Whether it is not seekable, as a pipe, a terminal or a socket, once fetched from the kernel.
+    /// Whether it is not seekable, such as a pipe, a terminal or a socket; `None` until it is queried.
     stream: Cell<Option<bool>>,
-    /// Whether read and written bytes shall leave the page cache.
+    /// Whether pages leave the page cache after reads and writes.
     uncached: Cell<bool>,
-    /// Whether its owner has marked it as a socket of datagrams.
+    /// Whether its owner has marked it as a datagram socket.
     datagrams: Cell<bool>,
     /// Whether its owner has marked it as a TCP connection.
     tcp: Cell<bool>,
-    /// Whether bytes came by a stream, and nothing has shown since that no end came with them.
+    /// Whether a multishot receive has returned bytes, so that an unreported end of the stream is possible.
     in_doubt: Cell<bool>,
 }
 
-/// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
-/// another file later.
+/// A weak reference that identifies the [`Fd`] of a table entry: the same number may belong to another file later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WeakFd(Weak<Descriptor>);
 
 impl WeakFd {
-    /// Whether this is about `fd` and not about an earlier owner of the number.
+    /// Whether this refers to `fd`, and not to an earlier owner of the number.
     pub(crate) fn is(&self, fd: &Fd) -> bool {
         std::ptr::eq(self.0.as_ptr(), Rc::as_ptr(&fd.0))
     }
 
-    /// Whether the descriptor has been closed or taken out of its [`Fd`].
+    /// Whether the descriptor was closed or removed from its [`Fd`].
     pub(crate) fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
     }
 }
 
 impl Fd {
-    /// The bare descriptor, when no other owner and no operation holds it.
+    /// Returns the raw descriptor, if no other owner and no operation holds it.
     pub fn into_owned(self) -> Result<OwnedFd, Fd> {
         Rc::try_unwrap(self.0).map(|shared| shared.fd).map_err(Fd)
     }
@@ -56,15 +55,15 @@ impl Fd {
         Rc::strong_count(&self.0) == 1
     }
 
-    /// A reference that does not keep the descriptor open.
+    /// Returns a reference that does not keep the descriptor open.
     pub(crate) fn downgrade(&self) -> WeakFd {
         WeakFd(Rc::downgrade(&self.0))
     }
 
-    /// Makes reads of a file that was opened for reading go bypassing the page cache. `flags` are its other status
-    /// flags, such as `O_NONBLOCK`.
+    /// Makes reads of a file that was opened for reading bypass the page cache. `flags` are its other status flags,
+    /// such as `O_NONBLOCK`.
     pub fn set_direct(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
-        // A file that several share is changed once.
+        // A shared file is changed only once.
         if self.0.direct.get() == Some(true) {
             return Ok(());
         }
@@ -73,93 +72,94 @@ impl Fd {
         Ok(())
     }
 
-    /// Makes reads of a file that was opened with `O_DIRECT` go through the page cache. `flags` as for [`Fd::set_direct`].
+    /// Makes reads of a file that was opened with `O_DIRECT` use the page cache. `flags` as for [`Fd::set_direct`].
     pub fn set_buffered(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
         rustix::fs::fcntl_setfl(&self.0.fd, flags)?;
         self.0.direct.set(Some(false));
         Ok(())
     }
 
-    /// Records the flags of the open, which saves a question to the kernel.
+    /// Records the flags of the open, which saves querying the kernel.
     pub fn opened_with(self, flags: rustix::fs::OFlags) -> Fd {
         self.0.direct.set(Some(flags.contains(rustix::fs::OFlags::DIRECT)));
         self
     }
 
-    /// Disables the kernel's read-ahead (posix_fadvise(2)): for callers that know the next read, and where pages read
-    /// ahead for many files would be evicted before their use.
+    /// Disables the kernel's readahead (posix_fadvise(2)): for callers that know the next read, and for many concurrent
+    /// files, whose pages would be evicted before their use.
     pub fn expect_random_reads(&self) {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Random);
     }
 
-    /// Undoes [`Fd::expect_random_reads`]: the kernel reads ahead as for any file.
+    /// Reverts [`Fd::expect_random_reads`]: the kernel uses its default readahead.
     pub fn expect_usual_reads(&self) {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Normal);
     }
 
-    /// Announces to the kernel that the file will be read from its start to its end: it reads twice as far ahead then
-    /// (posix_fadvise(2), which waits for nothing with this advice). A hint that is refused costs nothing.
+    /// Announces to the kernel that the file will be read sequentially, which doubles its readahead (posix_fadvise(2),
+    /// which does not block with this advice). Errors are ignored.
     pub fn expect_sequential_reads(&self) {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Sequential);
     }
 
-    /// Makes reads and writes of this file leave the page cache at once (`RWF_DONTCACHE`, Linux 6.14), so that a copy
-    /// that is not read again displaces nothing. Without support in the kernel or the file system it has no effect, nor
-    /// with `O_DIRECT`.
+    /// Makes the kernel drop pages of this file from the page cache immediately after reads and writes
+    /// (`RWF_DONTCACHE`, Linux 6.14), so that a copy that is not read again evicts nothing. It has no effect with
+    /// `O_DIRECT`, or without support in the kernel or the file system.
     pub fn set_uncached(&self) {
         self.0.uncached.set(true);
     }
 
-    /// Whether reads and writes are to be made with `RWF_DONTCACHE`.
+    /// Whether reads and writes use `RWF_DONTCACHE`.
     pub fn is_uncached(&self) -> bool {
         self.0.uncached.get() && !self.is_direct()
     }
 
-    /// The file system has no uncached reads and writes (EOPNOTSUPP), which is remembered.
+    /// Records that the file system does not support `RWF_DONTCACHE` (EOPNOTSUPP).
     pub(crate) fn refuse_uncached(&self) {
         self.0.uncached.set(false);
     }
 
-    /// Marks a socket of datagrams: a short receive does not mean that there is nothing left, and an empty one is no
-    /// end.
+    /// Marks a datagram socket: a short receive does not mean that no more data is available, and an empty datagram is
+    /// not an end.
     pub fn set_datagrams(&self) {
         self.0.datagrams.set(true);
     }
 
-    /// Whether it is a socket of datagrams.
+    /// Whether it is a datagram socket.
     pub(crate) fn has_datagrams(&self) -> bool {
         self.0.datagrams.get()
     }
 
-    /// Marks a TCP connection: a successful send shows that no reset had come before, and the kernel reports the end of
-    /// the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
+    /// Marks a TCP connection. A successful send shows that no reset was received before, and the kernel reports a FIN
+    /// with the last bytes before it. Without the mark, a turn needs one more system call.
     pub fn set_tcp(&self) {
         self.0.tcp.set(true);
     }
 
-    /// Notes that bytes have come by a receive that stays armed; whether that is news.
+    /// Records that a multishot receive has returned bytes; returns whether this changes the state.
     pub(crate) fn set_in_doubt(&self) -> bool {
         !self.0.in_doubt.replace(true)
     }
 
-    /// Notes that a send was submitted: it fails where a reset has come before.
+    /// Records that a send was submitted: it fails if a reset was received before.
     pub(crate) fn note_send(&self) {
         if self.0.tcp.get() {
             self.0.in_doubt.set(false);
         }
     }
 
-    /// Notes that a new receive looks at the connection, and whatever it brings is news.
+    /// Records a new receive, which checks the connection itself.
     pub(crate) fn note_receive(&self) {
         self.0.in_doubt.set(false);
     }
 
-    /// Whether an end may have come with the bytes unseen; it is not asked twice about the same bytes.
+    /// Whether an end may have been received without being reported; also clears the state, so that one check follows
+    /// each receive.
     pub(crate) fn take_doubt(&self) -> bool {
         self.0.in_doubt.take()
     }
 
-    /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is called once.
+    /// Whether reads bypass the page cache (`O_DIRECT`); queries the kernel once.
     pub fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {
             let flags = rustix::fs::fcntl_getfl(&self.0.fd);
@@ -169,7 +169,7 @@ impl Fd {
         })
     }
 
-    /// Whether it has no places to read or write at (lseek(2): ESPIPE); the kernel is called once.
+    /// Whether it has no read and write offset (lseek(2): ESPIPE); queries the kernel once.
     pub(crate) fn is_stream(&self) -> bool {
         self.0.stream.get().unwrap_or_else(|| {
             let place = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));

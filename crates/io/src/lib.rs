@@ -1,12 +1,11 @@
 //! I/O engines behind one completion contract.
 //!
-//! Operations go in ([`Op`]), completions come out ([`Completion`]); [`Engine`] is the contract between
-//! the two. A network backend (io_uring or epoll) and several disk backends (io_uring, libaio, thread
-//! pool, blocking calls) are joined into one engine for each worker thread. This crate knows no futures,
-//! no HTTP and no configuration text.
+//! Callers submit operations ([`Op`]) and receive completions ([`Completion`]); the trait [`Engine`] is the contract. A
+//! network backend (io_uring or epoll) and several disk backends (io_uring, libaio, thread pool, blocking calls) are
+//! combined into one engine per worker thread. This crate contains no futures, no HTTP and no configuration text.
 //!
-//! Order of calls: [`Engine::submit`] any number of times, then [`Engine::turn`], then look at the batch;
-//! at the end [`Engine::drain`].
+//! Order of calls: [`Engine::submit`] any number of times, then [`Engine::turn`], then process the batch; at the end
+//! [`Engine::drain`].
 
 pub mod buf;
 mod composite;

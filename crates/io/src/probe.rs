@@ -1,7 +1,7 @@
 //! The capabilities of this machine, kernel and security context, probed once at the start.
 //!
-//! [`Probe::run`] looks and tries; the rest is for information. It must run after privileges were dropped and filters
-//! installed, because those decide the result. Types: [`Probe`], [`Row`], [`State`], [`Fallback`].
+//! [`Probe::run`] tests the capabilities; the other functions report them. It must run after privileges were dropped
+//! and seccomp filters installed, because those affect the result. Types: [`Probe`], [`Row`], [`State`], [`Fallback`].
 
 mod facts;
 mod trial;
@@ -15,19 +15,19 @@ use self::trial::{Failure, Trial};
 use crate::engine::NetKind;
 use crate::uring::{DEFER_TASKRUN, NO_SQARRAY, SetupError, TASKRUN_FLAG, filtered};
 
-/// How far something can be used.
+/// The degree to which a feature can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Fully.
+    /// Fully usable.
     Works,
-    /// With a loss that the detail names.
+    /// Usable with a limitation that the detail describes.
     Limited,
-    /// Not at all.
+    /// Not usable.
     Missing,
 }
 
 impl State {
-    /// One word for tables and JSON.
+    /// Returns one word for tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             State::Works => "works",
@@ -37,20 +37,20 @@ impl State {
     }
 }
 
-/// One probe.
+/// The result of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its subject.
+    /// The probed feature.
     pub item: &'static str,
-    /// How far it can be used.
+    /// The degree to which it can be used.
     pub state: State,
     /// The result, or the likely cause of its absence.
     pub detail: String,
-    /// The remedy, where there is one.
+    /// The remedy, if there is one.
     pub remedy: Option<String>,
 }
 
-/// Why the ring is not used.
+/// The reason why io_uring is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     /// The likely cause.
@@ -59,7 +59,7 @@ pub struct Fallback {
     pub remedy: String,
 }
 
-/// The result of looking.
+/// The results of all probes.
 #[derive(Clone, Debug)]
 pub struct Probe {
     rows: Vec<Row>,
@@ -69,7 +69,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Looks and tries, within about a second at worst and a few milliseconds otherwise.
+    /// Runs all probes, within about a second at worst and a few milliseconds otherwise.
     pub fn run() -> Probe {
         let text = facts::release_text();
         let release = Release::parse(&text);
@@ -88,17 +88,17 @@ impl Probe {
         probe
     }
 
-    /// All probes, in order.
+    /// Returns all results, in order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// The network backend that is best here.
+    /// Returns the best network backend on this machine.
     pub fn best_net(&self) -> NetKind {
         if self.fallback.is_none() { NetKind::Uring } else { NetKind::Epoll }
     }
 
-    /// Why the ring cannot be used, for a server that falls back or refuses to start.
+    /// Returns the reason why io_uring cannot be used, for a server that falls back or refuses to start.
     pub fn uring_refusal(&self) -> Option<&Fallback> {
         self.fallback.as_ref()
     }
@@ -108,12 +108,12 @@ impl Probe {
         self.libaio
     }
 
-    /// Whether zero-copy sends on the ring can be used.
+    /// Whether zero-copy sends with io_uring can be used.
     pub fn send_zero_copy(&self) -> bool {
         self.zero_copy && self.fallback.is_none()
     }
 
-    /// One line for the error log: which network backend is best and, when it is not the ring, why.
+    /// Returns one line for the error log: whether io_uring can be used and, if not, why.
     pub fn summary(&self) -> String {
         match &self.fallback {
             None => "io_uring can be used".to_owned(),
@@ -126,7 +126,7 @@ impl Probe {
         }
     }
 
-    /// The rows as text in columns, a line each.
+    /// Returns the results as a table in text, one line each.
     pub fn to_table(&self) -> String {
         let width = self.rows.iter().map(|row| row.item.len()).max().unwrap_or(0);
         let mut table = String::new();
@@ -141,7 +141,7 @@ impl Probe {
         table
     }
 
-    /// The rows as one JSON object: `{"net": …, "refusal": …, "rows": [{"item", "state", "detail",
+    /// Returns the results as one JSON object: `{"net": …, "refusal": …, "rows": [{"item", "state", "detail",
     /// "remedy"}]}`.
     pub fn to_json(&self) -> String {
         let mut json = String::from("{\"net\":");
@@ -181,7 +181,7 @@ impl Probe {
         self.rows.push(Row { item, state, detail: detail.into(), remedy });
     }
 
-    /// Keeps the ring from being used, unless a reason is there already.
+    /// Prevents the use of io_uring, unless another reason was recorded before.
     fn forbid(&mut self, cause: &str, remedy: &str) {
         self.fallback.get_or_insert_with(|| Fallback { cause: cause.to_owned(), remedy: remedy.to_owned() });
     }
@@ -267,7 +267,7 @@ impl Probe {
         }
     }
 
-    /// A trial that the ring cannot do without.
+    /// Records the test of a feature that io_uring requires.
     fn needed(&mut self, item: &'static str, outcome: Result<(), Failure>) {
         match outcome {
             Ok(()) => self.add(item, State::Works, "tried", None),
@@ -280,7 +280,7 @@ impl Probe {
         }
     }
 
-    /// A trial of something that only makes things faster.
+    /// Records the test of a feature that only improves performance.
     fn wanted(&mut self, item: &'static str, outcome: Result<(), Failure>, loss: &str, remedy: Option<&str>) {
         match outcome {
             Ok(()) => self.add(item, State::Works, "tried", None),
@@ -352,7 +352,7 @@ fn json_text(json: &mut String, text: &str) {
 mod tests {
     use super::*;
 
-    /// The probe of a thread in which io_uring_setup answers `errno`; `None` where no filter can be had.
+    /// Runs the probe in a thread in which io_uring_setup fails with `errno`; `None` if no filter can be installed.
     fn probe_without_ring(errno: i32) -> Option<Probe> {
         let thread = std::thread::spawn(move || {
             facts::forbid_call(libc::SYS_io_uring_setup, errno).is_ok().then(Probe::run)

@@ -1,6 +1,6 @@
-//! The bytes of one send or write: a few owned pieces, in order, without a copy into one buffer.
+//! The bytes of one send or write: a few owned pieces, in order, which are not copied into one buffer.
 //!
-//! [`Segments`] hold [`Segment`]s, each a part of the bytes of a [`Source`]. Nothing here submits I/O.
+//! [`Segments`] is a list of [`Segment`]s; each is a range of the bytes of a [`Source`]. Nothing here submits I/O.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use smallvec::SmallVec;
 use crate::buf::Buf;
 use crate::shared_bytes::SharedBytes;
 
-/// The bytes of one send or write: a few owned pieces, in order. They lie behind a pointer, so that operations and
-/// completions are small: each of them is moved a dozen times on its way.
+/// The bytes of one send or write: a few owned pieces, in order. The list is boxed, so that operations and completions
+/// are small: each of them is moved about a dozen times.
 #[derive(Debug, Default)]
 pub struct Segments {
-    /// `None` as long as there is none.
+    /// `None` while the list is empty.
     list: Option<Box<List>>,
 }
 
 type List = SmallVec<[Segment; 2]>;
 
-/// One piece and the part of it that is still to go.
+/// A piece, and the range of it that remains to be sent.
 #[derive(Debug)]
 pub struct Segment {
     source: Source,
@@ -30,20 +30,20 @@ pub struct Segment {
 /// The owner of the bytes of a segment.
 #[derive(Debug)]
 pub enum Source {
-    /// A vector, which comes back with the segments to be used again.
+    /// A vector, which is returned with the segments for reuse.
     Vec(Vec<u8>),
     /// A pool buffer.
     Buf(Buf),
     /// Constant text.
     Static(&'static [u8]),
-    /// Bytes that several users share, on other threads too.
+    /// Bytes that several owners share, also on other threads.
     Shared(Arc<[u8]>),
-    /// The same, of a buffer.
+    /// Shared bytes of a pool buffer.
     SharedBytes(SharedBytes),
 }
 
 impl Source {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Source::Vec(bytes) => bytes,
@@ -56,12 +56,12 @@ impl Source {
 }
 
 impl Segment {
-    /// The bytes still to go.
+    /// Returns the remaining bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.source.bytes()[self.start as usize..self.end as usize]
     }
 
-    /// The pool buffer behind the segment, if it is one.
+    /// Returns the pool buffer of the segment, if it has one.
     pub fn buf(&self) -> Option<&Buf> {
         match &self.source {
             Source::Buf(buf) => Some(buf),
@@ -70,14 +70,14 @@ impl Segment {
     }
 }
 
-/// Where segments ended before they were cut short.
+/// The ends of the segments before [`Segments::cut`].
 pub(crate) type Ends = SmallVec<[u32; 2]>;
 
-/// Pieces of one send or write; more than this are a caller's fault.
+/// Maximum number of pieces per send or write; exceeding it is a defect of the caller.
 pub const SEGMENTS_MAX: usize = 16;
 
 impl Segments {
-    /// No bytes.
+    /// Returns an empty list.
     pub fn new() -> Segments {
         Segments::default()
     }
@@ -88,7 +88,7 @@ impl Segments {
         self.push_range(source, 0, len);
     }
 
-    /// Adds the bytes from `start` to `end` of `source`; nothing when that is empty.
+    /// Adds the bytes from `start` to `end` of `source`, unless the range is empty.
     ///
     /// # Panics
     /// When the range is not inside `source`, when it is longer than 4 GiB, or above [`SEGMENTS_MAX`].
@@ -102,10 +102,10 @@ impl Segments {
         }
     }
 
-    /// Adds the pieces of others behind these.
+    /// Appends the pieces of `others`.
     ///
     /// # Panics
-    /// When there are more than [`SEGMENTS_MAX`] then.
+    /// When the list then exceeds [`SEGMENTS_MAX`].
     pub fn append(&mut self, mut others: Segments) {
         let Some(list) = &mut others.list else { return };
         for Segment { source, start, end } in list.drain(..) {
@@ -121,12 +121,12 @@ impl Segments {
         self.list.as_deref_mut().map_or(&mut [], |list| list)
     }
 
-    /// The pieces that still have bytes.
+    /// Returns the pieces that have remaining bytes.
     pub fn parts(&self) -> impl Iterator<Item = &Segment> {
         self.all().iter().filter(|part| part.start < part.end)
     }
 
-    /// The bytes of the one piece that there is; `None` when there are several or none.
+    /// Returns the bytes if there is exactly one piece.
     pub(crate) fn only(&self) -> Option<&[u8]> {
         match self.all() {
             [part] => Some(part.bytes()),
@@ -134,17 +134,17 @@ impl Segments {
         }
     }
 
-    /// Bytes still to go.
+    /// Returns the number of remaining bytes.
     pub fn len(&self) -> usize {
         self.all().iter().map(|part| (part.end - part.start) as usize).sum()
     }
 
-    /// Whether nothing is left.
+    /// Whether no bytes remain.
     pub fn is_empty(&self) -> bool {
         self.all().iter().all(|part| part.start == part.end)
     }
 
-    /// Takes `count` bytes off the front: they are done.
+    /// Removes `count` bytes from the front after they were sent or written.
     pub fn advance(&mut self, mut count: usize) {
         for part in self.all_mut() {
             let taken = count.min((part.end - part.start) as usize);
@@ -154,7 +154,7 @@ impl Segments {
         assert_eq!(count, 0, "more bytes sent than there were");
     }
 
-    /// Cuts to the first `len` bytes and returns the rest's ends, for [`Segments::restore`].
+    /// Truncates to the first `len` bytes, and returns the previous ends for [`Segments::restore`].
     pub(crate) fn cut(&mut self, mut len: usize) -> Ends {
         let ends = self.all().iter().map(|part| part.end).collect();
         for part in self.all_mut() {
@@ -166,7 +166,7 @@ impl Segments {
         ends
     }
 
-    /// Undoes [`Segments::cut`].
+    /// Reverts [`Segments::cut`].
     pub(crate) fn restore(&mut self, ends: &Ends) {
         assert_eq!(self.all().len(), ends.len(), "the same pieces come back");
         for (part, &end) in self.all_mut().iter_mut().zip(ends) {
@@ -174,7 +174,7 @@ impl Segments {
         }
     }
 
-    /// Takes a vector among the segments out, to be used again.
+    /// Removes and returns a vector of the segments, for reuse.
     pub fn take_vec(&mut self) -> Option<Vec<u8>> {
         self.all_mut().iter_mut().find_map(|part| match &mut part.source {
             Source::Vec(bytes) => {

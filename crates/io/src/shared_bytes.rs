@@ -1,7 +1,7 @@
-//! Shared immutable content of buffers: [`SharedBytes`], which any thread may read.
+//! Shared immutable contents of buffers: [`SharedBytes`], readable by any thread.
 //!
 //! Bytes that are received once are sent to several clients and written to a file without further copies. When the last
-//! owner on any thread drops them, their memory returns to its pool by way of a [`RemoteFreeList`], which the pool's
+//! owner on any thread drops them, their memory returns to its pool through a [`RemoteFreeList`], which the pool's
 //! thread empties. Nothing here submits I/O.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buf::{BufId, SharedSlot};
 
-/// Immutable bytes. Clones and parts share the memory.
+/// Immutable bytes. Clones and subranges share the memory.
 #[derive(Clone)]
 pub struct SharedBytes {
     content: Arc<Content>,
@@ -21,17 +21,17 @@ pub struct SharedBytes {
 
 /// The owner of the bytes.
 enum Content {
-    /// A buffer of some thread's pool.
+    /// A buffer of a thread's pool.
     SharedSlot(SharedSlot),
-    /// Separate memory.
+    /// Separately allocated memory.
     Owned(Box<[u8]>),
 }
 
-/// Buffers on their way back to a pool.
+/// Released buffers on their way back to a pool.
 #[derive(Default)]
 pub(crate) struct RemoteFreeList {
     list: Mutex<Vec<(u8, BufId)>>,
-    /// Whether there is any, for a check without the lock. An update seen late only delays their reuse.
+    /// Whether the list is not empty, for a check without the lock. A delayed update only delays reuse.
     is_some: AtomicBool,
 }
 
@@ -41,27 +41,27 @@ impl SharedBytes {
         SharedBytes { content: Arc::new(Content::SharedSlot(lent)), start: 0, end }
     }
 
-    /// A copy of these bytes.
+    /// Copies bytes.
     ///
     /// # Panics
-    /// Above 4 GiB.
+    /// When the length exceeds 4 GiB.
     pub fn copy(bytes: &[u8]) -> SharedBytes {
         SharedBytes::from_vec(bytes.to_vec())
     }
 
-    /// These bytes, not copied where the vector has no room to spare.
+    /// Takes over a vector; copies it only if its capacity exceeds its length.
     ///
     /// # Panics
-    /// Above 4 GiB.
+    /// When the length exceeds 4 GiB.
     pub fn from_vec(bytes: Vec<u8>) -> SharedBytes {
         let end = u32::try_from(bytes.len()).expect("a piece is shorter than 4 GiB");
         SharedBytes { content: Arc::new(Content::Owned(bytes.into_boxed_slice())), start: 0, end }
     }
 
-    /// A part of it.
+    /// Returns a subrange, which shares the memory.
     ///
     /// # Panics
-    /// When the part is not within.
+    /// When the range exceeds the length.
     pub fn part(&self, range: Range<usize>) -> SharedBytes {
         assert!(range.start <= range.end && range.end <= self.len(), "a part of {} bytes", self.len());
         let (start, end) = (self.start + range.start as u32, self.start + range.end as u32);
@@ -88,13 +88,13 @@ impl fmt::Debug for SharedBytes {
 }
 
 impl RemoteFreeList {
-    /// Leaves one for its pool.
+    /// Adds a released buffer.
     pub(crate) fn put(&self, class: u8, id: BufId) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push((class, id));
         self.is_some.store(true, Ordering::Relaxed);
     }
 
-    /// Hands each one over.
+    /// Passes each released buffer to `each`.
     #[inline]
     pub(crate) fn take(&self, each: impl FnMut(u8, BufId)) {
         if self.is_some.load(Ordering::Relaxed) {

@@ -1,10 +1,10 @@
-//! Chunks of shared memory to read into and to `sendfile` from.
+//! Chunks of shared memory, as a target of reads and a source for `sendfile`.
 //!
-//! sendfile(2) from a file in memory queues references to its pages: later writes to the chunk change bytes that were
-//! "sent" already. Neither an empty send queue nor an acknowledgement proves that the pages are free (on loopback they
-//! sit in the peer's receive queue). So pages are used once: [`take`] gives fresh ones each time. A chunk that comes
-//! back has a hole punched over all of it (fallocate(2)), which leaves the old pages to the sockets that still refer to
-//! them; file and mapping are used again.
+//! sendfile(2) from a file in memory queues references to its pages: later writes to the chunk would change bytes that
+//! were "sent" already. Neither an empty send queue nor an acknowledgement proves that the pages are unused (on
+//! loopback they are in the peer's receive queue). So pages are used once: [`take`] returns fresh pages each time. A
+//! returned chunk is emptied by punching a hole over all of it (fallocate(2)), which leaves the old pages to the
+//! sockets that still refer to them. The file and the mapping are reused.
 //!
 //! Chunks belong to their thread. Nothing here submits I/O.
 
@@ -17,41 +17,41 @@ use rustix::io::Errno;
 use crate::buf::{Buf, CHUNK_BYTES, Mapping};
 use crate::op::Fd;
 
-/// Bytes of a chunk that is used again; longer ones are made to measure and given up. The largest buffer of
-/// a pool has as many, and so have the chunk sizes of `aio_sendfile`.
+/// Size in bytes of a chunk that is recycled; larger chunks are allocated as needed and freed. The largest buffer of a
+/// pool has this size, and so have the chunk sizes of `aio_sendfile`.
 pub const RECYCLED_BYTES: usize = CHUNK_BYTES;
 
-/// Chunks that a thread keeps for later. An idle one holds no pages but a descriptor and 1 MiB of addresses; a thread
-/// can keep two for each of a few dozen concurrent downloads busy.
+/// Maximum number of chunks that a thread keeps for reuse. An idle chunk occupies no pages, but a descriptor and 1 MiB
+/// of address space. A thread can use two chunks for each of a few dozen concurrent downloads.
 pub const KEPT_MAX: usize = 64;
 
-/// A fresh chunk. Dropping the buffer gives the chunk back; the descriptor may outlive it, and the chunk is reused only
-/// when the descriptor has no other owner.
+/// A chunk with fresh pages. Dropping the buffer returns the chunk. The descriptor may outlive the buffer; the chunk is
+/// reused only when the descriptor has no other owner.
 #[derive(Debug)]
 pub struct Shared {
     /// The file to send from. Its first byte is the first byte of `buf`.
     pub file: Fd,
-    /// The same pages as memory, page-aligned; the target of reads of any kind.
+    /// The same pages as memory, page-aligned; the target of any kind of read.
     pub buf: Buf,
 }
 
 /// Statistics of the chunks of a thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShmCounters {
-    /// Chunks handed out.
+    /// Number of chunks handed out.
     pub taken: u64,
-    /// Those of them that had to be made.
+    /// Number of those chunks that had to be created.
     pub made: u64,
-    /// Times that the pages of a chunk were given up.
+    /// Number of times that the pages of a chunk were released.
     pub punched: u64,
-    /// Chunks that wait to be used again, now.
+    /// Number of chunks that currently wait for reuse.
     pub kept: u64,
 }
 
-/// A chunk with at least `bytes` of fresh pages that read as zeroes.
+/// Returns a chunk with at least `bytes` of fresh pages, which read as zeroes.
 ///
 /// # Errors
-/// When the system has no descriptor or no memory to give.
+/// When the system has no descriptor or no memory.
 pub fn take(bytes: usize) -> Result<Shared, Errno> {
     let recycled = if bytes <= RECYCLED_BYTES { recycle() } else { None };
     let made = recycled.is_none();
@@ -67,12 +67,12 @@ pub fn take(bytes: usize) -> Result<Shared, Errno> {
     Ok(Shared { file: chunk.file.clone(), buf: Buf::of_shared(chunk) })
 }
 
-/// Gives all chunks that wait to be used again back to the system; returns their number.
+/// Frees all chunks that wait for reuse; returns their number.
 pub fn trim() -> usize {
     KEPT.with_borrow_mut(|kept| kept.chunks.drain(..).count())
 }
 
-/// The numbers of the calling thread.
+/// Returns the statistics of the calling thread.
 pub fn counters() -> ShmCounters {
     KEPT.with_borrow(|kept| ShmCounters { kept: kept.chunks.len() as u64, ..kept.counters })
 }
@@ -83,7 +83,7 @@ thread_local! {
 
 #[derive(Default)]
 struct Kept {
-    /// Last in, first out. Boxed as buffers hold them, so that a chunk that is used again costs no allocation.
+    /// Last in, first out. Boxed as in buffers, so that reusing a chunk needs no allocation.
     #[allow(clippy::vec_box, reason = "the boxes come from buffers and go back into them")]
     chunks: Vec<Box<ShmChunk>>,
     counters: ShmCounters,
@@ -93,7 +93,7 @@ struct Kept {
 pub(crate) struct ShmChunk {
     file: Fd,
     mapping: Mapping,
-    /// Whether it has fresh pages only.
+    /// Whether all its pages are fresh.
     fresh: bool,
 }
 
@@ -104,28 +104,28 @@ impl ShmChunk {
             return Err(Errno::INVAL);
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // A system may insist on files that cannot be executed (`vm.memfd_noexec`); kernels before 6.3 do
-        // not know the word.
+        // A system may require files that cannot be executed (`vm.memfd_noexec`); kernels before 6.3 do not support the
+        // flag.
         let file = match rustix::fs::memfd_create("ringroad-chunk", flags | MemfdFlags::NOEXEC_SEAL) {
             Err(Errno::INVAL) => rustix::fs::memfd_create("ringroad-chunk", flags)?,
             answer => answer?,
         };
         rustix::fs::ftruncate(&file, bytes as u64)?;
-        // The mapping stays valid for as long as the file keeps its length.
+        // The mapping stays valid as long as the length of the file does not change.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::of_file(file.as_fd(), bytes)?;
-        // A huge page that reaches over the end of the chunk is not released by a hole but zeroed, including pages that
-        // sockets refer to. EINVAL where the kernel has no huge pages.
+        // A hole does not release a huge page that extends beyond the end of the chunk, but zeroes it, including pages
+        // that sockets refer to. EINVAL if the kernel has no huge pages.
         let _ = mapping.keep_pages_small();
         Ok(ShmChunk { file: file.into(), mapping, fresh: true })
     }
 
-    /// The memory, which is all of the file.
+    /// Returns the mapping, which covers the complete file.
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Gives up the pages, unless a send may still have to take bytes from them.
+    /// Releases the pages, unless a send may still have to read bytes from them.
     fn punch(&mut self) {
         if self.fresh || !self.file.is_sole() {
             return;
@@ -144,18 +144,18 @@ fn recycle() -> Option<Box<ShmChunk>> {
             kept.counters.punched += 1;
             chunk.punch();
         }
-        // One that cannot be emptied is given up as a whole.
+        // A chunk that cannot be emptied is freed.
         chunk.fresh.then_some(chunk)
     })
 }
 
-/// Takes a chunk that its buffer is done with.
+/// Takes back a chunk whose buffer was dropped.
 pub(crate) fn give_back(mut chunk: Box<ShmChunk>) {
     if chunk.mapping.bytes() != RECYCLED_BYTES {
         return;
     }
     chunk.fresh = false;
-    // A buffer may be dropped by the thread's end, after the list.
+    // A buffer may be dropped when the thread exits, after the list was destroyed.
     let _ = KEPT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
         if kept.chunks.len() < KEPT_MAX {

@@ -1,8 +1,8 @@
 //! The table of operations in flight.
 //!
-//! A slot owns its operation, and with it all memory that the kernel may touch, from submit to the terminal completion.
-//! Slots never move. A slot whose caller is gone is *abandoned*: its results are still taken, so that a descriptor is
-//! closed and a buffer returned, but no completion is reported.
+//! A slot owns its operation from submission to the terminal completion, and with it all memory that the kernel may
+//! touch. Slots never move. A slot whose caller no longer exists is *abandoned*: its results are still collected, so
+//! that descriptors are closed and buffers returned, but no completion is reported.
 //!
 //! ```text
 //! Free --insert--> Busy --finish(more=false)--> Retired --recycle--> Free (next generation)
@@ -18,47 +18,47 @@ const CHUNK_SLOTS: usize = 256;
 
 /// All slots of one engine.
 pub(crate) struct Slots {
-    /// A freed one is empty until it is needed again.
+    /// An empty chunk was freed; it is allocated again when needed.
     chunks: Vec<Box<[Slot]>>,
-    /// Of slots that are made: above those of slots that were given back, so that no name comes twice.
+    /// Generation of new slots: above those of freed slots, so that no identifier is used twice.
     first_generation: u32,
-    /// Free slots, last in first out: the hot ones stay in the cache.
+    /// Free slots, last in, first out: recently used slots stay in the CPU cache.
     free: Vec<u32>,
-    /// Slots of ended operations whose completion may not have been returned yet.
+    /// Slots of ended operations whose completions may not have been returned yet.
     retired: Vec<u32>,
     max: usize,
     live: usize,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
     pub(crate) stray: u64,
-    /// Devices whose gate an operation has just left, once for each; the owner of the gates empties it.
+    /// Devices that an operation has just released, each once; the owner of the device limits empties the list.
     pub(crate) released: Vec<DeviceId>,
 }
 
-/// One place for an operation.
+/// A slot for an operation.
 #[derive(Default)]
 pub(crate) struct Slot {
     generation: u32,
     state: SlotState,
-    /// The operation; backends take parts out when they complete it.
+    /// The operation; backends remove fields when they complete it.
     pub(crate) op: Option<Op>,
-    /// Where it was sent, recorded at its start.
+    /// The backend that has the operation, recorded when it starts.
     pub(crate) route: Route,
-    /// The device whose share of workers the operation holds.
+    /// The device whose share of workers the operation uses.
     pub(crate) gated: Option<DeviceId>,
 }
 
-/// The backend that carries an operation out, after the missing ones have been replaced.
+/// The backend that carries out an operation, after unavailable backends were replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Route {
     /// The network backend.
     #[default]
     Net,
-    /// The ring, which counts it on this device.
+    /// io_uring, where the operation counts towards the limit of this device.
     Ring(DeviceId),
     /// libaio.
     Libaio,
-    /// The thread pool of this number.
+    /// The thread pool with this index.
     Pool(u8, DeviceId),
     /// The threads for [`Op::Put`].
     PutPool(DeviceId),
@@ -71,14 +71,14 @@ enum SlotState {
     /// No operation.
     #[default]
     Free,
-    /// In flight, and its caller waits.
+    /// In flight, with a caller.
     Busy,
     /// In flight without a caller.
     Abandoned,
 }
 
 impl Slots {
-    /// A table of at most `max` operations.
+    /// Creates a table of at most `max` operations.
     pub(crate) fn new(max: u32) -> Slots {
         Slots {
             chunks: Vec::new(),
@@ -94,12 +94,12 @@ impl Slots {
         }
     }
 
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub(crate) fn live(&self) -> usize {
         self.live
     }
 
-    /// Puts an operation in, or gives it back when the table is full.
+    /// Adds an operation, or returns it when the table is full.
     pub(crate) fn insert(&mut self, op: Op) -> Result<OpId, Op> {
         if self.live >= self.max {
             return Err(op);
@@ -130,7 +130,7 @@ impl Slots {
         self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
     }
 
-    /// Frees chunks without an operation. A completion that was not returned yet keeps its name.
+    /// Frees chunks without an operation. Identifiers of completions that were not returned yet stay unique.
     pub(crate) fn trim(&mut self) {
         self.recycle();
         for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.is_empty()) {
@@ -145,11 +145,11 @@ impl Slots {
         self.free.shrink_to_fit();
     }
 
-    /// Lets the slots of ended operations be used again: their callers have seen the completions. Until
-    /// then a slot has one name only, so that a caller's table by slot needs no second look.
+    /// Allows the slots of ended operations to be reused: their callers have received the completions. Until then, each
+    /// slot has one identifier only, so that a caller's table by slot needs no further check.
     pub(crate) fn recycle(&mut self) {
         self.free.append(&mut self.retired);
-        // Both sides of the books: the operation has ended or is in flight.
+        // Consistency check: each submitted operation has ended or is in flight.
         assert_eq!(self.submitted, self.completed + self.live as u64, "an operation was lost");
     }
 
@@ -157,30 +157,30 @@ impl Slots {
         &mut self.chunks[index as usize / CHUNK_SLOTS][index as usize % CHUNK_SLOTS]
     }
 
-    /// The slot of an operation that is still in flight.
+    /// Returns the slot of an operation that is in flight.
     pub(crate) fn get(&mut self, id: OpId) -> Option<&mut Slot> {
         let chunk = self.chunks.get_mut(id.slot as usize / CHUNK_SLOTS)?;
         let slot = chunk.get_mut(id.slot as usize % CHUNK_SLOTS)?;
         (slot.state != SlotState::Free && slot.generation == id.generation).then_some(slot)
     }
 
-    /// The slot of an operation that a backend has and has not finished.
+    /// Returns the slot of an operation that a backend has not finished.
     ///
     /// # Panics
-    /// When the operation is not in flight: the backend's own books are wrong.
+    /// When the operation is not in flight: a defect of the backend.
     pub(crate) fn held(&mut self, id: OpId) -> &mut Slot {
         self.get(id).expect("a backend's operation is in flight until the backend finishes it")
     }
 
-    /// The operation that a backend has and has not finished, as [`Slots::held`].
+    /// Returns the operation that a backend has not finished, as [`Slots::held`].
     ///
     /// # Panics
-    /// When the backend has taken it out.
+    /// When the backend has removed the operation.
     pub(crate) fn op(&mut self, id: OpId) -> &mut Op {
         self.held(id).op.as_mut().expect("an operation is in its slot between calls")
     }
 
-    /// Marks an operation as abandoned; whether it was in flight with a caller.
+    /// Marks an operation as abandoned; returns whether it was in flight with a caller.
     pub(crate) fn abandon(&mut self, id: OpId) -> bool {
         match self.get(id) {
             Some(slot) if slot.state == SlotState::Busy => {
@@ -191,13 +191,14 @@ impl Slots {
         }
     }
 
-    /// Whether an operation in flight has lost its caller.
+    /// Whether an operation in flight is abandoned.
     pub(crate) fn is_abandoned(&mut self, id: OpId) -> bool {
         self.get(id).is_some_and(|slot| slot.state == SlotState::Abandoned)
     }
 
-    /// Reports a result. Without `more` the slot is free afterwards and its memory is dropped, so the kernel must be
-    /// done with it. Results of abandoned operations are dropped here: descriptors close, buffers return to their pool.
+    /// Reports a result. Without `more`, the slot is free afterwards and its memory is dropped, so the kernel must no
+    /// longer use it. Results of abandoned operations are dropped here: descriptors are closed, and buffers return to
+    /// their pool.
     pub(crate) fn finish(
         &mut self,
         id: OpId,
@@ -219,9 +220,9 @@ impl Slots {
         }
     }
 
-    /// Ends an operation: its slot is free afterwards, and the kernel must be done with its memory. `conclude` fills in
-    /// the result and the payload; the rest is dropped. All of this happens in place: moving operations and completions
-    /// would be half of the work of a no-op.
+    /// Ends an operation: its slot is free afterwards, and the kernel must no longer use its memory. `conclude` fills
+    /// in the result and the payload; the rest of the operation is dropped. This happens in place: moving operations
+    /// and completions would be half of the cost of a no-op.
     #[inline(always)]
     pub(crate) fn end(
         &mut self,
@@ -234,7 +235,7 @@ impl Slots {
             debug_assert!(false, "an end of {id:?}, which is not in flight");
             return;
         };
-        // As an iterator: pushed, it would be made on the stack first.
+        // As an iterator: with `push`, it would be built on the stack first.
         out.extend(std::iter::once_with(|| Completion {
             id,
             result: Ok(0),
@@ -259,7 +260,7 @@ impl Slots {
         self.completed += 1;
     }
 
-    /// Names of all operations in flight.
+    /// Returns the identifiers of all operations in flight.
     pub(crate) fn in_flight(&self) -> Vec<OpId> {
         let slots = self.chunks.iter().enumerate().flat_map(|(place, chunk)| {
             chunk.iter().enumerate().map(move |(index, slot)| (place * CHUNK_SLOTS + index, slot))
@@ -295,7 +296,7 @@ mod tests {
         let mut slots = Slots::new(1000);
         let mut out = Vec::new();
         let ids: Vec<OpId> = (0..600).map(|_| slots.insert(Op::Nop).unwrap()).collect();
-        // Of the second chunk one is left.
+        // One operation of the second chunk remains.
         ids.iter()
             .filter(|id| id.slot != 300)
             .for_each(|&id| slots.finish(id, Ok(0), false, Payload::None, &mut out));

@@ -1,5 +1,4 @@
-//! The backends of one engine, the table of operations that they share, and the way of an operation
-//! through them.
+//! The backends of one engine, the table of operations that they share, and the routing of operations.
 //!
 //! ```text
 //! submit -> network backend
@@ -30,7 +29,7 @@ use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
 use crate::slot::{Route, Slots};
 use crate::uring::{Role, Uring};
 
-/// State that is leaked as a whole when an operation cannot be ended.
+/// State that is leaked completely when an operation cannot be ended.
 pub(super) struct Backends {
     net: Net,
     libaio: Option<Libaio>,
@@ -38,16 +37,16 @@ pub(super) struct Backends {
     /// Threads for [`Op::Put`], if separate.
     put_pool: Option<Arc<ThreadPool>>,
     inbox: Arc<Inbox>,
-    /// Pool outcomes on their way into `done`; kept for its memory.
+    /// Outcomes of pool threads before they are added to `done`; a field so that its memory is reused.
     outcomes: Vec<Ended>,
-    /// Operations that pool threads have.
+    /// Number of operations that were passed to pool threads.
     in_pools: usize,
-    /// The load of each device on the ring's kernel workers.
+    /// The load of each device on io_uring's kernel workers.
     ring_limit: DeviceLimit<OpId>,
-    /// Operations of one device that may be in the ring at once.
+    /// Maximum number of operations of one device in io_uring.
     ring_share: usize,
     slots: Slots,
-    /// Completions for the next turn.
+    /// Completions to be returned in the next turn.
     done: Vec<Completion>,
     doorbell: Arc<Doorbell>,
     pool: Pool,
@@ -55,15 +54,15 @@ pub(super) struct Backends {
     device_share: u32,
     try_resident: bool,
     table_full: u64,
-    /// Operations that a pool let wait for their device.
+    /// Number of operations that a pool queued because of their device.
     pool_queued: u64,
 }
 
-/// The network backend, and the ring where there is one.
+/// The network backend, and the io_uring for files if one exists.
 enum Net {
-    /// A ring for sockets and files.
+    /// One io_uring for sockets and files.
     Uring(Uring),
-    /// epoll for sockets; a ring in its set for files.
+    /// epoll for sockets; for files an io_uring whose descriptor is in the epoll set.
     Epoll { epoll: Epoll, ring: Option<Uring> },
 }
 
@@ -101,7 +100,7 @@ impl Backends {
         })
     }
 
-    /// What there is.
+    /// Returns the capabilities.
     pub(super) fn caps(&self) -> Caps {
         let (net, send_zero_copy) = match &self.net {
             Net::Uring(ring) => (NetKind::Uring, ring.send_zero_copy()),
@@ -117,7 +116,7 @@ impl Backends {
         }
     }
 
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub(super) fn live(&self) -> usize {
         self.slots.live()
     }
@@ -146,8 +145,8 @@ impl Backends {
         }
     }
 
-    /// The backend that carries the operation out: the requested one if it exists and supports it, else the first pool,
-    /// else the blocking call.
+    /// Returns the backend that carries out the operation: the requested one if it exists and supports it, otherwise
+    /// the first pool, otherwise the blocking call.
     fn route(&mut self, id: OpId, via: DiskVia, device: DeviceId) -> Route {
         let op = self.slots.op(id);
         let by_ring = self.net.ring().is_some_and(|ring| !ring.lacks(op));
@@ -163,8 +162,8 @@ impl Backends {
         }
     }
 
-    /// Starts an operation on the ring when its device has a worker to spare. Direct reads need none: the
-    /// kernel does not punt them to a worker.
+    /// Starts an operation in io_uring if its device has not used up its share of kernel workers. Direct reads need
+    /// none: the kernel does not pass them to a worker.
     fn start_limited(&mut self, id: OpId, device: DeviceId) {
         let slot = self.slots.held(id);
         if !matches!(&slot.op, Some(Op::Read { file, .. }) if file.is_direct()) {
@@ -195,7 +194,7 @@ impl Backends {
         }
     }
 
-    /// The threads behind a route.
+    /// Returns the thread pool of a route.
     fn threads(&self, route: Route) -> Option<&Arc<ThreadPool>> {
         match route {
             Route::Pool(number, _) => self.pools.get(usize::from(number)),
@@ -238,7 +237,7 @@ impl Backends {
                     Net::Epoll { epoll, .. } => epoll.cancel(id, &mut self.slots, &mut self.done),
                 };
             }
-            // A file operation ends early where no backend has begun it; else it runs to its end.
+            // A file operation is cancelled only if no backend has started it; otherwise it runs to its end.
             Route::Ring(device) => self.ring_limit.withdraw(device, |&waiting| waiting == id).is_some(),
             Route::Libaio => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
             Route::Pool(_, device) | Route::PutPool(device) => self.withdraw(id, route, device),
@@ -249,7 +248,7 @@ impl Backends {
         }
     }
 
-    /// Takes a job back that waits in its pool; whether it was there.
+    /// Takes a waiting job back from its pool; returns whether it was found.
     fn withdraw(&mut self, id: OpId, route: Route, device: DeviceId) -> bool {
         let Some(job) = self.threads(route).and_then(|pool| pool.withdraw(&self.inbox, device, id)) else {
             return false;
@@ -261,8 +260,8 @@ impl Backends {
     }
 
     pub(super) fn abandon(&mut self, id: OpId) {
-        // Completions that were not collected yet must not be shown either; dropping them closes descriptors and frees
-        // buffers.
+        // Completions that were not collected yet must not be returned either; dropping them closes descriptors and
+        // frees buffers.
         self.done.retain(|completion| completion.id != id);
         if self.slots.abandon(id) {
             self.cancel(id);
@@ -282,7 +281,7 @@ impl Backends {
         }
         self.let_in();
         if batch.is_empty() {
-            // The caller's memory serves for the next turn.
+            // Swapped, so that the caller's memory is reused for the next turn.
             std::mem::swap(batch, &mut self.done);
         } else {
             batch.append(&mut self.done);
@@ -296,7 +295,7 @@ impl Backends {
             Net::Uring(ring) => {
                 let wait = settle(wait, !done.is_empty(), &self.doorbell);
                 let turned = ring.turn(wait, slots, done);
-                // The turn is over either way; every source of a wake-up is checked after each.
+                // The wait is over in any case, and every queue is checked after each turn.
                 ring.take_doorbell();
                 turned
             }
@@ -334,8 +333,8 @@ impl Backends {
         self.outcomes = outcomes;
     }
 
-    /// Starts operations that waited for others of their device to end. They are submitted with the next
-    /// turn, as if their callers had submitted them now.
+    /// Starts operations that waited for other operations of their device. They are submitted in the next turn, like
+    /// newly submitted operations.
     fn let_in(&mut self) {
         while let Some(device) = self.slots.released.pop() {
             if let Some(next) = self.ring_limit.leave(device) {
@@ -346,7 +345,7 @@ impl Backends {
         }
     }
 
-    /// Ends everything; returns how many operations did not end in time.
+    /// Cancels all operations; returns how many did not end in time.
     pub(super) fn drain(&mut self, deadline: Instant) -> usize {
         for id in self.slots.in_flight() {
             self.cancel(id);
@@ -384,16 +383,16 @@ impl Backends {
         }
     }
 
-    /// The ring's notes for the operator.
+    /// Returns the io_uring backend's note for the operator.
     pub(super) fn take_note(&mut self) -> Option<Note> {
         self.net.ring_mut()?.take_note()
     }
 
-    /// Gives idle memory back; returns the bytes.
+    /// Returns idle memory to the system; returns the number of bytes.
     pub(super) fn trim(&mut self) -> usize {
         self.slots.trim();
         match &mut self.net {
-            // A ring knows chunks of the pool and lets go of them first.
+            // A ring first removes the registrations of the pool's chunks.
             Net::Uring(ring) => ring.trim(),
             Net::Epoll { epoll, ring: Some(ring) } => epoll.trim() + ring.trim(),
             Net::Epoll { epoll, ring: None } => epoll.trim() + self.pool.trim(|_| true),
@@ -406,7 +405,7 @@ impl Net {
         match config.net {
             NetKind::Uring => {
                 let mut ring = Uring::new(config, pool, Role::NetAndDisk).map_err(BuildError::Ring)?;
-                // The ring keeps another reference, which may outlive ours in a leak.
+                // The ring keeps a duplicate, which may outlive the doorbell if the ring is leaked.
                 let watched = rustix::io::fcntl_dupfd_cloexec(doorbell.as_fd(), 0);
                 ring.watch(Fd::from(watched.map_err(BuildError::Doorbell)?));
                 Ok(Net::Uring(ring))
@@ -440,7 +439,7 @@ impl Net {
     }
 }
 
-/// How long a turn may wait: not at all when something is there already or the bell has rung.
+/// Returns how long a turn may wait: not at all if completions are ready or the bell was rung.
 fn settle(wait: Wait, ready: bool, doorbell: &Doorbell) -> Wait {
     if wait == Wait::No || ready || !doorbell.fall_asleep() { Wait::No } else { wait }
 }

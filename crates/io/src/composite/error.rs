@@ -1,4 +1,4 @@
-//! Why an engine could not be built, with the likely cause and the remedy.
+//! Errors of building an engine, with the likely cause and the remedy.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use rustix::io::Errno;
 
 use crate::uring::SetupError;
 
-/// Why an engine could not be built.
+/// The reason why an engine could not be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
-    /// The eventfd that other threads wake the engine with, or its registration.
+    /// An error of the doorbell's eventfd, or of its registration.
     Doorbell(Errno),
-    /// The epoll instance.
+    /// An error of the epoll instance.
     Epoll(Errno),
-    /// The ring.
+    /// An error of the io_uring.
     Ring(SetupError),
-    /// The libaio context, for this many requests.
+    /// An error of the libaio context, for this many requests.
     Libaio {
         /// The kernel's error.
         errno: Errno,
@@ -25,7 +25,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// The likely cause and the remedy; a [`SetupError`] of the ring has separate texts.
+    /// Returns the likely cause and the remedy; a [`SetupError`] of io_uring has separate texts.
     fn advice(&self) -> (&'static str, &'static str) {
         let errno = match self {
             BuildError::Doorbell(errno) | BuildError::Epoll(errno) => *errno,
@@ -54,7 +54,7 @@ impl BuildError {
         }
     }
 
-    /// The likely cause.
+    /// Returns the likely cause.
     pub fn cause(&self) -> String {
         match self {
             BuildError::Ring(error) => error.to_string(),
@@ -62,7 +62,7 @@ impl BuildError {
         }
     }
 
-    /// The remedy.
+    /// Returns the remedy.
     pub fn remedy(&self) -> &'static str {
         self.advice().1
     }

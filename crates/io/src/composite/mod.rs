@@ -1,9 +1,9 @@
-//! One engine out of a network backend and the disk backends.
+//! Combines a network backend and the disk backends into one engine.
 //!
-//! [`build`] makes it in the thread that will use it. Each operation goes to the network backend or, by its
-//! [`crate::DiskVia`], to a disk backend. All of them are usable at the same time and all end the same wait.
-//! [`backends`] holds them and their shared state. This file implements the contract, and the leak of operations that
-//! cannot be ended.
+//! [`build`] creates it on the thread that will use it. Each operation is passed to the network backend or, by its
+//! [`crate::DiskVia`], to a disk backend. All backends can be used at the same time, and all end the same wait.
+//! [`backends`] has the backends and their shared state. This file implements the [`Engine`] contract, and leaks
+//! operations that cannot be ended.
 
 mod backends;
 mod error;
@@ -21,13 +21,13 @@ use crate::op::{Completion, Op, OpId};
 use backends::Backends;
 pub use error::BuildError;
 
-/// How long an engine that is dropped without a drain waits for its operations.
+/// Time limit for the drain of an engine that is dropped without one.
 const DROP_DRAIN: Duration = Duration::from_secs(1);
 
-/// Makes an engine for the calling thread.
+/// Creates an engine for the calling thread.
 ///
 /// # Errors
-/// When a backend that the settings ask for cannot be had, with the likely cause and the remedy.
+/// When a backend that the settings require is not available, with the likely cause and the remedy.
 pub fn build(config: EngineConfig) -> Result<Box<dyn Engine>, BuildError> {
     let faults = config.faults.clone();
     let engine: Box<dyn Engine> = Box::new(Composite::new(config)?);
@@ -42,9 +42,9 @@ struct Composite {
     caps: Caps,
     pool: Pool,
     doorbell: Arc<Doorbell>,
-    /// `None` once they had to be leaked.
+    /// `None` after the backends had to be leaked.
     backends: Option<Backends>,
-    /// The counters at that time.
+    /// The counters at the time of the leak.
     last: Counters,
 }
 
@@ -89,7 +89,7 @@ impl Engine for Composite {
     fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
         match &mut self.backends {
             Some(backends) => backends.turn(wait, batch),
-            // Nothing can happen any more, and waiting for it would be for ever.
+            // No operation can complete any more, so a wait would never end.
             None => Err(Errno::CANCELED),
         }
     }
@@ -105,8 +105,8 @@ impl Engine for Composite {
             return Drained::Clean;
         }
         self.last = backends.counters();
-        // The kernel or a pool thread may still write to memory of the table. Pool memory that a leaked buffer belongs
-        // to stays mapped, because the buffer keeps its pool alive.
+        // The kernel or a pool thread may still write to memory of the table. The pool memory of a leaked buffer stays
+        // mapped, because the buffer keeps its pool alive.
         std::mem::forget(self.backends.take());
         Drained::Leaked(left)
     }

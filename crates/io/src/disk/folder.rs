@@ -1,7 +1,7 @@
-//! Reads a directory: names by getdents64(2), and on request statx(2) of each.
+//! Reads a directory: names by getdents64(2), and on request statx(2) of each entry.
 //!
-//! The kernel keeps the position in the directory with the open file, so each call continues at the end of the last
-//! one. A directory of any size is read in pieces that occupy a thread for a bounded time.
+//! The kernel keeps the position with the open directory, so each call continues where the last one ended. A directory
+//! of any size is read in pieces that occupy a thread for a bounded time.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::op::{DirEntry, EntryLook, Stat};
 
-/// The entries of the next buffer with any; none at the end of the directory.
+/// Returns the entries of the next non-empty buffer; an empty list at the end of the directory.
 pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); bytes_max];
     let mut raw = RawDir::new(dir, &mut buffer);
@@ -28,7 +28,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
-        // A buffer of nothing but the directory itself and the one above it is not the end.
+        // A buffer with only `.` and `..` is not the end.
         if raw.is_buffer_empty() && !entries.is_empty() {
             break;
         }
@@ -36,13 +36,13 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
     Ok(entries)
 }
 
-/// Looks at names below a directory.
+/// Calls stat on names below a directory.
 pub(super) fn look(dir: BorrowedFd<'_>, names: &[CString]) -> Vec<Result<Stat, Errno>> {
     names.iter().map(|name| stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).collect()
 }
 
 fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, inode: u64, look: EntryLook) -> DirEntry {
-    // Not every file system returns the kind with the name (getdents(2), DT_UNKNOWN).
+    // Not every file system returns the type with the name (getdents(2), DT_UNKNOWN).
     let kind = match kind {
         FileType::Unknown => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
         known => known.as_raw_mode(),
@@ -51,7 +51,7 @@ fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, inode: u64, look: Ent
         EntryLook::Kind => None,
         EntryLook::Itself => Some(stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)),
         EntryLook::Followed => Some(match stat(dir, name, AtFlags::empty()) {
-            // A link that leads nowhere, or in a circle: the entry is the link itself.
+            // A dangling link, or a loop of links: the entry is the link itself.
             Err(Errno::NOENT | Errno::LOOP) => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
             found => found,
         }),

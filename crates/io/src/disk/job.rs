@@ -1,8 +1,8 @@
-//! Operations on files and paths as blocking system calls.
+//! Operations on files and paths, carried out by blocking system calls.
 //!
-//! [`carry_out`] makes the calls of an operation where it lies. A [`Job`] is an operation that leaves its slot for a thread
-//! of a pool and comes back with its [`Outcome`]: descriptors, buffers and paths go with it, so that the thread needs no
-//! address of anything that it does not have.
+//! [`carry_out`] makes the system calls of an operation in place. A [`Job`] is an operation that leaves its slot for a
+//! thread of a pool, and returns with its [`Outcome`]. Descriptors, buffers and paths move with it, so the thread needs
+//! no address of memory that it does not own.
 
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
@@ -20,25 +20,25 @@ use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarg
 use crate::page_cache::{UNCACHED, read_cached};
 use crate::slot::Slots;
 
-/// An operation that a thread of a pool has.
+/// An operation that was passed to a pool thread.
 pub(crate) struct Job {
-    /// Only the engine's thread may drop it, because its references are counted without atomic operations. A job
-    /// without an engine is leaked.
+    /// Only the engine's thread may drop it, because its reference counts are not atomic. If the engine no longer
+    /// exists, the job is leaked.
     op: ManuallyDrop<Op>,
-    /// Asked before it left: the flags of a descriptor belong to the engine's thread.
+    /// Queried before the operation was passed on: the flags of a descriptor belong to the engine's thread.
     uncached: bool,
 }
 
-// SAFETY: the thread of a pool has the operation for itself. It reads the descriptors behind their counted references, which
-// never change, touches neither the counts nor the flags beside them, and drops nothing of it; the memory of buffers and
-// segments is plain memory that no one else writes to.
+// SAFETY: the pool thread has exclusive access to the operation. It reads the descriptors behind their counted
+// references, which never change; it touches neither the counts nor the flags beside them, and drops nothing of it. The
+// memory of buffers and segments is plain memory that no other thread writes to.
 unsafe impl Send for Job {}
 
 /// The outcome of an operation.
 pub(crate) struct Outcome {
     result: Result<u32, Errno>,
     output: Output,
-    /// Whether the file system had no uncached reads and writes.
+    /// Whether the file system did not support uncached reads and writes.
     refused_uncached: bool,
 }
 
@@ -52,26 +52,26 @@ enum Output {
     Space(Space),
 }
 
-/// The result of a read or a write, and whether the file system had no uncached ones.
+/// The result of a read or a write, and whether the file system did not support it uncached.
 struct Moved {
     result: Result<usize, Errno>,
     refused_uncached: bool,
 }
 
 impl Job {
-    /// Takes the operation out of its slot.
+    /// Removes the operation from its slot.
     pub(crate) fn take(op: &mut Op) -> Job {
         let uncached = is_uncached(op);
         assert!(!matches!(op, Op::Nop), "an operation leaves its slot once");
         Job { op: ManuallyDrop::new(std::mem::replace(op, Op::Nop)), uncached }
     }
 
-    /// Makes the calls and waits for them.
+    /// Makes the system calls and waits for them.
     pub(crate) fn run(&mut self) -> Outcome {
         carry_out(&mut self.op, self.uncached)
     }
 
-    /// Puts the operation back into its slot, in the engine's thread.
+    /// Puts the operation back into its slot, on the engine's thread.
     pub(crate) fn put_back(self, id: OpId, slots: &mut Slots) {
         let op = slots.op(id);
         assert!(matches!(op, Op::Nop), "the slot is empty while a pool has its operation");
@@ -79,13 +79,13 @@ impl Job {
     }
 }
 
-/// Whether an operation's reads or writes are to leave the page cache.
+/// Whether pages of an operation's reads or writes are to leave the page cache.
 pub(crate) fn is_uncached(op: &Op) -> bool {
     op.moved_file().is_some_and(crate::op::Fd::is_uncached)
 }
 
-/// Reads from the page cache only, when the operation is a read and all of it is resident, up to the end of the file: a
-/// part of it would leave the rest to a second read, and a second buffer. Not to be used on a file open with `O_DIRECT`.
+/// Reads from the page cache only: if the operation is a read, and all its bytes up to the end of the file are
+/// resident. A partial result would require a second read and a second buffer. Not for files open with `O_DIRECT`.
 pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
     let Op::Read { file, offset, len, buf, .. } = op else { return None };
     let len = (*len as usize).min(buf.capacity());
@@ -141,7 +141,7 @@ pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
     }
 }
 
-/// Makes the calls of an operation that brings nothing but its success.
+/// Makes the system calls of an operation that returns only success or an error.
 fn change(op: &mut Op) -> Result<(), Errno> {
     match op {
         Op::Put { new, .. } => put(new),
@@ -169,7 +169,7 @@ fn change(op: &mut Op) -> Result<(), Errno> {
     }
 }
 
-/// Makes the file, writes it and renames it, or removes the incomplete file.
+/// Creates the file, writes it and renames it; removes the file after an error.
 fn put(new: &NewFile) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(new.mode);
@@ -182,7 +182,7 @@ fn put(new: &NewFile) -> Result<(), Errno> {
     let renamed = || rustix::fs::rename(new.temp.as_c_str(), new.to.as_c_str());
     let done = write_all(new, file).and_then(|()| renamed());
     if done.is_err() && made.is_some() {
-        // The first error is more useful than one of the removal.
+        // The first error is more useful than an error of the removal.
         let _ = rustix::fs::unlinkat(CWD, new.temp.as_c_str(), AtFlags::empty());
     }
     done
@@ -205,13 +205,13 @@ fn write_all(new: &NewFile, file: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Pieces of one write: the kernel takes no more (`UIO_MAXIOV`).
+/// Maximum number of pieces per write (the kernel's `UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
-/// The pieces of a write, in the kernel's form.
+/// The pieces of a write as the kernel expects them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`; bypassing the page cache if requested and possible, as the second part of the result shows.
+/// Reads at `offset`; bypasses the page cache if requested and possible, as the second field of the result shows.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
@@ -226,7 +226,7 @@ fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> 
     Moved { result, refused_uncached: uncached }
 }
 
-/// Writes at `offset`, or in order where there are no places: a log may be a pipe, a terminal or a socket.
+/// Writes at `offset`, or sequentially if the file is not seekable: a log may be a pipe, a terminal or a socket.
 fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Moved {
     if uncached {
         match retry_on_intr(|| rustix::io::pwritev2(file, slices, offset, UNCACHED)) {
@@ -241,8 +241,8 @@ fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bo
     Moved { result, refused_uncached: uncached }
 }
 
-/// Gives an open file a name. By the descriptor itself, which needs a privilege before Linux 6.10 and returns ENOENT
-/// without it; then by its entry in /proc, as open(2) shows it for `O_TMPFILE`.
+/// Gives an open file a name. First by the descriptor itself, which needs a privilege before Linux 6.10 and otherwise
+/// fails with ENOENT; then by its path in /proc, as described in open(2) for `O_TMPFILE`.
 fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
     match rustix::fs::linkat(file, c"", CWD, to, AtFlags::EMPTY_PATH) {
         Err(Errno::NOENT) => {}
@@ -252,7 +252,7 @@ fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, name, CWD, to, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// A buffer is below 4 GiB and a count is at most its length.
+/// Converts a count, which is at most the length of a buffer and so below 4 GiB.
 fn narrow(count: usize) -> u32 {
     count as u32
 }
@@ -269,7 +269,7 @@ impl Outcome {
         }
     }
 
-    /// The count of a read or write.
+    /// Returns the outcome of a read or write.
     pub(crate) fn count(result: Result<usize, Errno>) -> Outcome {
         Outcome::new(result.map(narrow), Output::Nothing)
     }
@@ -290,7 +290,7 @@ impl Outcome {
         Outcome::of(result, |found| Output::Space(Space::from(found)))
     }
 
-    /// Whether this means that the socket is full.
+    /// Whether the operation failed because the socket's send buffer is full.
     pub(crate) fn is_full_socket(&self) -> bool {
         self.result == Err(Errno::AGAIN)
     }
@@ -316,7 +316,7 @@ impl Outcome {
 
 fn open(dir: BorrowedFd<'_>, path: &CStr, how: OpenHow) -> Result<OwnedFd, Errno> {
     let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
-    // openat2(2) refuses a mode without a flag that creates, where open(2) ignores it.
+    // openat2(2) rejects a mode without a flag that creates a file; open(2) ignores it.
     let creates = flags.intersects(OFlags::CREATE | OFlags::TMPFILE);
     let mode = Mode::from_raw_mode(if creates { how.mode } else { 0 });
     let resolve = ResolveFlags::from_bits_retain(how.resolve);

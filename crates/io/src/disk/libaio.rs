@@ -1,10 +1,10 @@
-//! Linux native AIO for direct reads, by its raw system calls.
+//! Linux native AIO for direct reads, by raw system calls.
 //!
-//! [`Context`] is the kernel's side, [`Libaio`] an engine's. Only reads of files open with `O_DIRECT` come
-//! to the engine's: anything else would block in `io_submit`. Requests gather in a queue, go to the kernel in one call per turn and never exceed the depth of the context.
-//! Completions ring the engine's doorbell (`IOCB_FLAG_RESFD`) and are taken from the ring that the kernel
-//! shares with the process, without a call (layout: `struct aio_ring` in Linux `fs/aio.c`, unchanged since
-//! 2.6 and used by fio and Seastar in the same way).
+//! [`Context`] wraps the kernel's context, [`Libaio`] is the backend. Only reads of files open with `O_DIRECT` are
+//! passed to it: other operations would block in `io_submit`. Requests are queued, submitted in one call per turn, and
+//! never exceed the depth of the context. Completions signal the engine's doorbell (`IOCB_FLAG_RESFD`). They are read
+//! from the ring that the kernel shares with the process, without a system call (layout: `struct aio_ring` in Linux
+//! `fs/aio.c`, unchanged since 2.6, and used by fio and Seastar in the same way).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,7 +23,7 @@ use crate::slot::Slots;
 const COMMAND_PREAD: u16 = 0;
 /// `IOCB_FLAG_RESFD`: the completion is signalled on the eventfd in `resfd`.
 const FLAG_RESFD: u32 = 1;
-/// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
+/// `AIO_RING_MAGIC`: marks the layout of the shared ring that this code supports.
 const RING_MAGIC: u32 = 0xa10a_10a1;
 
 /// `struct iocb` of linux/aio_abi.h.
@@ -57,7 +57,7 @@ struct Event {
     result2: i64,
 }
 
-/// `struct aio_ring` of Linux `fs/aio.c`, without the events that follow it.
+/// `struct aio_ring` of Linux `fs/aio.c`, without the events behind it.
 #[repr(C)]
 struct Header {
     id: u32,
@@ -70,31 +70,31 @@ struct Header {
     header_bytes: u32,
 }
 
-/// A context as the kernel sees it. What requests point to is its user's to keep until they have completed.
+/// A context in the kernel. Its user must keep the memory of requests until they have completed.
 struct Context {
-    /// The context's name in the kernel is the address of its ring.
+    /// Address of the ring, which is also the kernel's identifier of the context.
     ring: NonNull<Header>,
-    /// Calls into the kernel.
+    /// Number of system calls.
     kernel_entries: u64,
 }
 
-/// One thread's context, and the reads that it carries out.
+/// The native AIO context of one thread, and its reads.
 pub(crate) struct Libaio {
     context: Context,
     doorbell: Arc<Doorbell>,
     depth: usize,
     in_flight: usize,
     queue: VecDeque<OpId>,
-    /// Requests of one submission; kept for their memory.
+    /// Requests of one submission; a field so that its memory is reused.
     requests: Vec<Request>,
     pointers: Vec<*mut Request>,
 }
 
 impl Context {
-    /// A context for `depth` requests in flight, counted against `fs.aio-max-nr` by the kernel.
+    /// Creates a context for `depth` requests in flight, which the kernel counts against `fs.aio-max-nr`.
     fn new(depth: u32) -> Result<Context, Errno> {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: io_setup(2) writes the context's name to the place given, which is one `c_ulong`.
+        // SAFETY: io_setup(2) writes the identifier of the context to the given address, which is one `c_ulong`.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
         check(result)?;
         let ring = NonNull::new(context as *mut Header).ok_or(Errno::INVAL)?;
@@ -108,13 +108,13 @@ impl Context {
         }
     }
 
-    /// Gives requests to the kernel; returns how many it took. The memory behind them stays with the caller, at its
-    /// address, until [`Context::next_event`] has returned each one's completion.
+    /// Submits requests to the kernel; returns how many it accepted. The caller keeps their memory at its address until
+    /// [`Context::next_event`] has returned the completion of each.
     fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
         let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
-        // SAFETY: the pointers name live requests, which the kernel copies before the call returns. The memory that
-        // those point to is kept by the caller until they have completed, or leaked.
+        // SAFETY: the pointers refer to live requests, which the kernel copies before the call returns. The caller
+        // keeps the memory that the requests refer to until they have completed, or leaks it.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
         let taken = check(result)? as usize;
         assert!(taken <= count, "the kernel takes what it was given");
@@ -126,15 +126,15 @@ impl Context {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: io_setup mapped the ring at this address and it stays until io_destroy, in `drop`; the
-        // two words that the kernel changes are atomics.
+        // SAFETY: io_setup mapped the ring at this address, and it stays mapped until io_destroy, in `drop`; the two
+        // words that the kernel changes are atomics.
         unsafe { self.ring.as_ref() }
     }
 
-    /// The next completion, without a call into the kernel.
+    /// Returns the next completion without a system call.
     fn next_event(&mut self) -> Option<Event> {
         let header = self.header();
-        // The head is ours: what io_getevents takes is taken in this thread too.
+        // Only this thread changes the head: io_getevents is called on this thread too.
         let head = header.head.load(Ordering::Relaxed);
         if head == header.tail.load(Ordering::Acquire) {
             return None;
@@ -143,9 +143,9 @@ impl Context {
         let next = (head + 1) % header.events;
         // SAFETY: the events follow the header in the same mapping.
         let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
-        // SAFETY: the kernel keeps head below the number of events, for all of which the mapping has room.
+        // SAFETY: the kernel keeps head below the number of events, and the mapping has room for all of them.
         let place = unsafe { events.add(head as usize) };
-        // SAFETY: the place lies in the mapping, and the acquire load above saw it filled.
+        // SAFETY: the event is inside of the mapping, and the acquire load above shows that it is filled.
         let event = unsafe { place.read() };
         self.header().head.store(next, Ordering::Release);
         Some(event)
@@ -155,14 +155,14 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let context = self.name();
-        // SAFETY: the context is ours and is not used again. The call waits for requests in flight; an
+        // SAFETY: the context belongs to this value and is not used again. The call waits for requests in flight; an
         // owner that could not drain them leaks this value instead.
         unsafe { libc::syscall(libc::SYS_io_destroy, context) };
     }
 }
 
 impl Libaio {
-    /// A context for `depth` requests in flight, whose completions ring `doorbell`.
+    /// Creates a context for `depth` requests in flight, whose completions signal `doorbell`.
     pub(crate) fn new(depth: u32, doorbell: &Arc<Doorbell>) -> Result<Libaio, Errno> {
         Ok(Libaio {
             context: Context::new(depth)?,
@@ -175,24 +175,24 @@ impl Libaio {
         })
     }
 
-    /// Calls into the kernel.
+    /// Returns the number of system calls.
     pub(crate) fn kernel_entries(&self) -> u64 {
         self.context.kernel_entries
     }
 
-    /// Takes a direct read, to be submitted by [`Libaio::submit`].
+    /// Queues a direct read for [`Libaio::submit`].
     pub(crate) fn push(&mut self, id: OpId) {
         self.queue.push_back(id);
     }
 
-    /// Takes a read back that the kernel does not have yet; whether that was so.
+    /// Removes a read that was not submitted yet; returns whether it was found.
     pub(crate) fn withdraw(&mut self, id: OpId) -> bool {
         let place = self.queue.iter().position(|&waiting| waiting == id);
         place.is_some_and(|place| self.queue.remove(place).is_some())
     }
 
-    /// Gives the kernel as many of the queued reads as the depth allows. One that it refuses completes with
-    /// the reason; when it is short of resources (`EAGAIN`) they wait for those in flight.
+    /// Submits as many of the queued reads as the depth allows. A read that the kernel rejects completes with the
+    /// error. If the kernel lacks resources (`EAGAIN`), the reads wait for those in flight.
     pub(crate) fn submit(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         while !self.queue.is_empty() && self.in_flight < self.depth {
             let room = (self.depth - self.in_flight).min(self.queue.len());
@@ -203,7 +203,7 @@ impl Libaio {
                     assert!(self.in_flight <= self.depth, "the context has room for what it took");
                 }
                 Err(Errno::AGAIN) if self.in_flight > 0 => return,
-                // An error is about the first request.
+                // The error concerns the first request.
                 Err(error) => {
                     let id = self.queue.pop_front().expect("the batch had a first request");
                     Outcome::count(Err(error)).deliver(id, slots, done);
@@ -212,7 +212,7 @@ impl Libaio {
         }
     }
 
-    /// Delivers the completions; no call into the kernel.
+    /// Delivers the completions without a system call.
     pub(crate) fn reap(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         while let Some(event) = self.context.next_event() {
             assert!(self.in_flight > 0, "what completes was submitted");
@@ -226,7 +226,7 @@ impl Libaio {
         }
     }
 
-    /// Submits the first `room` of the queue; returns how many the kernel took.
+    /// Submits the first `room` reads of the queue; returns how many the kernel accepted.
     fn submit_batch(&mut self, room: usize, slots: &mut Slots) -> Result<usize, Errno> {
         let resfd = self.doorbell.as_fd().as_raw_fd() as u32;
         self.requests.clear();
@@ -237,7 +237,7 @@ impl Libaio {
     }
 }
 
-/// The kernel's form of a read that stays in its slot.
+/// Returns the kernel's request structure for a read, which stays in its slot.
 fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
     let op = slots.get(id).and_then(|slot| slot.op.as_mut());
     let Some(Op::Read { file, offset, len, buf, .. }) = op else {
@@ -250,7 +250,7 @@ fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
         file: file.as_raw_fd() as u32,
         bytes: u64::from(*len).min(buf.capacity() as u64),
         buffer: buf.as_mut_ptr() as u64,
-        // An offset beyond the signed range is the kernel's to refuse.
+        // The kernel refuses an offset beyond the signed range.
         offset: *offset as i64,
         flags: FLAG_RESFD,
         resfd,
@@ -258,7 +258,7 @@ fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
     }
 }
 
-/// The result of a raw system call by libc's convention.
+/// Converts the result of a raw system call (libc's convention).
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result >= 0 {
         return Ok(result);

@@ -1,5 +1,5 @@
-//! Disk backends: small siblings that carry out operations on files and paths. [`job`] is one operation for a
-//! thread that may block; [`folder`] and [`owner`] are those of them that take more than one call.
+//! Disk backends, which carry out operations on files and paths. [`job`] carries out an operation on a thread that may
+//! block; [`folder`] and [`owner`] contain operations that need several system calls.
 
 mod folder;
 pub(crate) mod job;

@@ -1,10 +1,10 @@
 //! Opens a path whose symbolic links must have the same owner as their targets (nginx's `disable_symlinks
 //! if_not_owner`).
 //!
-//! The path is walked from component to component, each opened below the last one. A link is read through a descriptor
-//! of the link itself (`O_PATH | O_NOFOLLOW`, open(2)), and its owner through the same one. So a link that is replaced
-//! in between is either the old one or the new one, never the owner of one with the target of the other. The owner of
-//! the target is that of the opened file (fstat(2)).
+//! The path is walked component by component; each is opened relative to the last one. The target and the owner of a
+//! link are both read through one descriptor of the link itself (`O_PATH | O_NOFOLLOW`, open(2)). So if a link is
+//! replaced during the walk, the owner of one link is never combined with the target of the other. The owner of the
+//! target is that of the opened file (fstat(2)).
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// How a component is opened.
+/// The arguments for opening a component.
 #[derive(Clone, Copy)]
 struct How {
     flags: OFlags,
@@ -23,7 +23,7 @@ struct How {
 /// Opens `path` from `dir`, or from the root when it begins with a slash.
 ///
 /// # Errors
-/// `ELOOP` for a link with another owner; else those of openat2(2).
+/// `ELOOP` for a link whose owner differs from that of its target; otherwise the errors of openat2(2).
 pub(super) fn open(
     dir: BorrowedFd<'_>,
     path: &[u8],
@@ -37,7 +37,7 @@ pub(super) fn open(
         _ => None,
     };
     let mut last = How { flags, mode, resolve };
-    // A slash at the end asks for a directory, as in open(2).
+    // A trailing slash requires a directory, as in open(2).
     if path.ends_with(b"/") {
         last.flags |= OFlags::DIRECTORY;
     }
@@ -57,7 +57,7 @@ impl How {
         How { flags: OFlags::empty(), mode: Mode::empty(), resolve }
     }
 
-    /// Opens one component, through a link only if allowed.
+    /// Opens one component; follows a link only if allowed.
     fn step(self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
         let link_itself =
             How { flags: OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, ..How::plain(self.resolve) };
@@ -68,7 +68,7 @@ impl How {
         let link = link_itself.open(dir, name)?;
         let stat = rustix::fs::fstat(&link)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
-            // Should it have become a link by now, it is not followed.
+            // If it has become a link since, it is not followed.
             return How { flags: self.flags | OFlags::NOFOLLOW, ..self }.open(dir, name);
         }
         let target = rustix::fs::readlinkat(&link, c"", Vec::new())?;

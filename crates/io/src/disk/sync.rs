@@ -1,13 +1,13 @@
-//! The blocking calls, made on the worker thread itself: for measurements, for file systems in memory, and
-//! where nothing else is left. A slow device stalls the whole thread here, which is why it is never chosen
-//! on its own account.
+//! Blocking system calls, made on the worker thread itself: for measurements, for file systems in memory, and if no
+//! other backend is available. A slow device stalls the complete worker thread here, so this backend is never chosen
+//! otherwise.
 
 use crate::disk::job;
 use crate::op::{Completion, OpId};
 use crate::slot::Slots;
 
-/// Carries out a file operation at once. Returns whether it was a `sendfile` that met a full socket, for the network
-/// backend.
+/// Carries out a file operation immediately. Returns whether it was a `sendfile` to a socket without space, for the
+/// network backend.
 pub(crate) fn start(id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) -> bool {
     let op = slots.op(id);
     let uncached = job::is_uncached(op);

@@ -1,9 +1,9 @@
 //! Thread pools for operations on files that would block (nginx's `thread_pool`).
 //!
-//! A [`ThreadPool`] belongs to the process and serves the engines of all worker threads. Its queue is bounded, and one
-//! device may hold a share of its threads only: further work waits per device, so that a device that hangs leaves
-//! threads for the others. Outcomes go to the [`Inbox`] of the engine that asked. Threads end when the pool is dropped,
-//! each after the job it is in.
+//! A [`ThreadPool`] belongs to the process and serves the engines of all worker threads. Its queue is bounded. One
+//! device may use only a share of its threads: further jobs wait per device, so that a hanging device leaves threads
+//! for the others. Outcomes are put into the [`Inbox`] of the submitting engine. When the pool is dropped, each thread
+//! ends after its current job.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::doorbell::Doorbell;
 use crate::op::{DeviceId, OpId};
 use crate::wake::Wake;
 
-/// Jobs that may wait for a thread in the pool `default` (nginx's number).
+/// Maximum number of waiting jobs in the pool `default` (nginx's number).
 pub const QUEUE_DEFAULT: usize = 65536;
 
 /// A named pool of threads, shared by the worker threads of a process.
@@ -38,14 +38,14 @@ struct ThreadsState {
 struct JobQueues {
     /// Jobs that may run as soon as a thread is free.
     ready: VecDeque<Task>,
-    /// Jobs that run or are ready, by their device, and those that wait for one of these to end.
+    /// The limits per device: counts jobs that run or are ready, and queues jobs that wait for one of these to end.
     devices: DeviceLimit<Task>,
-    /// Jobs in `ready` and in the queues of the devices.
+    /// Number of jobs in `ready` and in the queues of the devices.
     waiting: usize,
     stopping: bool,
 }
 
-/// A job with its way back.
+/// A job, with the inbox for its outcome.
 pub(crate) struct Task {
     pub(crate) job: Job,
     pub(crate) id: OpId,
@@ -53,28 +53,28 @@ pub(crate) struct Task {
     pub(crate) inbox: Arc<Inbox>,
 }
 
-/// A job that has come back.
+/// A finished job.
 pub(crate) type Ended = (OpId, Job, Outcome);
 
-/// Where pool threads leave outcomes for one engine.
+/// The outcomes that pool threads return to one engine.
 pub(crate) struct Inbox {
     outcomes: Mutex<Vec<Ended>>,
     doorbell: Arc<Doorbell>,
 }
 
-/// Why a pool could not be made.
+/// The reason why a pool could not be created.
 #[derive(Debug)]
 pub enum PoolError {
-    /// A pool without threads would never do anything.
+    /// The number of threads is 0.
     NoThreads {
         /// The pool's name.
         pool: String,
     },
-    /// The system gave no more threads: `ulimit -u`, `pids.max` of the control group, or memory.
+    /// The system could not create more threads: `ulimit -u`, `pids.max` of the cgroup, or memory.
     Spawn {
         /// The pool's name.
         pool: String,
-        /// How many threads there were already.
+        /// Number of threads created before.
         running: usize,
         /// The system's error.
         source: std::io::Error,
@@ -96,7 +96,7 @@ impl fmt::Display for PoolError {
 
 impl std::error::Error for PoolError {}
 
-/// Numbers of one pool.
+/// Counters of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadPoolCounters {
     /// Jobs that wait for a thread now.
@@ -107,12 +107,12 @@ pub struct ThreadPoolCounters {
     pub device_queued: u64,
 }
 
-/// How a pool took a job; not at all when the queue is full.
+/// The state of an accepted job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// A thread will run it.
     Ready,
-    /// It waits for another job of its device.
+    /// The job waits until another job of its device ends.
     DeviceQueued,
 }
 
@@ -132,7 +132,7 @@ impl ThreadPool {
         for running in 0..threads {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new().name(format!("{name}-{running}"));
-            // The thread is not joined: one that hangs in a dead device would hang its owner as well.
+            // The thread is not joined: a thread that hangs in a dead device would block its owner too.
             thread.spawn(move || shared.serve()).map_err(|source| PoolError::Spawn {
                 pool: name.to_owned(),
                 running,
@@ -152,7 +152,7 @@ impl ThreadPool {
         self.shared.threads.get()
     }
 
-    /// The work of the pool, and its refusals.
+    /// Returns the load of the pool, and its refusals.
     pub fn counters(&self) -> ThreadPoolCounters {
         let state = self.shared.lock();
         ThreadPoolCounters {
@@ -162,7 +162,7 @@ impl ThreadPool {
         }
     }
 
-    /// Takes a job; its device may hold at most `device_limit` threads.
+    /// Adds a job, or returns it when the queue is full; its device may use at most `device_limit` threads.
     pub(crate) fn push(&self, task: Task, device_limit: usize) -> Result<Taken, Task> {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -181,7 +181,7 @@ impl ThreadPool {
         Ok(Taken::Ready)
     }
 
-    /// Takes a job back that waits for its device. One that runs stays.
+    /// Removes a job that waits for its device. A job that runs or is ready stays.
     pub(crate) fn withdraw(&self, inbox: &Arc<Inbox>, device: DeviceId, id: OpId) -> Option<Job> {
         let mut state = self.shared.lock();
         let ours = |task: &Task| task.id == id && Arc::ptr_eq(&task.inbox, inbox);
@@ -206,14 +206,14 @@ impl Drop for ThreadPool {
 }
 
 impl ThreadsState {
-    /// No code that runs under the lock can panic half way, so a poisoned lock means nothing.
+    /// No code under the lock can panic halfway, so a poisoned lock is ignored.
     fn lock(&self) -> MutexGuard<'_, JobQueues> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of one thread.
+    /// The main function of a pool thread.
     fn serve(&self) {
-        // Fails only for a wrong argument; signals then merely interrupt calls, which are repeated.
+        // Fails only with an invalid argument; signals would then merely interrupt system calls, which are retried.
         let _unblocked = crate::sys::block_signals();
         while let Some(Task { mut job, id, device, inbox }) = self.next_task() {
             let outcome = job.run();
@@ -222,7 +222,7 @@ impl ThreadsState {
         }
     }
 
-    /// Waits for a job; `None` when the pool is gone.
+    /// Waits for a job; `None` when the pool was dropped.
     fn next_task(&self) -> Option<Task> {
         let mut state = self.lock();
         loop {
@@ -238,7 +238,7 @@ impl ThreadsState {
         }
     }
 
-    /// A job of the device has ended: the next one that waits for the device may run.
+    /// Records that a job of the device has ended, so that the next waiting job of the device may run.
     fn leave(&self, device: DeviceId) {
         let mut state = self.lock();
         if let Some(next) = state.devices.leave(device) {
@@ -260,7 +260,7 @@ impl Inbox {
         self.doorbell.wake();
     }
 
-    /// Swaps the gathered outcomes into `outcomes`, which is empty.
+    /// Swaps the collected outcomes into `outcomes`, which must be empty.
     pub(crate) fn take(&self, outcomes: &mut Vec<Ended>) {
         std::mem::swap(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner), outcomes);
     }

@@ -1,4 +1,4 @@
-//! The state machine of a doorbell, apart from its descriptor so that loom can check it.
+//! The state machine of a doorbell, separate from its descriptor so that loom can check it.
 //!
 //! ```text
 //!            fall_asleep               ring: true, the caller writes
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All transitions are read-modify-write operations on one word, so they have one total order, and no fence between a
-//! flag and a queue is needed. An engine that wakes up after a ring sees all earlier writes of the thread, and an
+//! flag and a queue is needed. An engine that wakes up after a ring sees all earlier writes of the ringing thread. An
 //! engine that is about to sleep after a ring does not sleep.
 
 #[cfg(loom)]
@@ -18,11 +18,11 @@ use loom::sync::atomic::{AtomicU8, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The engine is awake and has heard everything.
+/// The engine is awake and has checked its queues after the last ring.
 const RUNNING: u8 = 0;
 /// The engine waits in the kernel, or is about to.
 const SLEEPING: u8 = 1;
-/// The bell rang and the engine has not looked yet.
+/// The bell was rung, and the engine has not checked its queues yet.
 const RUNG: u8 = 2;
 
 /// The state of one engine's doorbell.
@@ -30,22 +30,22 @@ const RUNG: u8 = 2;
 pub(crate) struct Bell(AtomicU8);
 
 impl Bell {
-    /// A bell of an engine that is awake.
+    /// Returns the bell of an engine that is awake.
     pub(crate) fn new() -> Bell {
         Bell(AtomicU8::new(RUNNING))
     }
 
-    /// Rings; whether the engine sleeps, so that the caller has to write to the descriptor.
+    /// Rings; returns whether the engine sleeps, so that the caller has to write to the descriptor.
     pub(crate) fn ring(&self) -> bool {
         self.0.swap(RUNG, Ordering::SeqCst) == SLEEPING
     }
 
-    /// The engine goes to sleep, unless the bell has rung.
+    /// Records that the engine sleeps; returns `false` if the bell was rung.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.0.compare_exchange(RUNNING, SLEEPING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The engine is awake; writes before the last ring are visible to it from here on.
+    /// Records that the engine is awake; writes before the last ring are visible to it from now on.
     pub(crate) fn wake_up(&self) {
         self.0.swap(RUNNING, Ordering::SeqCst);
     }

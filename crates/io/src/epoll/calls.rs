@@ -1,4 +1,5 @@
-//! The calls of the epoll backend: each is tried, then the operation completes, waits or continues in the next turn.
+//! The system calls of the epoll backend: each is tried first; then the operation completes, waits or continues in the
+//! next turn.
 
 use std::io::IoSlice;
 
@@ -16,17 +17,18 @@ use crate::op::{
 };
 use crate::slot::Slots;
 
-/// Connections that a multishot accept takes in one turn, so that a burst does not starve the connections
-/// that are there already.
+/// Maximum number of connections that a multishot accept accepts per turn, so that a burst does not starve the existing
+/// connections.
 const ACCEPTS_PER_TURN: usize = 16;
 
-/// Buffers that a streaming receive fills in one turn, so that a flooding peer does not starve others.
+/// Maximum number of buffers that a streaming receive fills per turn, so that a flooding peer does not starve other
+/// connections.
 const STREAM_BUFFERS_PER_TURN: usize = 4;
 
 impl Epoll {
-    /// Makes the call of an operation.
+    /// Makes the system call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        // An operation with further results stays in its slot.
+        // An operation that may have further results stays in its slot.
         if let Op::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Large | RecvInto::Stream) } =
             slots.op(id)
         {
@@ -57,7 +59,7 @@ impl Epoll {
                     result.is_err() || result.is_ok_and(|count| count <= data.len()),
                     "more sent than told"
                 );
-                // A short count means that the socket is full, and its edge will come.
+                // A short count means that the send buffer is full; an edge will report free space.
                 self.table.of(&socket).writable &= !full;
                 match result {
                     Ok(count) => {
@@ -74,7 +76,8 @@ impl Epoll {
         }
     }
 
-    /// Puts back an operation whose call failed: it waits if the call would have blocked, else it has failed.
+    /// Puts an operation back whose call failed: it waits if the call would have blocked; otherwise it completes with
+    /// the error.
     fn retry_or_end(
         &mut self,
         id: OpId,
@@ -91,7 +94,7 @@ impl Epoll {
         }
     }
 
-    /// Makes an operation wait whose call would have blocked; after another error it has failed.
+    /// Makes an operation wait if its call would have blocked; otherwise it completes with the error.
     fn wait_or_end(
         &mut self,
         id: OpId,
@@ -139,7 +142,7 @@ impl Epoll {
         if self.table.of(&listener).accepted > 0 {
             self.listeners_to_check.push(listener.clone());
         }
-        // By level: readiness is never remembered for a listener.
+        // Listeners are level-triggered, so their readiness is never recorded.
         *slots.op(id) = Op::Accept { listener: listener.clone(), multishot };
         self.park(id, Side::Accept, &listener, slots, done);
     }
@@ -161,7 +164,7 @@ impl Epoll {
         }
     }
 
-    /// Receives into buffers of the pool: one, or where it `streams`, as many as a turn allows.
+    /// Receives into buffers of the pool: into one, or, if it `streams`, into as many as a turn allows.
     fn recv_pooled(
         &mut self,
         id: OpId,
@@ -205,16 +208,16 @@ impl Epoll {
         }
     }
 
-    /// A receive that did not fill its buffer has emptied the socket, and the next byte is an edge; unless the peer has
-    /// closed its side, whose edge may have come already. A datagram implies nothing about the next one, which may have
-    /// arrived without another edge.
+    /// Records the readiness after a receive. A receive that did not fill its buffer has emptied the socket, and the
+    /// next byte causes an edge. The exception is a peer that has closed its side, whose edge may already have been
+    /// reported. A datagram implies nothing about the next one, which may have arrived without another edge.
     fn note_received(&mut self, socket: &Fd, count: usize, capacity: usize) {
         assert!(count <= capacity, "more bytes received than there is room for");
         let entry = self.table.of(socket);
         entry.readable = count == capacity || entry.hung_up || socket.has_datagrams();
     }
 
-    /// Retries receives that found no buffer, while there are some.
+    /// Retries receives that found no buffer, while buffers are available.
     pub(super) fn feed_starved(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         for _ in 0..self.starved.len() {
             let Some(buf) = self.pool.get(self.recv_buffer_bytes) else { return };
@@ -233,7 +236,7 @@ impl Epoll {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        // After an event the outcome is in the socket's error; before the first call there is no event.
+        // After an event, the result is in the socket's error; before the first call, no event can have been reported.
         let entry = self.table.of(&socket);
         let asked = entry.registration == Registration::Edge && entry.connecting;
         entry.connecting = false;
@@ -270,13 +273,14 @@ impl Epoll {
         }
     }
 
-    /// Ends a cancelled operation, which waits nowhere any more.
+    /// Completes a cancelled operation that no longer waits anywhere.
     pub(super) fn end_cancelled(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let listener = match slots.get(id).and_then(|slot| slot.op.as_ref()) {
             Some(Op::Accept { listener, .. }) => Some(listener.clone()),
             _ => None,
         };
-        // The kernel may have chosen this thread for a connection and woken no other thread, so it is accepted first.
+        // The kernel may have chosen this thread for a connection and woken no other thread, so that connection is
+        // accepted first.
         if let Some(listener) = listener.filter(|_| !slots.is_abandoned(id)) {
             self.kernel_entries += 1;
             if let Ok(socket) = accept_one(&listener) {
@@ -287,8 +291,8 @@ impl Epoll {
     }
 }
 
-/// A connection that can be used; one that its peer gave up while it waited is skipped (accept(2), "Error
-/// handling": treat `ECONNABORTED` like `EAGAIN` by retrying).
+/// Accepts a usable connection; skips connections that the peer aborted before (accept(2), "Error handling": treat
+/// `ECONNABORTED` like `EAGAIN` by retrying).
 fn accept_one(listener: &Fd) -> Result<std::os::fd::OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {

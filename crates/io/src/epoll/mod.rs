@@ -1,9 +1,9 @@
-//! The epoll network backend: readiness made to look like completions.
+//! The epoll network backend: turns readiness into completions.
 //!
-//! Each call is tried at once; if it would block, its operation waits at its descriptor ([`table`]) until an event
-//! promises that a retry succeeds. Descriptors are registered once, edge-triggered, when the first operation has to
-//! wait; readiness from events and short reads is remembered, so that a call known to fail is not made. The calls
-//! themselves are in [`calls`]. Files and paths belong to other backends.
+//! Each system call is tried immediately. If it would block, its operation waits at its descriptor ([`table`]) until an
+//! event shows that a retry may succeed. Descriptors are registered once, edge-triggered, when the first operation has
+//! to wait. Readiness is recorded from events and short reads, to avoid calls that are known to fail. The calls are in
+//! [`calls`]. Other backends handle files and paths.
 //!
 //! ```text
 //! start -> call -> done                     event -> readable/writable -> retry in order
@@ -28,22 +28,22 @@ use crate::op::{Completion, Fd, Interest, Op, OpId};
 use crate::slot::Slots;
 use table::{Registration, Side, SocketEntry, Table};
 
-/// Events taken from the kernel in one turn; the rest comes with the next. One page of them.
+/// Maximum number of events per turn, which fill one page; the next turn reports further ones.
 const EVENTS_MAX: usize = 256;
 
-/// Connections accepted between two renewals of an exclusive registration. The kernel wakes the longest
-/// registered idle waiter, so without renewal one thread would get every connection of a quiet listener;
-/// renewal puts the thread at the end of the line and costs two calls.
+/// Number of connections accepted between two renewals of an exclusive registration. The kernel wakes the idle waiter
+/// that was registered first, so without renewal one thread would get every connection of a quiet listener. Renewal
+/// moves the thread to the end of the wait queue and costs two calls.
 const ACCEPTS_PER_TURN_IN_LINE: u32 = 8;
 
 /// Events of a turn on descriptors other than sockets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnEvents {
-    /// The descriptor given as `disk` to [`Epoll::watch_disk`] is readable.
+    /// Whether the descriptor of [`Epoll::watch_disk`] is readable.
     pub(crate) disk: bool,
 }
 
-/// Event data of the doorbell; no descriptor has this number.
+/// Event data of the doorbell; it differs from all descriptor numbers.
 const TOKEN_DOORBELL: u64 = u64::MAX;
 /// Event data of the disk backend's descriptor.
 const TOKEN_DISK: u64 = u64::MAX - 1;
@@ -53,25 +53,26 @@ pub(crate) struct Epoll {
     fd: OwnedFd,
     table: Table,
     events: Vec<epoll::Event>,
-    /// Receives that found no buffer, first come first served.
+    /// Receives that found no buffer, first in, first out.
     starved: VecDeque<OpId>,
-    /// Operations that had their share of this turn and continue in the next.
+    /// Operations that used up their budget of this turn and continue in the next.
     again: Vec<OpId>,
-    /// Those of the turn before, while they are run.
+    /// The operations of `again` of the previous turn, while they are run.
     going_on: Vec<OpId>,
-    /// Listeners whose registration may have lost its last acceptor. They stay open until that was checked: closing a
-    /// socket that another process has too leaves it in the set, and the kernel would wake this thread for its connections.
+    /// Listeners whose registration may no longer have a pending accept. They are held open until that was checked: if
+    /// another process shares the socket, closing it leaves it in the epoll set, and the kernel would wake this thread
+    /// for its connections.
     listeners_to_check: Vec<Fd>,
     pool: Pool,
     recv_buffer_bytes: usize,
-    /// Calls into the kernel.
+    /// Number of system calls.
     pub(crate) kernel_entries: u64,
-    /// Times that no buffer was left for received bytes.
+    /// Number of times that no buffer was available for received bytes.
     pub(crate) recv_starved: u64,
 }
 
 impl Epoll {
-    /// An empty set, which `doorbell` can wake.
+    /// Creates an empty set, which `doorbell` can wake.
     pub(crate) fn new(config: &EngineConfig, pool: &Pool, doorbell: BorrowedFd<'_>) -> Result<Epoll, Errno> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -91,12 +92,12 @@ impl Epoll {
         })
     }
 
-    /// Makes waits end while the descriptor of a disk backend is readable, as [`TurnEvents::disk`] shows.
+    /// Makes waits end while the descriptor of a disk backend is readable; reported in [`TurnEvents::disk`].
     pub(crate) fn watch_disk(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.fd, fd, epoll::EventData::new_u64(TOKEN_DISK), epoll::EventFlags::IN)
     }
 
-    /// Tries an operation; it completes or waits.
+    /// Tries an operation, which completes or waits.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let waits = place(slots.op(id)).and_then(|(side, fd)| {
             let entry = self.table.of(fd);
@@ -109,7 +110,7 @@ impl Epoll {
         }
     }
 
-    /// Ends a waiting operation; what happened first wins.
+    /// Cancels a waiting operation, unless it has completed before.
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         if let Some((side, fd)) = place(slots.op(id)) {
             let entry = self.table.of(fd);
@@ -123,7 +124,7 @@ impl Epoll {
         self.end_cancelled(id, slots, done);
     }
 
-    /// An inline `sendfile` met a full socket: the next wait for room need not ask the kernel again.
+    /// Records that an inline `sendfile` found the send buffer full: the next wait for space need not try a call first.
     pub(crate) fn note_full(&mut self, socket: &Fd) {
         let entry = self.table.of(socket);
         if entry.registration == Registration::Edge {
@@ -131,7 +132,7 @@ impl Epoll {
         }
     }
 
-    /// Retries operations that can continue, waits for events and runs the operations of these.
+    /// Retries operations that can continue, waits for events, and runs the operations that these events are for.
     pub(crate) fn turn(
         &mut self,
         wait: Wait,
@@ -159,18 +160,18 @@ impl Epoll {
         Ok(turn_events)
     }
 
-    /// Whether a turn has something to do even if no event comes.
+    /// Whether a turn has work even without an event.
     pub(crate) fn has_work(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Gives back memory for descriptors that are gone; returns the bytes.
+    /// Frees memory of closed descriptors; returns the number of bytes.
     pub(crate) fn trim(&mut self) -> usize {
         self.table.trim()
     }
 
-    /// One `epoll_wait`. Its timeout is in milliseconds, rounded up: a timer fires up to 1 ms late rather
-    /// than a moment early, which would cost an empty turn.
+    /// Makes one `epoll_wait` call. Its timeout is in ms, rounded up: a timer fires up to 1 ms late rather than a
+    /// moment early, which would cost an empty turn.
     fn wait_for_events(&mut self, wait: Wait) -> Result<(), Errno> {
         self.events.clear();
         let timeout = match wait {
@@ -178,7 +179,7 @@ impl Epoll {
             Wait::Forever => None,
             Wait::Until(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                // A time too far away to be named is as good as none.
+                // A timeout that cannot be represented is treated as none.
                 Timespec::try_from(left).ok()
             }
         };
@@ -204,13 +205,13 @@ impl Epoll {
         entry.hung_up |= ended;
         entry.readable |= ended || flags.contains(epoll::EventFlags::IN);
         entry.writable |= broken || flags.contains(epoll::EventFlags::OUT);
-        // Those that still have to wait line up again, in the same order.
+        // Operations that still have to wait are queued again, in the same order.
         for id in entry.take_ready() {
             self.start_again(id, slots, done);
         }
     }
 
-    /// Retries an operation after an event, unless one before it in the line has used the readiness up.
+    /// Retries an operation after an event, unless an earlier operation of the queue has used up the readiness.
     fn start_again(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         match place(slots.op(id)) {
             Some((side, fd)) if side != Side::Accept && !self.table.of(fd).is_ready(side) => {
@@ -221,7 +222,7 @@ impl Epoll {
         }
     }
 
-    /// Lets an operation wait for an event of its descriptor.
+    /// Makes an operation wait for an event on its descriptor.
     fn park(&mut self, id: OpId, side: Side, fd: &Fd, slots: &mut Slots, done: &mut Vec<Completion>) {
         let wanted = match side {
             Side::Accept => Registration::Listener,
@@ -235,8 +236,8 @@ impl Epoll {
         line.push(id);
     }
 
-    /// Registers a descriptor, once. Adding reports the present state, so nothing is missed between the
-    /// call that failed and this.
+    /// Registers a descriptor, once. epoll_ctl(2) reports the current state after adding, so no event is missed between
+    /// the failed call and the registration.
     fn register(&mut self, fd: &Fd, wanted: Registration) -> Result<(), Errno> {
         let entry = self.table.of(fd);
         if entry.registration != Registration::None {
@@ -254,7 +255,7 @@ impl Epoll {
         };
         self.kernel_entries += 1;
         match epoll::add(&self.fd, fd, data, flags) {
-            // The descriptor was taken out of its `Fd` and put into another one.
+            // The descriptor was moved from its `Fd` to another one.
             Err(Errno::EXIST) => {
                 epoll::delete(&self.fd, fd)?;
                 epoll::add(&self.fd, fd, data, flags)?;
@@ -267,8 +268,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Removes listeners without a pending accept from the set: being level-triggered they would end every wait, and
-    /// the kernel would choose this thread for their connections.
+    /// Removes listeners without a pending accept from the set. They are level-triggered, so they would end every wait,
+    /// and the kernel would choose this thread for their connections.
     fn release_idle_listeners(&mut self) {
         let mut listeners = std::mem::take(&mut self.listeners_to_check);
         for listener in listeners.drain(..) {
@@ -280,7 +281,7 @@ impl Epoll {
             }
             entry.registration = Registration::None;
             self.kernel_entries += 1;
-            // Fails only if the socket is gone from the set already.
+            // Fails only if the socket is no longer in the set.
             let _gone = epoll::delete(&self.fd, &listener);
             if !idle {
                 let renewed = self.register(&listener, Registration::Listener);
@@ -297,7 +298,7 @@ impl AsFd for Epoll {
     }
 }
 
-/// Where an operation waits when its call would block; `None` for those that never do.
+/// Returns the side and the descriptor on which an operation waits; `None` for operations that never wait.
 fn place(op: &Op) -> Option<(Side, &Fd)> {
     match op {
         Op::Accept { listener, .. } => Some((Side::Accept, listener)),
@@ -310,12 +311,12 @@ fn place(op: &Op) -> Option<(Side, &Fd)> {
     }
 }
 
-/// Event data: the number of the descriptor and the serial number of its registration.
+/// Returns the event data: the descriptor number and the serial number of its registration.
 fn token(entry: &SocketEntry, fd: &Fd) -> u64 {
     u64::from(entry.serial) << 32 | fd.as_raw_fd() as u64
 }
 
-/// Ends an operation that brought nothing, and gives its caller's memory back.
+/// Completes an operation with an error, and returns its caller's memory.
 fn end_with_error(id: OpId, error: Errno, slots: &mut Slots, done: &mut Vec<Completion>) {
     slots.end(id, done, |op, done| {
         done.result = Err(error);

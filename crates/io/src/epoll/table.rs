@@ -1,7 +1,8 @@
 //! State of each descriptor in the epoll backend: its registration, its readiness, its waiting operations.
 //!
-//! Entries are found by number. A number may have been closed and given to another file since: an entry remembers its
-//! owner weakly and is reset when the owner differs, and events carry the serial number of their registration.
+//! Entries are found by descriptor number. The number may have been reused for another file. So an entry has a weak
+//! reference to its owner and is reset when the owner differs, and events carry the serial number of their
+//! registration.
 
 use std::os::fd::AsRawFd;
 
@@ -9,16 +10,16 @@ use smallvec::SmallVec;
 
 use crate::op::{Fd, OpId, WeakFd};
 
-/// Operations that wait at a descriptor, in order; a connection has at most two as a rule.
+/// Operations that wait at a descriptor, in order; usually at most two per connection.
 pub(super) type Line = SmallVec<[OpId; 2]>;
 
-/// How a descriptor is registered with epoll.
+/// The registration of a descriptor with epoll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Registration {
-    /// Not at all: no call on it has had to wait yet.
+    /// Not registered: no call on it has had to wait yet.
     #[default]
     None,
-    /// Once and for all, edge-triggered, for both directions.
+    /// Registered permanently, edge-triggered, for both directions.
     Edge,
     /// A listening socket: level-triggered and exclusive, while an accept is pending.
     Listener,
@@ -29,55 +30,55 @@ pub(super) enum Registration {
 pub(super) enum Side {
     /// A connection.
     Accept,
-    /// Something to read.
+    /// Data to read.
     Read,
-    /// Room to write, or a connect's outcome.
+    /// Space in the send buffer, or the result of a connect.
     Write,
-    /// The end of the peer's bytes.
+    /// The end of the peer's data.
     End,
 }
 
-/// All sides with a separate entry.
+/// The sides that have a separate queue.
 const SIDES: [Side; 3] = [Side::Read, Side::Write, Side::End];
 
-/// One descriptor. All fields that an event with bytes needs are in one cache line: with many connections none is
-/// cached when its event comes, and each line is a miss.
+/// The state of one descriptor. All fields needed for a read event are in one cache line. With many connections, no
+/// entry is in the CPU cache when its event is handled, and each line is a cache miss.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct SocketEntry {
     owner: WeakFd,
-    /// Counts the owners of the number.
+    /// Number of owners of the descriptor number so far.
     pub(super) serial: u32,
     pub(super) registration: Registration,
-    /// Whether a read may succeed: no call has said otherwise since the last event.
+    /// Whether a read may succeed: no call has returned `EAGAIN` since the last event.
     pub(super) readable: bool,
     /// Whether a write may succeed.
     pub(super) writable: bool,
-    /// Whether the peer has closed its side, so that a short read is not the last word.
+    /// Whether the peer has closed its side, so that a short read does not mean that no more data follows.
     pub(super) hung_up: bool,
-    /// Whether a connect is in flight, whose outcome comes with the next event.
+    /// Whether a connect is in flight, whose result arrives with the next event.
     pub(super) connecting: bool,
     /// Connections accepted since the listener was registered.
     pub(super) accepted: u32,
     /// Operations that wait to read, accept or poll, in order.
     pub(super) readers: Line,
-    /// Those that wait for something else, once there was one.
+    /// Operations that wait for other events; allocated when needed.
     others: Option<Box<Others>>,
 }
 
 const _: () = assert!(size_of::<SocketEntry>() == 64);
 
-/// Operations that wait at a descriptor for something else than bytes or connections.
+/// Operations that wait at a descriptor for other events than data or connections.
 #[derive(Debug, Default)]
 struct Others {
-    /// Those that wait to write or for the outcome of a connect, in order.
+    /// Operations that wait to write or for the result of a connect, in order.
     writers: Line,
-    /// Operations that wait for the end. They have a separate queue, because data does not wake them.
+    /// Operations that wait for the end of the stream. They have a separate queue, because data does not wake them.
     watchers: Line,
 }
 
 impl SocketEntry {
-    /// The operations that wait on a side.
+    /// Returns the operations that wait on a side.
     pub(super) fn line(&mut self, side: Side) -> &mut Line {
         match side {
             Side::Accept | Side::Read => &mut self.readers,
@@ -86,7 +87,7 @@ impl SocketEntry {
         }
     }
 
-    /// Takes the operations that can continue after an event, those of each side in order.
+    /// Removes and returns the operations that can continue after an event; those of each side in order.
     pub(super) fn take_ready(&mut self) -> impl Iterator<Item = OpId> + use<> {
         let readers = if self.readable { std::mem::take(&mut self.readers) } else { Line::new() };
         let (mut writers, mut watchers) = (Line::new(), Line::new());
@@ -111,18 +112,18 @@ impl SocketEntry {
         }
     }
 
-    /// Whether a call is worth making. By level, the next wait reports that of a listener.
+    /// Whether a call may succeed. For a level-triggered listener, the next wait reports it.
     pub(super) fn is_ready(&self, side: Side) -> bool {
         match side {
             Side::Accept => self.readable && self.registration == Registration::Edge,
             Side::Read => self.readable,
             Side::Write => self.writable,
-            // Before the registration no event reports the end.
+            // Before the registration, no event reports the end.
             Side::End => self.hung_up || self.registration == Registration::None,
         }
     }
 
-    /// A call would have blocked: only an event changes that.
+    /// Records that a call would have blocked: only an event changes that.
     pub(super) fn exhaust(&mut self, side: Side) {
         match side {
             Side::Accept | Side::Read => self.readable = false,
@@ -132,12 +133,12 @@ impl SocketEntry {
     }
 }
 
-/// All descriptors, by number.
+/// The entries of all descriptors, by number.
 #[derive(Debug, Default)]
 pub(super) struct Table(Vec<SocketEntry>);
 
 impl Table {
-    /// The entry of `fd`, fresh when the number had another owner before.
+    /// Returns the entry of `fd`, reset if the number had another owner before.
     pub(super) fn of(&mut self, fd: &Fd) -> &mut SocketEntry {
         let number = fd.as_raw_fd() as usize;
         if number >= self.0.len() {
@@ -158,12 +159,12 @@ impl Table {
         entry
     }
 
-    /// The entry that an event with this serial number is about, unless its owner has gone.
+    /// Returns the entry for an event with this serial number, unless its owner has been dropped.
     pub(super) fn at(&mut self, number: usize, serial: u32) -> Option<&mut SocketEntry> {
         self.0.get_mut(number).filter(|entry| entry.serial == serial && !entry.owner.is_gone())
     }
 
-    /// Gives back memory that the highest descriptors no longer need; returns the bytes.
+    /// Frees the memory of unused entries at the end; returns the number of bytes.
     pub(super) fn trim(&mut self) -> usize {
         let before = self.0.capacity();
         while self.0.last().is_some_and(|entry| entry.owner.is_gone()) {

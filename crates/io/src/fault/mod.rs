@@ -1,10 +1,10 @@
-//! An engine that makes another one fail on purpose, by a plan.
+//! An engine that injects faults into another engine, according to a plan.
 //!
-//! [`FaultEngine`] stands between a caller and a real engine. It shortens operations, and delays, ends or drops
-//! completions, so that every failure looks like one of the kernel: a short receive leaves its rest for the next one, a
-//! failed send gives its segments back, a late completion ends the wait of a turn when its time has come. Names of
-//! operations are its own, because an operation may be over inside while its caller still waits. [`FaultPlan`] is the
-//! plan, [`table`] the names.
+//! [`FaultEngine`] is inserted between a caller and a real engine. It shortens operations, and delays, ends or drops
+//! completions, so that every failure looks like a failure of the kernel. A short receive leaves the remaining bytes
+//! for the next one. A failed send returns its segments. A delayed completion ends the wait of a turn when it is due.
+//! The operations have separate identifiers, because an operation may have ended in the real engine while its caller
+//! still waits. [`FaultPlan`] is the plan, [`table`] maps the identifiers.
 
 mod carry;
 mod paths;
@@ -27,37 +27,37 @@ use plan::{Fault, OpKind, RuleState};
 pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
 use table::OpMap;
 
-/// Smallest piece of a direct read: the alignment that every device accepts.
+/// Minimum length of a direct read in bytes: the alignment that every device accepts.
 const DIRECT_BYTES_MIN: u32 = 4096;
 
-/// How long a turn may wait while a receive is parked.
+/// Maximum wait of a turn while a receive is delayed.
 const PARKED_FOR: Duration = Duration::from_millis(1);
 
-/// An engine with faults.
+/// An engine with injected faults.
 pub struct FaultEngine {
     inner: Box<dyn Engine>,
     rules: Vec<RuleState>,
     table: OpMap<Live>,
-    /// Completions for the next turn.
+    /// Completions to be returned in the next turn.
     ready: VecDeque<Completion>,
-    /// Completions that are delayed, in no order.
+    /// Delayed completions, unordered.
     late: Vec<(Instant, Completion)>,
     /// Terminal completions that were dropped, with their payloads.
     lost: Vec<Completion>,
     paths: Paths,
     carried: Carried,
-    /// Completions of the inner engine in a turn; kept for its memory.
+    /// Completions of the real engine in a turn; a field so that its memory is reused.
     batch: Vec<Completion>,
-    /// Operations that never reached the inner engine.
+    /// Number of operations that were not passed to the real engine.
     injected: u64,
-    /// Receives without a buffer: they begin in a later turn, as an engine begins them again.
+    /// Receives that wait for a buffer: they start in a later turn, as in a real engine.
     parked: Vec<(OpId, Op)>,
 }
 
-/// One operation of the caller.
+/// An operation of the caller.
 struct Live {
     kind: Option<OpKind>,
-    /// Its name inside, while it is in flight there.
+    /// Its identifier in the real engine, while it is in flight there.
     inner: Option<OpId>,
     path: Option<String>,
     /// The socket of a receive.
@@ -66,21 +66,21 @@ struct Live {
     shortens: bool,
     delay: Option<Duration>,
     loses: bool,
-    /// The latest completion of a multishot operation that is being ended.
+    /// The latest completion of a multishot operation that is being cancelled by a fault.
     ending: Option<Completion>,
 }
 
-/// Bytes that an earlier short receive has left for the next one.
+/// The remaining bytes of an earlier shortened receive.
 enum LeftOver {
-    /// It completes with this.
+    /// The operation completes with them.
     All(Result<u32, Errno>, Payload),
-    /// A stream brings this first.
+    /// A stream returns this buffer first.
     First(Buf),
-    /// There are bytes, and no buffer for them.
+    /// Bytes remain, but no buffer is available for them.
     NoBuffer,
 }
 
-/// Changes of an operation that must be undone in its completion.
+/// Changes of an operation that must be reverted in its completion.
 enum Undo {
     Nothing,
     Segments(Ends),
@@ -88,7 +88,7 @@ enum Undo {
 }
 
 impl FaultEngine {
-    /// An engine that does what `inner` does, but for the faults of `plan`.
+    /// Returns an engine that behaves like `inner`, except for the faults of `plan`.
     pub fn new(inner: Box<dyn Engine>, plan: &FaultPlan) -> FaultEngine {
         FaultEngine {
             inner,
@@ -105,20 +105,20 @@ impl FaultEngine {
         }
     }
 
-    /// The fault that strikes an operation when it is submitted.
+    /// Returns the fault of an operation, when it is submitted.
     fn fault(&mut self, kind: OpKind, names: &[String]) -> Option<Fault> {
         let at_submit = self.rules.iter_mut().filter(|state| state.rule.fault != Fault::End);
         at_submit.filter_map(|state| state.strikes(kind, names).then_some(state.rule.fault)).next()
     }
 
-    /// Whether a completion is to be the last of its multishot operation.
+    /// Whether a completion must be the last one of its multishot operation.
     fn ends(&mut self, kind: Option<OpKind>) -> bool {
         let Some(kind) = kind else { return false };
         let mut at_completion = self.rules.iter_mut().filter(|state| state.rule.fault == Fault::End);
         at_completion.any(|state| state.strikes(kind, &[]))
     }
 
-    /// The names that rules compare for an operation; none when no rule asks for one.
+    /// Returns the paths of an operation that rules compare; an empty list when no rule has a path.
     fn names(&self, op: &Op) -> Vec<String> {
         if self.rules.iter().all(|state| state.rule.path.is_none()) {
             return Vec::new();
@@ -154,7 +154,7 @@ impl FaultEngine {
         }
     }
 
-    /// Ends an operation without the inner engine.
+    /// Completes an operation without passing it to the real engine.
     fn inject(&mut self, live: Live, result: Result<u32, Errno>, payload: Payload) -> OpId {
         self.injected += 1;
         let id = self.table.insert(live);
@@ -162,7 +162,7 @@ impl FaultEngine {
         id
     }
 
-    /// Bytes that an earlier short receive has left for this one.
+    /// Returns the remaining bytes of an earlier shortened receive.
     fn left_over(&mut self, socket: &Fd, into: &mut RecvInto) -> Option<LeftOver> {
         let bytes = self.carried.take(socket)?;
         let owned = match into {
@@ -187,7 +187,7 @@ impl FaultEngine {
         })
     }
 
-    /// Keeps a receive until there may be a buffer for it.
+    /// Delays a receive until a buffer may be available.
     fn park(&mut self, live: Live, op: Op) -> OpId {
         self.injected += 1;
         let id = self.table.insert(live);
@@ -195,7 +195,7 @@ impl FaultEngine {
         id
     }
 
-    /// Begins the receives that were parked in an earlier turn, where there is a buffer for left-over bytes.
+    /// Starts the receives that were delayed in an earlier turn, if a buffer is available for remaining bytes.
     fn begin_parked(&mut self) {
         for (id, mut op) in std::mem::take(&mut self.parked) {
             let left_over = match &mut op {
@@ -228,7 +228,7 @@ impl FaultEngine {
         }
     }
 
-    /// Left-over bytes come before those that a stream receives itself.
+    /// Returns remaining bytes before those that a stream receives itself.
     fn deliver_first(&mut self, id: OpId, first: Option<Buf>) {
         self.ready.extend(first.map(|buf| {
             let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
@@ -236,7 +236,7 @@ impl FaultEngine {
         }));
     }
 
-    /// Takes a completion of the inner engine.
+    /// Handles a completion of the real engine.
     fn pass(&mut self, mut completion: Completion, now: Instant) {
         let Some(id) = self.table.outer(completion.id) else { return };
         let inner = std::mem::replace(&mut completion.id, id);
@@ -255,7 +255,7 @@ impl FaultEngine {
             (live.shortens, &live.socket, &mut completion.payload)
             && let Ok(new @ 2..) = completion.result
         {
-            // The earlier content of the buffer stays.
+            // The earlier content of the buffer is not shortened.
             let new = new as usize;
             let kept = buf.len() - new + new / 2;
             if completion.more {
@@ -268,7 +268,7 @@ impl FaultEngine {
         self.pass_multishot(inner, completion, now);
     }
 
-    /// Delivers one completion of a stream as two.
+    /// Returns one completion of a stream as two.
     fn pass_in_halves(&mut self, completion: Completion, kept: usize, now: Instant) {
         let Completion { id, payload: Payload::Buf(mut buf), .. } = completion else { return };
         let rest = self.inner.pool().get(buf.len() - kept).map(|mut rest| {
@@ -284,8 +284,8 @@ impl FaultEngine {
         }
     }
 
-    /// Ends a multishot operation if a rule requires it: the latest completion is kept until the inner engine has
-    /// confirmed the end, and then is the last.
+    /// Ends a multishot operation if a rule requires it. The latest completion is held back until the real engine has
+    /// confirmed the end, and is then returned as the last one.
     fn pass_multishot(&mut self, inner: OpId, completion: Completion, now: Instant) {
         let id = completion.id;
         let Some(live) = self.table.get(id) else { return };
@@ -338,9 +338,9 @@ impl FaultEngine {
         }
     }
 
-    /// How long the inner engine may wait.
+    /// Returns how long the real engine may wait.
     fn wait(&self, wait: Wait) -> Wait {
-        // A buffer comes back without a sign.
+        // The release of a buffer causes no wake-up.
         let parked = (!self.parked.is_empty()).then(|| Instant::now() + PARKED_FOR);
         let next = self.late.iter().map(|(due, _)| *due).chain(parked).min();
         match (wait, next) {
@@ -366,7 +366,7 @@ impl Engine for FaultEngine {
         let kind = kind(&op);
         let mut names = self.names(&op);
         let fault = match &op {
-            // All that it does.
+            // The operations that `Put` consists of.
             Op::Put { .. } => {
                 let kinds = [OpKind::Open, OpKind::Write, OpKind::Rename];
                 kinds.into_iter().find_map(|kind| self.fault(kind, &names))
@@ -391,7 +391,7 @@ impl Engine for FaultEngine {
         let has_own_buffer = matches!(&op, Op::Recv { into: RecvInto::Owned(_), .. });
         match fault {
             Some(Fault::Error(Errno::NOBUFS)) if into_pool => return Ok(self.park(live, op)),
-            // No kernel lacks a buffer for a receive that brings its own.
+            // A receive with its own buffer never lacks one.
             Some(Fault::Error(Errno::NOBUFS)) if has_own_buffer => {}
             Some(Fault::Error(errno)) => return Ok(self.inject(live, Err(errno), op.into_payload())),
             Some(Fault::Delay(delay)) => live.delay = Some(delay),
@@ -493,7 +493,7 @@ impl Engine for FaultEngine {
     }
 }
 
-/// Halves the bytes that an operation may move; returns how to undo that.
+/// Halves the number of bytes of an operation; returns the data for reverting that.
 fn shorten(op: &mut Op) -> Undo {
     match op {
         Op::Send { data, .. } => {

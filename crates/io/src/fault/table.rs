@@ -1,14 +1,14 @@
-//! Names of operations as the caller of a fault engine sees them, beside those of the engine inside.
+//! Operation identifiers of the fault engine's caller, mapped to those of the real engine.
 
 use std::collections::HashMap;
 
 use crate::op::OpId;
 
-/// Operations by the caller's name, and that name by the inner one.
+/// Operations by the caller's identifier.
 pub(super) struct OpMap<T> {
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
-    /// The caller's name by the inner one.
+    /// The caller's identifier, by that of the real engine.
     joined: HashMap<OpId, OpId>,
 }
 
@@ -19,7 +19,7 @@ impl<T> Default for OpMap<T> {
 }
 
 impl<T> OpMap<T> {
-    /// Puts an operation in.
+    /// Adds an operation.
     pub(super) fn insert(&mut self, live: T) -> OpId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));
@@ -30,17 +30,17 @@ impl<T> OpMap<T> {
         OpId { slot, generation: place.0 }
     }
 
-    /// Records the name of the operation in the inner engine.
+    /// Records the identifier of the operation in the real engine.
     pub(super) fn join(&mut self, inner: OpId, id: OpId) {
         self.joined.insert(inner, id);
     }
 
-    /// The inner name will not be heard of again.
+    /// Removes the identifier of an operation that has ended in the real engine.
     pub(super) fn part(&mut self, inner: OpId) {
         self.joined.remove(&inner);
     }
 
-    /// The caller's name of an operation that is still live.
+    /// Returns the caller's identifier of an operation that has not ended for the caller.
     pub(super) fn outer(&mut self, inner: OpId) -> Option<OpId> {
         let id = *self.joined.get(&inner)?;
         self.get(id).map(|_| id)
@@ -51,7 +51,7 @@ impl<T> OpMap<T> {
         live.as_mut().filter(|_| *generation == id.generation)
     }
 
-    /// Takes an operation out; its name is used up.
+    /// Removes an operation; its identifier is invalid from now on.
     pub(super) fn remove(&mut self, id: OpId) -> Option<T> {
         self.get(id)?;
         let (generation, live) = &mut self.places[id.slot as usize];

@@ -1,9 +1,9 @@
 //! Admission to the page cache.
 //!
-//! When the files in use are more than memory holds, caching one of them evicts another, which costs more than a direct
-//! read. So admission is sampled: of the files that were admitted, how many are still cached at their next request?
-//! Below six in seven fewer are admitted (down to one in [`ONE_IN_MAX`]), above it more. Sampling never stops, so that
-//! popular files still enter and free memory is noticed. The caller decides which reads may go bypassing the page
+//! When the files in use exceed the memory, caching one of them evicts another, which costs more than a direct read. So
+//! admission is sampled: of the files that were admitted, how many are still cached at their next request? If the share
+//! is below six in seven, fewer are admitted (down to one in [`ONE_IN_MAX`]), otherwise more. Sampling never stops, so
+//! that popular files are still admitted and free memory is noticed. The caller decides which reads may bypass the page
 //! cache, and how. Main type: [`PageCacheAdmission`].
 
 use std::sync::LazyLock;
@@ -13,39 +13,40 @@ use std::time::Instant;
 /// At least one in this many reads is admitted: enough to notice free memory.
 const ONE_IN_MAX: u32 = 256;
 
-/// [`PageCacheAdmission::one_in`] is counted in such parts, so that it changes in small steps.
+/// Fixed-point unit of [`PageCacheAdmission::one_in`], so that it changes in small steps.
 const PARTS: u32 = 16;
 
-/// Admitted files that are remembered until their next request. Files that were never admitted provide no evidence
-/// about admission.
+/// Number of slots for admitted files that are recorded until their next request. Files that were never admitted
+/// provide no evidence about admission.
 const NOTES: usize = 512;
 
-/// How long an admitted file may be on its way from the device, in ms. Meanwhile its absence proves nothing, and
-/// further requests for it are admitted too: many clients may ask for a new file at once.
+/// Time in ms for which an admitted file may still be being read from the device. During that time its absence proves
+/// nothing, and further requests for it are admitted too: many clients may request a new file concurrently.
 const SETTLING_MS: u64 = 100;
 
-/// The lower bits of a note are the time in ms, the others identify the file.
+/// Mask of the lower bits of a note: the time in ms. The other bits identify the file.
 const TIME: u64 = (1 << 24) - 1;
 
-/// Times of notes are counted from the first use.
+/// Start of the times in notes: the first use.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Decides which reads go through the page cache. All threads share it, as they share the page cache.
+/// Decides which reads use the page cache. All threads share it, as they share the page cache.
 #[derive(Debug)]
 pub struct PageCacheAdmission {
-    /// The least that [`PageCacheAdmission::one_in`] can be.
+    /// Minimum of [`PageCacheAdmission::one_in`].
     one_in_min: u32,
-    /// How long a note keeps its place from another file; 0 for not at all.
+    /// Time in ms for which a note is not overwritten by another file; 0 if it may be overwritten immediately.
     kept_ms: u64,
-    /// One in this many reads is admitted, in [`PARTS`].
+    /// One in this many reads is admitted, in units of 1/[`PARTS`].
     one_in: AtomicU32,
     reads: AtomicU64,
-    /// The last admitted file of those that share a place, and when it was admitted.
+    /// The last admitted file of each slot, and the time of its admission.
     notes: [AtomicU64; NOTES],
 }
 
 impl PageCacheAdmission {
-    /// Admits one read of `one_in_min` at first, and where everything stays.
+    /// Creates an admission that admits one in `one_in_min` reads initially, and as long as all admitted files stay
+    /// resident.
     ///
     /// # Panics
     /// When `one_in_min` is 0 or above [`ONE_IN_MAX`].
@@ -60,9 +61,9 @@ impl PageCacheAdmission {
         }
     }
 
-    /// As [`PageCacheAdmission::new`], for sets of files so large that a note would be overwritten long before the next
-    /// request for its file: then only files with frequent requests would be sampled. A note is kept for `kept_ms`, or
-    /// until its file was probed.
+    /// As [`PageCacheAdmission::new`], for very large sets of files. There, a note would be overwritten long before the
+    /// next request for its file, so only frequently requested files would be sampled. A note is retained for
+    /// `kept_ms`, or until its file was probed.
     pub const fn keeping(one_in_min: u32, kept_ms: u64) -> PageCacheAdmission {
         assert!(kept_ms < TIME, "the time of a note wraps");
         let mut admission = PageCacheAdmission::new(one_in_min);
@@ -70,24 +71,24 @@ impl PageCacheAdmission {
         admission
     }
 
-    /// Whether fewer reads are admitted than at first, because not everything stays.
+    /// Whether fewer reads are admitted than initially, because not all admitted files stay resident.
     pub fn is_selective(&self) -> bool {
         self.one_in.load(Ordering::Relaxed) > self.one_in_min * PARTS
     }
 
-    /// Whether a read of this file goes through the page cache, where nothing is known about the file's pages. `name` is a
+    /// Whether a read of this file uses the page cache, if it is unknown which of its pages are resident. `name` is a
     /// hash that identifies the file.
     pub fn admit(&self, name: u64, now: Instant) -> bool {
         self.admit_at(name, ms(now))
     }
 
-    /// The result of a probe: whether the file was in the page cache. It counts once for each admission. A note that is
-    /// lost because two threads come at once does not matter.
+    /// Records the result of a probe: whether the file was in the page cache. It counts once per admission. A note may
+    /// be lost in a race of two threads, which does not matter.
     pub fn note(&self, name: u64, in_memory: bool, now: Instant) {
         self.note_at(name, in_memory, ms(now));
     }
 
-    /// Whether a read goes through the page cache after a probe: takes the result of the probe, and decides.
+    /// Whether a read uses the page cache after a probe: records the result of the probe, and decides.
     pub fn goes_through(&self, name: u64, in_memory: bool, now: Instant) -> bool {
         self.goes_through_at(name, in_memory, ms(now))
     }
@@ -154,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than an admitted file settles.
+    /// A time after which an admitted file has been read.
     const LATER: u64 = 10 * SETTLING_MS;
 
     fn name(number: u64) -> u64 {
@@ -162,12 +163,12 @@ mod tests {
         (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// How many reads of this many files, none resident, are admitted.
+    /// Returns how many reads of these files, none of them resident, are admitted.
     fn ask(admission: &PageCacheAdmission, numbers: Range<u64>, now_ms: u64) -> usize {
         numbers.filter(|&number| admission.goes_through_at(name(number), false, now_ms)).count()
     }
 
-    /// A time at which no file settles any more.
+    /// Returns a time at which no admitted file is still being read.
     fn settled() -> u64 {
         static CLOCK: AtomicU64 = AtomicU64::new(0);
         CLOCK.fetch_add(LATER, Ordering::Relaxed)
@@ -178,7 +179,7 @@ mod tests {
         (0..reads).filter(|&read| admission.admit_at(name(read), now_ms)).count()
     }
 
-    /// Admits this many, and finds a part of ten of them in memory.
+    /// Admits this many files, and reports `found` of ten as resident.
     fn probe(admission: &PageCacheAdmission, probes: u64, found: u64) {
         let (now_ms, later_ms) = (settled(), settled());
         let mut read = 0;
@@ -227,7 +228,7 @@ mod tests {
             ask(&admission, 0..100, LATER * round);
         }
         assert!(ask(&admission, 1000..3560, 300_000) <= 20, "{admission:?}");
-        // One of them is requested again and again, and is there each time.
+        // One of them is requested repeatedly, and is resident each time.
         for _ in 0..100 {
             while !admission.goes_through_at(name(7), false, 300_000) {}
             assert!(admission.goes_through_at(name(7), true, 300_001));
@@ -241,13 +242,13 @@ mod tests {
             assert!((0..SETTLING_MS).all(|now_ms| admission.goes_through_at(name(1), false, now_ms)));
             assert_eq!(ask(&admission, 2..102, 0), 100, "{admission:?}");
         }
-        // A cache admits one read of eight: those that follow the admitted one share its pages.
+        // A cache admits one read of eight: reads that follow the admitted one share its pages.
         let admission = PageCacheAdmission::new(8);
         assert!(admission.admit_at(name(1), 0) && !admission.admit_at(name(2), 0));
         assert!(admission.admit_at(name(1), SETTLING_MS - 1) && !admission.admit_at(name(1), SETTLING_MS));
     }
 
-    /// Files that come back after thousands of others.
+    /// Files that are requested again after thousands of others.
     #[test]
     fn some_of_many_files_are_remembered() {
         let kinds = [(PageCacheAdmission::keeping(1, 60_000), true), (PageCacheAdmission::new(1), false)];

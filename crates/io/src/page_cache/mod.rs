@@ -1,8 +1,8 @@
-//! The policy of the page cache: which files are read through it and which past it, for the server's files and for caches
-//! alike.
+//! The page cache policy, used for the server's files and for caches: it decides which files are read through the page
+//! cache, and which bypass it.
 //!
-//! [`probe`] finds the resident bytes, [`PageCacheAdmission`] decides which files may enter, [`TryPredictor`] predicts
-//! whether a cheap try succeeds. Nothing here submits operations.
+//! [`probe`] finds the resident bytes, [`PageCacheAdmission`] decides which files are admitted, [`TryPredictor`]
+//! predicts whether a cheap attempt succeeds. Nothing here submits operations.
 
 mod admission;
 mod predictor;
@@ -17,17 +17,18 @@ pub use probe::{
     ProbeOptions, Residency, are_counted, begin_reading, cached_start, is_resident, read_cached, residency,
 };
 
-/// How long bytes that a probe has found count as resident. One probe then serves every request for the same open file:
-/// counting the pages of 1 MiB costs a tenth of sending them. The sender notices when the bytes were evicted.
+/// Time for which bytes that a probe has found resident are assumed to be resident. One probe then serves every request
+/// for the same open file: counting the pages of 1 MiB costs a tenth of sending them. The sender notices when the bytes
+/// were evicted.
 pub const BELIEVED: Duration = Duration::from_millis(20);
 
-/// Whether bytes that were in the page cache at `since` are taken to be there at `now`.
+/// Whether bytes that were resident at `since` are assumed to be resident at `now`.
 pub fn is_believed(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) <= BELIEVED
 }
 
-/// A number that identifies a file, nearly always: its bits are spread, as admission needs them.
+/// Returns a number that identifies a file with negligible collisions; its bits are spread, as admission requires.
 pub fn name_of_file(stat: &crate::op::Stat) -> u64 {
-    // By Fibonacci hashing: the upper half selects its cell.
+    // Fibonacci hashing: the upper half selects the cell.
     (stat.inode ^ stat.device.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,13 +1,13 @@
-//! Whether a cheap first try is worth its call.
+//! Predicts whether a cheap first attempt is worth its system call.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Predicts whether a cheap try succeeds, by its last results. A try that keeps failing is left out for a while. All
-/// threads share the predictor; a steady state writes nothing.
+/// Predicts whether a cheap attempt succeeds, from its last results. An attempt that keeps failing is skipped for a
+/// while. All threads share the predictor; it writes no memory while the results do not change.
 #[derive(Debug)]
 pub struct TryPredictor(AtomicU8);
 
-/// Below this nothing is tried.
+/// Confidence below which no attempt is made.
 const CONFIDENT: u8 = 64;
 
 impl Default for TryPredictor {
@@ -17,12 +17,13 @@ impl Default for TryPredictor {
 }
 
 impl TryPredictor {
-    /// A predictor without results, which predicts success.
+    /// Returns a predictor without results, which predicts success.
     pub const fn new() -> TryPredictor {
         TryPredictor(AtomicU8::new(CONFIDENT))
     }
 
-    /// Whether to try. Each no brings the next try nearer: about one in thirteen is made.
+    /// Whether to make the attempt. Each call that returns `false` raises the confidence; if all attempts fail, about
+    /// one in thirteen is made.
     pub fn is_worth_trying(&self) -> bool {
         let confidence = self.0.load(Ordering::Relaxed);
         if confidence < CONFIDENT {
@@ -31,12 +32,12 @@ impl TryPredictor {
         confidence >= CONFIDENT
     }
 
-    /// Whether the last tries succeeded.
+    /// Whether the last attempts succeeded.
     pub fn is_confident(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= CONFIDENT
     }
 
-    /// Adds the result of a try.
+    /// Records the result of an attempt.
     pub fn note(&self, success: bool) {
         let before = self.0.load(Ordering::Relaxed);
         let after = if success { before.saturating_add(16) } else { before / 4 };

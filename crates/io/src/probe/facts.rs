@@ -1,5 +1,5 @@
-//! Facts about the running system that need no ring: the kernel's release and its known faults, limits, native AIO,
-//! epoll, openat2, and the flags that io_uring reports.
+//! Facts about the running system that are found without creating an io_uring: the kernel release and its known faults,
+//! limits, native AIO, epoll, openat2, and the opcodes that io_uring reports.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// `IORING_REGISTER_QUERY`, which takes -1 for a ring; in kernels of late 2025 and newer.
+/// `IORING_REGISTER_QUERY`, which accepts -1 as the ring; in kernels of late 2025 and newer.
 const REGISTER_QUERY: u32 = 35;
 /// `IO_URING_QUERY_OPCODES`.
 const QUERY_OPCODES: u32 = 0;
@@ -22,19 +22,19 @@ pub(super) struct Release {
     pub(super) patch: u32,
 }
 
-/// The oldest release whose ring is used: DEFER_TASKRUN came with it.
+/// The oldest release on which io_uring is used: it introduced DEFER_TASKRUN.
 pub(super) const OLDEST: Release = Release { major: 6, minor: 1, patch: 0 };
 
-/// A range of releases with a known fault, both ends included.
+/// A range of releases with a known fault, both ends inclusive.
 pub(super) struct KernelFault {
     from: Release,
     to: Release,
-    /// Whether the ring must not be used, or is only to be watched.
+    /// Whether io_uring must not be used; otherwise the fault is only reported.
     pub(super) forbids: bool,
     pub(super) what: &'static str,
 }
 
-/// Known faults of released kernels. A last resort: features that can be tested are tested instead.
+/// Known faults of released kernels. Used only for faults that cannot be tested at the start.
 const FAULTS: [KernelFault; 2] = [
     KernelFault {
         from: OLDEST,
@@ -51,7 +51,7 @@ const FAULTS: [KernelFault; 2] = [
 ];
 
 impl Release {
-    /// From text such as `6.1.0-18-amd64`; missing parts are 0.
+    /// Parses text such as `6.1.0-18-amd64`; missing numbers are 0.
     pub(super) fn parse(text: &str) -> Release {
         let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
         let mut parts = numbers.split('.').map(|part| part.parse().unwrap_or(0));
@@ -59,7 +59,7 @@ impl Release {
         Release { major: next(), minor: next(), patch: next() }
     }
 
-    /// The known fault of this release that weighs most.
+    /// Returns the most severe known fault of this release.
     pub(super) fn fault(self) -> Option<&'static KernelFault> {
         FAULTS.iter().find(|fault| (fault.from..=fault.to).contains(&self))
     }
@@ -71,17 +71,17 @@ impl fmt::Display for Release {
     }
 }
 
-/// The running kernel's release as text.
+/// Returns the running kernel's release as text.
 pub(super) fn release_text() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// The value of `kernel.io_uring_disabled` (6.6); `None` where there is no such setting.
+/// Returns the value of `kernel.io_uring_disabled` (6.6); `None` if the setting does not exist.
 pub(super) fn ring_disabled() -> Option<u8> {
     number("/proc/sys/kernel/io_uring_disabled").and_then(|value| value.try_into().ok())
 }
 
-/// Requests of native AIO in use and allowed, for all processes together.
+/// Returns the numbers of native AIO requests in use and allowed, for all processes together.
 pub(super) fn aio_numbers() -> Option<(u64, u64)> {
     Some((number("/proc/sys/fs/aio-nr")?, number("/proc/sys/fs/aio-max-nr")?))
 }
@@ -90,18 +90,18 @@ fn number(path: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Bytes of memory that the process may lock; `None` without a limit.
+/// Returns the bytes of memory that the process may lock; `None` without a limit.
 pub(super) fn memlock() -> Option<u64> {
     let unlimited = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     if unlimited { None } else { getrlimit(Resource::Memlock).current }
 }
 
-/// Whether an epoll instance can be had.
+/// Checks whether an epoll instance can be created.
 pub(super) fn epoll() -> Result<(), Errno> {
     epoll::create(epoll::CreateFlags::CLOEXEC).map(drop)
 }
 
-/// Whether openat2(2) works and keeps below a directory.
+/// Checks whether openat2(2) works and restricts paths to a directory.
 pub(super) fn openat2() -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::empty())?;
@@ -112,7 +112,7 @@ pub(super) fn openat2() -> Result<(), Errno> {
     }
 }
 
-/// Whether a context of native AIO can be had.
+/// Checks whether a native AIO context can be created.
 pub(super) fn libaio() -> Result<(), Errno> {
     let mut context: libc::c_ulong = 0;
     let place: *mut libc::c_ulong = &mut context;
@@ -126,12 +126,12 @@ pub(super) fn libaio() -> Result<(), Errno> {
     Ok(())
 }
 
-/// How many opcodes the kernel's io_uring knows.
+/// Numbers of opcodes that the kernel's io_uring supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opcodes {
-    /// Of requests.
+    /// Number of request opcodes.
     pub(super) requests: u32,
-    /// Of io_uring_register(2).
+    /// Number of io_uring_register(2) opcodes.
     pub(super) registers: u32,
 }
 
@@ -160,7 +160,7 @@ struct QueryOpcodes {
     padding: u32,
 }
 
-/// The flags that io_uring reports without a ring; `None` on kernels without that query.
+/// Returns the numbers that io_uring reports without a ring; `None` on kernels without that query.
 pub(super) fn query() -> Option<Opcodes> {
     let mut answer = QueryOpcodes::default();
     let mut header = QueryHeader {
@@ -182,8 +182,8 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Makes a system call fail with `errno` in this thread, for ever: a filter as a container runtime
-/// installs it. No privilege is needed for it after NO_NEW_PRIVS; see seccomp(2).
+/// Makes a system call fail with `errno` in this thread permanently, by a filter such as a container runtime installs.
+/// It needs no privilege after NO_NEW_PRIVS; see seccomp(2).
 #[cfg(test)]
 pub(super) fn forbid_call(number: libc::c_long, errno: i32) -> Result<(), Errno> {
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };

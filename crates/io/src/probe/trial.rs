@@ -1,5 +1,5 @@
-//! Trials of features that a kernel version does not show: a temporary ring receives, accepts and sends on test
-//! sockets. Each trial is bounded in time, and ends within a millisecond where things work.
+//! Tests of features that cannot be derived from the kernel version: a temporary io_uring receives, accepts and sends
+//! on test sockets. Each test is bounded in time, and ends within a millisecond if the features work.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -14,17 +14,17 @@ use crate::op::{Completion, Fd, Op, OpId, Payload, RecvInto, Segments, Source};
 use crate::slot::Slots;
 use crate::uring::{Role, SetupError, Uring};
 
-/// Longest time that one trial waits for its completions.
+/// Maximum time for which one test waits for its completions.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// An unexpected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// An error number, from the ring or from making the sockets.
+    /// An error number, from io_uring or from creating the sockets.
     Errno(Errno),
     /// No completion in time.
     Silence,
-    /// A completion that means something else.
+    /// A completion with an unexpected content.
     Wrong,
 }
 
@@ -40,7 +40,7 @@ impl From<Errno> for Failure {
     }
 }
 
-/// A ring to be tried and thrown away.
+/// A temporary ring for tests.
 pub(super) struct Trial {
     uring: Uring,
     slots: Slots,
@@ -49,7 +49,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// A small ring whose one receive buffer is as large as a chunk, so that the pool runs out on demand.
+    /// Creates a small ring with one receive buffer as large as a chunk, so that the pool can be exhausted on demand.
     pub(super) fn new() -> Result<Trial, SetupError> {
         let config = EngineConfig {
             ring_entries: 16,
@@ -64,12 +64,12 @@ impl Trial {
         Ok(Trial { uring, slots: Slots::new(config.ops_max), pool, done: Vec::new() })
     }
 
-    /// The set-up flags that the kernel took.
+    /// Returns the set-up flags that the kernel accepted.
     pub(super) fn setup_flags(&self) -> u32 {
         self.uring.mode().flags
     }
 
-    /// Whether the kernel knows all opcodes that the ring engine submits.
+    /// Whether the kernel supports all opcodes that the io_uring backend submits.
     pub(super) fn knows_opcodes(&self) -> bool {
         self.uring.knows_opcodes()
     }
@@ -91,7 +91,7 @@ impl Trial {
         Ok(self.done.remove(0))
     }
 
-    /// Ends an operation and drops its further completions.
+    /// Cancels an operation and drops its further completions.
     fn stop(&mut self, id: OpId) -> Result<(), Failure> {
         self.uring.cancel(id, &mut self.slots);
         while self.slots.get(id).is_some() || !self.done.is_empty() {
@@ -100,11 +100,11 @@ impl Trial {
         Ok(())
     }
 
-    /// A multishot receive on an empty ring of buffers must wait for data, and for a buffer after that.
+    /// A multishot receive without buffers must wait for data, and then for a buffer.
     pub(super) fn multishot_receive(&mut self) -> Result<(), Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let socket = Fd::from(OwnedFd::from(ours));
-        // Take all that the pool still has, so that the ring of buffers is not filled again.
+        // Uses up all memory of the pool, so that no new receive buffer can be provided.
         let hoard: Vec<Buf> = std::iter::from_fn(|| self.pool.get(1)).collect();
         let first = self.start(Op::Recv { socket: socket.clone(), into: RecvInto::Stream })?;
         rustix::io::write(&theirs, b"a")?;
@@ -127,7 +127,7 @@ impl Trial {
         if right { Ok(()) } else { Err(Failure::Wrong) }
     }
 
-    /// A multishot accept must bring a descriptor that is the connection.
+    /// A multishot accept must return a descriptor of the connection.
     pub(super) fn multishot_accept(&mut self) -> Result<(), Failure> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -143,7 +143,7 @@ impl Trial {
         if name == peer.local_addr()? { Ok(()) } else { Err(Failure::Wrong) }
     }
 
-    /// A zero-copy send must report its count and then give its memory back.
+    /// A zero-copy send must report its count and then release its memory.
     pub(super) fn zero_copy(&mut self) -> Result<(), Failure> {
         if !self.uring.send_zero_copy() {
             return Err(Failure::Errno(Errno::NOSYS));
@@ -158,13 +158,13 @@ impl Trial {
         if first.result != Ok(64) || !first.more {
             return Err(first.result.err().map_or(Failure::Wrong, Failure::Errno));
         }
-        // The memory comes back when the peer has read, or at once where the kernel copies.
+        // The memory is released when the peer has read, or immediately if the kernel copies.
         drop(peer);
         let last = self.next()?;
         if last.more { Err(Failure::Wrong) } else { Ok(()) }
     }
 
-    /// Memory must be taken as a fixed buffer.
+    /// Registering memory as a fixed buffer must succeed.
     pub(super) fn registered_buffers(&mut self) -> Result<(), Failure> {
         let buf = self.pool.get(1 << 20).ok_or(Failure::Errno(Errno::NOMEM))?;
         self.uring.try_register(&buf).map_err(Failure::Errno)

@@ -1,4 +1,4 @@
-//! That no byte changes once it was sent, and what a chunk costs.
+//! Tests that no byte changes after it was sent, and measurements of the cost of a chunk.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Bytes that tell their place and their chunk.
+/// Fills the buffer with bytes that depend on their position and their chunk.
 fn fill(buf: &mut Buf, len: usize, chunk: usize) {
     for (place, byte) in buf.space()[..len].iter_mut().enumerate() {
         *byte = (place / 251 + place + chunk * 89) as u8;
@@ -15,7 +15,7 @@ fn fill(buf: &mut Buf, len: usize, chunk: usize) {
     buf.set_len(len);
 }
 
-/// Sends a whole chunk; the socket has room for it, or the test fails instead of waiting.
+/// Sends a complete chunk. If the socket has no space for it, the test fails instead of waiting.
 fn send(socket: impl AsFd, file: &Fd, len: usize) {
     rustix::io::ioctl_fionbio(&socket, true).unwrap();
     let mut offset = 0;
@@ -26,7 +26,7 @@ fn send(socket: impl AsFd, file: &Fd, len: usize) {
     }
 }
 
-/// Four chunks go through one slot while the reader does not read; then all bytes are compared.
+/// Sends four chunks through one slot while the reader does not read, and compares all bytes afterwards.
 fn four_chunks_through_one_slot(near: impl AsFd, mut far: impl Read, len: usize) {
     let before = counters();
     let mut expected = Vec::new();
@@ -48,7 +48,7 @@ fn four_chunks_through_one_slot(near: impl AsFd, mut far: impl Read, len: usize)
 #[test]
 fn bytes_stay_as_they_were_sent_over_tcp() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The receive buffer is inherited by the accepted socket and has to hold all four chunks.
+    // The accepted socket inherits the size of the receive buffer, which must hold all four chunks.
     rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 1 << 20).unwrap();
     let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let near = listener.accept().unwrap().0;
@@ -119,15 +119,15 @@ fn what_is_kept_is_bounded_and_long_chunks_are_not_kept() {
 fn a_buffer_may_be_dropped_when_its_thread_ends() {
     thread_local!(static LATE: RefCell<Option<Buf>> = const { RefCell::new(None) });
     let ended = std::thread::spawn(|| {
-        // Made before the list of chunks, and so dropped after it.
+        // Initialised before the list of chunks, and so destroyed after it.
         LATE.with_borrow_mut(|late| *late = None);
         LATE.set(Some(take(1).unwrap().buf));
     });
     ended.join().unwrap();
 }
 
-/// Prints what it costs to fill chunks that are made afresh and chunks that are used again, beside a pool
-/// buffer. `cargo test -p io --lib cost_of_a_chunk -- --ignored --nocapture`.
+/// Prints the cost of filling new chunks and recycled chunks, compared with a pool buffer. `cargo test -p io --lib
+/// cost_of_a_chunk -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times and asserts nothing"]
 fn cost_of_a_chunk() {

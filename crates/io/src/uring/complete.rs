@@ -1,7 +1,7 @@
-//! Interprets completions of the ring.
+//! Handles completions of the ring.
 //!
-//! The flags of each completion show whether more follow, never its result; a multishot operation that the kernel ends
-//! without an error that its caller must see is started again here.
+//! The flags of each completion show whether more follow, never its result. A multishot operation that the kernel ends
+//! is restarted here, unless it ended with an error for the caller.
 
 use rustix::io::Errno;
 
@@ -13,31 +13,31 @@ use crate::buf::Buf;
 use crate::op::{Completion, Op, OpId, Payload, RecvInto};
 use crate::slot::Slots;
 
-/// `IORING_CQE_F_*`: a provided buffer was used and its number is in the upper half; more completions
-/// follow; this is the notification that a zero-copy send no longer needs its bytes.
+/// `IORING_CQE_F_*`: a provided buffer was used, and its number is in the upper half; more completions follow; this is
+/// the notification that a zero-copy send no longer needs its memory.
 const BUFFER: u32 = 1 << 0;
 const MORE: u32 = 1 << 1;
 const NOTIFICATION: u32 = 1 << 3;
 
-/// How an operation completes.
+/// The way an operation completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Once.
+    /// With one completion.
     Once,
-    /// Once, into a provided buffer.
+    /// With one completion, into a provided buffer.
     RecvPool,
-    /// Many times, each into a provided buffer.
+    /// With many completions, each with a provided buffer.
     RecvStream,
-    /// Many times, each with a connection.
+    /// With many completions, each with a connection.
     AcceptStream,
-    /// Once, or with zero copy twice.
+    /// With one completion, or with two if it is a zero-copy send.
     Send {
         /// Whether it was submitted as a zero-copy send.
         zero_copy: bool,
     },
-    /// Once, but by way of the page cache where the file system has no other.
+    /// With one completion; retried through the page cache if the file system does not support uncached I/O.
     File,
-    /// Once, but by another way where the kernel forbids the first.
+    /// With one completion; retried by the path in /proc if the kernel forbids linking by descriptor.
     Link,
 }
 
@@ -62,9 +62,9 @@ struct Out<'a> {
 }
 
 impl Uring {
-    /// Handles one completion.
+    /// Handles a completion.
     pub(super) fn complete(&mut self, cqe: Cqe, slots: &mut Slots, done: &mut Vec<Completion>) {
-        // The buffer is taken out first: whatever becomes of the completion, it goes back to the pool.
+        // The buffer is taken first, so that it returns to the pool however the completion is handled.
         let mut buf = None;
         if cqe.flags & BUFFER != 0 {
             buf = self.provided(cqe);
@@ -73,8 +73,8 @@ impl Uring {
         match Tag::unpack(cqe.user_data) {
             Some(Tag::Op(id)) => self.complete_op(id, cqe, &mut buf, &mut out),
             Some(Tag::Cancel(id)) => {
-                // ENOENT or EALREADY. Most often the operation has just completed; but one that is between being woken
-                // and being carried out cannot be found either, and would continue.
+                // ENOENT or EALREADY. In most cases the operation has just completed. But an operation that was woken
+                // and is about to run cannot be found either, and would continue.
                 if self.flights.get(id).is_some_and(|flight| flight.phase == Phase::Kernel) {
                     self.recancel.push(id);
                 }
@@ -107,14 +107,14 @@ impl Uring {
         let copying = flight.copying || !self.zero_copy;
         let kind = Kind::of(op, copying);
         let result = match cqe.result {
-            // The result of a notification is a set of flags, with the sign bit among them.
+            // The result of a notification is a set of flags that includes the sign bit.
             _ if cqe.flags & NOTIFICATION != 0 => Ok(0),
             0.. => Ok(cqe.result as u32),
             error => Err(Errno::from_raw_os_error(-error)),
         };
         let more = cqe.flags & MORE != 0;
         match kind {
-            // One completion, as nearly all of them have.
+            // A single completion, the most frequent case.
             Kind::Send { zero_copy: false } if flight.phase == Phase::Kernel => {
                 self.finish(id, result, out.slots, out.done);
             }
@@ -143,7 +143,7 @@ impl Uring {
         }
     }
 
-    /// One of several results of a multishot operation.
+    /// Reports one of several results of a multishot operation.
     fn streamed(
         &mut self,
         id: OpId,
@@ -158,7 +158,7 @@ impl Uring {
         }
     }
 
-    /// The end of a receive into provided buffers, or its wait for some.
+    /// Handles the end of a receive into provided buffers, or a lack of buffers.
     fn received(
         &mut self,
         id: OpId,
@@ -182,10 +182,10 @@ impl Uring {
             }
             Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
             Err(Errno::INTR) => self.again(id, out),
-            // Ended by the engine to be started again (see `doubt.rs`).
+            // Cancelled by the engine, to be restarted (see `doubt.rs`).
             Err(Errno::CANCELED) if !cancelled => self.again(id, out),
-            // A socket waits for data: these receives poll first. A descriptor with this error cannot be polled, and a
-            // caller that waited for its readiness would retry at once, endlessly.
+            // These receives poll first, so a socket never returns this error. A descriptor that does cannot be polled;
+            // a caller that waits for its readiness would retry in an endless loop.
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
                 assert!(buf.is_some() || !matches!(result, Ok(1..)), "bytes come in a provided buffer");
@@ -196,7 +196,7 @@ impl Uring {
         }
     }
 
-    /// Has a receive that found no large buffer take a small one; `false` if it requested a small one.
+    /// Makes a receive that found no large buffer use a small one; returns `false` if it requested a small one.
     fn takes_small(&mut self, id: OpId, slots: &mut Slots) -> bool {
         let Op::Recv { into: into @ RecvInto::Large, .. } = slots.op(id) else { return false };
         *into = RecvInto::Pool;
@@ -218,12 +218,12 @@ impl Uring {
         self.stage(id, out.slots, out.done);
     }
 
-    /// A completion of a send. With zero copy the memory is the kernel's until the notification, which
-    /// also follows an error when that came with `MORE`.
+    /// Handles a completion of a send. With zero copy, the kernel uses the memory until the notification, which also
+    /// follows an error that has `MORE`.
     fn sent(&mut self, id: OpId, result: Result<u32, Errno>, flags: u32, zero_copy: bool, out: &mut Out<'_>) {
         let Some(flight) = self.flights.get(id) else { return };
         let (more, notification) = (flags & MORE != 0, flags & NOTIFICATION != 0);
-        // A unix socket has no zero copy; the memory it locks may be above the limit.
+        // A unix socket does not support zero copy, and the memory to be locked may exceed the limit.
         let refused = zero_copy && matches!(result, Err(Errno::OPNOTSUPP | Errno::NOMEM | Errno::NOBUFS));
         match (flight.phase, notification) {
             (Phase::Notice, true) => self.finish(id, Ok(0), out.slots, out.done),
@@ -246,8 +246,8 @@ impl Uring {
         }
     }
 
-    /// A read or write of a file. With a busy file system (`EAGAIN`) the caller repeats the call, because it can wait
-    /// meanwhile.
+    /// Handles the completion of a read or write of a file. If the file system is busy (`EAGAIN`), the caller repeats
+    /// the operation, because it can pause before the retry.
     fn file_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let moved = out.slots.op(id).moved_file();
         let refuses = moved.filter(|file| result == Err(Errno::OPNOTSUPP) && file.is_uncached());
@@ -260,8 +260,8 @@ impl Uring {
         }
     }
 
-    /// A file may lack its name because the kernel requires a privilege for the first way, which looks like a missing
-    /// directory.
+    /// Handles the completion of a link. Without a privilege, linking by descriptor fails with the same error as a
+    /// missing directory, so the link is retried by the path in /proc.
     fn link_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let Some(flight) = self.flights.get(id) else { return };
         if result == Err(Errno::NOENT) && !flight.by_proc {

@@ -1,14 +1,15 @@
-//! Ends of streams that the kernel forgets.
+//! Ends of streams that the kernel does not report.
 //!
-//! A multishot receive takes the available bytes and waits for the next wake-up. An end that came before the receive
-//! ran causes no further wake-up, and the kernel checks for it only if the socket reports more bytes: TCP does for a
-//! FIN, but not for a reset, and a unix socket does for nothing (Linux 6.18; axboe/liburing issue 1549). It happens
-//! when bytes and end are there as the receive is armed; on older kernels also when they come between two turns. Such a
-//! receive would wait for ever.
+//! A multishot receive takes the available bytes and waits for the next wake-up. An end that was received before the
+//! receive ran causes no further wake-up. The kernel checks for it only if the socket reports more bytes: TCP does so
+//! for a FIN, but not for a reset, and a unix socket never does (Linux 6.18; axboe/liburing issue 1549). This happens
+//! if bytes and end are available when the receive is submitted; on older kernels also if they arrive between two
+//! turns. Such a receive would wait forever.
 //!
-//! So a stream with received bytes is in doubt. A send that TCP accepts clears the doubt, because it would have failed.
-//! At the start of the next turn one poll(2) checks all remaining streams. A receive whose socket has ended is
-//! cancelled and armed again, which finds the end. When responses follow requests at once, the check never happens.
+//! So a stream with received bytes is "in doubt". A send that TCP accepts clears the doubt, because it would have
+//! failed. At the start of the next turn, one poll(2) checks all remaining streams. A receive whose socket has ended is
+//! cancelled and submitted again, which finds the end. If responses follow requests immediately, the check is never
+//! needed.
 
 use std::os::fd::AsRawFd;
 
@@ -18,26 +19,26 @@ use crate::op::{Fd, Op, OpId, RecvInto};
 use crate::slot::Slots;
 use crate::sys;
 
-/// Events of poll(2) on a socket whose peer has ended.
+/// Events of poll(2) on a socket whose peer has closed the connection.
 const ENDED: libc::c_short = libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
 
-/// Streams in doubt.
+/// Streams whose end may not have been reported.
 #[derive(Default)]
 pub(super) struct Doubts {
     streams: Vec<OpId>,
-    /// The question to the kernel, entry by entry about `streams`; kept for its memory.
+    /// Arguments of poll(2), one entry for each of `streams`; a field so that its memory is reused.
     polled: Vec<libc::pollfd>,
 }
 
 impl Uring {
-    /// Notes that a stream has brought bytes and stays armed.
+    /// Records that a stream has returned bytes and its receive is still in flight.
     pub(super) fn doubt(&mut self, id: OpId, slots: &mut Slots) {
         if socket_of(id, slots).is_some_and(Fd::set_in_doubt) {
             self.doubts.streams.push(id);
         }
     }
 
-    /// Checks the streams that are still in doubt, and restarts those whose sockets have ended.
+    /// Checks the recorded streams, and restarts the receives whose sockets have ended.
     pub(super) fn settle_doubts(&mut self, slots: &mut Slots) {
         if self.doubts.streams.is_empty() {
             return;
@@ -47,7 +48,7 @@ impl Uring {
             let Some(socket) = socket_of(id, slots).filter(|socket| socket.take_doubt()) else {
                 return false;
             };
-            // One that waits for a buffer is restarted unchanged; one that was cancelled is not missed.
+            // A receive that waits for a buffer is restarted anyway; a cancelled one needs no check.
             let waits = |flight: &mut InFlight| flight.phase == Phase::Kernel && !flight.cancelled;
             if !self.flights.get(id).is_some_and(waits) {
                 return false;
@@ -59,7 +60,7 @@ impl Uring {
         let mut unknown = false;
         if !doubts.polled.is_empty() {
             self.counters.looks += 1;
-            // If the kernel cannot tell, a restart is right for all of them.
+            // If poll(2) fails, restarting all of them is correct.
             unknown = sys::poll_now(&mut doubts.polled).is_err();
         }
         assert_eq!(
@@ -76,7 +77,7 @@ impl Uring {
     }
 }
 
-/// The socket of a stream that is in flight.
+/// Returns the socket of a stream that is in flight.
 fn socket_of(id: OpId, slots: &mut Slots) -> Option<&Fd> {
     match slots.get(id)?.op.as_ref()? {
         Op::Recv { socket, into: RecvInto::Stream } => Some(socket),

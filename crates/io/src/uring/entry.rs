@@ -1,7 +1,7 @@
 //! Operations as entries of the submission queue.
 //!
-//! One match over [`Op`] builds the entry. Entries point into the operation's slot and its scratch memory,
-//! which stay until the terminal completion. Flags that the `io-uring` crate does not know are here.
+//! One match over [`Op`] builds the entry. Entries point into the operation's slot and its scratch memory, which stay
+//! valid until the terminal completion. Flags that the `io-uring` crate lacks are defined here.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,13 +19,13 @@ use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, Sta
 const POLL_FIRST: u16 = 1 << 0;
 const RECV_MULTISHOT: u16 = 1 << 1;
 
-/// Cuts files (Linux 6.9); a thread does it where the kernel does not know it.
+/// Opcode for ftruncate (Linux 6.9); a thread does it if the kernel does not support it.
 pub(super) const TRUNCATE: [u8; 1] = [opcode::Ftruncate::CODE];
 
-/// Zero-copy sends (Linux 6.1); others are made where the kernel does not know them.
+/// Opcodes for zero-copy sends (Linux 6.1); without them, sends copy.
 pub(super) const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];
 
-/// Every other operation that is submitted for sockets and the doorbell.
+/// All other opcodes that are submitted for sockets and the doorbell.
 pub(super) const NETWORK: [u8; 7] = [
     opcode::Accept::CODE,
     opcode::Recv::CODE,
@@ -36,7 +36,7 @@ pub(super) const NETWORK: [u8; 7] = [
     opcode::AsyncCancel2::CODE,
 ];
 
-/// Every other operation that is submitted for files.
+/// All other opcodes that are submitted for files.
 pub(super) const FILES: [u8; 16] = [
     opcode::Nop::CODE,
     opcode::Close::CODE,
@@ -56,11 +56,11 @@ pub(super) const FILES: [u8; 16] = [
     opcode::Fsync::CODE,
 ];
 
-/// Every flag that an entry has.
+/// All flags that entries use.
 pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(Flags::SKIP_SUCCESS);
 
-/// The entry of the most frequent operations of a connection, which point only to their bytes. It is built in the
-/// function that puts it into the queue, so that it is written once, in place. Other entries are left to [`build`].
+/// Builds the entry of the most frequent operations of a connection, which need no scratch memory. It is inlined into
+/// the function that adds it to the queue, so that it is written once, in place. [`build`] builds all other entries.
 #[inline(always)]
 pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     let entry = match op {
@@ -80,11 +80,11 @@ pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     Some(entry.user_data(Tag::Op(id).pack()))
 }
 
-/// The entry that carries out `op` with the name `id`. `fixed` is the index of its buffer in the ring's table, if it
-/// has one; `copying` makes a zero-copy send an ordinary one.
+/// Builds the entry for `op` with the identifier `id`. `fixed` is the index of its buffer in the ring's table of fixed
+/// buffers, if registered; `copying` turns a zero-copy send into an ordinary one.
 ///
 /// # Errors
-/// When the operation is known to fail without the kernel.
+/// When it is known without the kernel that the operation fails.
 pub(super) fn build(
     id: OpId,
     op: &mut Op,
@@ -146,7 +146,7 @@ pub(super) fn build(
     Ok(entry.user_data(Tag::Op(id).pack()))
 }
 
-/// The entry of an operation that changes a file or a directory, and needs no memory beside its slot.
+/// Builds the entry of an operation that changes a file or a directory, and needs no scratch memory.
 fn change(op: &Op) -> Result<Entry, Errno> {
     Ok(match op {
         Op::Truncate { file, len, .. } => opcode::Ftruncate::new(raw(file), *len).build(),
@@ -170,13 +170,13 @@ fn change(op: &Op) -> Result<Entry, Errno> {
         }
         Op::MkDir { path, mode, .. } => opcode::MkDirAt::new(here(), path.as_ptr()).mode(*mode).build(),
         Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
-        // The kernel has no such operation on a ring; splice would be a hop to a kernel worker.
+        // io_uring has no such operation; splice would run on a kernel worker.
         _ => return Err(Errno::NOSYS),
     })
 }
 
-/// Gives an open file a name: by the descriptor, or by its path in /proc, which is written to `scratch`. See
-/// `disk::job` for which of the two the kernel allows.
+/// Builds the entry that gives an open file a name: by the descriptor, or by its path in /proc, which is written to
+/// `scratch`. `disk::job` describes which of the two the kernel allows.
 fn link(file: &Fd, to: &CStr, scratch: Option<&mut Scratch>) -> Entry {
     let (dir, from, flags) = match scratch {
         None => (raw(file), c"".as_ptr(), libc::AT_EMPTY_PATH),
@@ -185,24 +185,25 @@ fn link(file: &Fd, to: &CStr, scratch: Option<&mut Scratch>) -> Entry {
     opcode::LinkAt::new(dir, from, here(), to.as_ptr()).flags(flags).build()
 }
 
-/// Pipes and terminals ignore the place of a write, sockets (a service's standard error) refuse all but 0.
+/// Returns the offset for a write. Pipes and terminals ignore it; sockets (a service's standard error) reject all but
+/// 0.
 fn place(file: &Fd, offset: u64) -> u64 {
     if offset != 0 && file.is_stream() { 0 } else { offset }
 }
 
-/// The flags of a read or write that is to leave the page cache alone.
+/// Returns the flags of a read or write: uncached if the file is marked so.
 fn caching(file: &Fd) -> i32 {
     if file.is_uncached() { libc::RWF_DONTCACHE } else { 0 }
 }
 
-/// The entry that cancels `id`. It completes only when it fails.
+/// Builds the entry that cancels `id`. It completes only when it fails.
 pub(super) fn cancel(id: OpId) -> Entry {
     let target = CancelBuilder::user_data(Tag::Op(id).pack());
     let entry = opcode::AsyncCancel2::new(target).build();
     entry.flags(Flags::SKIP_SUCCESS).user_data(Tag::Cancel(id).pack())
 }
 
-/// The entry that watches the doorbell until the kernel ends it.
+/// Builds the entry that watches the doorbell until the kernel ends it.
 pub(super) fn watch(fd: &Fd) -> Entry {
     let entry = opcode::PollAdd::new(raw(fd), libc::POLLIN as u32).multi(true).build();
     entry.user_data(Tag::Doorbell.pack())
@@ -236,8 +237,8 @@ fn accept(listener: &Fd, multishot: bool) -> Entry {
     }
 }
 
-/// Receives into provided buffers wait for data before they look for a buffer: with an empty ring they
-/// would fail at once, data or not (tried on 6.18).
+/// Builds the entry of a receive. Receives into provided buffers poll for data before they take a buffer: without a
+/// free buffer, they would otherwise fail immediately, data or not (tested on 6.18).
 fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
     match into {
         RecvInto::Owned(buf) => {
@@ -263,8 +264,8 @@ struct Message<'a> {
     fixed: Option<u16>,
 }
 
-/// `MSG_WAITALL` makes the kernel continue after a short send; without `MSG_NOSIGNAL` a peer that is gone would be a
-/// signal.
+/// Returns the flags of a send. `MSG_WAITALL` makes the kernel continue after a short send. `MSG_NOSIGNAL` prevents the
+/// signal for a closed connection.
 fn send_flags(more: bool) -> i32 {
     libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 }
 }

@@ -1,5 +1,5 @@
-//! State of each operation in flight that the ring keeps besides its slot: recycled memory that the kernel reads or
-//! writes (message headers, addresses, stat results), and its phase.
+//! State of each operation in flight that the io_uring backend needs besides its slot: its phase, and recycled memory
+//! that the kernel reads or writes (message headers, addresses, stat results).
 //!
 //! Types: [`InFlightTable`], [`InFlight`], [`Scratch`], [`Tag`].
 
@@ -13,10 +13,10 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
 use crate::op::{DeviceId, Fd, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
 
-/// Slots are numbered below this; the bits above name the kind of an entry.
+/// Slot numbers are below this; the bits above contain the kind of an entry.
 pub(super) const SLOTS_MAX: u32 = 1 << 24;
 
-/// The owner of a queue entry: the 64 bits of `user_data` are generation, kind and slot.
+/// The origin of a queue entry: the 64 bits of `user_data` contain generation, kind and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     /// An operation.
@@ -28,7 +28,7 @@ pub(super) enum Tag {
 }
 
 impl Tag {
-    /// As `user_data`.
+    /// Encodes it as `user_data`.
     pub(super) fn pack(self) -> u64 {
         let pack = |id: OpId, kind: u64| u64::from(id.generation) << 32 | kind << 24 | u64::from(id.slot);
         match self {
@@ -38,7 +38,7 @@ impl Tag {
         }
     }
 
-    /// From `user_data`; `None` for values that this ring never submits.
+    /// Decodes `user_data`; `None` for values that this ring never submits.
     pub(super) fn unpack(user_data: u64) -> Option<Tag> {
         let slot = user_data as u32 & (SLOTS_MAX - 1);
         let id = OpId { slot, generation: (user_data >> 32) as u32 };
@@ -51,7 +51,7 @@ impl Tag {
     }
 }
 
-/// Where an operation stands.
+/// The phase of an operation.
 ///
 /// ```text
 /// Kernel --ENOBUFS--> Starved --buffers--> Kernel
@@ -63,36 +63,36 @@ pub(super) enum Phase {
     /// Not in flight here.
     #[default]
     Idle,
-    /// The kernel has it, or it is staged.
+    /// Staged, or submitted to the kernel.
     Kernel,
-    /// It waits for buffers for received bytes; the kernel does not have it.
+    /// Waits for receive buffers; not submitted to the kernel.
     Starved,
     /// A zero-copy send has completed; the kernel still reads the bytes.
     Notice,
-    /// Zero copy was refused; once the kernel lets go of the bytes they are sent by copying.
+    /// Zero copy was refused; the send is repeated with a copy once the kernel has released the bytes.
     Copying,
 }
 
 /// The state of one operation.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// Which use of the slot this is about.
+    /// Generation of the slot that this state belongs to.
     pub(super) generation: u32,
     pub(super) phase: Phase,
-    /// Whether an early end was requested: it is not started again.
+    /// Whether cancellation was requested, so that the operation is not restarted.
     pub(super) cancelled: bool,
     /// Whether a send copies although zero copy was requested.
     pub(super) copying: bool,
-    /// Whether a file that gets a name is named by its path in /proc.
+    /// Whether a link uses the file's path in /proc.
     pub(super) by_proc: bool,
     /// Memory for the kernel. Boxed, so that its address is stable while the table grows.
     pub(super) scratch: Option<Box<Scratch>>,
 }
 
-/// The states of all slots, and the memory to be used again.
+/// The states of all slots, and memory for reuse.
 pub(super) struct InFlightTable {
     table: Vec<InFlight>,
-    /// Boxed here too, so that an operation takes one without a copy.
+    /// Boxed here too, so that moving it to an operation does not copy it.
     #[allow(clippy::vec_box, reason = "they move between this list and the table as boxes")]
     spare: Vec<Box<Scratch>>,
     live: usize,
@@ -103,7 +103,7 @@ impl InFlightTable {
         InFlightTable { table: Vec::new(), spare: Vec::new(), live: 0 }
     }
 
-    /// Operations in flight here.
+    /// Returns the number of operations in flight here.
     pub(super) fn live(&self) -> usize {
         self.live
     }
@@ -126,13 +126,13 @@ impl InFlightTable {
         flight
     }
 
-    /// The state of an operation that is in flight here.
+    /// Returns the state of an operation that is in flight here.
     pub(super) fn get(&mut self, id: OpId) -> Option<&mut InFlight> {
         let flight = self.table.get_mut(id.slot as usize)?;
         (flight.phase != Phase::Idle && flight.generation == id.generation).then_some(flight)
     }
 
-    /// Ends the state of an operation: the kernel is done with its memory.
+    /// Ends the state of an operation: the kernel no longer uses its memory.
     pub(super) fn end(&mut self, id: OpId) {
         let Some(flight) = self.get(id) else { return };
         flight.phase = Phase::Idle;
@@ -143,7 +143,7 @@ impl InFlightTable {
         self.live -= 1;
     }
 
-    /// The memory of an operation, fresh or used before.
+    /// Returns the scratch memory of an operation, new or reused.
     pub(super) fn scratch(&mut self, id: OpId) -> &mut Scratch {
         let spare = &mut self.spare;
         let flight = &mut self.table[id.slot as usize];
@@ -154,13 +154,13 @@ impl InFlightTable {
         flight.scratch.get_or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
-    /// Pieces of memory that no operation uses.
+    /// Returns the number of unused pieces of scratch memory.
     #[cfg(test)]
     pub(super) fn spare(&self) -> usize {
         self.spare.len()
     }
 
-    /// Frees the memory that no operation uses.
+    /// Frees unused scratch memory.
     pub(super) fn trim(&mut self) -> usize {
         let freed = self.spare.len() * size_of::<Scratch>();
         self.spare = Vec::new();
@@ -170,7 +170,7 @@ impl InFlightTable {
     }
 }
 
-/// Memory of one operation that the kernel reads or writes beside its buffers.
+/// Memory of one operation that the kernel reads or writes besides its buffers.
 pub(super) struct Scratch {
     header: libc::msghdr,
     pieces: [libc::iovec; SEGMENTS_MAX],
@@ -203,7 +203,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// A message header over the segments.
+    /// Returns a message header for the segments.
     pub(super) fn message(&mut self, data: &Segments) -> *const libc::msghdr {
         let (pieces, count) = self.pieces(data);
         self.header.msg_iov = pieces.cast_mut();
@@ -211,7 +211,7 @@ impl Scratch {
         &self.header
     }
 
-    /// The segments as a list for the kernel, and their number.
+    /// Returns the segments as an iovec array, and their number.
     pub(super) fn pieces(&mut self, data: &Segments) -> (*const libc::iovec, u32) {
         let mut count = 0;
         for (piece, bytes) in self.pieces.iter_mut().zip(data.parts().map(Segment::bytes)) {
@@ -222,14 +222,14 @@ impl Scratch {
         (self.pieces.as_mut_ptr(), count)
     }
 
-    /// The path by which a process reaches one of its open files.
+    /// Returns the path in /proc of an open file.
     pub(super) fn path_of(&mut self, file: &Fd) -> *const libc::c_char {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let path = self.path.insert(CString::new(path).expect("a number has no zero byte"));
         path.as_ptr()
     }
 
-    /// A peer's address and its length.
+    /// Returns a peer's address and its length.
     pub(super) fn address(&mut self, peer: &PeerAddr) -> Result<(*const libc::sockaddr, u32), Errno> {
         let address = match peer {
             PeerAddr::Inet(address) => SocketAddrAny::from(*address),
@@ -239,9 +239,9 @@ impl Scratch {
         Ok((address.as_ptr().cast(), address.addr_len()))
     }
 
-    /// The way to open a file, for openat2(2).
+    /// Returns the arguments of an open for openat2(2).
     pub(super) fn how(&mut self, how: OpenHow) -> *const KernelOpenHow {
-        // A mode without a flag that creates is an error in openat2(2).
+        // openat2(2) rejects a mode without a flag that creates a file.
         let creates = how.flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
         let flags = (how.flags | libc::O_CLOEXEC) as u32;
         self.how = KernelOpenHow::new()
@@ -251,12 +251,12 @@ impl Scratch {
         &self.how
     }
 
-    /// Where statx(2) writes.
+    /// Returns the address for the result of statx(2).
     pub(super) fn stat_buffer(&mut self) -> *mut KernelStat {
         &mut self.stat
     }
 
-    /// The result of statx(2).
+    /// Returns the result of statx(2).
     pub(super) fn stat(&self) -> Stat {
         let stat = &self.stat;
         Stat {

@@ -1,8 +1,8 @@
 //! The ring of provided buffers: memory that waits in the kernel for received bytes.
 //!
-//! There are two rings, one for each size ([`Group`]). Each place of a ring has a number (bid) and holds a [`Buf`] of the thread's pool while the kernel
-//! may write to it. A completion takes the buffer out and hands it to the caller; the place gets a fresh
-//! one in the same turn, or waits when the pool is at its limit.
+//! There are two rings, one per buffer size ([`Group`]). Each slot of a ring has a number (bid) and holds a [`Buf`] of
+//! the thread's pool while the kernel may write to it. A completion takes the buffer out for the caller. The slot gets
+//! a new buffer in the same turn, or later if the pool is at its limit.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::setup::{SetupError, Stage};
 use crate::buf::{Buf, Pool};
 
-/// A group of provided buffers; entries with `BUFFER_SELECT` name its number.
+/// A group of provided buffers; the value is its number in entries with `BUFFER_SELECT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// Buffers of the configured size, for request headers.
@@ -23,22 +23,22 @@ pub(super) enum Group {
     Large = 1,
 }
 
-/// The bit of the numbers of large buffers, so that a completion shows its group.
+/// Bit in the numbers of large buffers, so that a completion shows its group.
 const LARGE_BID: u16 = 1 << 15;
 
-/// Large buffers at most, 4 MiB for each thread. With none left a receive takes a small one.
+/// Maximum number of large buffers: 4 MiB per thread. If none is free, a receive uses a small one.
 pub(super) const LARGE_MAX: u16 = 256;
 
-/// Large buffers that the kernel has from the first receive on that asks for one.
+/// Number of large buffers provided to the kernel from the first receive that requests one.
 const LARGE_FIRST: usize = 16;
 
-/// Buffers that the kernel has at first. It takes them in turn, so fewer stay warmer in the processor's cache:
-/// with 4 KiB each these are half a megabyte. Each time that they do not suffice there are twice as many, up to
-/// the size of the ring.
+/// Initial number of buffers provided to the kernel. It uses them in turn, so fewer buffers are more likely to stay in
+/// the CPU cache: with 4 KiB each, these are half a megabyte. Each time they do not suffice, the number is doubled, up
+/// to the size of the ring.
 const FILL_FIRST: usize = 128;
 
-/// `struct io_uring_buf`, shared with the kernel. In the first one `reserved` is the ring's tail
-/// (`struct io_uring_buf_ring`).
+/// `struct io_uring_buf`, shared with the kernel. In the first entry, `reserved` is the ring's tail (`struct
+/// io_uring_buf_ring`).
 #[repr(C)]
 struct RecvEntry {
     address: AtomicU64,
@@ -54,21 +54,21 @@ pub(super) struct RecvRing {
     group: Group,
     memory: NonNull<u8>,
     entries: u16,
-    /// Where the next buffer goes; wraps, the kernel masks it.
+    /// Position of the next buffer; it wraps, and the kernel masks it.
     tail: u16,
     /// The tail that was published to the kernel.
     published: u16,
-    /// The buffer of each place, while the kernel has it.
+    /// The buffer of each slot, while the kernel has it.
     held: Box<[Option<Buf>]>,
-    /// Places without a buffer.
+    /// Slots without a buffer.
     vacant: Vec<u16>,
-    /// Buffers that the kernel should have.
+    /// Number of buffers that the kernel should have.
     fill: usize,
     buffer_bytes: usize,
 }
 
 impl RecvRing {
-    /// A ring of `entries` places, a power of two of at most 32768, not yet filled.
+    /// Creates an empty ring of `entries` slots, rounded to a power of two of at most 32768.
     pub(super) fn new(group: Group, entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
         let entries = entries.clamp(1, 1 << 15).next_power_of_two();
         let bytes = usize::from(entries) * size_of::<RecvEntry>();
@@ -78,12 +78,12 @@ impl RecvRing {
         let memory =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
         let memory = memory.map_err(failed)?;
-        // A child must not get a copy while the kernel writes here (madvise(2), MADV_DONTFORK).
-        // SAFETY: this is the whole mapping that was just made.
+        // A child process must not get a copy while the kernel writes here (madvise(2), MADV_DONTFORK).
+        // SAFETY: this is the complete mapping that was just made.
         let advised = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDontFork) };
         let fill_first = match group {
             Group::Small => FILL_FIRST,
-            // A thread that asks no upstream needs none.
+            // A thread without upstream requests needs none.
             Group::Large => 0,
         };
         let ring = RecvRing {
@@ -101,41 +101,41 @@ impl RecvRing {
         Ok(ring)
     }
 
-    /// Where the ring is, for its registration.
+    /// Returns the address of the ring, for its registration.
     pub(super) fn memory(&self) -> (*mut u8, u16, Group) {
         (self.memory.as_ptr(), self.entries, self.group)
     }
 
-    /// The group of the buffer that a completion names.
+    /// Returns the group of the buffer number in a completion.
     pub(super) fn group_of(bid: u16) -> Group {
         if bid & LARGE_BID == 0 { Group::Small } else { Group::Large }
     }
 
-    /// A receive is about to ask for a buffer of this group.
+    /// Records that a receive is about to request a buffer of this group.
     #[inline]
     pub(super) fn wanted(&mut self) {
         self.fill = self.fill.max(LARGE_FIRST.min(self.entries.into()));
     }
 
-    /// Buffers that the kernel can take.
+    /// Returns the number of buffers that the kernel has.
     pub(super) fn available(&self) -> usize {
         usize::from(self.entries) - self.vacant.len()
     }
 
-    /// Buffers that it should have.
+    /// Returns the number of buffers that the kernel should have.
     pub(super) fn fill(&self) -> usize {
         self.fill
     }
 
-    /// Notes that the buffers did not suffice in a turn. At most a quarter of the pool waits in the ring: the rest of a
-    /// request's way needs buffers too.
+    /// Doubles the number of buffers after a turn in which they did not suffice. At most a quarter of the pool is
+    /// provided to the kernel, because the later steps of a request need buffers too.
     pub(super) fn widen(&mut self, pool: &Pool) {
         let share = (pool.bytes_max() / 4) as usize / self.buffer_bytes.max(1);
         self.fill = (self.fill * 2).min(share.max(self.fill)).min(self.entries.into());
         assert!(self.fill <= usize::from(self.entries), "the kernel has a place for each buffer");
     }
 
-    /// Takes the buffer that a completion names out of its place.
+    /// Takes the buffer with the number of a completion out of its slot.
     pub(super) fn take(&mut self, bid: u16) -> Option<Buf> {
         let place = bid & !LARGE_BID;
         let buf = self.held.get_mut(usize::from(place))?.take();
@@ -146,7 +146,7 @@ impl RecvRing {
         buf
     }
 
-    /// Fills vacant places from the pool, as many as the kernel should have or the pool gives.
+    /// Fills empty slots from the pool, up to the number that the kernel should have, or until the pool is exhausted.
     pub(super) fn refill(&mut self, pool: &Pool) {
         while self.available() < self.fill {
             let Some(&place) = self.vacant.last() else { break };
@@ -155,7 +155,7 @@ impl RecvRing {
             let len = buf.capacity().min(self.buffer_bytes) as u32;
             let at = usize::from(self.tail & (self.entries - 1));
             let address = buf.as_mut_ptr() as u64;
-            // The order does not matter: the kernel looks here only once the tail has passed.
+            // Relaxed stores suffice: the kernel reads this entry only after it sees the new tail.
             let entry = &self.shared()[at];
             entry.address.store(address, Relaxed);
             entry.len.store(len, Relaxed);
@@ -167,7 +167,7 @@ impl RecvRing {
         }
     }
 
-    /// Announces to the kernel all buffers added since the last time.
+    /// Publishes to the kernel all buffers that were added since the last call.
     pub(super) fn publish(&mut self) {
         if self.published == self.tail {
             return;
@@ -189,7 +189,7 @@ impl RecvRing {
 impl Drop for RecvRing {
     fn drop(&mut self) {
         let bytes = usize::from(self.entries) * size_of::<RecvEntry>();
-        // SAFETY: `new` made this mapping, and the kernel ring that used it is gone or has let go of it.
+        // SAFETY: `new` made this mapping, and the io_uring that used it is closed or no longer uses it.
         let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
         debug_assert_eq!(unmapped, Ok(()), "the ring is mapped until it is dropped");
     }

@@ -1,4 +1,4 @@
-//! Setting a ring up: flags, exceptions for older kernels, and reasons of a refusal.
+//! Setting up an io_uring: flags, fallbacks for older kernels, and the reasons of a refusal.
 //!
 //! Types: [`SetupError`] with its likely cause and the remedy, [`Mode`] for the flags in use.
 
@@ -11,24 +11,24 @@ use rustix::io::Errno;
 use self::flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 use super::ring::errno;
 
-/// `IORING_SETUP_*` bits that are left out one after another; io_uring_setup(2).
+/// `IORING_SETUP_*` bits that are omitted one after another; io_uring_setup(2).
 pub mod flags {
-    /// Completions wait for the next entry into the kernel instead of interrupting.
+    /// Deferred work waits for the next system call instead of interrupting the thread.
     pub const COOP_TASKRUN: u32 = 1 << 8;
-    /// The queue shows when the kernel has deferred work.
+    /// A flag in the queue shows that the kernel has deferred work.
     pub const TASKRUN_FLAG: u32 = 1 << 9;
-    /// One thread alone submits.
+    /// Only one thread submits.
     pub const SINGLE_ISSUER: u32 = 1 << 12;
-    /// Work is done in entries that wait or collect; since 6.1.
+    /// Deferred work runs in io_uring_enter(2) calls that wait or collect; since 6.1.
     pub const DEFER_TASKRUN: u32 = 1 << 13;
-    /// The submission queue has no second array; since 6.6.
+    /// The submission queue has no index array; since 6.6.
     pub const NO_SQARRAY: u32 = 1 << 16;
-    /// Those of an engine's ring on a kernel that knows all of them.
+    /// The flags of an engine's ring on a kernel that supports all of them.
     pub const ENGINE: u32 = SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY;
 }
 
-/// Sets of flags, best first: the next is tried when the kernel returns `EINVAL` for the one before. For a ring whose
-/// owner waits in io_uring_enter(2).
+/// Sets of flags, best first: the next is tried when the kernel returns `EINVAL`. For a ring whose owner waits in
+/// io_uring_enter(2).
 pub(crate) const LADDER: [u32; 4] = [
     flags::ENGINE,
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG,
@@ -37,8 +37,8 @@ pub(crate) const LADDER: [u32; 4] = [
 ];
 
 /// As [`LADDER`], for a ring whose owner waits in epoll_wait(2). Deferred work does not make the ring's descriptor
-/// readable, so with `DEFER_TASKRUN` such a wait would not end (tried on 6.18); cooperative work interrupts the wait,
-/// which posts the completion, and the next wait returns at once.
+/// readable, so with `DEFER_TASKRUN` such a wait would not end (tested on 6.18). Cooperative task work interrupts the
+/// wait, which posts the completion, and the next wait returns immediately.
 pub(crate) const POLLED_LADDER: [u32; 4] = [
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG,
@@ -49,9 +49,9 @@ pub(crate) const POLLED_LADDER: [u32; 4] = [
 /// The flags of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode {
-    /// The `IORING_SETUP_*` bits of [`LADDER`] that it has.
+    /// The `IORING_SETUP_*` bits of [`LADDER`] that are set.
     pub(crate) flags: u32,
-    /// Whether the queue shows when the kernel has deferred work; without it every turn enters.
+    /// Whether the queue shows that the kernel has deferred work; without it, every turn makes a kernel entry.
     pub(crate) taskrun_flag: bool,
 }
 
@@ -62,54 +62,54 @@ pub enum Stage {
     Setup,
     /// Limiting the kernel workers.
     Workers,
-    /// Registering the ring of buffers for received bytes.
+    /// Registering the ring of receive buffers.
     BufferRing,
-    /// Memory for the buffers themselves.
+    /// Allocating the receive buffers.
     Buffers,
     /// Registering the allowed operations with the kernel, and starting the ring.
     Restrictions,
 }
 
-/// Why a ring is not available, as far as user space can see.
+/// The reason why io_uring is not available, as far as user space can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// `kernel.io_uring_disabled` is this, 1 or 2.
+    /// `kernel.io_uring_disabled` has this value, 1 or 2.
     Sysctl(u8),
     /// A seccomp filter, such as the default profile of a container runtime.
     Seccomp,
-    /// Forbidden, though neither by the setting nor by a filter that can be seen: most likely by a security
-    /// module such as SELinux or AppArmor.
+    /// Forbidden, but neither by the sysctl nor by a visible seccomp filter: most likely by a security module such as
+    /// SELinux or AppArmor.
     SecurityModule,
-    /// The kernel was built without it, or is older than 5.1.
+    /// The kernel was built without io_uring, or is older than 5.1.
     Absent,
-    /// The kernel knows io_uring but lacks operations that this server needs.
+    /// The kernel supports io_uring but lacks operations that this server needs.
     Outdated,
-    /// Memory, most often the limit on locked memory.
+    /// A lack of memory, most often caused by the limit on locked memory.
     Memory,
-    /// No descriptor is left.
+    /// No descriptor is available.
     Descriptors,
-    /// None of these.
+    /// None of these reasons.
     Unknown,
 }
 
-/// A ring cannot be had.
+/// An error of the io_uring set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetupError {
     /// The step that failed.
     pub stage: Stage,
     /// The kernel's error.
     pub errno: Errno,
-    /// The likely reason.
+    /// The likely cause.
     pub refusal: Refusal,
 }
 
 impl SetupError {
-    /// An error with the likely reason, for which `/proc` is read.
+    /// Creates an error with the likely cause, which is determined from `/proc`.
     pub fn new(stage: Stage, errno: Errno) -> SetupError {
         SetupError { stage, errno, refusal: Refusal::guess(errno) }
     }
 
-    /// The call that failed.
+    /// Returns the call that failed.
     pub fn call(&self) -> &'static str {
         match self.stage {
             Stage::Setup => "io_uring_setup",
@@ -120,7 +120,7 @@ impl SetupError {
         }
     }
 
-    /// The likely cause in words.
+    /// Returns a description of the likely cause.
     pub fn cause(&self) -> String {
         match self.refusal {
             Refusal::Sysctl(value) => format!("kernel.io_uring_disabled is {value}"),
@@ -136,7 +136,7 @@ impl SetupError {
         }
     }
 
-    /// The remedy.
+    /// Returns the remedy.
     pub fn remedy(&self) -> &'static str {
         match self.refusal {
             Refusal::Sysctl(1) => {
@@ -173,8 +173,8 @@ impl Refusal {
         Refusal::judge(errno, disabled, filtered())
     }
 
-    /// The likely reason for `errno`, given the value of `kernel.io_uring_disabled` and whether a seccomp
-    /// filter is in force.
+    /// Returns the likely cause of `errno`, given the value of `kernel.io_uring_disabled` and whether a seccomp filter
+    /// is active.
     pub(crate) fn judge(errno: Errno, disabled: u8, filtered: bool) -> Refusal {
         match errno {
             Errno::PERM if disabled > 0 => Refusal::Sysctl(disabled),
@@ -189,19 +189,19 @@ impl Refusal {
     }
 }
 
-/// Whether a seccomp filter holds for this thread (`Seccomp: 2` of proc(5)).
+/// Whether a seccomp filter is active for this thread (`Seccomp: 2` of proc(5)).
 pub(crate) fn filtered() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|value| value.trim() == "2"))
 }
 
-/// How long it is tried again to get a ring for which there is no memory, and the pause in between.
+/// Time limit for retries after a lack of memory, and the pause between them.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Makes a ring, for a moment also where the memory that may be locked is used up: it counts for all processes of a user,
-/// and the kernel gives that of a ring back some time after its process has ended. A server that is started again would
-/// find no ring otherwise.
+/// Creates a ring; retries for a while if the limit on locked memory is reached. The limit counts for all processes of
+/// a user, and the kernel releases the memory of a ring some time after its process has ended. Without retries, a
+/// restarted server would get no ring.
 #[expect(
     clippy::disallowed_methods,
     reason = "nothing tells when the kernel has given memory back, and no loop runs yet"
@@ -219,7 +219,7 @@ pub(crate) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> R
 }
 
 /// Creates a ring that is not enabled yet (`IORING_SETUP_R_DISABLED`), with the first set of flags of `ladder` that the
-/// kernel takes. Bits in `denied` are treated as unknown to the kernel, so that tests see each step.
+/// kernel accepts. Bits in `denied` are treated as unknown to the kernel, so that tests can reach each step.
 pub(crate) fn create(
     ladder: &[u32],
     entries: u32,
@@ -232,7 +232,7 @@ pub(crate) fn create(
             Ok(ring) => return Ok((ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 })),
             Err(error) => last = errno(&error),
         }
-        // Only EINVAL means that a flag is unknown; a ring that is forbidden stays forbidden.
+        // Only EINVAL means that a flag is unknown; other errors would recur.
         if last != Errno::INVAL {
             break;
         }
@@ -240,7 +240,7 @@ pub(crate) fn create(
     Err(SetupError::new(Stage::Setup, last))
 }
 
-/// The call that makes a ring with these flags.
+/// Returns a builder for a ring with these flags.
 pub(crate) fn builder(flags: u32, completions: u32) -> Builder {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_submit_all().setup_cqsize(completions).setup_clamp();

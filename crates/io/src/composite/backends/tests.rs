@@ -1,4 +1,4 @@
-//! Which backend an operation goes to.
+//! Tests of the backend that is chosen for an operation.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ fn backends(libaio: bool, pools: usize) -> Option<Backends> {
     backends.inspect_err(|error| eprintln!("skipped: {error}")).ok()
 }
 
-/// A file as direct reads have it and as others do; the first is missing where there are no direct reads.
+/// Opens a file for direct reads and for buffered reads; the first is `None` if direct reads are not supported.
 fn files(name: &str) -> (Option<Fd>, Fd) {
     let path = std::env::temp_dir().join(format!("ringroad-{name}-{}", std::process::id()));
     std::fs::write(&path, [0; 4096]).unwrap();
@@ -38,13 +38,13 @@ fn read(backends: &Backends, file: &Fd) -> Op {
     Op::Read { file: file.clone(), offset: 0, len: 4096, buf, device, via }
 }
 
-/// Where an operation that asks for libaio ends up.
+/// Returns the route of an operation that requests libaio.
 fn choice(backends: &mut Backends, op: Op) -> Route {
     let id = backends.slots.insert(op).unwrap();
     backends.route(id, DiskVia::Libaio, DeviceId::default())
 }
 
-/// io_submit(2) blocks for whatever is no direct read.
+/// io_submit(2) blocks for everything except direct reads.
 #[test]
 fn libaio_gets_direct_reads_and_nothing_else() {
     let Some(mut backends) = backends(true, 1) else { return };

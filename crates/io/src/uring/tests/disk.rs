@@ -9,7 +9,7 @@ use super::*;
 use crate::buf::CHUNK_BYTES;
 use crate::op::{DeviceId, DiskVia};
 
-/// A file of three pages that was opened with `O_DIRECT`; `None` where the file system has none.
+/// Creates a file of three pages and opens it with `O_DIRECT`; `None` if the file system does not support that.
 fn direct_file(name: &str) -> Option<(Fd, PathBuf)> {
     let path = std::env::temp_dir().join(format!("ringroad-uring-{}-{name}", std::process::id()));
     std::fs::write(&path, (0..12288u32).map(|index| (index / 4096) as u8).collect::<Vec<u8>>()).unwrap();
@@ -67,7 +67,7 @@ fn without_room_for_locked_memory_reads_go_on_and_it_is_said_once() {
     };
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);
-    // Capabilities are a thread's own, and each test has a thread.
+    // Capabilities belong to a thread, and each test has its own thread.
     set_capabilities(None, sets).unwrap();
     let mut config = config();
     config.pool_bytes_max = 256 << 20;
@@ -97,7 +97,7 @@ fn the_descriptor_of_a_ring_ends_a_wait_of_epoll() {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     epoll::add(&set, bench.uring.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    // A sync is carried out by a kernel worker, so its completion comes after the submission.
+    // A kernel worker executes a sync, so its completion arrives after the submission.
     let (file, device) = (Fd::from(OwnedFd::from(file)), DeviceId::default());
     for _ in 0..20 {
         let id = bench.start(Op::Sync { file: file.clone(), device, via: DiskVia::Ring });

@@ -1,4 +1,4 @@
-//! Rare behaviour of the kernel: completions made by hand, overflow, an unclean end.
+//! Rare behaviour of the kernel: fabricated completions, overflow, and an end with operations in flight.
 
 use super::super::in_flight::Tag;
 use super::*;
@@ -8,7 +8,7 @@ const MORE: u32 = 1 << 1;
 const NOTIFICATION: u32 = 1 << 3;
 
 impl Bench {
-    /// An operation that counts as in flight but was never given to the kernel.
+    /// Adds an operation that counts as in flight, but is not submitted to the kernel.
     fn pretend(&mut self, op: Op) -> OpId {
         let id = self.slots.insert(op).unwrap();
         self.uring.flights.begin(id);
@@ -76,7 +76,7 @@ fn an_accept_that_the_kernel_ends_silently_is_started_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let id = bench.pretend(Op::Accept { listener: Fd::from(OwnedFd::from(listener)), multishot: true });
-    // A connection without MORE, as after an overflow: nothing accepts any more.
+    // A connection without MORE, as after an overflow: the multishot accept has ended.
     let (last, _peer) = UnixStream::pair().unwrap();
     bench.complete(id, std::os::fd::IntoRawFd::into_raw_fd(last), 0);
     let silent = bench.next();
@@ -203,7 +203,7 @@ fn the_doorbell_rings_again_and_again() {
         thread.join().unwrap();
         rustix::io::read(&bell, &mut [0u8; 8]).unwrap();
     }
-    // A completion without MORE means that the kernel watches no more.
+    // A completion without MORE means that the kernel no longer watches the descriptor.
     let ended = Cqe { user_data: Tag::Doorbell.pack(), result: 1, flags: 0 };
     bench.uring.complete(ended, &mut bench.slots, &mut bench.done);
     assert!(bench.uring.take_doorbell());
@@ -229,7 +229,7 @@ fn what_the_kernel_may_still_write_to_is_leaked_by_an_unclean_end() {
     bench.start(Op::Recv { socket: socket.clone(), into: RecvInto::Owned(buf) });
     bench.start(Op::Recv { socket, into: RecvInto::Stream });
     assert!(bench.is_quiet());
-    // The owner could not wait: it leaks its table, as the engine does.
+    // The owner could not wait, so it leaks its table, as the engine does.
     std::mem::forget(std::mem::replace(&mut bench.slots, Slots::new(1)));
     bench.uring = Uring::new(&config(), &bench.pool, Role::DiskOnly).unwrap();
     bench.pool = Pool::new(0);

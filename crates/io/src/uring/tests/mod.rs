@@ -1,4 +1,4 @@
-//! Tests of the ring backend against the running kernel. Without io_uring they print that and pass; the contract suite
+//! Tests of the io_uring backend on the running kernel. Without io_uring they print that and pass; the contract suite
 //! reports the engines that a run has covered.
 
 mod disk;
@@ -29,7 +29,7 @@ fn config() -> EngineConfig {
     }
 }
 
-/// A ring with its table of operations, as the engine would hold them.
+/// A ring with its table of operations, as in an engine.
 struct Bench {
     uring: Uring,
     slots: Slots,
@@ -71,7 +71,7 @@ impl Bench {
         self.uring.turn(wait, &mut self.slots, &mut self.done).unwrap();
     }
 
-    /// The next completion, which comes soon.
+    /// Returns the next completion, which must arrive soon.
     fn next(&mut self) -> Completion {
         let until = Instant::now() + SOON;
         while self.done.is_empty() {
@@ -81,7 +81,7 @@ impl Bench {
         self.done.remove(0)
     }
 
-    /// The only completion of an operation.
+    /// Returns the only completion of an operation.
     fn run(&mut self, op: Op) -> Completion {
         let id = self.start(op);
         let completion = self.next();
@@ -95,7 +95,7 @@ impl Bench {
         self.done.is_empty()
     }
 
-    /// Entries into the kernel that `work` takes.
+    /// Returns the number of kernel entries that `work` makes.
     fn entries(&mut self, work: impl FnOnce(&mut Bench)) -> u64 {
         let before = self.uring.counters().kernel_entries;
         work(self);
@@ -255,7 +255,7 @@ fn receives_that_find_no_buffer_wait_and_nobody_notices() {
 fn a_burst_widens_the_ring_of_buffers() {
     let mut config = config();
     config.recv_buffers = 512;
-    // With DEFER_TASKRUN the kernel runs 20 pieces of work in a turn, so a burst comes in small parts.
+    // With DEFER_TASKRUN, the kernel runs 20 pieces of work per turn, so a burst would be split into small parts.
     let limits = Limits { denied: NO_SQARRAY | TASKRUN_FLAG | DEFER_TASKRUN, completions: None };
     let Some(mut bench) = Bench::with_limits(&config, limits) else { return };
     let first = bench.uring.recv.as_ref().unwrap().fill();

@@ -1,4 +1,4 @@
-//! Pitfalls of rings: each test fails where the engine ignores one. The list is `docs/engine-pitfalls.md`.
+//! Pitfalls of io_uring: each test fails if the engine ignores one of them. `docs/engine-pitfalls.md` lists them.
 
 use std::os::fd::AsRawFd;
 
@@ -7,7 +7,7 @@ use io_uring::squeue::Flags;
 
 use super::*;
 
-/// A ring of four buffers whose pool has no more, and the caller holds all four.
+/// A ring with four receive buffers, all held by the caller, and an exhausted pool.
 fn without_buffers() -> Option<(Bench, Vec<Completion>, Buf)> {
     let mut config = config();
     config.recv_buffers = 4;
@@ -80,7 +80,7 @@ fn a_turn_that_does_not_wait_runs_what_the_kernel_has_deferred() {
         let (socket, mut peer) = pair();
         bench.start(Op::Recv { socket, into: RecvInto::Pool });
         assert!(bench.is_quiet());
-        // A write to a unix socket wakes the receive before it returns.
+        // A write to a unix socket runs the receive before it returns.
         peer.write_all(b"hello").unwrap();
         bench.turn(Wait::No);
         assert_eq!(bench.done.len(), 1, "without {denied:#x}");
@@ -96,7 +96,7 @@ fn an_overflow_is_fetched_without_a_wait() {
     for _ in 0..500 {
         bench.start(Op::Nop);
     }
-    // Each turn fetches at least one; what is left is in the kernel's list and not in the queue.
+    // Each turn fetches at least one; the remaining completions are in the kernel's overflow list, not in the queue.
     (0..500).for_each(|_| bench.turn(Wait::No));
     assert_eq!(bench.done.len(), 500);
 }
@@ -167,7 +167,7 @@ fn one_look_settles_all_doubts_and_moves_only_what_has_ended() {
     let end = bench.next();
     assert_eq!((end.result, end.more), (Err(Errno::CONNRESET), false));
     assert!(bench.is_quiet());
-    // How many turns the ten took is the kernel's affair, but no turn asks twice.
+    // The number of turns for the ten depends on the kernel, but no turn makes more than one check.
     assert!((1..=10).contains(&bench.uring.counters().looks));
     assert_eq!(bench.uring.counters().rearmed, rearmed + 1, "the others wait as they did");
 }
@@ -178,8 +178,8 @@ fn a_ring_takes_nothing_but_what_the_engine_submits() {
     for role in [Role::NetAndDisk, Role::DiskOnly] {
         let Some(mut bench) = Bench::with_role(&config(), role) else { return };
         let nop = || opcode::Nop::new().build();
-        // Operations that open sockets, take a foreign descriptor, use a file's old name, or send to another ring; and
-        // flags that are never submitted.
+        // Operations that open sockets, use another descriptor, use legacy opcodes, or send to another ring; and flags
+        // that are never submitted.
         let mut forbidden = vec![
             opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
             opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), c"/".as_ptr()).build(),
@@ -222,7 +222,7 @@ fn a_ring_takes_nothing_but_what_the_engine_submits() {
 struct Mapped {
     range: std::ops::Range<usize>,
     name: String,
-    /// Whether a child gets it (no `dc` among its flags, "do not copy on fork").
+    /// Whether a child process inherits it (no `dc` among its flags, "do not copy on fork").
     is_inherited: bool,
 }
 
@@ -246,7 +246,7 @@ fn mappings() -> Vec<Mapped> {
 fn a_child_gets_no_copy_of_what_the_kernel_writes_to() {
     let Some(bench) = Bench::new(&config()) else { return };
     let buffers = bench.uring.recv.as_ref().unwrap().memory().0 as usize;
-    // Other tests make rings too, and one of theirs may just have been mapped and not been marked yet.
+    // Other tests create rings too, and one of them may just have been mapped and not marked yet.
     let is_right = || {
         let mappings = mappings();
         let mut queues = mappings.iter().filter(|mapped| mapped.name.ends_with("anon_inode:[io_uring]"));
