@@ -1,4 +1,4 @@
-//! Declares to rustc the one `cfg` that comes from outside: `loom`, which swaps atomics for loom's.
+//! Declares to rustc the `cfg` `loom`, which is set from outside and replaces atomics by loom's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

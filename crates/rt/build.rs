@@ -1,4 +1,4 @@
-//! Declares the `loom` configuration that the model of the mailbox is built with.
+//! Declares the `loom` configuration, with which the model of the mailbox is built.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(loom)");

@@ -1,7 +1,7 @@
-//! The floor under cold files: the server's engine, and for each request only the needed operations. A kernel worker
-//! opens the path of the request line. The file is read bypassing the page cache and sent with its header section in one
-//! send. Header fields are not parsed. `ringroad bench load` measures it like a server, which shows the cost of the
-//! kernel's part.
+//! Lower bound for reads of uncached files: the server's engine, and for each request only the operations needed. A
+//! kernel worker opens the path in the request line. The file is read bypassing the page cache and sent together with
+//! its header section in one send. Header fields are not parsed. `ringroad bench load` measures it like a server, which
+//! shows the cost of the kernel's part.
 //!
 //! ```sh
 //! cargo run --release -p bare --example file_responder -- 127.0.0.1:8080 /var/www
@@ -22,7 +22,7 @@ use rustix::fs::OFlags;
 const DEVICE: DeviceId = DeviceId(0);
 const BLOCK: u64 = 4096;
 
-/// What the operation in a slot is for; each step names the place of the connection.
+/// The purpose of the operation in a slot, with the index of its connection.
 #[derive(Clone, Copy, Default)]
 enum Step {
     #[default]
@@ -34,7 +34,7 @@ enum Step {
     Send(usize),
 }
 
-/// A connection, and the file of its answer.
+/// A connection, and the file of its response.
 struct Connection {
     socket: Fd,
     file: Option<Fd>,
@@ -157,7 +157,7 @@ impl Server {
         self.submit(Op::Send { socket, data, more: false, zero_copy: false }, Step::Send(place));
     }
 
-    /// The table of operations holds more than the connections that a bench makes.
+    /// Submits an operation. The table of operations is larger than the number of connections of a benchmark.
     fn submit(&mut self, op: Op, step: Step) {
         let Ok(id) = self.engine.submit(op) else { return };
         let slot = id.slot as usize;

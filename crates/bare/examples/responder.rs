@@ -1,11 +1,11 @@
-//! The floor under the HTTP server: its engine and the response of `return 200`, and nothing between them. A received
-//! header section is not parsed. `ringroad bench load` measures it like a server, which shows the cost of the kernel's
-//! network path.
+//! Lower bound for the HTTP server: its engine and the response of `return 200`, with nothing between them. The
+//! received header section is not parsed. `ringroad bench load` measures it like a server, which shows the cost of the
+//! kernel's network path.
 //!
 //! ```sh
 //! cargo run --release -p bare --example responder -- 127.0.0.1:8080 --engine epoll
 //! ```
-//! Without `--engine` it is `io_uring`.
+//! The default of `--engine` is `io_uring`.
 
 #![allow(clippy::print_stderr, reason = "a command-line tool reports its errors")]
 
@@ -55,7 +55,7 @@ fn serve(address: &str, net: NetKind) -> Result<(), Box<dyn std::error::Error>> 
     }
 }
 
-/// The socket that each receive in flight belongs to, by the slot of the receive in the engine.
+/// The socket of each receive in flight, by the engine's slot.
 #[derive(Default)]
 struct Sockets(Vec<Option<(OpId, Fd)>>);
 
@@ -80,7 +80,7 @@ impl Sockets {
     }
 }
 
-/// Ends of sends and of failed operations need no action.
+/// Handles a completion. Completions of sends and of failed operations need no action.
 fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, completion: Completion) {
     let Completion { id, result, more, payload } = completion;
     match payload {
@@ -117,7 +117,7 @@ fn receive(engine: &mut dyn Engine, sockets: &mut Sockets, socket: Fd) {
     }
 }
 
-/// The table of operations holds more than the connections that a bench makes.
+/// Submits an operation. The table of operations is larger than the number of connections of a benchmark.
 fn submit(engine: &mut dyn Engine, op: Op) -> Option<OpId> {
     engine.submit(op).ok()
 }

@@ -1,5 +1,4 @@
-//! libaio with the least code around it: io_submit(2) and io_getevents(2), as fio and the programs of its time use
-//! them.
+//! libaio with minimal code around it: io_submit(2) and io_getevents(2), as fio and other programs use them.
 
 use rustix::io::Errno;
 
@@ -7,25 +6,25 @@ use super::kernel::{Context, Event, Request};
 use super::places::Places;
 use super::{Done, Load, Queue, QueueError, Transfer};
 
-/// One context, its files and its buffers.
+/// A libaio context, its files and its buffers.
 pub struct AioQueue {
-    /// First: its drop waits for operations in flight, so that the buffers outlive them.
+    /// The first field, because its drop waits for operations in flight, so that the buffers outlive them.
     context: Context,
     places: Places,
-    /// A request for each place, and those that were pushed.
+    /// One request per buffer slot; `staged` has the slots of added requests.
     requests: Vec<Request>,
     staged: Vec<u32>,
     pointers: Vec<*mut Request>,
     events: Vec<Event>,
-    /// Transfers that the kernel refused before they began.
+    /// Transfers that the kernel refused.
     refused: Vec<Done>,
 }
 
 impl AioQueue {
-    /// A context for the depth of `load`.
+    /// Creates a context for the depth of `load`.
     ///
     /// # Errors
-    /// When the kernel refuses it, or has no memory.
+    /// When the kernel refuses the context, or has no memory.
     pub fn new(load: Load) -> Result<AioQueue, QueueError> {
         let context = Context::new(load.depth).map_err(QueueError::Aio)?;
         let places = Places::new(load)?;
@@ -41,8 +40,8 @@ impl AioQueue {
         })
     }
 
-    /// Takes completed events out of the memory that the kernel shares, without a system call; returns how many those
-    /// were. Other programs call io_getevents(2).
+    /// Takes completed events from the memory shared with the kernel, without a system call; returns their number.
+    /// Other programs call io_getevents(2).
     pub fn reap(&mut self, done: &mut Vec<Done>) -> u32 {
         let before = done.len();
         done.append(&mut self.refused);
@@ -53,7 +52,7 @@ impl AioQueue {
     }
 }
 
-/// The content of an event; its slot is free again.
+/// Converts an event and frees its slot.
 fn finished(event: Event, places: &mut Places) -> Done {
     let place = event.data as u32;
     places.give_back(place);
@@ -85,7 +84,7 @@ impl Queue for AioQueue {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(Errno::AGAIN),
-                // An error is about the first request.
+                // The error concerns the first request.
                 Err(error) => {
                     let place = self.staged.remove(0);
                     self.places.give_back(place);

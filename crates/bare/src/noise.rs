@@ -1,17 +1,17 @@
-//! Numbers that look random: places in a file, and bytes that no device or file system takes for zeroes.
+//! Pseudo-random numbers, for offsets in a file and for data that no device or file system treats as zeroes.
 
-/// Marsaglia's xorshift64, which is quick and even enough for both.
+/// Marsaglia's xorshift64, which is fast and sufficiently uniform for both.
 #[derive(Clone, Copy, Debug)]
 pub struct Noise(u64);
 
 impl Noise {
-    /// The same numbers for the same seed.
+    /// Returns a generator; the same seed yields the same numbers.
     pub fn new(seed: u64) -> Noise {
-        // Zero alone would stay as it is.
+        // Zero is a fixed point of the generator.
         Noise((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -19,7 +19,7 @@ impl Noise {
         self.0
     }
 
-    /// Fills whole words of a block.
+    /// Fills the complete words of a block.
     pub fn fill(&mut self, block: &mut [u8]) {
         for word in block.chunks_exact_mut(8) {
             word.copy_from_slice(&self.number().to_ne_bytes());

@@ -1,4 +1,4 @@
-//! The memory and files of a bare queue: a buffer for each transfer in flight, and which of them are free.
+//! The memory and files of a bare queue: one buffer per transfer in flight, and the list of free buffers.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -7,7 +7,7 @@ use io::{Buf, Pool};
 
 use super::{BLOCK_BYTES_MAX, Load, Noise, QueueError, Transfer};
 
-/// Files and buffers. The owner keeps them until the kernel has completed all busy ones.
+/// Files and buffers. The owner keeps them until the kernel has completed all transfers in flight.
 pub(crate) struct Places {
     files: Vec<OwnedFd>,
     bufs: Vec<Buf>,
@@ -18,12 +18,13 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(load: Load) -> Result<Places, QueueError> {
         assert!(load.depth > 0 && load.block_bytes <= BLOCK_BYTES_MAX, "{load:?}");
-        // Sizes are rounded up to a class, and chunks to whole ones, of which one class gets no more than three of four.
+        // Sizes are rounded up to a class, and the total to complete chunks; one class gets at most three of four
+        // chunks.
         let pool = Pool::new((load.depth as usize + 1).div_ceil(3) * 4 * CHUNK_BYTES);
         let bufs: Option<Vec<Buf>> = (0..load.depth).map(|_| pool.get(load.block_bytes as usize)).collect();
         let mut bufs = bufs.ok_or(QueueError::Memory)?;
-        // Touched now, so that no page is missing in the middle of a measurement; and not zeroes, which some devices
-        // write faster than anything else.
+        // Written now, so that no page fault occurs during a measurement; and not with zeroes, which some devices write
+        // faster than other data.
         for (place, buf) in bufs.iter_mut().enumerate() {
             Noise::new(place as u64).fill(buf.space());
         }
@@ -31,7 +32,7 @@ impl Places {
         Ok(Places { files: load.files, bufs, free: (0..load.depth).rev().collect(), busy })
     }
 
-    /// Takes a place for a transfer.
+    /// Takes a buffer slot for a transfer.
     pub(crate) fn take(&mut self, transfer: Transfer) -> Option<u32> {
         let place = self.free.pop()?;
         assert!((transfer.file as usize) < self.files.len(), "no such file: {transfer:?}");
@@ -40,13 +41,13 @@ impl Places {
         Some(place)
     }
 
-    /// Gives a place back: the kernel is done with its buffer.
+    /// Frees a slot: the kernel no longer uses its buffer.
     pub(crate) fn give_back(&mut self, place: u32) {
         assert!(std::mem::take(&mut self.busy[place as usize]), "a completion without a transfer");
         self.free.push(place);
     }
 
-    /// Transfers in flight.
+    /// Returns the number of transfers in flight.
     pub(crate) fn busy(&self) -> usize {
         self.bufs.len() - self.free.len()
     }
@@ -71,7 +72,7 @@ impl Places {
         &mut self.bufs[place as usize]
     }
 
-    /// The bytes that a finished transfer may have read; none while the kernel may write there.
+    /// Returns the bytes that a completed transfer has read; empty while the kernel may write to the buffer.
     pub(crate) fn content(&self, place: u32) -> &[u8] {
         let index = place as usize;
         if self.busy[index] {

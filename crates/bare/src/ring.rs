@@ -1,7 +1,7 @@
-//! A ring with the least code around it: no table of operations, no receives, no fallbacks, and any set-up flags.
+//! An io_uring with minimal code around it: no table of operations, no receives, no fallbacks, and any set-up flags.
 //!
-//! The counterpart of [`crate::uring::Uring`] that `bench nop` and `bench disk` compare with. A ring with a kernel thread
-//! that takes entries (`SQPOLL`) is polled, as its users do, and waited for by a system call only after [`LOOKING_MAX`].
+//! The counterpart of [`crate::uring::Uring`] for comparisons in `bench nop` and `bench disk`. A ring with a kernel
+//! thread (`SQPOLL`) is polled, as its users do; only after [`LOOKING_MAX`] a system call waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -15,26 +15,26 @@ use super::kernel::Ring;
 use super::places::Places;
 use super::{Done, Load, Queue, QueueError, RingSetup, Transfer};
 
-/// How long a wait for a ring with a kernel thread looks at the queue before it asks the kernel to wait.
+/// Time for which a wait for an SQPOLL ring polls the queue before it makes a system call to wait.
 const LOOKING_MAX: Duration = Duration::from_millis(2);
-/// How long the drop of a queue waits for operations in flight; what then still is gets leaked.
+/// Time for which the drop of a queue waits for operations in flight; memory of those that remain is leaked.
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
-/// One ring, its files and its buffers.
+/// An io_uring, its files and its buffers.
 pub struct RingQueue {
     ring: Ring,
-    /// `None` once it had to be leaked.
+    /// `None` after they had to be leaked.
     places: Option<Places>,
     setup: RingSetup,
-    /// Completions of one look; kept for its memory.
+    /// Completions of one poll; a field so that its memory is reused.
     batch: Vec<cqueue::Entry>,
 }
 
 impl RingQueue {
-    /// A ring of the calling thread with exactly the flags of `setup`.
+    /// Creates a ring for the calling thread with exactly the flags of `setup`.
     ///
     /// # Errors
-    /// When the kernel refuses it, or a registration, or has no memory.
+    /// When the kernel refuses the ring or a registration, or has no memory.
     pub fn new(setup: RingSetup, load: Load) -> Result<RingQueue, QueueError> {
         let mut places = Places::new(load)?;
         let ring = Ring::new(&setup).map_err(QueueError::Ring)?;
@@ -47,8 +47,8 @@ impl RingQueue {
         Ok(RingQueue { ring, places: Some(places), setup, batch: Vec::new() })
     }
 
-    /// Submits this many no-ops, at most as many as the queue has entries, and waits for all of them: one system call,
-    /// or none where a kernel thread takes them.
+    /// Submits this many no-ops, at most as many as the queue has entries, and waits for all of them. Makes one system
+    /// call, or none with an SQPOLL kernel thread.
     ///
     /// # Errors
     /// The kernel's error.
@@ -108,7 +108,7 @@ impl RingQueue {
         self.places.as_mut().expect("they are leaked in drop only")
     }
 
-    /// Has the kernel take the staged entries and wait for `min` completions, in whichever way the ring needs.
+    /// Submits the staged entries and waits for `min` completions, in the way that the ring's flags require.
     fn enter(&mut self, min: u32) -> Result<(), Errno> {
         let entered = if self.is_polled() {
             let start = Instant::now();
@@ -209,7 +209,7 @@ impl Queue for RingQueue {
 
 impl Drop for RingQueue {
     fn drop(&mut self) {
-        // Closing a ring does not wait for its operations, and the kernel writes to their buffers until they end.
+        // Closing a ring does not wait for its operations, and the kernel may write to their buffers until they end.
         let end = Instant::now() + DROP_WAIT;
         let mut done = Vec::new();
         let _ = self.submit();

@@ -1,8 +1,8 @@
-//! Requests for buffers of the thread's pool that wait: first come, first served.
+//! Waiting requests for buffers of the thread's pool, first in, first out.
 //!
-//! Buffers return silently, by being dropped. So the runtime checks the queue once in each turn. A buffer is always
-//! dropped within a turn: a task of the thread held it, or a completion returned it. The futures are in
-//! [`crate::buffers`].
+//! The pool gives no notification when a dropped buffer returns to it. So the runtime checks the queue once per turn. A
+//! buffer is always dropped within a turn: a task of the thread held it, or a completion returned it. The futures are
+//! in [`crate::buffers`].
 
 use std::cell::RefCell;
 
@@ -11,14 +11,14 @@ use io::{Buf, Pool};
 use crate::executor::Waiter;
 use crate::wait_list::{Ticket, WaitList};
 
-/// The requests that wait, and the buffers that were granted and not taken yet.
+/// The waiting requests, and the buffers that were granted and not taken yet.
 #[derive(Default)]
 pub(crate) struct BufferQueue {
     waiting: RefCell<WaitList<Request>>,
     granted: RefCell<Vec<(Ticket, Buf)>>,
 }
 
-/// A buffer that a task waits for.
+/// A waiting request for a buffer.
 struct Request {
     ticket: Option<Ticket>,
     bytes: usize,
@@ -26,7 +26,7 @@ struct Request {
     waiter: Waiter,
 }
 
-/// Takes a buffer out of the pool if that leaves enough to others, or only buffers that they cannot use.
+/// Takes a buffer from the pool if that leaves enough memory to others, or uses only memory reserved for bodies.
 fn take(pool: &Pool, bytes: usize, reserve_bytes: u64) -> Option<Buf> {
     let leaves_enough = pool.spare_bytes() >= reserve_bytes.saturating_add(bytes as u64);
     if leaves_enough || pool.is_left_to_bodies(bytes) { pool.get(bytes) } else { None }
@@ -38,7 +38,7 @@ impl BufferQueue {
         self.waiting.borrow().is_empty()
     }
 
-    /// A buffer at once, where no other request waits; else the request waits.
+    /// Returns a buffer immediately if no other request waits and memory is free; otherwise queues the request.
     pub(crate) fn ask(&self, pool: &Pool, bytes: usize, reserve_bytes: u64) -> Result<Buf, Ticket> {
         let mut waiting = self.waiting.borrow_mut();
         let at_once = waiting.is_empty().then(|| take(pool, bytes, reserve_bytes));
@@ -51,21 +51,21 @@ impl BufferQueue {
         })
     }
 
-    /// The buffer that was granted to a request.
+    /// Returns the buffer that was granted to a request.
     pub(crate) fn take_granted(&self, ticket: Ticket) -> Option<Buf> {
         let mut granted = self.granted.borrow_mut();
         let place = granted.iter().position(|(known, _)| *known == ticket)?;
         Some(granted.swap_remove(place).1)
     }
 
-    /// Has a request's waiter changed by `register`.
+    /// Calls `register` with the waiter of a request.
     pub(crate) fn register(&self, ticket: Ticket, register: impl FnOnce(&mut Waiter)) {
         if let Some(request) = self.waiting.borrow_mut().get_mut(ticket) {
             register(&mut request.waiter);
         }
     }
 
-    /// Grants free buffers to the requests in order, and returns the wakers.
+    /// Grants free buffers to the requests in order, and passes their waiters to `wake`.
     pub(crate) fn serve(&self, pool: &Pool, mut wake: impl FnMut(Waiter)) {
         loop {
             let mut waiting = self.waiting.borrow_mut();
@@ -80,7 +80,7 @@ impl BufferQueue {
         }
     }
 
-    /// Takes a request back, with the buffer that it was granted.
+    /// Removes a request, and the buffer that it was granted.
     pub(crate) fn remove(&self, ticket: Ticket) {
         drop(self.take_granted(ticket));
         drop(self.waiting.borrow_mut().remove(ticket));

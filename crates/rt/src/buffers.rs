@@ -1,8 +1,8 @@
 //! Waiting for a buffer of the thread's pool.
 //!
 //! ```text
-//!   asked --no waiter, and there is enough------------------------------> served
-//!     `-----> queued --first in the queue, and there is enough--> granted --polled--^
+//!   requested --no other request waits, and enough memory is free-------> served
+//!     `-----> queued --first in the queue, enough memory is free--> granted --polled--^
 //! ```
 
 use std::future::Future;
@@ -15,27 +15,28 @@ use io::{Buf, Pool};
 use crate::reactor::{self, Reactor};
 use crate::wait_list::Ticket;
 
-/// A buffer of at least `bytes`, as soon as it can be lent with `reserve_bytes` bytes of the pool left to others.
-/// Requests are served in order, whatever their size, so that a large one does not starve.
+/// Waits for a buffer of at least `bytes` that leaves `reserve_bytes` of the pool to others. Requests are served in
+/// order, whatever their size, so that a large request does not starve.
 ///
 /// A waiting task should hold no other buffer: two such tasks may wait for each other.
 pub fn buffer(bytes: usize, reserve_bytes: u64) -> BufferRequest {
     BufferRequest { reactor: reactor::current(), bytes, reserve_bytes, ticket: None }
 }
 
-/// Whether a task waits for a buffer.
+/// Whether any task waits for a buffer.
 pub fn buffers_are_awaited() -> bool {
     reactor::with_current(|reactor| !reactor.buffer_waiters.is_empty())
 }
 
-/// A buffer of at least `bytes`, at once or not at all: tasks that wait for a buffer for bodies go first.
+/// Returns a buffer of at least `bytes` immediately, or `None`. A body buffer is not returned while other tasks wait
+/// for buffers.
 pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
     let is_passing_by = Pool::is_for_bodies(bytes) && buffers_are_awaited();
     if is_passing_by { None } else { reactor::with_current(|reactor| reactor.pool.get(bytes)) }
 }
 
-/// Whether more than half of the pool is in use: data held for long should leave its buffer then. Asked of the pool
-/// once in a turn.
+/// Whether more than half of the pool is in use: then data that is retained for long should be copied out of its
+/// buffer. The pool is queried once per turn.
 pub fn buffers_are_scarce() -> bool {
     reactor::with_current(|reactor| {
         reactor.scarce.get().unwrap_or_else(|| {
@@ -47,18 +48,18 @@ pub fn buffers_are_scarce() -> bool {
     })
 }
 
-/// Waits until a buffer for received bytes is needed and none is free.
+/// Waits until a buffer for received bytes is requested and none is free.
 pub async fn buffers_ran_out() {
     let shortage = reactor::with_current(|reactor| reactor.shortage.clone());
     shortage.wait().await;
 }
 
-/// See [`buffer`]. Dropped, it leaves the queue and returns a granted buffer.
+/// See [`buffer`]. Dropping it removes the request from the queue and returns a granted buffer.
 pub struct BufferRequest {
     reactor: Rc<Reactor>,
     bytes: usize,
     reserve_bytes: u64,
-    /// Once it had to wait.
+    /// Set once the request had to wait.
     ticket: Option<Ticket>,
 }
 

@@ -1,4 +1,4 @@
-//! The few ways to put futures together that a server needs.
+//! The few combinators of futures that a server needs.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -6,16 +6,16 @@ use std::task::Poll;
 
 use crate::reactor;
 
-/// Which of two futures was done first.
+/// The result of the future that completed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either<A, B> {
-    /// The first one.
+    /// The first future.
     Left(A),
-    /// The second one.
+    /// The second future.
     Right(B),
 }
 
-/// Waits for either of two futures and drops the other. When both are done the first one counts.
+/// Waits for either of two futures and drops the other. If both are complete, returns the result of the first.
 pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let mut first = pin!(first);
     let mut second = pin!(second);
@@ -28,7 +28,7 @@ pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Outp
     .await
 }
 
-/// Waits for both futures, which make progress side by side.
+/// Waits for both futures, which make progress concurrently.
 pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut one, mut other) = (None, None);
@@ -54,7 +54,7 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
-/// Lets the other ready tasks run first, within this turn. Continues at once without any.
+/// Lets the other ready tasks run first, within this turn. Continues immediately if there are none.
 pub async fn step_aside() {
     let mut waits = reactor::with_current(|reactor| reactor.executor.is_alone());
     poll_fn(|context| {
@@ -67,7 +67,7 @@ pub async fn step_aside() {
     .await;
 }
 
-/// Lets the other tasks and the engine have a turn.
+/// Lets the other tasks and the engine run before the calling task continues in the next turn.
 pub async fn yield_now() {
     let mut waits = false;
     poll_fn(|context| {

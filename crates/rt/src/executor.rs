@@ -1,8 +1,9 @@
-//! The tasks of one thread: their table, their wakers, the queue of those that are ready, and the poll of each.
+//! The tasks of one thread: their table, their wakers, the queue of ready tasks, and the poll of each task.
 //!
-//! A task is a boxed future in a slot, which leaves it while it is polled. Its waker is an `Arc` header without the future
-//! in it, so that a waker on another thread never owns, runs or drops state of this one. Inside the runtime a waiting task
-//! is remembered by its name ([`Waiter::Task`]), which costs no atomic operation. The engine is not known here.
+//! A task is a boxed future in a slot; it is taken out of the slot while it is polled. Its waker is an `Arc` header
+//! without the future, so a waker on another thread never owns, runs or drops state of this thread. Inside the runtime,
+//! a waiting task is stored as its identifier ([`Waiter::Task`]), which needs no atomic operation. This module does not
+//! depend on the engine.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -17,7 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::remote::{MAIN, Remote, TaskId};
 use crate::wait_list::WaitList;
 
-/// The task that is polled now, and the address of its waker's header.
+/// The task that is being polled, and the address of its waker's header.
 pub(crate) type Running = Option<(TaskId, *const ())>;
 
 thread_local! {
@@ -31,7 +32,7 @@ pub(crate) struct Executor {
     ready: RefCell<VecDeque<TaskId>>,
     main_ready: Cell<bool>,
     pub(crate) running: Cell<Running>,
-    /// Tasks that yielded: ready in the next turn, not in this one.
+    /// Tasks that yielded: they become ready in the next turn.
     yielded: RefCell<WaitList<Waiter>>,
     /// Memory for the tasks that other threads woke.
     woken: RefCell<Vec<TaskId>>,
@@ -41,7 +42,7 @@ pub(crate) struct Executor {
     polls: Cell<u64>,
 }
 
-/// Numbers of an executor.
+/// Counters of an executor.
 pub(crate) struct TaskCounters {
     pub(crate) live: usize,
     pub(crate) spawned: u64,
@@ -49,10 +50,10 @@ pub(crate) struct TaskCounters {
     pub(crate) polls: u64,
 }
 
-/// Tasks that room is kept for in the queue: as many as a busy turn wakes.
+/// Capacity for which `trim` keeps memory in the queue: the number of tasks that a busy turn wakes.
 const READY_KEPT: usize = 256;
 
-/// The task that is polled now and its runtime's remote side, if `waker` is that task's own.
+/// Returns the task that is being polled and its runtime's remote state, if `waker` is that task's own waker.
 pub(crate) fn running_task(waker: &Waker) -> Option<(Arc<Remote>, TaskId)> {
     let running = EXECUTOR.try_with(|executor| {
         let executor = executor.borrow();
@@ -76,7 +77,7 @@ pub(crate) fn wake_here(remote: &Arc<Remote>, task: TaskId) -> bool {
 }
 
 impl Executor {
-    /// Makes an executor that is woken by `bell` the one of this thread.
+    /// Creates the executor of this thread, which is woken by `bell`.
     pub(crate) fn new(bell: io::engine::Waker) -> Rc<Executor> {
         let executor = Rc::new(Executor {
             remote: Arc::new(Remote::new(bell)),
@@ -95,12 +96,12 @@ impl Executor {
         executor
     }
 
-    /// The thread has no executor any more; where its storage is gone already, nothing is left to do.
+    /// Removes the executor from the thread. Has no effect if the thread local was already destroyed.
     pub(crate) fn leave_thread() {
         let _ = EXECUTOR.try_with(|executor| executor.borrow_mut().take());
     }
 
-    /// The waker of the future that `block_on` runs, which is ready.
+    /// Returns the waker of the future that `block_on` runs, and marks that future as ready.
     pub(crate) fn begin_main(&self) -> Waker {
         self.main_ready.set(true);
         Waker::from(Arc::new(Header { id: MAIN, remote: Arc::clone(&self.remote) }))
@@ -123,7 +124,7 @@ impl Executor {
         self.wake_task(id);
     }
 
-    /// Makes a task ready; one that is so already, or has ended, stays as it is.
+    /// Makes a task ready; has no effect if it is ready already, or has ended.
     pub(crate) fn wake_task(&self, id: TaskId) {
         if id == MAIN {
             self.main_ready.set(true);
@@ -140,25 +141,25 @@ impl Executor {
         }
     }
 
-    /// Wakes the polling task in the next turn.
+    /// Makes the polling task ready in the next turn.
     pub(crate) fn yield_to_next_turn(&self, context: &Context<'_>) {
         let mut waiter = Waiter::Nobody;
         waiter.register(self.running.get(), context);
         self.yielded.borrow_mut().push(waiter);
     }
 
-    /// Whether no task but the running one is ready.
+    /// Whether no other task than the running one is ready.
     pub(crate) fn is_alone(&self) -> bool {
         self.ready.borrow().is_empty()
     }
 
-    /// Whether nothing could run now.
+    /// Whether no task is ready.
     pub(crate) fn is_idle(&self) -> bool {
         !self.main_ready.get() && self.ready.borrow().is_empty() && self.yielded.borrow().is_empty()
     }
 
-    /// Polls ready tasks, including those that become ready meanwhile, until there is none or `polls_max` polls were
-    /// made.
+    /// Polls ready tasks, including those that become ready during the call, until none is ready or `polls_max` polls
+    /// were made.
     pub(crate) fn run_tasks(&self, polls_max: usize) {
         for _ in 0..polls_max {
             let Some(id) = self.ready.borrow_mut().pop_front() else { return };
@@ -166,7 +167,7 @@ impl Executor {
         }
     }
 
-    /// Polls one task. A panic ends that task and is reported, nothing else.
+    /// Polls one task. A panic ends only that task and is reported.
     fn run_task(&self, id: TaskId) {
         let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };
         self.polls.set(self.polls.get() + 1);
@@ -178,7 +179,7 @@ impl Executor {
             self.tasks.borrow_mut().put_back(id, task);
             return;
         }
-        // The task's future is dropped before its slot is free, because it may wake the task once more.
+        // The task's future is dropped before its slot is freed, because its destructor may wake the task once more.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
         self.tasks.borrow_mut().end(id);
         if let Some(panic) = polled.err().or(dropped.err()) {
@@ -187,13 +188,13 @@ impl Executor {
         }
     }
 
-    /// Makes those ready that yielded, and those that other threads woke.
+    /// Makes tasks ready that yielded or that other threads woke.
     pub(crate) fn take_woken(&self) {
         let mut woken = self.woken.take();
         self.remote.take(&mut woken);
         woken.drain(..).for_each(|id| self.wake_task(id));
         self.woken.replace(woken);
-        // The list keeps its memory: a task that yields allocates nothing.
+        // The list keeps its memory, so that yielding does not allocate.
         let count = self.yielded.borrow().len();
         for _ in 0..count {
             let next = self.yielded.borrow_mut().pop();
@@ -201,7 +202,7 @@ impl Executor {
         }
     }
 
-    /// The end: drops all tasks. A panic while one is dropped must not keep the others from being dropped.
+    /// Drops all tasks at the end of the runtime. A panic of one destructor must not prevent the others.
     pub(crate) fn drop_tasks(&self) {
         loop {
             let Some((id, task)) = self.tasks.borrow_mut().take_any() else { break };
@@ -222,7 +223,7 @@ impl Executor {
         }
     }
 
-    /// Gives back the memory of tables and lists that were longer.
+    /// Frees unused memory of tables and lists.
     pub(crate) fn trim(&self) {
         self.tasks.borrow_mut().trim();
         self.ready.borrow_mut().shrink_to(READY_KEPT);
@@ -230,7 +231,7 @@ impl Executor {
     }
 }
 
-/// The target of a [`Waker`] of a task.
+/// The data of a task's [`Waker`].
 struct Header {
     id: TaskId,
     remote: Arc<Remote>,
@@ -260,33 +261,33 @@ struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     live: usize,
-    /// Of slots that are made: above those of slots that were given back, so that no old waker means a new task.
+    /// Generation of new slots: above those of freed slots, so that an old waker never matches a new task.
     first_generation: u32,
 }
 
-/// One line of the processor's cache: of many tasks none is in the cache when its turn comes.
+/// A slot, aligned to a CPU cache line: with many tasks, none is in the CPU cache when it is polled.
 #[repr(align(64))]
 struct Slot {
     generation: u32,
     /// Whether the task is in the ready queue.
     queued: bool,
-    /// Whether there is a task that has not ended.
+    /// Whether the slot has a task that has not ended.
     live: bool,
-    /// That of the last task; its memory is reused for the next one when no waker of it is left.
+    /// Header of the last task; its memory is reused for the next task when no waker refers to it.
     header: Option<Arc<Header>>,
-    /// `None` while it is polled, and without one.
+    /// `None` while the task is polled, and in a free slot.
     task: Option<Task>,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Tasks {
-    /// Number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     fn live(&self) -> usize {
         self.live
     }
 
-    /// Adds a task; it is not queued yet.
+    /// Adds a task, which is not queued yet.
     fn insert(&mut self, future: Pin<Box<dyn Future<Output = ()>>>, remote: &Arc<Remote>) -> TaskId {
         self.live += 1;
         let Some(place) = self.free.pop() else {
@@ -311,26 +312,26 @@ impl Tasks {
         id
     }
 
-    /// Marks a task as queued; `false` when it is so already, or has ended.
+    /// Marks a task as queued; returns `false` when it is queued already, or has ended.
     fn queue(&mut self, id: TaskId) -> bool {
         self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
     }
 
-    /// A queued task, to be polled and then put back or ended.
+    /// Takes a queued task, to be polled and then put back or ended.
     fn take(&mut self, id: TaskId) -> Option<Task> {
         let slot = self.slot(id)?;
         slot.queued = false;
         slot.task.take()
     }
 
-    /// Puts a task back that has not ended.
+    /// Puts back a task that has not ended.
     fn put_back(&mut self, id: TaskId, task: Task) {
         let slot = &mut self.slots[id.slot as usize];
         assert!(slot.live && slot.task.is_none(), "a task that was taken is put back");
         slot.task = Some(task);
     }
 
-    /// The slot of a task that has not ended.
+    /// Returns the slot of a task that has not ended.
     fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         (slot.generation == id.generation && slot.live).then_some(slot)
@@ -347,7 +348,7 @@ impl Tasks {
         self.live -= 1;
     }
 
-    /// Frees unused slots at the end, and memory that other slots keep for their next task.
+    /// Frees unused slots at the end, and memory that other slots keep for reuse.
     fn trim(&mut self) {
         while let Some(slot) = self.slots.pop_if(|slot| !slot.live) {
             self.first_generation = self.first_generation.max(slot.generation.wrapping_add(1));
@@ -358,7 +359,7 @@ impl Tasks {
         self.slots.iter_mut().filter(|slot| !slot.live).for_each(|slot| slot.header = None);
     }
 
-    /// Any task that has not ended, for the end of the runtime.
+    /// Takes any task that has not ended, for the end of the runtime.
     fn take_any(&mut self) -> Option<(TaskId, Option<Task>)> {
         let place = self.slots.iter().position(|slot| slot.live)?;
         let slot = &mut self.slots[place];
@@ -366,10 +367,10 @@ impl Tasks {
     }
 }
 
-/// The receiver of an event.
+/// The task or future to wake after an event.
 #[derive(Debug, Default)]
 pub(crate) enum Waiter {
-    /// None.
+    /// No task waits.
     #[default]
     Nobody,
     /// A task of this runtime.
@@ -379,11 +380,11 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    /// Remembers the polling task.
+    /// Stores the polling task.
     pub(crate) fn register(&mut self, running: Running, context: &Context<'_>) {
         let waker = context.waker();
         match running {
-            // The address of the header distinguishes the running task's own waker from one that wraps it.
+            // The address of the header distinguishes the running task's own waker from a waker that wraps it.
             Some((id, header)) if header == waker.data() => *self = Waiter::Task(id),
             _ => match self {
                 Waiter::Other(known) => known.clone_from(waker),
@@ -393,7 +394,7 @@ impl Waiter {
     }
 }
 
-/// The text of a panic, as the standard library's hook would print it.
+/// Returns the text of a panic, as the standard library's hook prints it.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,

@@ -1,11 +1,12 @@
 //! One single-threaded executor for each worker thread, over one I/O engine.
 //!
-//! A [`Runtime`] owns an engine and the tasks of its thread. The free functions here act on the runtime of
-//! the current thread; [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures.
-//! Threads meet in [`mailbox`] and [`watch`] only. No HTTP, no configuration, no unsafe code.
+//! A [`Runtime`] owns an engine and the tasks of its thread. The free functions here use the runtime of the current
+//! thread; [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures. Threads communicate only
+//! through [`mailbox`] and [`watch`]. This crate contains no HTTP, no configuration, and no unsafe code.
 //!
-//! Whatever the kernel may touch belongs to the engine while an operation runs; a future holds the operation's name.
-//! Dropping a future abandons its operation; exceptions of receives and accepts are described at the method.
+//! The engine owns all memory that the kernel may touch while an operation runs; a future holds only the operation's
+//! identifier. Dropping a future abandons its operation; exceptions for receives and accepts are described at their
+//! methods.
 
 #![forbid(unsafe_code)]
 
@@ -51,12 +52,12 @@ pub use remote::RemoteHandle;
 pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};
 
-/// Starts a task on this thread. A panic in it ends it alone.
+/// Starts a task on this thread. A panic ends only the task.
 ///
 /// # Panics
-/// When the thread has no runtime, as all free functions here.
+/// When the thread has no runtime; this holds for all free functions here.
 pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
-    // Boxed before anything else is called, which would move it: some are of several KiB.
+    // Boxed before any other call, which would move it: some futures have several KiB.
     let future = Box::pin(future);
     let reactor = reactor::current();
     if !reactor.closed.get() {
@@ -64,40 +65,40 @@ pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
     }
 }
 
-/// The time of this turn.
+/// Returns the time of this turn.
 pub fn now() -> Instant {
     reactor::with_current(|reactor| reactor.now.get())
 }
 
-/// The time of day of this turn.
+/// Returns the time of day of this turn.
 pub fn wall() -> SystemTime {
     reactor::with_current(|reactor| reactor.wall())
 }
 
-/// The buffers of this thread.
+/// Returns the buffer pool of this thread.
 pub fn pool() -> io::Pool {
     reactor::with_current(|reactor| reactor.pool.clone())
 }
 
-/// The capabilities of this thread's engine.
+/// Returns the capabilities of this thread's engine.
 pub fn caps() -> Rc<io::engine::Caps> {
     reactor::with_current(|reactor| Rc::clone(&reactor.caps))
 }
 
-/// The numbers of this thread's runtime and engine.
+/// Returns the counters of this thread's runtime and engine.
 pub fn counters() -> Counters {
     reactor::with_current(|reactor| Counters::of(reactor))
 }
 
-/// Has a function see each turn of this thread's loop from now on, unless one does already. It runs between all tasks, so it has
-/// to be short, and it may not use the engine.
+/// Sets a function that is called in each turn of this thread's event loop from now on, unless one is set already. It
+/// runs between all tasks, so it has to be short, and it must not use the engine.
 pub fn observe_turns<F: Fn(LoopTurn) + 'static>(observer: impl FnOnce() -> F) {
     reactor::with_current(|reactor| {
         reactor.observer.get_or_init(|| Box::new(observer()));
     });
 }
 
-/// Gives this thread's idle memory back to the system; returns the bytes.
+/// Returns this thread's idle memory to the system; returns the number of bytes.
 pub fn trim() -> usize {
     file::seen::trim();
     let engine = reactor::with_current(|reactor| {
@@ -107,7 +108,7 @@ pub fn trim() -> usize {
     engine + thread_alloc::trim()
 }
 
-/// Something about this thread's engine that the operator should hear of; each is returned once.
+/// Returns a condition of this thread's engine to report to the operator, each only once.
 pub fn take_note() -> Option<io::Note> {
     reactor::with_current(|reactor| reactor.engine.borrow_mut().take_note())
 }

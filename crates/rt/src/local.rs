@@ -1,4 +1,4 @@
-//! Synchronisation of the tasks of one thread: an event, a count, a number of permits.
+//! Synchronisation between tasks of one thread: an event, a wait group, and a semaphore.
 //!
 //! Nothing here is `Send`. Main types: [`Event`], [`WaitGroup`], [`Semaphore`].
 
@@ -14,13 +14,13 @@ use crate::wait_list::{Ticket, WaitList};
 struct Waiters(RefCell<WaitList<Waker>>);
 
 impl Waiters {
-    /// Wakes the first without taking it out: it does that itself when it is served.
+    /// Wakes the first task without removing it from the queue: it removes itself when it is served.
     fn wake_first(&self) {
         let first = self.0.borrow().first().cloned();
         first.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes all and takes them out; those that have to wait longer register again.
+    /// Wakes all tasks and removes them; those that have to wait longer register again.
     fn wake_all(&self) {
         let count = self.0.borrow().len();
         for _ in 0..count {
@@ -41,7 +41,7 @@ impl<'a> WaitTicket<'a> {
         WaitTicket { queue, ticket: None }
     }
 
-    /// Keeps the waker; a new one goes to the end.
+    /// Stores the waker; a new one is appended to the queue.
     fn register(&mut self, context: &Context<'_>) {
         let mut list = self.queue.0.borrow_mut();
         match self.ticket.and_then(|ticket| list.get_mut(ticket)) {
@@ -50,20 +50,20 @@ impl<'a> WaitTicket<'a> {
         }
     }
 
-    /// Whether this one is the first.
+    /// Whether this task is the first in the queue, or the queue is empty.
     fn is_first(&self) -> bool {
         let list = self.queue.0.borrow();
         self.ticket.map_or(list.is_empty(), |ticket| list.is_first(ticket))
     }
 
-    /// Whether it has waited and was taken out.
+    /// Whether this task has waited and was removed from the queue by a wake-up.
     fn was_woken(&self) -> bool {
         self.ticket.is_some_and(|ticket| !self.queue.0.borrow().contains(ticket))
     }
 }
 
 impl Drop for WaitTicket<'_> {
-    /// The one behind is woken: it may have been passed over for this one.
+    /// Wakes the next task, which may have waited only because of this one.
     fn drop(&mut self) {
         let removed = self.ticket.and_then(|ticket| self.queue.0.borrow_mut().remove(ticket));
         if removed.is_some_and(|(_, was_first)| was_first) {
@@ -72,7 +72,7 @@ impl Drop for WaitTicket<'_> {
     }
 }
 
-/// Something that happens once, such as the order to shut down. Clones are the same event.
+/// A one-time event, such as the request to shut down. Clones refer to the same event.
 #[derive(Clone, Default)]
 pub struct Event(Rc<EventState>);
 
@@ -83,7 +83,7 @@ struct EventState {
 }
 
 impl Event {
-    /// An event that has not happened.
+    /// Returns an event that is not set.
     pub fn new() -> Event {
         Event::default()
     }
@@ -94,19 +94,19 @@ impl Event {
         self.0.queue.wake_all();
     }
 
-    /// Takes it back: further waits wait again.
+    /// Clears the event: further waits block again.
     pub fn clear(&self) {
         self.0.set.set(false);
     }
 
-    /// Whether it has happened.
+    /// Whether the event is set.
     pub fn is_set(&self) -> bool {
         self.0.set.get()
     }
 
-    /// Wakes all tasks that wait now, without setting the event.
+    /// Wakes all tasks that currently wait, without setting the event.
     pub fn pulse(&self) {
-        // A waiter that finds itself out of the queue knows that it was woken.
+        // A waiting task that was removed from the queue detects that it was woken.
         self.0.queue.wake_all();
     }
 
@@ -124,7 +124,7 @@ impl Event {
     }
 }
 
-/// A count of things that exist, such as connections, and a way to wait for none. Clones are the same.
+/// A counter of live objects, such as connections, that tasks can wait for. Clones refer to the same counter.
 #[derive(Clone, Default)]
 pub struct WaitGroup(Rc<WaitGroupState>);
 
@@ -134,22 +134,22 @@ struct WaitGroupState {
     queue: Waiters,
 }
 
-/// One of the things that a [`WaitGroup`] counts, until it is dropped.
+/// An object counted by a [`WaitGroup`] until this is dropped.
 pub struct Counted(Rc<WaitGroupState>);
 
 impl WaitGroup {
-    /// A count of zero.
+    /// Returns a counter of zero.
     pub fn new() -> WaitGroup {
         WaitGroup::default()
     }
 
-    /// Counts one more while the returned value lives.
+    /// Increments the count until the returned value is dropped.
     pub fn enter(&self) -> Counted {
         self.0.count.set(self.0.count.get() + 1);
         Counted(Rc::clone(&self.0))
     }
 
-    /// How many there are.
+    /// Returns the count.
     pub fn count(&self) -> usize {
         self.0.count.get()
     }
@@ -159,7 +159,7 @@ impl WaitGroup {
         self.at_most(0).await;
     }
 
-    /// Waits until there are at most `count`.
+    /// Waits until the count is at most `count`.
     pub async fn at_most(&self, count: usize) {
         let mut place = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
@@ -181,7 +181,7 @@ impl Drop for Counted {
     }
 }
 
-/// A number of permits, handed out in the order of the requests. Clones are the same.
+/// A number of permits, granted in the order of the requests. Clones refer to the same semaphore.
 #[derive(Clone)]
 pub struct Semaphore(Rc<SemaphoreState>);
 
@@ -190,16 +190,16 @@ struct SemaphoreState {
     queue: Waiters,
 }
 
-/// A permit of a [`Semaphore`], given back when it is dropped.
+/// A permit of a [`Semaphore`], released when it is dropped.
 pub struct Permit(Rc<SemaphoreState>);
 
 impl Semaphore {
-    /// N permits.
+    /// Creates a semaphore with N permits.
     pub fn new(permits: usize) -> Semaphore {
         Semaphore(Rc::new(SemaphoreState { free: Cell::new(permits), queue: Waiters::default() }))
     }
 
-    /// A permit if one is free and no task waits.
+    /// Returns a permit if one is free and no task waits.
     pub fn try_acquire(&self) -> Option<Permit> {
         if !self.0.queue.0.borrow().is_empty() {
             return None;

@@ -1,7 +1,7 @@
-//! A bounded queue from any thread to a task: how threads talk to each other.
+//! A bounded queue from any thread to a task, for communication between threads.
 //!
-//! The receiver's thread is woken through its task's waker, which ends the engine's wait only when that
-//! thread sleeps. Main types: [`Sender`] and [`Receiver`], made by [`channel`].
+//! The waker of the receiving task wakes the receiver's thread; it ends the engine's wait only if that thread sleeps.
+//! Main types: [`Sender`] and [`Receiver`], created by [`channel`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Sends into a mailbox from any thread.
+/// The sending end of a mailbox, for any thread.
 pub struct Sender<T>(Arc<MailboxState<T>>);
 
-/// The end of a mailbox that takes messages out; moved to the thread that reads it.
+/// The receiving end of a mailbox; moved to the thread that reads it.
 pub struct Receiver<T>(Arc<MailboxState<T>>);
 
 struct MailboxState<T> {
@@ -31,16 +31,16 @@ struct Messages<T> {
     refused: u64,
 }
 
-/// Why a message was not taken; the message comes back.
+/// The reason why a message was not accepted, with the message.
 #[derive(PartialEq, Eq)]
 pub enum SendError<T> {
     /// The mailbox is at its capacity.
     Full(T),
-    /// The receiver is gone.
+    /// The receiver was dropped.
     Closed(T),
 }
 
-// Not derived: a message need not be printable.
+// Not derived, because a message need not implement `Debug`.
 impl<T> fmt::Debug for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -59,7 +59,7 @@ impl<T> fmt::Display for SendError<T> {
     }
 }
 
-/// A mailbox for at most `capacity` messages.
+/// Creates a mailbox for at most `capacity` messages.
 pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let queue = Messages { messages: VecDeque::new(), reader: None, senders: 1, open: true, refused: 0 };
     let shared = Arc::new(MailboxState { queue: Mutex::new(queue), capacity: capacity.max(1) });
@@ -68,13 +68,13 @@ pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 
 impl<T> MailboxState<T> {
     fn queue(&self) -> MutexGuard<'_, Messages<T>> {
-        // No code can panic while it holds the lock, but for an allocation that fails.
+        // No code can panic while it holds the lock, except for a failed allocation.
         self.queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl<T: Send> Sender<T> {
-    /// Puts a message into the mailbox without waiting.
+    /// Adds a message to the mailbox without waiting.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         let mut queue = self.0.queue();
         if !queue.open {
@@ -94,12 +94,12 @@ impl<T: Send> Sender<T> {
         Ok(())
     }
 
-    /// Whether the receiver is gone, so that no message would be read.
+    /// Whether the receiver was dropped, so that no message would be read.
     pub fn is_closed(&self) -> bool {
         !self.0.queue().open
     }
 
-    /// Messages refused because the mailbox was full, since start.
+    /// Returns the number of messages refused because the mailbox was full, since start.
     pub fn refused(&self) -> u64 {
         self.0.queue().refused
     }
@@ -126,12 +126,13 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T: Send> Receiver<T> {
-    /// The next message; `None` when there is none and no sender is left. Dropping the future loses none.
+    /// Returns the next message; `None` when the mailbox is empty and all senders were dropped. Dropping the future
+    /// loses no message.
     pub async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// The next message if there is one.
+    /// Returns the next message if there is one.
     pub fn try_recv(&mut self) -> Option<T> {
         self.0.queue().messages.pop_front()
     }
@@ -159,7 +160,7 @@ impl<T> Drop for Receiver<T> {
         queue.open = false;
         let (messages, reader) = (std::mem::take(&mut queue.messages), queue.reader.take());
         drop(queue);
-        // Dropped without the lock: a message may own a sender of this mailbox.
+        // Dropped after the lock is released: a message may own a sender of this mailbox.
         drop((messages, reader));
     }
 }

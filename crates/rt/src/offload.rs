@@ -4,12 +4,12 @@
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
 //!    ^                                   |
-//!    +------- mailbox with the answer ---+
+//!    +------- mailbox with the result ---+
 //! ```
 //!
-//! The threads belong to the process. They start when there is work and end when there has been none for a
-//! while, so a server that never needs them has none. They inherit the blocked signals and the processors of
-//! the thread that starts them.
+//! The threads belong to the process. They start when there is work, and exit after some time without work, so a server
+//! that never needs them has none. They inherit the blocked signals and the CPU affinity of the thread that starts
+//! them.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -21,16 +21,16 @@ use std::time::Duration;
 use crate::mailbox;
 use crate::wait_list::{Ticket, WaitList};
 
-/// Does `work` on another thread and returns its result; `None` when it panicked. A task that is dropped meanwhile
-/// takes work back that has not begun.
+/// Runs `work` on another thread and returns its result; `None` when it panicked. If the task is dropped, work that has
+/// not started is removed.
 ///
 /// The queue holds [`QUEUE_MAX`] pieces of work; a task waits while the queue is full.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&COMPUTING, work).await
 }
 
-/// Like [`offload`], for calls that block instead of computing, such as getaddrinfo(3). They have their own threads: a
-/// name server that does not answer delays other lookups, never compression.
+/// As [`offload`], for calls that block instead of computing, such as getaddrinfo(3). They use separate threads: a DNS
+/// server that does not respond delays other lookups, but never compression.
 pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&WAITING, work).await
 }
@@ -39,7 +39,7 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
     let (sender, mut receiver) = mailbox::channel(1);
     let mut job: Option<Job> = Some(Box::new(move || {
         if !sender.is_closed() {
-            // Refused only when the task is gone, and then the result is not needed.
+            // Fails only when the task was dropped; then the result is not needed.
             let _ = sender.send(work());
         }
     }));
@@ -51,11 +51,11 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads of this process and their queue.
+/// A thread pool of this process and its queue.
 struct Pool {
     state: Mutex<PoolState>,
     work: Condvar,
-    /// Threads at most; `None` is one for each processor.
+    /// Maximum number of threads; `None` means one per CPU.
     threads_max: Option<usize>,
 }
 
@@ -64,24 +64,24 @@ struct PoolState {
     /// Tasks that wait for a slot in the queue.
     full: WaitList<Waker>,
     threads: usize,
-    /// Threads that wait for a job.
+    /// Number of threads that wait for a job.
     idle: usize,
 }
 
-/// More than one for each processor would only take turns, and take them from the worker threads.
+/// More than one thread per CPU would only compete with each other and with the worker threads.
 static COMPUTING: Pool = Pool::new(None);
 
-/// A name server that is down costs each name some seconds. More threads would help only configurations with very many
-/// such names, and those are looked up again later anyway.
+/// Maximum number of threads for blocking calls. A DNS server that is down delays each name by some seconds. More
+/// threads would help only configurations with very many such names, and those are resolved again later anyway.
 const WAITING_THREADS_MAX: usize = 8;
 
 static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));
 
-/// Pieces of work that may wait for a thread. One for compression takes about a millisecond, so a full queue is a second
-/// of work for a processor: more would only be late.
+/// Maximum number of jobs that wait for a thread. A compression job takes about a millisecond, so a full queue is a
+/// second of work for one CPU: further jobs would only be late.
 pub(crate) const QUEUE_MAX: usize = 1024;
 
-/// How long a thread without work stays.
+/// Time after which a thread without work exits.
 const IDLE: Duration = Duration::from_secs(10);
 
 impl Pool {
@@ -90,7 +90,7 @@ impl Pool {
         Pool { state: Mutex::new(state), work: Condvar::new(), threads_max }
     }
 
-    /// Puts the work into the queue, in its turn, once there is a place.
+    /// Adds the work to the queue in the order of the waiting tasks, once the queue has a free slot.
     fn poll_put(
         &'static self,
         job: &mut Option<Job>,
@@ -126,8 +126,8 @@ impl Pool {
         drop(state);
         let started = std::thread::Builder::new().name("offload".to_owned()).spawn(|| self.serve());
         if started.is_err() {
-            // The system gives no more threads. Without a single one the work is done here: late is better
-            // than never.
+            // The system cannot create more threads. If no thread exists, the work is done here: late is better than
+            // never.
             let mut state = self.lock();
             state.threads -= 1;
             let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
@@ -136,14 +136,14 @@ impl Pool {
         }
     }
 
-    /// The life of one thread.
+    /// The main function of a pool thread.
     fn serve(&self) {
         while let Some(job) = self.next() {
             run(job);
         }
     }
 
-    /// Waits for a job; `None` when none came for long, and the thread is counted no more.
+    /// Waits for a job; returns `None` when none arrived for some time, after which the thread is no longer counted.
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         loop {
@@ -167,20 +167,20 @@ impl Pool {
         }
     }
 
-    /// No job runs under the lock, so a poisoned lock means nothing.
+    /// No job runs under the lock, so a poisoned lock is ignored.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A task that may wait for a place in the queue, and leaves the line when it is dropped.
+/// A task that may wait for a slot in the queue; dropping it removes the task from the list of waiting tasks.
 struct QueueTicket {
     pool: &'static Pool,
     ticket: Option<Ticket>,
 }
 
 impl Drop for QueueTicket {
-    /// The next one in the line may have been passed over for this one.
+    /// Wakes the next task, which may have waited only because of this one.
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let mut state = self.pool.lock();
@@ -192,7 +192,7 @@ impl Drop for QueueTicket {
     }
 }
 
-/// A panic ends the job and not the thread: the waiting task learns it from its mailbox, which loses its sender.
+/// A panic ends the job but not the thread: the waiting task detects it because its mailbox loses its sender.
 fn run(job: Job) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
 }

@@ -1,8 +1,8 @@
-//! The part of a runtime that other threads may touch: a list of tasks to wake, and the waker of its engine.
+//! The state of a runtime that other threads may access: a list of tasks to wake, and the waker of its engine.
 //!
-//! A thread that wakes a task puts it on the list, then wakes the engine. The engine's doorbell is the one handshake
-//! about sleep: it writes to its descriptor only while the engine waits, and an engine whose bell rang does not start
-//! to wait. The runtime checks the list after each turn. `tests/loom_mailbox.rs` is the model.
+//! A thread that wakes a task adds it to the list, then wakes the engine. The engine's doorbell is the only
+//! synchronisation for sleep: it writes to its descriptor only while the engine waits, and an engine whose bell was
+//! rung does not start to wait. The runtime checks the list after each turn. `tests/loom_mailbox.rs` is the model.
 //!
 //! Public only for that model; other code uses [`RemoteHandle`].
 
@@ -11,21 +11,21 @@ use std::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Names a task of one runtime.
+/// Identifier of a task of one runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskId {
-    /// Place in the table of tasks.
+    /// Index in the table of tasks.
     pub slot: u32,
-    /// Counts the uses of the place.
+    /// Number of uses of the slot.
     pub generation: u32,
 }
 
-/// The name of the future that `block_on` runs, which has no slot.
+/// Identifier of the future that `block_on` runs, which has no slot.
 pub(crate) const MAIN: TaskId = TaskId { slot: u32::MAX, generation: 0 };
 
 /// State that other threads share with a runtime.
 pub struct Remote {
-    /// Whether there is something to look for in `woken`, so that a turn without news takes no lock.
+    /// Whether `woken` may have entries, so that a turn without any takes no lock.
     news: AtomicBool,
     woken: Mutex<Vec<TaskId>>,
     bell: io::engine::Waker,
@@ -33,19 +33,19 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The shared part of a runtime whose engine is woken by `bell`.
+    /// Creates the shared state of a runtime whose engine is woken by `bell`.
     pub fn new(bell: io::engine::Waker) -> Remote {
         Remote { news: AtomicBool::new(false), woken: Mutex::new(Vec::new()), bell, rung: AtomicU64::new(0) }
     }
 
-    /// Wakes a task from another thread. A task that has ended meanwhile is ignored later on.
+    /// Wakes a task from another thread. If the task has ended, the wake-up is ignored later.
     pub fn push(&self, task: TaskId) {
         self.list().push(task);
         self.news.store(true, Ordering::Release);
         self.ring();
     }
 
-    /// Wakes several tasks, as [`Remote::push`] does one: with one lock, and one ring at most.
+    /// Wakes several tasks as [`Remote::push`] does, but with one lock and at most one ring.
     pub fn push_all(&self, tasks: &[TaskId]) {
         self.list().extend_from_slice(tasks);
         self.news.store(true, Ordering::Release);
@@ -58,7 +58,7 @@ impl Remote {
         }
     }
 
-    /// Moves the tasks to wake to `into`, which is empty; its memory is kept for the next call.
+    /// Moves the tasks to wake to `into`, which must be empty; the memory of `into` is reused by the list.
     pub fn take(&self, into: &mut Vec<TaskId>) {
         assert!(into.is_empty(), "what was woken before is in the queue");
         if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire) {
@@ -66,13 +66,13 @@ impl Remote {
         }
     }
 
-    /// How often a wait of the engine was ended.
+    /// Returns the number of times that a wait of the engine was ended.
     pub fn rung(&self) -> u64 {
         self.rung.load(Ordering::Relaxed)
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<TaskId>> {
-        // No code can panic while it holds the lock, but for an allocation that fails.
+        // No code can panic while it holds the lock, except for a failed allocation.
         self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -82,7 +82,7 @@ impl Remote {
 pub struct RemoteHandle(pub(crate) Arc<Remote>);
 
 impl RemoteHandle {
-    /// Has the future that `block_on` runs polled again.
+    /// Makes the runtime poll the future of `block_on` again.
     pub fn wake(&self) {
         self.0.push(MAIN);
     }

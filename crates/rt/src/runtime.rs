@@ -1,19 +1,18 @@
-//! The runtime of one thread: the loop over tasks, engine and timers.
+//! The runtime of one thread: the event loop over tasks, engine and timers.
 //!
 //! ```text
 //!   +-> poll the future of block_on, if woken
 //!   |   poll ready tasks, up to a budget
-//!   |   submit closes that gathered, lend buffers to those who wait for them
-//!   |   one turn of the engine: not at all / until the next timer / for ever
+//!   |   submit pending closes, grant buffers to waiting tasks
+//!   |   one turn of the engine: without waiting / until the next timer / without limit
 //!   |   read the clock
-//!   |   file completions, which wakes tasks
-//!   |   submit what had found no room
+//!   |   record completions, which wakes tasks
+//!   |   submit operations that were queued because the engine was full
 //!   |   fire timers
-//!   +-- take over what other threads woke, and those that yielded
+//!   +-- make tasks ready that other threads woke or that yielded
 //! ```
-//! Completions are filed before timers fire, so that a result that came in time is not called late. No
-//! borrow of a part of [`Reactor`] is held while a task, a waker or a destructor of a task's data runs.
-//! Main type: [`Runtime`].
+//! Completions are recorded before timers fire, so that a result in time is not treated as late. No borrow of a field
+//! of [`Reactor`] is held while a task, a waker or a destructor of a task's data runs. Main type: [`Runtime`].
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -29,18 +28,18 @@ use io::{Drained, Engine, Wait};
 use crate::reactor::Reactor;
 use crate::remote::RemoteHandle;
 
-/// Polls of tasks before the next turn of the engine: a burst of wake-ups must not keep completions waiting. Twice the
-/// connections of a busy turn.
+/// Maximum number of task polls before the next turn of the engine: a burst of wake-ups must not delay completions.
+/// Twice the number of connections of a busy turn.
 pub const POLLS_PER_TURN: usize = 256;
 
 /// The runtime of one thread, over its engine.
 pub struct Runtime {
     reactor: Rc<Reactor>,
-    /// Tasks and engine belong to the thread that made them.
+    /// Tasks and engine belong to the thread that created them.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Numbers of a runtime.
+/// Counters of a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Tasks that have not ended.
@@ -53,23 +52,23 @@ pub struct Counters {
     pub polls: u64,
     /// Turns of the engine since start.
     pub turns: u64,
-    /// Timers set now, lazily moved ones included.
+    /// Timers currently set, including those moved lazily.
     pub timers: usize,
-    /// Operations that have not ended, those without room in the engine and closes that wait for the next
-    /// turn included.
+    /// Operations that have not ended, including those queued because the engine was full, and closes that wait for the
+    /// next turn.
     pub operations: usize,
-    /// Operations that had to queue for room in the engine since start.
+    /// Operations that were queued because the engine was full, since start.
     pub backlogged: u64,
-    /// Completions without an operation since the start: a defect of an engine.
+    /// Completions that match no operation, since start: a defect of an engine.
     pub stray: u64,
-    /// Times that another thread had to end this one's wait since start.
+    /// Number of times that another thread had to wake this one, since start.
     pub rung: u64,
-    /// The engine's own numbers.
+    /// The engine's counters.
     pub engine: io::engine::Counters,
 }
 
 impl Counters {
-    /// The numbers of this reactor.
+    /// Returns the counters of this reactor.
     pub(crate) fn of(reactor: &Reactor) -> Counters {
         let (tasks, ops) = (reactor.executor.counters(), reactor.ops.borrow());
         Counters {
@@ -89,19 +88,19 @@ impl Counters {
 }
 
 impl Runtime {
-    /// Makes `engine`'s runtime the runtime of this thread.
+    /// Creates the runtime of this thread over `engine`.
     ///
     /// # Panics
-    /// When the thread has one already.
+    /// When the thread has a runtime already.
     pub fn new(engine: Box<dyn Engine>) -> Runtime {
         thread_alloc::enable();
         Runtime { reactor: Reactor::new(engine), _not_send: PhantomData }
     }
 
-    /// Runs until `future` is done. Unfinished tasks stay, and continue with the next call.
+    /// Runs until `future` is complete. Unfinished tasks are kept, and continue in the next call.
     ///
     /// # Panics
-    /// When the engine fails, which leaves a thread without work; and with a panic of `future`.
+    /// When the engine fails, because the thread cannot continue then; also propagates a panic of `future`.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let reactor = Rc::clone(&self.reactor);
         let mut future = pin!(future);
@@ -115,13 +114,13 @@ impl Runtime {
         }
     }
 
-    /// Wakes this runtime from other threads.
+    /// Returns a handle that wakes this runtime from other threads.
     pub fn handle(&self) -> RemoteHandle {
         RemoteHandle(Arc::clone(&self.reactor.executor.remote))
     }
 
-    /// Sets the report about a task that panicked; without this call there is none. The process's own panic hook, which
-    /// prints, runs before it.
+    /// Sets the function that reports a task that panicked; without it, panics are not reported here. The process's
+    /// panic hook, which prints, runs before it.
     pub fn set_panic_hook(&mut self, hook: fn(&str)) {
         self.reactor.executor.panic_hook.set(hook);
     }
@@ -140,7 +139,7 @@ impl Drop for Runtime {
     }
 }
 
-/// One turn of the engine, and its completions.
+/// Runs one turn of the engine, and handles its completions.
 fn turn(reactor: &Reactor) {
     reactor.submit_closes();
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
@@ -162,7 +161,7 @@ fn turn(reactor: &Reactor) {
     reactor.executor.take_woken();
 }
 
-/// Longest wait of the engine: none while a task is ready.
+/// Returns the maximum wait of the engine: no wait while a task is ready.
 fn how_long(reactor: &Reactor) -> Wait {
     if !reactor.executor.is_idle() {
         return Wait::No;
@@ -173,7 +172,7 @@ fn how_long(reactor: &Reactor) -> Wait {
     }
 }
 
-/// The end: drops all tasks, lets their descriptors close and drains the engine. Once only.
+/// Ends the runtime: drops all tasks, closes their descriptors and drains the engine. Later calls have no effect.
 fn end(reactor: &Reactor, deadline: Instant) -> Drained {
     if reactor.closed.get() {
         return Drained::Clean;
@@ -186,7 +185,7 @@ fn end(reactor: &Reactor, deadline: Instant) -> Drained {
     reactor.engine.borrow_mut().drain(deadline)
 }
 
-/// Turns the engine until the sockets that were cancelled are closed.
+/// Runs turns of the engine until the sockets whose operations were cancelled are closed.
 fn close_everything(reactor: &Reactor, deadline: Instant) {
     let mut batch = reactor.take_batch();
     while reactor.ops.borrow().closing() && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! The synchronisation types of shared state: the standard library's, or loom's in its model.
+//! The synchronisation types of shared state: those of the standard library, or of loom in its models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};

@@ -1,6 +1,6 @@
 //! Worker threads: one named thread, one engine, one runtime.
 //!
-//! The engine is made in the thread that uses it, after the thread has its processors; errors are reported to the
+//! The engine is created on the thread that uses it, after the CPU affinity was set; errors are reported to the
 //! starting thread.
 
 use std::fmt;
@@ -16,32 +16,32 @@ use rustix::thread::CpuSet;
 use crate::remote::RemoteHandle;
 use crate::runtime::Runtime;
 
-/// Processors beyond this number cannot be named (cpu_set_t).
+/// Upper limit of CPU numbers (cpu_set_t).
 pub const CPU_MAX: usize = CpuSet::MAX_CPU;
 
-/// How a worker thread is set up.
+/// The settings of a worker thread.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Its name, as `top -H` shows it; the kernel cuts it at 15 bytes.
+    /// Name of the thread, as shown by `top -H`; the kernel truncates it at 15 bytes.
     pub name: String,
-    /// The processors that it may run on; all when empty.
+    /// The CPUs that it may run on; all when empty.
     pub cpus: Vec<usize>,
-    /// The report about a task that panicked.
+    /// The function that reports a task that panicked.
     pub panic_hook: Option<fn(&str)>,
 }
 
-/// Why a worker thread could not be started.
+/// The reason why a worker thread could not be started.
 #[derive(Debug)]
 pub enum StartError<E> {
-    /// The system refused the thread.
+    /// The system could not create the thread.
     Spawn(Error),
     /// The signals could not be blocked.
     Signals(Errno),
-    /// The processors could not be set.
+    /// The CPU affinity could not be set.
     Affinity(Errno),
-    /// The engine could not be made.
+    /// The engine could not be created.
     Engine(E),
-    /// The thread panicked while it was set up.
+    /// The thread panicked during its set-up.
     Panicked,
 }
 
@@ -59,14 +59,14 @@ impl<E: fmt::Display> fmt::Display for StartError<E> {
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for StartError<E> {}
 
-/// A worker thread that runs.
+/// A running worker thread.
 pub struct Worker<T> {
     thread: JoinHandle<Option<(T, Drained)>>,
     handle: RemoteHandle,
 }
 
 impl<T> Worker<T> {
-    /// Wakes the thread's runtime.
+    /// Returns a handle that wakes the thread's runtime.
     pub fn handle(&self) -> &RemoteHandle {
         &self.handle
     }
@@ -76,15 +76,15 @@ impl<T> Worker<T> {
         self.thread.is_finished()
     }
 
-    /// Waits for the thread: the result of its future and of its engine's drain, or the panic that ended it.
+    /// Waits for the thread to exit; returns the result of its future and of its engine's drain, or its panic.
     pub fn join(self) -> std::thread::Result<(T, Drained)> {
         let ended = self.thread.join()?;
         Ok(ended.expect("a worker is handed out only when its set-up succeeded"))
     }
 }
 
-/// Starts a thread with all signals blocked, makes its engine in it and runs the future of `main` there. Returns when
-/// the engine is made. When the future is done, the engine has `drain` to end the rest.
+/// Starts a thread with all signals blocked, creates its engine on it and runs the future of `main`. Returns when the
+/// engine was created. When the future is complete, the engine gets the time `drain` to end the remaining operations.
 pub fn start<T, E, B, M, F>(
     setup: Setup,
     drain: Duration,
@@ -101,7 +101,7 @@ where
     let (report, reported) = mpsc::sync_channel(1);
     let builder = std::thread::Builder::new().name(setup.name.clone());
     let body = move || {
-        // An engine is not `Send`: the starter gets the handle alone.
+        // An engine is not `Send`, so the starting thread gets only the handle.
         let mut runtime = match prepare(&setup, build) {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -121,7 +121,7 @@ where
     }
 }
 
-/// Set-up in the thread before any task runs on it.
+/// Sets up the thread before any task runs on it.
 fn prepare<E>(
     setup: &Setup,
     build: impl FnOnce() -> Result<Box<dyn Engine>, E>,

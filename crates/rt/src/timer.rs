@@ -1,4 +1,4 @@
-//! Deadlines: a sleep, and the recycled timer of a connection, over the wheel of [`crate::timers`].
+//! Deadlines: a sleep, and the reusable timer of a connection, over the wheel of [`crate::timers`].
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use crate::reactor::{self, Reactor};
 use crate::timers::{Deadline, Due};
 use crate::wheel::Key;
 
-/// Waits until a time. Made by [`sleep_until`].
+/// A future that waits until a time. Created by [`sleep_until`].
 pub struct Sleep {
     reactor: Rc<Reactor>,
     deadline: Instant,
@@ -54,7 +54,7 @@ impl Drop for Sleep {
     }
 }
 
-/// A deadline has passed, or the wait was ended by [`Timer::expire_now`].
+/// The error after a deadline has passed, or after [`Timer::expire_now`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -66,8 +66,7 @@ impl fmt::Display for Elapsed {
 
 impl std::error::Error for Elapsed {}
 
-/// One deadline that is set again and again. Clones are the same timer, so that a list of connections can
-/// hold one.
+/// A deadline that can be set repeatedly. Clones refer to the same timer, so that a list of connections can hold one.
 #[derive(Clone)]
 pub struct Timer(Rc<TimerState>);
 
@@ -77,12 +76,12 @@ struct TimerState {
 }
 
 impl Timer {
-    /// A timer of this thread without a deadline.
+    /// Returns a timer of this thread without a deadline.
     pub fn new() -> Timer {
         Timer(Rc::new(TimerState { reactor: reactor::current(), deadline: Rc::default() }))
     }
 
-    /// Sets or moves the deadline; takes back an [`Timer::expire_now`].
+    /// Sets or moves the deadline; reverts [`Timer::expire_now`].
     pub fn set(&self, deadline: Instant) {
         let state = &self.0.deadline;
         state.expired.set(false);
@@ -96,26 +95,26 @@ impl Timer {
         timers.put(state, deadline);
     }
 
-    /// Takes the deadline away, and an [`Timer::expire_now`] with it.
+    /// Removes the deadline; reverts [`Timer::expire_now`].
     pub fn clear(&self) {
         self.0.deadline.expired.set(false);
         self.0.deadline.at.set(None);
     }
 
-    /// The deadline.
+    /// Returns the deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.0.deadline.at.get()
     }
 
-    /// Ends the [`Timer::limit`] that waits on this timer at once, or else the next one, unless the timer
-    /// is set or cleared before.
+    /// Makes the current [`Timer::limit`] on this timer expire immediately. If there is none, the next one expires,
+    /// unless the timer is set or cleared before.
     pub fn expire_now(&self) {
         self.0.deadline.expired.set(true);
         self.0.reactor.wake(self.0.deadline.waiter.take());
     }
 
-    /// The output of `future`, or [`Elapsed`] when the deadline passes first; `future` is dropped then. The
-    /// deadline may be moved meanwhile, through a clone. One limit at a time for each timer.
+    /// Returns the output of `future`, or [`Elapsed`] when the deadline passes first; then `future` is dropped. The
+    /// deadline may be moved during the wait, through a clone. A timer supports one limit at a time.
     pub async fn limit<F: Future>(&self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
         poll_fn(|context| match future.as_mut().poll(context) {
@@ -125,7 +124,7 @@ impl Timer {
         .await
     }
 
-    /// Whether the deadline has passed, for a hand-written future.
+    /// Returns ready when the deadline has passed; for a hand-written future.
     pub fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
         if self.0.is_over() {
             return Poll::Ready(Elapsed);

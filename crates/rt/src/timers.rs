@@ -1,7 +1,7 @@
-//! The deadlines of a runtime: a wheel of milliseconds, and the receiver of each entry that expires.
+//! The deadlines of a runtime: a wheel with ticks of one ms, and the receiver of each entry that expires.
 //!
-//! A [`Deadline`] moves lazily: a later time is only written down, and its entry in the wheel, which comes
-//! out too early then, is put back at the right place. The futures are in [`crate::timer`].
+//! A [`Deadline`] moves lazily: a later time is only recorded. Its entry in the wheel then expires too early, and is
+//! inserted again for the recorded time. The futures are in [`crate::timer`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use crate::executor::Waiter;
 use crate::wheel::{Key, Wheel};
 
-/// The timers of a runtime: a wheel of milliseconds since the runtime began.
+/// The timers of a runtime: a wheel of milliseconds since the start of the runtime.
 pub(crate) struct Timers {
     base: Instant,
     wheel: Wheel<Due>,
-    /// Entries that expired in one turn; kept for its memory.
+    /// Entries that expired in one turn; a field so that its memory is reused.
     out: Vec<(Key, Due)>,
     woken: Vec<Waiter>,
 }
@@ -30,22 +30,22 @@ impl Timers {
         Timers { base, wheel: Wheel::new(), out: Vec::new(), woken: Vec::new() }
     }
 
-    /// Gives back the memory of entries that are not in use.
+    /// Frees the memory of unused entries.
     pub(crate) fn trim(&mut self) {
         self.wheel.trim();
     }
 
-    /// Number of entries in the wheel.
+    /// Returns the number of entries in the wheel.
     pub(crate) fn len(&self) -> usize {
         self.wheel.len()
     }
 
-    /// When there is something to do next.
+    /// Returns the time at which the wheel has work.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.wheel.next().map(|tick| self.base + Duration::from_millis(tick))
     }
 
-    /// The first tick that is not before `deadline`: nothing fires early.
+    /// Returns the first tick that is not before `deadline`, so that no timer fires early.
     fn tick(&self, deadline: Instant) -> u64 {
         deadline.saturating_duration_since(self.base).as_nanos().div_ceil(1_000_000) as u64
     }
@@ -55,7 +55,7 @@ impl Timers {
         self.wheel.insert(tick, due)
     }
 
-    /// The waiter of a sleep that has not ended.
+    /// Returns the waiter of a sleep that has not ended.
     pub(crate) fn sleeper(&mut self, key: Key) -> Option<&mut Waiter> {
         match self.wheel.get_mut(key)? {
             Due::Sleep(waiter) => Some(waiter),
@@ -67,7 +67,7 @@ impl Timers {
         self.wheel.remove(key);
     }
 
-    /// Puts a deadline into the wheel.
+    /// Inserts a deadline into the wheel.
     pub(crate) fn put(&mut self, state: &Rc<Deadline>, deadline: Instant) {
         let key = self.insert(deadline, Due::Timer(Rc::downgrade(state)));
         state.entry.set(Some((key, deadline)));
@@ -91,13 +91,13 @@ impl Timers {
         woken
     }
 
-    /// Keeps the memory of a list whose waiters were woken.
+    /// Takes back the memory of a list whose waiters were woken.
     pub(crate) fn reuse(&mut self, woken: Vec<Waiter>) {
         assert!(woken.is_empty(), "every waiter was woken");
         self.woken = woken;
     }
 
-    /// An entry has come out of the wheel: its deadline has come, or was moved since.
+    /// Handles an expired entry of a deadline, which has passed or was moved since.
     fn come_out(&mut self, state: &Rc<Deadline>, key: Key, now: Instant) -> Option<Waiter> {
         if state.entry.get().is_none_or(|(known, _)| known != key) {
             return None;
@@ -118,7 +118,7 @@ impl Timers {
 #[derive(Default)]
 pub(crate) struct Deadline {
     pub(crate) at: Cell<Option<Instant>>,
-    /// The entry in the wheel and the time it was put there for, never later than `at`.
+    /// The entry in the wheel and the time for which it was inserted, never later than `at`.
     pub(crate) entry: Cell<Option<(Key, Instant)>>,
     pub(crate) expired: Cell<bool>,
     pub(crate) waiter: RefCell<Waiter>,

@@ -1,15 +1,15 @@
-//! The only list of waiting tasks: in order, each with a ticket, so that one that gives up is removed.
+//! The only list type of waiting tasks: ordered, each with a ticket, so that a task that gives up can be removed.
 //!
-//! It only keeps the tasks. Its users wake them: events, permits and counts of a thread ([`crate::local`]), buffers,
-//! tasks that yielded, and watched numbers between threads.
+//! It only stores the tasks. Its users wake them: events, semaphores and wait groups of a thread ([`crate::local`]),
+//! buffer requests, tasks that yielded, and watches between threads.
 
 use std::collections::VecDeque;
 
-/// Names a waiting task, uniquely in its list.
+/// Identifier of a waiting task, unique in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// Waiting tasks, first come first served.
+/// Waiting tasks, first in, first out.
 #[derive(Debug)]
 pub(crate) struct WaitList<W> {
     waiting: VecDeque<(Ticket, W)>,
@@ -27,7 +27,7 @@ impl<W> WaitList<W> {
         WaitList { waiting: VecDeque::new(), next: 0 }
     }
 
-    /// Puts one at the end.
+    /// Appends a task.
     pub(crate) fn push(&mut self, waiter: W) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -36,45 +36,45 @@ impl<W> WaitList<W> {
         ticket
     }
 
-    /// A task that still waits.
+    /// Returns a task that still waits.
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
         let place = self.place(ticket)?;
         Some(&mut self.waiting[place].1)
     }
 
-    /// Whether this one still waits.
+    /// Whether this task still waits.
     pub(crate) fn contains(&self, ticket: Ticket) -> bool {
         self.place(ticket).is_some()
     }
 
-    /// Whether this one is the first.
+    /// Whether this task is the first.
     pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
         self.waiting.front().is_none_or(|&(first, _)| first >= ticket)
     }
 
-    /// The first one, which keeps waiting.
+    /// Returns the first task without removing it.
     pub(crate) fn first(&self) -> Option<&W> {
         self.waiting.front().map(|(_, waiter)| waiter)
     }
 
-    /// Takes the first one out.
+    /// Removes and returns the first task.
     pub(crate) fn pop(&mut self) -> Option<W> {
         self.waiting.pop_front().map(|(_, waiter)| waiter)
     }
 
-    /// Removes one; returns whether it was the first, in which case the next may be served now.
+    /// Removes a task; returns whether it was the first, in which case the next task may be served now.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<(W, bool)> {
         let place = self.place(ticket)?;
         let (_, waiter) = self.waiting.remove(place)?;
         Some((waiter, place == 0))
     }
 
-    /// How many wait.
+    /// Returns the number of waiting tasks.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Frees memory beyond that for this many.
+    /// Frees memory beyond that for `kept` tasks.
     pub(crate) fn shrink_to(&mut self, kept: usize) {
         self.waiting.shrink_to(kept);
     }
@@ -84,7 +84,7 @@ impl<W> WaitList<W> {
         self.waiting.is_empty()
     }
 
-    /// Tickets are given out in ascending order.
+    /// Returns the index of a task. Tickets are issued in ascending order.
     fn place(&self, ticket: Ticket) -> Option<usize> {
         self.waiting.binary_search_by_key(&ticket, |&(known, _)| known).ok()
     }

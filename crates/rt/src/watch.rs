@@ -1,4 +1,4 @@
-//! A number that one side advances and any thread can wait for: the bytes of a fill that others stream.
+//! A number that one side advances and any thread can wait for: the progress of a fill that other requests stream.
 //!
 //! ```text
 //!   publisher                         watcher
@@ -6,10 +6,10 @@
 //!   fence                             fence
 //!   any waiters? wake them           state advanced? do not wait
 //! ```
-//! The later of the two sees the other's write, so no advance is missed and no watcher polls. Publishing is a store, a
-//! fence and a load while no task waits; the lock protects waiting tasks. The tasks of one thread are handed to it
-//! together, with one ring of its doorbell at most. The model is `tests/loom_watch.rs`. Main types: [`Publisher`] and
-//! [`Watcher`], made by [`channel`].
+//! Whichever side is later sees the other's write, so no advance is missed and no watcher polls. While no task waits,
+//! publishing is a store, a fence and a load; the lock protects the waiting tasks. The tasks of one thread are passed
+//! to it together, with at most one ring of its doorbell. The model is `tests/loom_watch.rs`. Main types: [`Publisher`]
+//! and [`Watcher`], created by [`channel`].
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ pub const VALUE_MAX: u64 = u64::MAX >> 1;
 
 const CLOSED: u64 = VALUE_MAX + 1;
 
-/// The side that advances the number, of which there is one. Dropping it closes the watch.
+/// The only side that advances the number. Dropping it closes the watch.
 pub struct Publisher(Arc<WatchState>);
 
-/// A side that reads the number and waits for it. Cheap to clone, and of any thread.
+/// A side that reads the number and waits for it. Cheap to clone, and usable on any thread.
 #[derive(Clone)]
 pub struct Watcher(Arc<WatchState>);
 
-/// There will be no further number: the publisher is gone.
+/// The publisher was dropped, so no further number will be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
 struct WatchState {
-    /// The number, and [`CLOSED`].
+    /// The number, with the bit [`CLOSED`].
     state: AtomicU64,
-    /// How many wait, for a publisher that finds none without the lock.
+    /// Number of waiting tasks, so that a publisher without any takes no lock.
     waiting: AtomicUsize,
     waiters: Mutex<WaitList<Sleeper>>,
 }
@@ -53,7 +53,7 @@ enum Sleeper {
     Other(Waker),
 }
 
-/// A watch that begins with `value`, at most [`VALUE_MAX`].
+/// Creates a watch with the initial number `value`, at most [`VALUE_MAX`].
 pub fn channel(value: u64) -> (Publisher, Watcher) {
     let shared = Arc::new(WatchState {
         state: AtomicU64::new(value.min(VALUE_MAX)),
@@ -64,22 +64,22 @@ pub fn channel(value: u64) -> (Publisher, Watcher) {
 }
 
 impl Publisher {
-    /// Advances the number and wakes all waiting tasks; a number not above the last changes nothing.
+    /// Advances the number and wakes all waiting tasks; a number not above the last one has no effect.
     pub fn publish(&self, value: u64) {
         let value = value.min(VALUE_MAX);
-        // Only this side writes, so that its own last word is the present one.
+        // Only this side writes, so a relaxed load returns the current number.
         if value > self.0.state.load(Ordering::Relaxed) {
             self.0.state.store(value, Ordering::Release);
             self.0.wake_all();
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(&self) -> u64 {
         self.0.state.load(Ordering::Relaxed)
     }
 
-    /// A side that waits.
+    /// Returns a watcher.
     pub fn watch(&self) -> Watcher {
         Watcher(Arc::clone(&self.0))
     }
@@ -93,12 +93,12 @@ impl Drop for Publisher {
 }
 
 impl Watcher {
-    /// The number now. Writes of the publisher before it published that number are visible.
+    /// Returns the current number. Writes of the publisher before it published that number are visible.
     pub fn value(&self) -> u64 {
         self.0.state.load(Ordering::Acquire) & VALUE_MAX
     }
 
-    /// Whether the publisher is gone, so that the number is the last one.
+    /// Whether the publisher was dropped, so that the number is the last one.
     pub fn is_closed(&self) -> bool {
         self.0.state.load(Ordering::Acquire) & CLOSED != 0
     }
@@ -106,21 +106,21 @@ impl Watcher {
     /// Waits for a number above `seen` and returns it.
     ///
     /// # Errors
-    /// [`Closed`] when there will be none. Earlier published numbers are returned first.
+    /// [`Closed`] when no further number will be published. Numbers published before are returned first.
     pub async fn above(&self, seen: u64) -> Result<u64, Closed> {
         let mut waiting = Waiting::new(self);
         poll_fn(|context| waiting.poll_above(seen, context)).await
     }
 }
 
-/// A waiting task, for a hand-written future; dropping it removes it.
+/// A waiting task, for a hand-written future; dropping it removes the task from the list.
 pub struct Waiting {
     shared: Arc<WatchState>,
     ticket: Option<Ticket>,
 }
 
 impl Waiting {
-    /// A task that will wait.
+    /// Creates the state of a task that will wait.
     pub fn new(watcher: &Watcher) -> Waiting {
         Waiting { shared: Arc::clone(&watcher.0), ticket: None }
     }
@@ -131,7 +131,7 @@ impl Waiting {
             return Poll::Ready(answer);
         }
         self.register(context);
-        // Between the check and the registration a number may have been published without a waiting task.
+        // A number may have been published between the check and the registration, when no task was waiting.
         match self.shared.above(seen) {
             Some(answer) => Poll::Ready(answer),
             None => Poll::Pending,
@@ -164,13 +164,13 @@ impl Drop for Waiting {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         drop(waiters);
-        // Dropped without the lock: a waker runs foreign code.
+        // Dropped after the lock is released: dropping a waker may run any code.
         drop(sleeper);
     }
 }
 
 impl WatchState {
-    /// The result for a watcher that has seen `seen`, if there is one.
+    /// Returns the result for a watcher that has seen `seen`, if there is one.
     fn above(&self, seen: u64) -> Option<Result<u64, Closed>> {
         let state = self.state.load(Ordering::Acquire);
         match state & VALUE_MAX {
@@ -195,7 +195,7 @@ impl WatchState {
     }
 
     fn waiters(&self) -> MutexGuard<'_, WaitList<Sleeper>> {
-        // No code can panic while it holds the lock, but for an allocation that fails.
+        // No code can panic while it holds the lock, except for a failed allocation.
         self.waiters.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -209,9 +209,9 @@ impl Sleeper {
     }
 }
 
-/// Wakes all of `sleepers`, the tasks of each thread together.
+/// Wakes all of `sleepers`, grouped by thread.
 fn wake(sleepers: Vec<Sleeper>) {
-    // As many as there are worker threads, so that looking through them is cheap.
+    // At most one entry per worker thread, so a linear search is cheap.
     let mut threads: Vec<(Arc<Remote>, Vec<TaskId>)> = Vec::new();
     for sleeper in sleepers {
         match sleeper {
@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it was woken.
+    /// Counts wake-ups.
     #[derive(Default)]
     struct Count(AtomicU32);
 

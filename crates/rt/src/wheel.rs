@@ -1,19 +1,20 @@
-//! A hierarchical timer wheel without a clock: ticks go in, due entries come out.
+//! A hierarchical timer wheel that is independent of the clock: callers insert entries with a tick, and receive due
+//! entries.
 //!
-//! Four levels of 64 slots; a slot of level 0 is one tick, a slot of each further level is a whole turn
-//! of the level below. An entry lies in the level where its tick first differs from the present, so that
-//! it moves down at most three times. Ticks are milliseconds to the callers; nothing here knows that.
-//! Main type: [`Wheel`].
+//! Four levels of 64 slots. A slot of level 0 is one tick; a slot of each further level is a full rotation of the level
+//! below. An entry is stored in the highest level in which its tick differs from the current one, so it moves down at
+//! most three times. The callers use ticks of one ms; this module does not depend on that. Main type: [`Wheel`].
 
 const LEVELS: usize = 4;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// Ticks that the wheel spans. An entry beyond lies in the farthest slot and moves on when that is reached.
+/// Number of ticks that the wheel spans. An entry beyond is stored in the farthest slot and moved when that slot is
+/// reached.
 const SPAN: u64 = 1 << (SLOT_BITS * LEVELS as u32);
 /// End of a list of entries.
 const NONE: u32 = u32::MAX;
 
-/// Names an entry; a key that has been used up never means another entry.
+/// Identifier of an entry; the generation prevents a stale key from matching a later entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     index: u32,
@@ -22,19 +23,19 @@ pub(crate) struct Key {
 
 /// Entries of type `T`, each with the tick at which it is due.
 pub(crate) struct Wheel<T> {
-    /// The present: everything due up to here has been handed out.
+    /// The current tick: all entries due up to it have been returned.
     now: u64,
     levels: [Level; LEVELS],
     entries: Vec<Entry<T>>,
     free: u32,
-    /// Of entries that are made: above those of entries that were given back.
+    /// Generation of new entries: above those of freed entries.
     first_generation: u32,
     live: usize,
 }
 
 #[derive(Clone)]
 struct Level {
-    /// One bit for each slot that is not empty.
+    /// One bit per slot, set if the slot is not empty.
     occupied: u64,
     heads: [u32; SLOTS],
 }
@@ -57,7 +58,7 @@ struct WheelSlot {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel at tick 0.
+    /// Returns an empty wheel at tick 0.
     pub(crate) fn new() -> Wheel<T> {
         let level = Level { occupied: 0, heads: [NONE; SLOTS] };
         Wheel {
@@ -70,12 +71,12 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    /// Adds an entry. One that is due already comes out with the next [`Wheel::advance`].
+    /// Adds an entry. The next [`Wheel::advance`] returns an entry that is already due.
     pub(crate) fn insert(&mut self, due: u64, value: T) -> Key {
         let index = self.free;
         let index = if index == NONE {
@@ -97,14 +98,14 @@ impl<T> Wheel<T> {
         Key { index, generation }
     }
 
-    /// Takes an entry out; `None` when it has come out before.
+    /// Removes an entry; returns `None` if it was returned or removed before.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         self.get_mut(key)?;
         self.unlink(key.index);
         self.release(key.index)
     }
 
-    /// Gives back the memory of entries at the end that are not in use.
+    /// Frees the memory of unused entries at the end.
     pub(crate) fn trim(&mut self) {
         while let Some(entry) = self.entries.pop_if(|entry| entry.value.is_none()) {
             self.first_generation = self.first_generation.max(entry.generation.wrapping_add(1));
@@ -116,19 +117,19 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The value of an entry that has not come out yet.
+    /// Returns the value of an entry that was not returned or removed yet.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.index as usize)?;
         entry.value.as_mut().filter(|_| entry.generation == key.generation)
     }
 
-    /// A tick at or before which nothing becomes due, and at which [`Wheel::advance`] has work: the earliest entry's
-    /// tick when it is near, else the time to sort the entries again.
+    /// Returns the next tick at which [`Wheel::advance`] has work; no entry becomes due before it. It is the tick of
+    /// the earliest entry if that is near, otherwise the time at which entries must be moved down.
     pub(crate) fn next(&self) -> Option<u64> {
         self.next_slot().map(|(_, tick)| tick.max(self.now))
     }
 
-    /// Moves the present to `now` and returns the due entries, with their keys, in order of slots.
+    /// Sets the current tick to `now` and returns the due entries with their keys, in the order of slots.
     pub(crate) fn advance(&mut self, now: u64, mut due: impl FnMut(Key, T)) {
         while let Some((place, tick)) = self.next_slot().filter(|&(_, tick)| tick <= now) {
             self.now = self.now.max(tick);
@@ -151,8 +152,8 @@ impl<T> Wheel<T> {
         assert!(self.live <= self.entries.len(), "an entry is counted once");
     }
 
-    /// The first slot that is not empty, and the tick at which its turn comes. Lower levels come first: their entries
-    /// are due before the present's slot of the level above ends.
+    /// Returns the first slot that is not empty, and its tick. Lower levels are checked first: their entries are due
+    /// before the end of the current slot of the level above.
     fn next_slot(&self) -> Option<(WheelSlot, u64)> {
         let (number, level) = self.levels.iter().enumerate().find(|(_, level)| level.occupied != 0)?;
         let shift = SLOT_BITS * number as u32;
@@ -163,10 +164,10 @@ impl<T> Wheel<T> {
         Some((WheelSlot { level: number as u8, slot: slot as u8 }, tick))
     }
 
-    /// Puts an entry into the slot where it belongs now.
+    /// Puts an entry into its slot, according to the current tick.
     fn link(&mut self, index: u32) {
-        // Entries that are due go into the present's slot. The span's last slot is the farthest that cannot be mistaken
-        // for the present's.
+        // Entries that are due are put into the current slot. The farthest usable slot is the last one that cannot be
+        // mistaken for the current slot.
         let due = self.entries[index as usize].due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
         let differs = (due ^ self.now) | 1;
         let level = ((u64::BITS - 1 - differs.leading_zeros()) / SLOT_BITS) as usize;

@@ -1,4 +1,4 @@
-//! A lock on a directory that ends with the process of its holder.
+//! A file lock that the kernel releases when its holder exits.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -7,25 +7,26 @@ use io::Errno;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-/// An exclusive lock on a file, held until it is dropped or the process ends, however that happens (flock(2)): there
-/// is no stale lock, and no process number in the file to be wrong about. It belongs to the open file, so a child
-/// that is executed, where the descriptor is closed, does not hold it.
+/// An exclusive lock on a file, held until it is dropped or the process exits in any way (flock(2)). So no lock can be
+/// stale, and the file needs no process ID. The lock belongs to the open file; the descriptor is closed on exec, so an
+/// executed child process does not hold it.
 #[derive(Debug)]
 pub struct Lock {
     _file: OwnedFd,
 }
 
 impl Lock {
-    /// Takes the lock of the file at `path`, which is made if missing and never removed; `None` when another process,
-    /// or another part of this one, holds it. Never waits for the holder. A few calls that may wait for the disk: for
-    /// the start, not for a request.
+    /// Takes the lock of the file at `path`, which is created if missing and never removed. Returns `None` when another
+    /// process, or another open of this process, holds it. Never waits for the holder. Makes a few calls that may block
+    /// on the disk: for the start, not for a request.
     ///
     /// # Errors
-    /// Those of open(2), and `ENOLCK` or `EOPNOTSUPP` of a file system without locks.
+    /// Those of open(2), and `ENOLCK` or `EOPNOTSUPP` from a file system without locks.
     pub fn try_take(path: &CStr) -> Result<Option<Lock>, Errno> {
-        // Not for writing: a file system in which a file is open for that cannot be made read-only by its administrator.
+        // Opened read-only: an administrator cannot remount a file system read-only while a file on it is open for
+        // writing.
         let (file, locked) = match open_and_lock(path, OFlags::RDONLY)? {
-            // NFS has such a lock only on a file that is open for writing (flock(2), notes).
+            // NFS supports such a lock only on a file that is open for writing (flock(2), notes).
             (_, Err(Errno::BADF)) => open_and_lock(path, OFlags::RDWR)?,
             done => done,
         };

@@ -1,4 +1,4 @@
-//! Operations on paths: look at, remove, rename, make directories, ask for space.
+//! Operations on paths: stat, unlink, rename, mkdir, and queries of free space.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
@@ -11,24 +11,24 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{facts, payload_of, stat};
 use crate::reactor::{self, OpFuture, Reactor};
 
-/// Size, times and kind of the file at a path.
+/// Returns size, times and kind of the file at a path.
 pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
     let target = StatTarget::Path(path);
     stat(&reactor::current(), Op::Stat { target, device, via }).await
 }
 
-/// Size, times and kind of the file at a path, now, if the whole path is in the kernel's lookup cache; `EAGAIN` if not.
-/// As [`crate::File::open_cached`], for local file systems.
+/// Returns size, times and kind of the file at a path immediately, if the complete path is in the kernel's lookup
+/// cache; otherwise fails with `EAGAIN`. As [`crate::File::open_cached`], for local file systems.
 pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
-    // There is no such flag for stat(2). An O_PATH descriptor opens no file, so its close cannot wait either.
+    // stat(2) has no such flag. An O_PATH descriptor opens no file, so its close cannot block either.
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED)?;
     facts(found.as_fd())
 }
 
-/// Size, times and kind of the file at a path, now. The call waits for the disk if a directory of the path was evicted
-/// from memory. It is for recently resolved paths on local file systems whose file is open, which keeps their names in
-/// memory. It costs half of [`stat_cached`].
+/// Returns size, times and kind of the file at a path by a system call on this thread. The call blocks on the disk if a
+/// directory of the path was evicted from memory. It is meant for recently resolved paths on local file systems whose
+/// file is open, which keeps the path in the lookup cache. It costs half of [`stat_cached`].
 pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
     rustix::fs::stat(path).map(Stat::from)
 }
@@ -38,22 +38,23 @@ pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(),
     run(Op::Unlink { path, folder: false, device, via }).await
 }
 
-/// Removes an empty directory; `ENOTEMPTY` where there is something in it.
+/// Removes an empty directory; fails with `ENOTEMPTY` if it is not empty.
 pub async fn rmdir(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
     run(Op::Unlink { path, folder: true, device, via }).await
 }
 
-/// Makes a directory with the permission bits `mode`, less the process's umask; `EEXIST` where there is something.
+/// Creates a directory with the permission bits `mode`, before the umask is applied; fails with `EEXIST` if the path
+/// exists.
 pub async fn mkdir(path: CString, mode: u32, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
     run(Op::MkDir { path, mode, device, via }).await
 }
 
-/// Renames a file or directory; a file that has the new name is replaced in one step.
+/// Renames a file or directory, and replaces an existing file with the new name atomically.
 pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
     run(Op::Rename { from, to, device, via }).await
 }
 
-/// Space on the file system that a path leads to.
+/// Returns the free and total space of the file system of a path.
 pub async fn space(path: CString, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
     let target = StatTarget::Path(path);
     space_of(&reactor::current(), Op::Space { target, device, via }).await

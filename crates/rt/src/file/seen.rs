@@ -1,7 +1,7 @@
-//! Results of file probes that requests of one event-loop turn share.
+//! Cache of file probes that requests of one event-loop turn share.
 //!
-//! Every request that a task serves now was received by the last turn or before it. So a stat(2) or read of a file
-//! since then is as recent for each of them as another call would be, and one call serves all concurrent requests for a
+//! Every request that a task handles now was received by the last turn or before. So the result of a stat(2) or read
+//! since then is as recent for each request as another call would be, and one call serves all concurrent requests for a
 //! file. The next turn discards the results, and so do bytes that are received outside of a turn.
 
 use std::cell::RefCell;
@@ -15,27 +15,28 @@ use super::{File, Opened, stat_now};
 use crate::buffers::buffer_at_once;
 use crate::reactor;
 
-/// Paths, and ranges of files, that are remembered in a turn: each search goes through all of them. Further ones are
-/// probed each time.
+/// Maximum number of paths, and of file ranges, that are cached in a turn: each lookup is a linear search. Further ones
+/// are probed each time.
 const REMEMBERED_MAX: usize = 4;
 
-/// The results of this turn.
+/// The results of the current turn.
 #[derive(Default)]
 struct Seen {
-    /// The turn that all of it is of.
+    /// The turn that the results belong to.
     turn_id: u64,
-    /// Of each path its bytes without the one that ends it. Those beyond `looked` are of earlier turns, kept for their memory.
+    /// Paths without the terminating zero byte, with their results. Entries from index `looked` on belong to earlier
+    /// turns and are kept for reuse of their memory.
     looks: Vec<(Vec<u8>, Stat)>,
     looked: usize,
     reads: Vec<Read>,
 }
 
-/// Requested bytes.
+/// A requested range of a file.
 struct Read {
     file: Weak<Opened>,
     offset: u64,
     len: u32,
-    /// The bytes, from their second request on.
+    /// The bytes, if they were requested at least twice.
     bytes: Option<SharedBytes>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn trim() {
 }
 
 impl Seen {
-    /// Discards results of an earlier turn: the sender of a newer request may have changed a file before it.
+    /// Discards results of an earlier turn: the sender of a newer request may have changed a file before sending it.
     fn at(&mut self, turn_id: u64) -> &mut Seen {
         if std::mem::replace(&mut self.turn_id, turn_id) != turn_id {
             self.looked = 0;
@@ -86,7 +87,7 @@ impl Seen {
         }
     }
 
-    /// Nothing for the first request of a turn: most are the only one.
+    /// Returns `None` for the first request of a turn, as most ranges are requested only once.
     fn shared(&mut self, file: &File, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let is_it = |read: &&mut Read| {
             read.file.as_ptr() == Rc::as_ptr(&file.0) && (read.offset, read.len) == (offset, len)
@@ -106,21 +107,21 @@ impl Seen {
     }
 }
 
-/// As [`stat_now`], where a result since the last turn is as good: for responses to requests that were received before.
+/// As [`stat_now`], but reuses a result since the last turn: for responses to requests that were received before.
 pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
     let turn_id = reactor::with_current(|reactor| reactor.turn_id());
     SEEN.with_borrow_mut(|seen| seen.at(turn_id).look(path))
 }
 
 impl File {
-    /// As [`File::read_resident`], where a read since the last turn is as good: for responses from a file that several
-    /// requests may need. The bytes are kept until the next turn.
+    /// As [`File::read_resident`], but reuses a read since the last turn: for responses from a file that several
+    /// requests may need. The bytes are cached until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))
     }
 
-    /// The same bytes, shared between the requests of this turn; `None` for the first request, which reads.
+    /// Returns the same bytes, shared between the requests of this turn; `None` for the first request, which must read.
     pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).shared(self, offset, len))

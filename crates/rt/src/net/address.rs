@@ -1,4 +1,4 @@
-//! Addresses of a socket's two ends.
+//! Local and peer addresses of a socket.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use io::Errno;
 use io::op::PeerAddr;
 use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
-/// The address of the other end. A unix peer has no name as a rule: its path is empty.
+/// Returns the peer's address. A unix peer usually has no name; then the path is empty.
 pub fn peer(socket: impl AsFd) -> Result<PeerAddr, Errno> {
     let address = rustix::net::getpeername(socket)?;
     address.map_or(Ok(PeerAddr::Unix(PathBuf::new())), from_any)
 }
 
-/// The address of this end.
+/// Returns the local address.
 pub fn local(socket: impl AsFd) -> Result<PeerAddr, Errno> {
     from_any(rustix::net::getsockname(socket)?)
 }

@@ -1,4 +1,4 @@
-//! Outgoing connections: the options of their sockets, and which step failed.
+//! Outgoing connections: the options of their sockets, and the step that failed.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::socket::Socket;
 use crate::reactor::OpFuture;
 
-/// How a socket is prepared before it connects. The default is the system's in everything.
+/// Options of a socket before it connects. The defaults are those of the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// The address of this end. Port 0 lets the system choose.
+    /// Local address. With port 0, the system chooses the port.
     pub bind: Option<SocketAddr>,
-    /// Whether `bind` may be an address that is not of this machine (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`);
-    /// needs `CAP_NET_RAW` or `CAP_NET_ADMIN`.
+    /// Whether `bind` may be an address of another machine (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`); needs `CAP_NET_RAW`
+    /// or `CAP_NET_ADMIN`.
     pub transparent: bool,
-    /// Whether a port that the system chooses is chosen when the peer is known, and may serve other peers too
-    /// (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2). A kernel without it chooses at once.
+    /// Whether the system chooses the port only when the peer is known, so that one port can serve several peers
+    /// (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2). Without kernel support, the port is chosen immediately.
     pub bind_address_no_port: bool,
     /// `SO_KEEPALIVE`.
     pub keepalive: bool,
-    /// `TCP_NODELAY`; nothing on unix sockets.
+    /// `TCP_NODELAY`; ignored on unix sockets.
     pub nodelay: bool,
-    /// `SO_RCVBUF`, bytes. It must be set before the connection is made to have its part in the window.
+    /// `SO_RCVBUF`, bytes. It must be set before the connection is established to affect the window scale.
     pub receive_buffer: Option<u32>,
     /// `SO_SNDBUF`, bytes.
     pub send_buffer: Option<u32>,
@@ -35,20 +35,20 @@ pub struct ConnectOptions {
 /// The step of a connect that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectStep {
-    /// Making the socket.
+    /// Creating the socket.
     Socket,
     /// Setting the option of this name.
     Option(&'static str),
-    /// Taking the address of this end.
+    /// Binding to the local address.
     Bind,
-    /// Reaching the peer.
+    /// Connecting to the peer.
     Connect,
 }
 
-/// A connection could not be made.
+/// An error of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectError {
-    /// Where it ended.
+    /// The step that failed.
     pub step: ConnectStep,
     /// The kernel's error.
     pub errno: Errno,
@@ -86,8 +86,8 @@ impl Socket {
         Ok(Socket::connect_with(peer, &ConnectOptions::default()).await?)
     }
 
-    /// Connects to a peer. The caller limits the time: dropping the future ends the attempt, and its socket is closed
-    /// when the engine has let go of it.
+    /// Connects to a peer. The caller limits the time: dropping the future cancels the attempt, and the socket is
+    /// closed when the engine has released it.
     pub async fn connect_with(peer: PeerAddr, options: &ConnectOptions) -> Result<Socket, ConnectError> {
         let fd = options.prepare(family_of(&peer), SocketType::STREAM)?;
         let is_tcp = !matches!(peer, PeerAddr::Unix(_));
@@ -114,7 +114,7 @@ pub(super) fn family_of(peer: &PeerAddr) -> AddressFamily {
 }
 
 impl ConnectOptions {
-    /// A new socket with the options of every kind of socket, bound if requested.
+    /// Creates a socket with the options of every kind of socket; binds it if requested.
     pub(super) fn prepare(&self, family: AddressFamily, kind: SocketType) -> Result<OwnedFd, ConnectError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(family, kind, flags, None);
@@ -136,7 +136,7 @@ impl ConnectOptions {
         }
         if self.bind_address_no_port {
             match io::sys::set_bind_address_no_port(fd.as_fd()) {
-                // Only ports become scarce sooner without it.
+                // Without it, ports are only used up sooner.
                 Ok(()) | Err(Errno::NOPROTOOPT | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(failed("IP_BIND_ADDRESS_NO_PORT")(errno)),
             }

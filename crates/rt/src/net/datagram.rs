@@ -1,4 +1,4 @@
-//! Datagrams to and from one peer, such as a name server.
+//! UDP datagrams to and from one peer, such as a DNS server.
 //!
 //! ```text
 //!   Idle --recv--> Armed --a datagram, an error--> Idle
@@ -6,8 +6,8 @@
 //!                    v
 //!                 Polling --readable--> Idle
 //! ```
-//! As with a [`super::Reader`] the operation belongs to the socket, so that a `recv` that a timer has ended loses no
-//! datagram. UDP itself may.
+//! As in [`super::Reader`], the operation belongs to the socket, so a `recv` that is dropped because of a timer loses
+//! no datagram. UDP itself may lose datagrams.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,27 +24,27 @@ use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
 use crate::reactor::{self, OpFuture, Reactor};
 
-/// A UDP socket with one peer: data from other senders does not reach it. Dropping it closes it through the engine.
+/// A UDP socket with one peer: it receives no data from other senders. Dropping it closes it through the engine.
 pub struct Datagram {
     reactor: Rc<Reactor>,
     fd: Fd,
     state: DatagramState,
 }
 
-/// The operation that the receiving side waits for.
+/// The operation of the receiving side in flight.
 #[derive(Clone, Copy, Debug)]
 enum DatagramState {
-    /// Nothing.
+    /// No operation.
     Idle,
-    /// A datagram.
+    /// A receive.
     Armed(OpHandle),
-    /// Readiness, where the engine said that the receive would block.
+    /// A poll for readiness, after the engine reported `EAGAIN`.
     Polling(OpHandle),
 }
 
 impl Datagram {
-    /// A socket for datagrams to and from `peer`. Nothing is sent, so nothing is waited for and a peer that is not
-    /// there shows only later (`ECONNREFUSED` of a send or receive). Options of streams are passed over.
+    /// Creates a socket for datagrams to and from `peer`. Nothing is sent, so this does not wait. An unreachable peer
+    /// is only detected later (`ECONNREFUSED` of a send or receive). Options of stream sockets are ignored.
     pub fn connect(peer: SocketAddr, options: &ConnectOptions) -> Result<Datagram, ConnectError> {
         let fd = options.prepare(family_of(&PeerAddr::Inet(peer)), SocketType::DGRAM)?;
         let connected = rustix::net::connect(&fd, &peer);
@@ -54,8 +54,8 @@ impl Datagram {
         Ok(Datagram { reactor: reactor::current(), fd, state: DatagramState::Idle })
     }
 
-    /// Sends all of `data` as one datagram, an empty one too; `EMSGSIZE` when it is too long. The segments come back
-    /// to have their vectors used again. Whether it was sent is unknown after the future was dropped.
+    /// Sends all of `data`, which may be empty, as one datagram; fails with `EMSGSIZE` when it is too long. Returns the
+    /// segments for reuse of their vectors. If the future is dropped, it is unknown whether the datagram was sent.
     pub async fn send(&self, data: Segments) -> (Result<(), Errno>, Segments) {
         let mut data = data;
         loop {
@@ -68,7 +68,7 @@ impl Datagram {
                     Err(errno) => return (Err(errno), data),
                 },
                 (result, Payload::Segments(data)) => return (result.map(drop), data),
-                // An engine that has ended keeps them.
+                // An engine that has ended does not return them.
                 (result, _) => return (Err(result.err().unwrap_or(Errno::IO)), Segments::new()),
             };
         }
@@ -82,9 +82,9 @@ impl Datagram {
         }
     }
 
-    /// The next datagram, in `buf`, or in the buffer of an earlier call that was dropped; an empty one counts too. A
-    /// longer datagram is cut off, so a full buffer may hold only a part. Dropping the future loses nothing. An error,
-    /// such as `ECONNREFUSED`, ends no more than this call.
+    /// Receives the next datagram, which may be empty, into `buf`, or into the buffer of an earlier call that was
+    /// dropped. A longer datagram is truncated, so a full buffer may hold only a part of one. Dropping the future loses
+    /// nothing. An error such as `ECONNREFUSED` affects only this call.
     pub async fn recv(&mut self, buf: Buf) -> Result<Buf, Errno> {
         let mut buf = Some(buf);
         poll_fn(|context| self.poll_recv(context, &mut buf)).await
@@ -136,7 +136,7 @@ impl Datagram {
         }
     }
 
-    /// The address of this end.
+    /// Returns the local address.
     pub fn local(&self) -> Result<PeerAddr, Errno> {
         super::address::local(&self.fd)
     }

@@ -14,19 +14,21 @@ use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
 use crate::reactor::{self, Reactor};
 
-/// Connections that a multishot accept may have brought in before the caller takes them. Above, it is
-/// stopped and the rest waits in the kernel's queue, where another process could still take it.
+/// Maximum number of connections that a multishot accept may have accepted before the caller takes them. Above it, the
+/// accept is cancelled and further connections wait in the kernel's backlog, where another process could still accept
+/// them.
 const QUEUE_MAX: u32 = 64;
 
-/// Connections that are taken from the kernel's queue after a stop at most. Others may listen on the same
-/// socket, so the queue need never be empty; a full default backlog is more than one turn's calls.
+/// Maximum number of connections that are accepted from the backlog after a stop. Other processes may listen on the
+/// same socket, so the backlog may never become empty; accepting a full default backlog would be too many calls for one
+/// turn.
 const LAST_MAX: u32 = 512;
 
-/// A listening socket. Dropping it stops it; a connection that comes in after that is closed.
+/// A listening socket. Dropping it stops it; a connection that is accepted after that is closed.
 pub struct Listener {
     shared: Rc<ListenerState>,
     multishot: bool,
-    /// Whether the accept that is armed stays armed.
+    /// Whether the accept in flight is a multishot accept.
     armed_multishot: bool,
 }
 
@@ -39,25 +41,25 @@ struct ListenerState {
     fd: Fd,
     state: Cell<AcceptState>,
     stopped: Cell<bool>,
-    /// Connections that may still be taken after a stop.
+    /// Number of connections that may still be accepted after a stop.
     last: Cell<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum AcceptState {
-    /// Nothing is in flight.
+    /// No operation is in flight.
     Idle,
     /// An accept.
     Armed(OpHandle),
-    /// Readiness, where the engine said that the accept would block.
+    /// A poll for readiness, after the engine reported `EAGAIN`.
     Polling(OpHandle),
 }
 
 impl Listener {
-    /// A listening socket. `multishot` only where no other thread accepts from the same socket: a ring that
-    /// waits first would take every connection.
+    /// Creates a listener over a listening socket. `multishot` only if no other thread accepts from the same socket: an
+    /// io_uring that waits first would accept every connection.
     pub fn new(fd: OwnedFd, multishot: bool) -> Listener {
-        // Calls that must not wait are made on it; an error shows with the first accept.
+        // Non-blocking system calls are made on it; an error is detected by the first accept.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
         let shared = ListenerState {
             reactor: reactor::current(),
@@ -69,15 +71,15 @@ impl Listener {
         Listener { shared: Rc::new(shared), multishot, armed_multishot: false }
     }
 
-    /// The next connection, non-blocking and close-on-exec. `ECANCELED` after [`Listener::stop`], once the
-    /// connections that still came in are handed out. Other errors are the caller's to wait out:
-    /// `EMFILE` and `ENFILE` last until a descriptor is free. Dropping the future loses no connection.
+    /// Returns the next connection, non-blocking and close-on-exec. Fails with `ECANCELED` after [`Listener::stop`],
+    /// once all connections accepted until then were returned. The caller must wait after other errors: `EMFILE` and
+    /// `ENFILE` persist until a descriptor is free. Dropping the future loses no connection.
     pub async fn accept(&mut self) -> Result<OwnedFd, Errno> {
         poll_fn(|context| self.poll_accept(context)).await
     }
 
-    /// Whether one accept stays armed, from the next one on; one that is armed is stopped where it must not stay. It
-    /// takes all that the kernel has, so the caller needs room for a whole queue.
+    /// Sets whether further accepts are multishot accepts. Without it, a multishot accept in flight is cancelled. A
+    /// multishot accept accepts all connections in the kernel's backlog, so the caller needs room for a full backlog.
     pub fn set_multishot(&mut self, multishot: bool) {
         self.multishot = multishot;
         if let AcceptState::Armed(wait) = self.shared.state.get()
@@ -89,8 +91,8 @@ impl Listener {
         }
     }
 
-    /// Waits until [`Listener::accept`] has a result, as far as is known, and takes no connection: for a caller that
-    /// makes room for it first.
+    /// Waits until [`Listener::accept`] is expected to have a result, without accepting a connection: for a caller that
+    /// first makes room for it.
     pub async fn ready(&mut self) {
         let shared = &*self.shared;
         poll_fn(|context| {
@@ -136,8 +138,8 @@ impl Listener {
         }
     }
 
-    /// After a stop: a connection that the kernel may have woken this accept for. It wakes one waiter for a connection,
-    /// and a waiter that is then cancelled leaves the connection in the queue without another wake-up.
+    /// Returns a connection after a stop for which the kernel may have woken this accept. The kernel wakes one waiter
+    /// per connection; if that waiter is then cancelled, the connection stays in the backlog without another wake-up.
     fn last(&self) -> Result<OwnedFd, Errno> {
         let left = self.shared.last.get();
         if left == 0 {
@@ -152,19 +154,19 @@ impl Listener {
         self.shared.stop();
     }
 
-    /// Stops this listener from elsewhere.
+    /// Returns a handle that stops this listener.
     pub fn stopper(&self) -> Stopper {
         Stopper(Rc::downgrade(&self.shared))
     }
 
-    /// Takes back [`Listener::stop`].
+    /// Reverts [`Listener::stop`].
     pub fn resume(&mut self) {
         self.shared.stopped.set(false);
         self.shared.last.set(LAST_MAX);
     }
 
-    /// Takes a connection out of the kernel's queue now, if there is one: to empty the queue before the last listening
-    /// socket is closed, which would reset the rest.
+    /// Accepts a connection from the kernel's backlog immediately, if there is one. Used to empty the backlog before
+    /// the last listening socket is closed, which would reset the remaining connections.
     pub fn accept_now(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         loop {
@@ -177,7 +179,7 @@ impl Listener {
         }
     }
 
-    /// The address that it listens on.
+    /// Returns the address that it listens on.
     pub fn local(&self) -> Result<PeerAddr, Errno> {
         address::local(&self.shared.fd)
     }
@@ -191,8 +193,8 @@ impl Stopper {
         }
     }
 
-    /// Restarts the accept: the armed one keeps a slot in the tables of this thread, at their end if it was armed when
-    /// there were many connections, and holds their memory.
+    /// Restarts the accept. An accept in flight occupies a slot in the tables of this thread. If it started while many
+    /// connections existed, the slot is near the end of a table, which then cannot be trimmed.
     pub fn rearm(&self) {
         let Some(shared) = self.0.upgrade() else { return };
         if let AcceptState::Armed(wait) | AcceptState::Polling(wait) = shared.state.get() {
@@ -214,7 +216,7 @@ impl ListenerState {
         self.state.set(AcceptState::Polling(self.reactor.start(op, UNLIMITED)));
     }
 
-    /// Takes one result; `None` when it is no result for the caller.
+    /// Handles one result; returns `None` when it is no result for the caller.
     fn handle(&self, outcome: Outcome) -> Option<Result<OwnedFd, Errno>> {
         let polled = matches!(self.state.get(), AcceptState::Polling(_));
         if !outcome.more {
@@ -224,7 +226,7 @@ impl ListenerState {
             (Ok(_), Payload::Accepted(fd)) => Some(Ok(fd)),
             (Ok(_), _) if polled => None,
             (Ok(_), _) => Some(Err(Errno::IO)),
-            // Cancelled by us, or a peer that was gone before it was accepted (accept(2)).
+            // Cancelled by this type, or a connection that its peer aborted before it was accepted (accept(2)).
             (Err(Errno::INTR | Errno::CANCELED | Errno::CONNABORTED), _) => None,
             (Err(Errno::AGAIN), _) if !self.stopped.get() => {
                 self.poll_readable();

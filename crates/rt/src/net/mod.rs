@@ -1,4 +1,4 @@
-//! Sockets: connections, listeners, datagrams, and calls on them that do not wait.
+//! Sockets: connections, listeners, datagrams, and system calls on them that do not block.
 
 pub mod address;
 mod connect;

@@ -1,4 +1,4 @@
-//! A connection: one reader and one writer over one descriptor, and the order in which it ends.
+//! A connection: one reader and one writer over one descriptor, and the order in which they are closed.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,16 +18,16 @@ use crate::reactor::{self, OpFuture, Reactor};
 /// waiting.
 pub struct Socket {
     reactor: Rc<Reactor>,
-    /// Receives. It closes the descriptor when it is dropped.
+    /// The receiving side. It closes the descriptor when it is dropped.
     pub reader: Reader,
-    /// Sends.
+    /// The sending side.
     pub writer: Writer,
     /// Whether `TCP_NODELAY` is known to be set.
     nodelay: Cell<bool>,
 }
 
 impl Socket {
-    /// A connected, non-blocking socket.
+    /// Wraps a connected, non-blocking socket.
     pub fn new(fd: OwnedFd) -> Socket {
         Socket::over(&reactor::current(), Fd::from(fd))
     }
@@ -45,23 +45,23 @@ impl Socket {
         &self.reactor
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> &Fd {
         self.writer.fd()
     }
 
-    /// Both sides, to receive and send at the same time.
+    /// Returns both sides, to receive and send concurrently.
     pub fn split(&mut self) -> (&mut Reader, &mut Writer) {
         (&mut self.reader, &mut self.writer)
     }
 
-    /// On drop closes the descriptor by a call of this thread, unless an operation is in flight: for a connection,
-    /// whose close never waits. An operation of the engine would cost more than the call.
+    /// Makes the drop close the descriptor by a system call on this thread, unless an operation is in flight. Closing a
+    /// connection never blocks, and an operation of the engine would cost more than the system call.
     pub fn close_directly(&mut self) {
         self.reader.close_directly();
     }
 
-    /// The address of the other end. It is the kind of this connection, for the engine.
+    /// Returns the peer's address. Also marks a TCP connection for the engine.
     pub fn peer(&self) -> Result<PeerAddr, Errno> {
         let peer = address::peer(self.fd())?;
         if matches!(peer, PeerAddr::Inet(_)) {
@@ -70,12 +70,12 @@ impl Socket {
         Ok(peer)
     }
 
-    /// The address of this end.
+    /// Returns the local address.
     pub fn local(&self) -> Result<PeerAddr, Errno> {
         address::local(self.fd())
     }
 
-    /// `TCP_NODELAY`; an error on sockets of other families. To set it again costs no system call.
+    /// Sets `TCP_NODELAY`; fails on sockets of other families. Setting it again makes no system call.
     pub fn set_nodelay(&self, on: bool) -> Result<(), Errno> {
         if on && self.nodelay.get() {
             return Ok(());
@@ -85,35 +85,35 @@ impl Socket {
         Ok(())
     }
 
-    /// `TCP_CORK` (nginx's `tcp_nopush`); an error on sockets of other families.
+    /// Sets `TCP_CORK` (nginx's `tcp_nopush`); fails on sockets of other families.
     pub fn set_cork(&self, on: bool) -> Result<(), Errno> {
         sockopt::set_tcp_cork(self.fd(), on)
     }
 
-    /// Makes the close a reset, which frees the socket's memory at once (`reset_timedout_connection`).
+    /// Makes the close send a reset, which frees the socket's memory immediately (`reset_timedout_connection`).
     pub fn set_reset_on_close(&self) -> Result<(), Errno> {
         sockopt::set_socket_linger(self.fd(), Some(Duration::ZERO))
     }
 
-    /// Closes and waits for it: first for the receive that is armed, then for the close.
+    /// Closes the connection and waits: first for the receive in flight to end, then for the close.
     pub async fn close(self) {
         let Socket { reactor, mut reader, writer, nodelay: _ } = self;
         reader.stop().await;
         let fd = reader.release();
         drop(writer);
-        // When an operation still holds the descriptor, it is closed with that one's end.
+        // If an operation still holds the descriptor, the descriptor is closed when that operation ends.
         if let Ok(fd) = fd.into_owned() {
             let _ = OpFuture::new(&reactor, Op::Close { fd }).last().await;
         }
     }
 }
 
-/// Waits until the peer of a connection has ended its side, or the connection is broken. Bytes that it sends meanwhile
-/// stay in the socket.
+/// Waits until the peer has closed its side of a connection, or the connection is broken. Bytes that arrive before stay
+/// in the socket.
 pub async fn hung_up(fd: &Fd) {
     let reactor = reactor::current();
     let op = || Op::Poll { fd: fd.clone(), interest: Interest::HangUp };
-    // Whatever else ends the wait is the end of the connection too.
+    // Any other result means that the connection has ended too.
     while OpFuture::new(&reactor, op()).last().await.result == Err(Errno::INTR) {}
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for buffers: in order, and with nothing lost where a task gives up.
+//! Tests of waiting for buffers: in order, and without losses when a task gives up.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ fn who_asks_first_is_served_first() {
         held.pop();
         settle().await;
         assert_eq!(served(), [true, false, false]);
-        // A small one that comes later has to wait as well, though there would be room for it.
+        // A small request that is made later also has to wait, although memory for it is free.
         let small = watch(async { buffer(1, 0).await.capacity() });
         settle().await;
         assert_eq!(small.take(), None);
@@ -61,7 +61,7 @@ fn who_gives_up_leaves_its_place_and_what_it_was_lent() {
 #[test]
 fn a_part_is_left_to_others() {
     run(|fake| async move {
-        // A quarter is there for such buffers alone: it is taken first.
+        // A quarter is reserved for such buffers: it is used up first.
         let _own: Vec<_> = (0..2).map(|_| fake.pool.get(LARGE)).collect();
         let spared = fake.pool.bytes_max() - 3 * LARGE as u64;
         let one = buffer(LARGE, spared).await;

@@ -1,4 +1,4 @@
-//! Every kind of future, dropped where it waits: its operation is abandoned, nothing stays behind.
+//! Tests that drop every kind of future while it waits: its operation is abandoned, and nothing remains.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use crate::{Either, File, Listener, Socket, counters, file, join, mailbox, now, 
 const DEVICE: DeviceId = DeviceId(1);
 const VIA: DiskVia = DiskVia::Pool(0);
 
-/// Polls once, which starts the operation, and drops.
+/// Polls once, which starts the operation, and drops the future.
 async fn start_and_drop(future: impl Future) {
     let mut future = pin!(future);
     let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await;
@@ -38,7 +38,7 @@ fn bytes() -> Segments {
     segments
 }
 
-/// A future, and how many operations of it are abandoned when it is dropped.
+/// A future, and the number of its operations that are abandoned when it is dropped.
 type Case = (&'static str, Pin<Box<dyn Future<Output = ()>>>);
 
 fn cases() -> Vec<Case> {
@@ -124,7 +124,7 @@ fn a_zero_copy_send_can_be_dropped_between_its_count_and_its_end() {
         {
             let mut sending = pin!(socket.writer.send(bytes(), false));
             poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;
-            // Short: the future waits for its bytes to come back.
+            // Short: the future waits for its segments to be returned.
             fake.progress(fake.only("Send"), Ok(1), io::Payload::None);
             settle().await;
             poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;

@@ -1,4 +1,4 @@
-//! Tasks: order, fairness, panics, wake-ups from other threads, the backlog, the end.
+//! Tests of tasks: order, fairness, panics, wake-ups from other threads, the backlog, the end.
 
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
@@ -63,7 +63,7 @@ fn a_task_that_never_rests_leaves_the_engine_its_turns() {
     run(|fake| async move {
         let stop = Rc::new(Cell::new(false));
         let stopped = Rc::clone(&stop);
-        // Wakes itself without yielding: ready again at once.
+        // Wakes itself without yielding, so it is ready again immediately.
         spawn(poll_fn(move |context| match stopped.get() {
             true => Poll::Ready(()),
             false => {
@@ -132,7 +132,7 @@ fn a_stale_waker_wakes_nobody_else() {
             Poll::Ready(())
         }));
         settle().await;
-        // The next task takes the slot of the one that has ended.
+        // The next task uses the slot of the task that has ended.
         let polls = Rc::new(Cell::new(0));
         let counted = Rc::clone(&polls);
         spawn(poll_fn(move |_| {
@@ -163,7 +163,7 @@ fn messages_of_another_thread_wake_a_sleeping_runtime() {
             to_pong.send((round, to_ping.clone())).unwrap();
             assert_eq!(ping.recv().await, Some(round + 1));
         }
-        // The engine is woken only when it sleeps; on two processors some answers come before that.
+        // The engine is woken only when it sleeps; on two CPUs some responses arrive before that.
         assert!(counters().rung <= u64::from(ROUNDS));
         assert!(fake.waits().contains(&Wait::Forever));
     });
@@ -337,7 +337,7 @@ fn a_waiter_that_goes_passes_its_turn_on() {
         let next = semaphore.clone();
         let next = watch(async move { next.acquire().await });
         settle().await;
-        // The permit is free and its first waiter gives up in the same turn.
+        // The permit becomes free and its first waiter gives up in the same turn.
         event.set();
         drop(held);
         settle().await;
@@ -346,7 +346,7 @@ fn a_waiter_that_goes_passes_its_turn_on() {
     });
 }
 
-/// The observer sees the time that a task has taken from all others, and what the engine was given.
+/// The observer receives the time for which a task delayed all others, and the engine's counters.
 #[test]
 fn turns_are_shown_to_the_observer_of_the_thread() {
     run(|_| async {

@@ -1,4 +1,4 @@
-//! A scripted engine: operations lie still until the test says what comes of them.
+//! A scripted engine: operations stay in flight until the test completes them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use io::engine::{Caps, Counters, NetKind, Wake, Waker};
 use io::{Completion, Drained, Engine, Errno, Op, OpId, Payload, Pool, Wait};
 
-/// The engine, and the test's hand on it.
+/// The engine, and the test's control of it.
 #[derive(Clone)]
 pub(crate) struct Fake {
     caps: Rc<Caps>,
@@ -26,7 +26,7 @@ struct State {
     ready: Vec<Completion>,
     cancelled: Vec<OpId>,
     abandoned: Vec<OpId>,
-    /// Whether a cancelled operation ends at once with `ECANCELED`.
+    /// Whether a cancelled operation ends immediately with `ECANCELED`.
     obeys: bool,
     waits: Vec<Wait>,
     counters: Counters,
@@ -94,7 +94,7 @@ impl Fake {
         self.state.borrow_mut().obeys = obeys;
     }
 
-    /// Operations in flight, each by the first word of its `Debug` form.
+    /// Returns the operations in flight, each with the first word of its `Debug` form.
     pub(crate) fn flying(&self) -> Vec<(OpId, String)> {
         let state = self.state.borrow();
         let named = state.slots.iter().enumerate().filter_map(|(slot, (generation, op))| {
@@ -105,7 +105,7 @@ impl Fake {
         named.collect()
     }
 
-    /// The one operation of this name that is in flight.
+    /// Returns the only operation in flight with this name.
     pub(crate) fn only(&self, name: &str) -> OpId {
         let mut named = self.flying();
         named.retain(|(_, other)| other == name);
@@ -125,13 +125,13 @@ impl Fake {
         std::mem::take(&mut self.state.borrow_mut().waits)
     }
 
-    /// Ends an operation.
+    /// Completes an operation.
     pub(crate) fn complete(&self, id: OpId, result: Result<u32, Errno>, payload: Payload) {
         let op = self.state.borrow_mut().end(id, result, payload);
         assert!(op.is_some(), "{id:?} is not in flight");
     }
 
-    /// Ends a send or disk operation and gives back what it brought.
+    /// Completes a send or disk operation and returns its memory.
     pub(crate) fn give_back(&self, id: OpId, result: Result<u32, Errno>) {
         let mut state = self.state.borrow_mut();
         let payload = match state.slots[id.slot as usize].1.take() {
@@ -149,12 +149,12 @@ impl Fake {
         state.end(id, result, payload);
     }
 
-    /// One result of an operation that continues.
+    /// Reports one result of an operation that continues.
     pub(crate) fn progress(&self, id: OpId, result: Result<u32, Errno>, payload: Payload) {
         self.state.borrow_mut().ready.push(Completion { id, result, more: true, payload });
     }
 
-    /// A received buffer.
+    /// Returns a received buffer as a payload.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Payload {
         let mut buf = self.pool.get(bytes.len()).unwrap();
         buf.append(bytes);

@@ -1,4 +1,4 @@
-//! Files: buffers come back, retries, drops.
+//! Tests of files: returned buffers, retries, drops.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

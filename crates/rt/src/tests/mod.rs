@@ -21,7 +21,7 @@ use io::Drained;
 use crate::{Runtime, spawn, yield_now};
 use fake::Fake;
 
-/// Runs a test's future on a runtime over a scripted engine, and checks that nothing is left in flight.
+/// Runs a test's future on a runtime over a scripted engine, and checks that no operation remains in flight.
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Fake) -> F) {
     let fake = Fake::new();
     let mut runtime = Runtime::new(Box::new(fake.clone()));
@@ -37,14 +37,14 @@ fn watch<T: 'static>(future: impl Future<Output = T> + 'static) -> Rc<Cell<Optio
     output
 }
 
-/// Lets tasks and engine come to rest.
+/// Runs tasks and engine until nothing changes any more.
 async fn settle() {
     for _ in 0..4 {
         yield_now().await;
     }
 }
 
-/// A connected pair of sockets; the scripted engine never touches the first one.
+/// Returns a connected pair of sockets; the scripted engine never uses the first one.
 fn pair() -> (std::os::fd::OwnedFd, std::os::unix::net::UnixStream) {
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
     (near.into(), far)

@@ -1,4 +1,4 @@
-//! Sockets and listeners: back-pressure, drops at every point, the order of an end.
+//! Tests of sockets and listeners: backpressure, drops at every point, the order of closing.
 
 use std::io::Read;
 use std::os::unix::net::UnixListener;
@@ -16,7 +16,7 @@ fn text(text: &'static [u8]) -> Segments {
     segments
 }
 
-/// A `recv` that its timer ends at once.
+/// A `recv` that its timer ends immediately.
 async fn give_up(socket: &mut Socket) {
     settle().await;
     let timer = Timer::new();
@@ -121,7 +121,7 @@ fn a_receive_behind_content_keeps_it_whatever_comes_first() {
         });
         settle().await;
         assert_eq!(fake.cancelled(), [stream]);
-        // A receive that brought nothing gives the buffer back, and the next one has it.
+        // A receive without bytes returns the buffer, and the next receive uses it.
         fake.give_back(fake.only("Recv"), Err(Errno::INTR));
         settle().await;
         fake.give_back(fake.only("Recv"), Ok(1));
@@ -172,7 +172,7 @@ fn a_zero_copy_send_is_done_with_its_count_and_keeps_its_bytes() {
         assert_eq!((result, empty), (Ok(()), true));
         assert_eq!(fake.only("Send"), send, "the bytes stay with the engine");
         fake.give_back(send, Ok(0));
-        // A short one goes on when its bytes are back.
+        // A short send continues when its segments are returned.
         let rest = watch(async move { socket.writer.send(text(b"abcdef"), false).await.0 });
         settle().await;
         let send = fake.only("Send");
@@ -218,7 +218,7 @@ fn a_socket_is_closed_after_its_receive_has_ended() {
         assert_eq!(fake.cancelled(), [recv]);
         assert_eq!(counters().engine.submitted, 1, "no close while the receive is in flight");
         assert_eq!(far.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-        // Bytes that came in between are dropped, and the buffer goes back.
+        // Bytes that were received in between are dropped, and their buffer is returned.
         fake.progress(recv, Ok(1), fake.bytes(b"x"));
         fake.complete(recv, Err(Errno::CANCELED), Payload::None);
         settle().await;

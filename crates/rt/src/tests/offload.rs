@@ -1,4 +1,4 @@
-//! Work on other threads: answers, panics, tasks that go.
+//! Tests of work on other threads: results, panics, dropped tasks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -54,7 +54,7 @@ fn a_task_that_goes_loses_its_answer_only() {
         let (release, released) = mpsc::channel::<()>();
         let (begins, begun) = mpsc::channel();
         let slow = offload(move || begins.send(()).is_ok() && released.recv().is_ok());
-        // Work that has not begun is removed with its task.
+        // Work that has not started is removed with its task.
         let has_begun = async {
             while begun.try_recv().is_err() {
                 yield_now().await;
@@ -71,7 +71,7 @@ fn work_that_waits_does_not_hold_up_work_that_computes() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
         let released = std::sync::Arc::new(std::sync::Mutex::new(released));
-        // More than there are threads of either kind.
+        // More jobs than threads of either kind.
         for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
             let released = std::sync::Arc::clone(&released);
             spawn(async move {
@@ -97,7 +97,7 @@ fn many_pieces_of_work_share_few_threads() {
             });
         }
         while left.get() > 0 {
-            // Each answer wakes the runtime.
+            // Each result wakes the runtime.
             offload(|| ()).await;
         }
     });

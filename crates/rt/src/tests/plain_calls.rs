@@ -1,4 +1,5 @@
-//! Work done by a plain call, or by none, because an engine would hand it to a kernel worker or get it wrong.
+//! Tests of plain system calls, and of calls that are avoided, where an engine would use a kernel worker or behave
+//! incorrectly.
 
 use std::ffi::CString;
 use std::future::pending;
@@ -118,7 +119,7 @@ fn what_was_seen_of_a_file_holds_until_the_next_turn_or_receive() {
     run(|_| async {
         let (near, mut far) = pair();
         let mut socket = Socket::new(near);
-        // Of what is in memory alone no such reads are to be had.
+        // File systems in memory do not support such reads.
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let memory = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR).unwrap();
         let path = CString::new(format!("/proc/self/fd/{}", memory.as_raw_fd())).unwrap();

@@ -1,4 +1,4 @@
-//! Worker threads: set-up in the thread, and its report to their starter.
+//! Tests of worker threads: set-up on the thread, and the report to the starting thread.
 
 use std::io::Read;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn engine() -> Result<Box<dyn Engine>, String> {
     Ok(Box::new(Fake::new()))
 }
 
-/// A line of the calling thread's /proc status.
+/// Returns a line of the calling thread's /proc status.
 fn status(name: &str) -> String {
     let fd = rustix::fs::open("/proc/thread-self/status", OFlags::CLOEXEC, Mode::empty()).unwrap();
     let mut text = String::new();
@@ -35,7 +35,7 @@ fn a_worker_has_its_name_its_processors_and_no_signals() {
     let worker = start(setup(), DRAIN, engine, facts).unwrap();
     let ((name, cpus, blocked), drained) = worker.join().unwrap();
     assert_eq!((name.as_str(), cpus.as_str()), ("some worker", "0"));
-    // KILL and STOP (9 and 19) cannot be blocked, and the C library keeps 32 and 33 for itself.
+    // KILL and STOP (9 and 19) cannot be blocked, and the C library reserves 32 and 33.
     let blocked = u64::from_str_radix(&blocked, 16).unwrap();
     assert_eq!(blocked | 1 << 8 | 1 << 18 | 1 << 31 | 1 << 32, u64::MAX, "{blocked:x}");
     assert_eq!(drained, Drained::Clean);

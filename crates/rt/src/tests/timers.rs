@@ -1,4 +1,4 @@
-//! Sleeps and the recycled timer.
+//! Tests of sleeps and the reusable timer.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
