@@ -1,6 +1,6 @@
 //! The contract of an engine, tested on every pair of backends that this machine has.
 //!
-//! `RINGROAD_ENGINE_REPORT` names a file to which the pairs that ran and those that were skipped are added.
+//! `RINGROAD_ENGINE_REPORT` is the path of a file to which the tested and the skipped pairs are appended.
 
 #![allow(clippy::unwrap_used, reason = "in the helpers of a test too, what fails ends the test")]
 #![allow(clippy::print_stdout, reason = "a test tells which pairs it ran on")]

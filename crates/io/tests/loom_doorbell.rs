@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// A stand-in for the eventfd: a counter that a sleeper waits on.
+/// A replacement of the eventfd: a counter that a sleeping thread waits on.
 #[derive(Default)]
 struct Descriptor {
     writes: Mutex<u32>,
@@ -23,7 +23,7 @@ struct Descriptor {
 struct Side {
     bell: Bell,
     descriptor: Descriptor,
-    /// Stands for the inbox. Relaxed on purpose: visibility must come from the bell.
+    /// Represents the inbox. Deliberately relaxed: the bell must provide the visibility.
     left: AtomicU32,
 }
 
@@ -35,8 +35,8 @@ fn leave_and_ring(side: &Side) {
     }
 }
 
-/// Turns of an engine until everything that `expected` threads leave has been seen. A lost wake-up leaves
-/// it waiting for ever, which loom reports as a deadlock.
+/// Runs turns of an engine until the messages of `expected` threads have been seen. A lost wake-up makes it wait
+/// forever, which loom reports as a deadlock.
 fn turn_until_seen(side: &Side, expected: u32) {
     let mut seen_writes = 0;
     loop {

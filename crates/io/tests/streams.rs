@@ -1,5 +1,5 @@
-//! Writes to what has no places, such as a log that is a pipe; memory that goes back to the system, and memory
-//! that is sent from: on every backend that this machine has.
+//! Writes to files that are not seekable, such as a log that is a pipe; memory that is returned to the system; and
+//! shared memory that is sent from: on every backend of this machine.
 
 #![allow(clippy::print_stdout, reason = "a test tells which engines it ran on")]
 
@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Runs a test with each disk backend beside each network backend.
+/// Runs a test with each combination of disk backend and network backend.
 fn on_each_engine(test: impl Fn(&mut dyn Engine, DiskVia)) {
     for net in [NetKind::Uring, NetKind::Epoll] {
         for via in [DiskVia::Ring, DiskVia::Libaio, DiskVia::Pool(0), DiskVia::Sync] {
@@ -41,7 +41,7 @@ fn on_each_engine(test: impl Fn(&mut dyn Engine, DiskVia)) {
     }
 }
 
-/// Carries out one operation.
+/// Runs one operation.
 fn run(engine: &mut dyn Engine, op: Op) -> Completion {
     let id = engine.submit(op).expect("the table has room");
     let deadline = Instant::now() + PATIENCE;
@@ -63,7 +63,7 @@ fn write(engine: &mut dyn Engine, file: &Fd, offset: u64, bytes: &[u8], via: Dis
     completion.result
 }
 
-/// Two writes, of which the second names the place behind the first, as one who appends to a file would.
+/// Makes two writes, the second with the offset behind the first, as when appending to a file.
 fn two_lines(engine: &mut dyn Engine, to: &Fd, mut from: impl Read, via: DiskVia) {
     assert_eq!(write(engine, to, 0, b"first line\n", via), Ok(11));
     assert_eq!(write(engine, to, 11, b"second line\n", via), Ok(12));
@@ -86,7 +86,7 @@ fn a_named_pipe_is_written_in_order() {
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
     on_each_engine(|engine, via| {
-        // Open for both, so that neither end has to wait for the other.
+        // Opened for reading and writing, so that neither end has to wait for the other.
         let both = File::options().read(true).write(true).open(&path).unwrap();
         let writer = both.try_clone().unwrap();
         two_lines(engine, &OwnedFd::from(writer).into(), both, via);
@@ -111,7 +111,7 @@ fn a_pipe_that_nobody_reads_is_an_error() {
     });
 }
 
-/// The kernel counts for the whole process; the other tests of this file change far less than this one.
+/// The kernel counts for the whole process; the other tests of this file use far less memory than this one.
 #[test]
 fn idle_buffers_go_back_to_the_system() {
     const BYTES: usize = 48 << 20;
@@ -120,7 +120,7 @@ fn idle_buffers_go_back_to_the_system() {
     fs::write(&path, &content).unwrap();
     on_each_engine(|engine, via| {
         let file = direct_or_not(&path);
-        // A ring keeps some buffers for what it receives.
+        // io_uring keeps some buffers for receives.
         let pool_before = engine.pool().counters();
         let before = Memory::now();
         let held: Vec<Buf> = (0..BYTES >> 20).map(|_| read_all(engine, &file, via)).collect();
@@ -137,14 +137,14 @@ fn idle_buffers_go_back_to_the_system() {
             after.pinned <= before.pinned,
             "the ring holds on to memory: {before:?}, {full:?}, {after:?}"
         );
-        // The ring has forgotten the chunks: new memory in their places is what is read into.
+        // The registrations of the chunks were removed: the read uses the new memory at the same indices.
         assert_eq!(*read_all(engine, &file, via), *content);
     });
     fs::remove_file(&path).unwrap();
 }
 
-/// A chunk of shared memory is read into by every backend, past the page cache too, and sent from while the
-/// next ones go through the same memory and the peer does not read.
+/// Every backend reads into a chunk of shared memory, also bypassing the page cache. The chunk is sent while the next
+/// ones use the same memory, and the peer does not read.
 #[test]
 fn shared_memory_is_read_into_and_sent_once() {
     const BYTES: usize = 8192;
@@ -178,7 +178,7 @@ fn shared_memory_is_read_into_and_sent_once() {
     fs::remove_file(&path).unwrap();
 }
 
-/// A file open for direct reads, which the ring does into registered buffers, where the file system has them.
+/// Opens a file for direct reads if the file system supports them; io_uring reads it into registered buffers.
 fn direct_or_not(path: &Path) -> Fd {
     let direct = OFlags::RDONLY | OFlags::DIRECT;
     let file = rustix::fs::open(path, direct, Mode::empty());
@@ -194,8 +194,8 @@ fn read_all(engine: &mut dyn Engine, file: &Fd, via: DiskVia) -> Buf {
     buf
 }
 
-/// Memory of this process in bytes (proc(5)): private pages in use, pages that the kernel holds in place,
-/// such as the registered buffers of a ring.
+/// Memory of this process in bytes (proc(5)): resident private pages, and pinned pages such as registered io_uring
+/// buffers.
 #[derive(Debug)]
 struct Memory {
     resident: usize,

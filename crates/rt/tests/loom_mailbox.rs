@@ -1,4 +1,4 @@
-//! Model of the hand-over between threads, over the engine's own doorbell: no message and no end is missed, whatever the
+//! Model of the communication between threads, with the engine's doorbell: no message and no end is lost, in any
 //! interleaving.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p rt --test loom_mailbox --release`
@@ -17,7 +17,7 @@ use loom::thread;
 use rt::mailbox::{Receiver, Sender, channel};
 use rt::remote::{Remote, TaskId};
 
-/// A stand-in for the engine: its own doorbell, over a counter instead of a descriptor.
+/// A replacement of the engine: its doorbell, with a counter instead of a descriptor.
 struct Engine {
     bell: Bell,
     writes: Mutex<u32>,
@@ -36,7 +36,7 @@ impl io::engine::Wake for Engine {
 }
 
 impl Engine {
-    /// A turn that may wait.
+    /// Runs a turn that may wait.
     fn turn(&self) {
         if self.bell.fall_asleep() {
             let mut writes = self.writes.lock().unwrap();
@@ -49,7 +49,7 @@ impl Engine {
     }
 }
 
-/// The waker of the one task, as the runtime makes it.
+/// The waker of the only task, as the runtime implements it.
 struct Header(Arc<Remote>);
 
 impl Wake for Header {
@@ -58,8 +58,8 @@ impl Wake for Header {
     }
 }
 
-/// The runtime's loop around a task that adds up messages until there is no sender left. A lost wake-up
-/// leaves it in the wait for ever, which loom reports as a deadlock.
+/// The runtime's loop around a task that adds up messages until all senders are dropped. A lost wake-up makes it wait
+/// forever, which loom reports as a deadlock.
 fn read_all(mut receiver: Receiver<u32>, remote: &Arc<Remote>, engine: &Engine) -> u32 {
     let waker = Waker::from(Arc::new(Header(Arc::clone(remote))));
     let (mut sum, mut woken) = (0, Vec::new());

@@ -1,5 +1,5 @@
-//! Model of a watch: no number and no end is missed by anybody, whatever the interleaving, and one who leaves takes
-//! nothing from the others.
+//! Model of a watch: no watcher misses a number or the end in any interleaving, and a watcher that is dropped does not
+//! affect the others.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p rt --test loom_watch --release`
 
@@ -12,7 +12,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use rt::watch::{Closed, Waiting, Watcher, channel};
 
-/// A thread that sleeps until it is woken. A lost wake-up leaves it there for ever, which loom reports as a deadlock.
+/// A thread that sleeps until it is woken. A lost wake-up makes it sleep forever, which loom reports as a deadlock.
 struct Sleeper {
     woken: Mutex<bool>,
     heard: Condvar,
@@ -39,7 +39,7 @@ impl Wake for Sleeper {
     }
 }
 
-/// Waits for each number in turn until the end; answers the last.
+/// Waits for each number until the end; returns the last number.
 fn follow(watcher: &Watcher) -> u64 {
     let sleeper = Sleeper::new();
     let waker = Waker::from(Arc::clone(&sleeper));

@@ -1,4 +1,4 @@
-//! The engines of this machine, a store in a folder of its own, and short ways to fill and look up.
+//! The engines of this machine, a store in a separate directory, and helpers for fills and lookups.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use io::{DiskVia, Drained};
 use rt::Runtime;
 use testkit::{Content, TempDir};
 
-/// Longest that a test waits for anything.
+/// Maximum wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Bytes of a chunk.
+/// Size of a chunk in bytes.
 pub(crate) const CHUNK: u64 = cache::CHUNK_BYTES;
 
-/// Network and disk backends.
+/// A network backend and a disk backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) names: (&'static str, &'static str),
@@ -36,7 +36,7 @@ const PAIRS: [(&str, NetKind, &str, DiskVia); 5] = [
     ("io_uring", NetKind::Uring, "threads", DiskVia::Pool(0)),
 ];
 
-/// The engine of tests that are not about engines.
+/// The engine of tests that do not depend on engines.
 pub(crate) const PLAIN: Pair =
     Pair { names: ("epoll", "threads"), net: NetKind::Epoll, via: DiskVia::Pool(0) };
 
@@ -58,17 +58,17 @@ impl Pair {
         }
     }
 
-    /// Runs a future on a runtime of its own.
+    /// Runs a future on a separate runtime.
     pub(crate) fn run<F: Future>(self, test: F) -> F::Output {
         self.run_with("", test)
     }
 
-    /// As [`Pair::run`], over an engine with faults.
+    /// As [`Pair::run`], over an engine with injected faults.
     pub(crate) fn run_with<F: Future>(self, faults: &str, test: F) -> F::Output {
         self.run_for(PATIENCE, faults, test)
     }
 
-    /// As [`Pair::run_with`], for so long at most.
+    /// As [`Pair::run_with`], with the time limit `patience`.
     pub(crate) fn run_for<F: Future>(self, patience: Duration, faults: &str, test: F) -> F::Output {
         let mut runtime = Runtime::new(io::build(self.config(faults)).unwrap());
         let output = runtime.block_on(async {
@@ -86,16 +86,16 @@ impl Pair {
 }
 
 thread_local! {
-    /// Managers that run on this thread.
+    /// Number of managers that run on this thread.
     static MANAGERS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Waits until only managers are left: removals and writes that nobody waits for have ended.
+/// Waits until only manager tasks remain: removals and writes in the background have ended.
 pub(crate) async fn quiet() {
     until(|| rt::counters().tasks <= MANAGERS.get()).await;
 }
 
-/// Runs a test on every pair of this machine and reports it.
+/// Runs a test on every pair that this machine supports, and reports it.
 pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
     for (net_name, net, disk_name, via) in PAIRS {
         let pair = Pair { names: (net_name, disk_name), net, via };
@@ -109,7 +109,7 @@ pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
     }
 }
 
-/// A folder for a cache, and what the cache has said.
+/// A directory for a cache, and the notes that the cache has reported.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
     pub(crate) notes: Arc<Mutex<Vec<Note>>>,
@@ -139,7 +139,7 @@ impl Place {
         PLAIN.run(async { test(self.open(PLAIN)).await })
     }
 
-    /// As [`Place::opened`], from the start of its manager to its stop.
+    /// As [`Place::opened`], with a running manager that is stopped at the end.
     pub(crate) fn managed<T>(&self, test: impl AsyncFnOnce(Arc<Store>) -> T) -> T {
         self.opened(async |store| {
             start(&store).await;
@@ -157,7 +157,7 @@ impl Place {
         self.notes.lock().unwrap().clone()
     }
 
-    /// The files of entries below the folder, by their paths, with their bytes.
+    /// Returns the files of entries below the directory, by their paths, with their contents.
     pub(crate) fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
         walk(&self.path(), &mut |path| {
@@ -168,7 +168,7 @@ impl Place {
         found
     }
 
-    /// Files that are neither entries nor the store's own.
+    /// Returns the files in the staging directory.
     pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         walk(&self.path().join("ringroad.tmp"), &mut |path| found.push(path.to_owned()));
@@ -186,19 +186,19 @@ fn walk(folder: &Path, look: &mut dyn FnMut(&Path)) {
     }
 }
 
-/// The text of the key of an object.
+/// Returns the key text of an object.
 pub(crate) fn text(number: u64) -> Vec<u8> {
     format!("http://origin.example/object/{number}").into_bytes()
 }
 
-/// The body of an object.
+/// Returns the body of an object.
 pub(crate) fn body(number: u64, size: u64) -> Vec<u8> {
     Content::new(number + 1, size).bytes(0..size)
 }
 
 pub(crate) const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n";
 
-/// An object to be stored.
+/// Returns an object to be stored.
 pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
     let text = text(number);
     New {
@@ -239,13 +239,13 @@ pub(crate) async fn put(store: &Arc<Store>, number: u64, size: u64) -> Result<()
     store_in_pieces(store, new(store, number, Some(size)), &body(number, size), 10_000).await
 }
 
-/// Looks an object up that has no variants.
+/// Looks up an object without variants.
 pub(crate) async fn find(store: &Arc<Store>, number: u64) -> Option<Hit> {
     let text = text(number);
     store.find(&Key::of(&text), &text, &|_| Vec::new()).await.unwrap()
 }
 
-/// The whole body of a hit.
+/// Returns the complete body of a hit.
 pub(crate) async fn whole(hit: Hit) -> Vec<u8> {
     match hit.into_body() {
         Body::Bytes { source, start, end } => source.bytes()[start..end].to_vec(),
@@ -256,7 +256,7 @@ pub(crate) async fn whole(hit: Hit) -> Vec<u8> {
     }
 }
 
-/// A range of a body in a file.
+/// Reads a range of a body in a file.
 pub(crate) async fn read(
     located: &Located,
     range: std::ops::Range<u64>,
@@ -269,7 +269,7 @@ pub(crate) async fn read(
     Ok(bytes)
 }
 
-/// The object must be there as it was stored.
+/// Checks that the object is a hit with the stored content.
 pub(crate) async fn assert_hit(store: &Arc<Store>, number: u64, size: u64) {
     let hit = find(store, number).await.unwrap_or_else(|| panic!("object {number} of {size} is there"));
     assert_eq!(hit.head(), HEAD);
@@ -277,7 +277,7 @@ pub(crate) async fn assert_hit(store: &Arc<Store>, number: u64, size: u64) {
     assert!(whole(hit).await == body(number, size), "object {number} of {size} is as it was");
 }
 
-/// What was refused.
+/// Returns the reason of a refusal.
 pub(crate) fn refusal(error: FillError) -> Refused {
     match error {
         FillError::Refused(refused) => refused,
@@ -295,20 +295,20 @@ pub(crate) fn manage(store: &Arc<Store>) {
     });
 }
 
-/// Starts it and waits until all is known, sizes too.
+/// Starts [`Store::run`] and waits until all entries and their sizes are known.
 pub(crate) async fn start(store: &Arc<Store>) {
     manage(store);
     until(|| store.is_measured()).await;
 }
 
-/// Stops it and waits until its manager has ended.
+/// Stops the store and waits until its manager has ended.
 pub(crate) async fn stop(store: &Arc<Store>) {
     let before = MANAGERS.get();
     store.stop();
     until(|| MANAGERS.get() < before).await;
 }
 
-/// Waits for something that another task brings about.
+/// Waits until another task makes the condition true.
 pub(crate) async fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         rt::sleep_until(rt::now() + Duration::from_millis(1)).await;

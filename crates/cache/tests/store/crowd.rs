@@ -1,4 +1,4 @@
-//! Many at once: threads that fill, find, change, purge and evict the same keys, and runs that end in the middle.
+//! Concurrency: threads that fill, find, change, purge and evict the same keys, and runs that are interrupted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use super::common::*;
 
 const KEYS: u64 = 40;
 
-/// Rounds of each thread: enough for every pair of things to meet, which the counters at the end say.
+/// Rounds per thread: enough for every combination of operations to occur, which the counters at the end show.
 const ROUNDS: u64 = 400;
 
-/// A body that says whose it is and how long, so that no two can be taken for each other.
+/// Returns a body that contains its object and length, so that no two bodies can be confused.
 fn sealed(number: u64, salt: u64) -> Vec<u8> {
     let size = match salt % 5 {
         0 => 40,
@@ -35,7 +35,7 @@ fn assert_sealed(number: u64, bytes: &[u8]) {
     assert!(bytes == sealed(number, word(8)), "object {number} is as it was");
 }
 
-/// What one thread does in a round.
+/// Runs one round of a thread.
 async fn one_round(store: &Arc<Store>, random: u64) {
     let number = random % KEYS;
     let salt = random / 64 % 1000;
@@ -58,7 +58,7 @@ async fn one_round(store: &Arc<Store>, random: u64) {
             store.purge(scope, Fate::Gone).await.unwrap();
         }
         5 => {
-            // Begun and given up.
+            // A fill that is begun and dropped.
             if let Ok(mut fill) = store.begin(new(store, number, None)).await {
                 let _ = fill.write(0, &sealed(number, 4)).await;
             }
@@ -97,7 +97,7 @@ fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
                     until(|| store.is_measured()).await;
                     let mut random = 0x9e37_79b9 + thread;
                     for _ in 0..ROUNDS {
-                        // Four at once on each thread.
+                        // Four concurrent tasks on each thread.
                         let gauge = rt::local::WaitGroup::new();
                         for _ in 0..4 {
                             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -129,7 +129,7 @@ fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
     assert!(blocks * 4096 <= stats.bytes, "{blocks} blocks, {} bytes counted", stats.bytes);
 }
 
-/// Runs `work` for so many turns of the engine and lets everything fall, as a kill does.
+/// Runs `work` for this many turns of the engine and drops everything, as a kill does.
 fn killed_after(turns: u32, place: &Place, work: impl AsyncFnOnce(Arc<Store>)) -> bool {
     let mut runtime = Runtime::new(io::build(PLAIN.config("")).unwrap());
     let is_done = runtime.block_on(async {
@@ -181,7 +181,7 @@ fn a_process_that_is_killed_anywhere_leaves_what_was_or_what_is_to_be() {
         if is_done {
             break;
         }
-        // Every turn at first, where most happens, then wider: waits for the disk are turns too.
+        // Every turn at first, where most steps happen, then in wider steps: turns that wait for the disk count too.
         turns += 1 + turns / 8;
     }
     assert!(turns > 20, "{turns}");

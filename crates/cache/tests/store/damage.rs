@@ -1,5 +1,5 @@
-//! What is served is what was stored, whatever has become of the file: every image that a crash, a disk or a hand can
-//! leave behind is a miss or the right bytes, and what is wrong is dropped.
+//! Served content is what was stored, whatever has happened to the file. Every file content that a crash, a disk or a
+//! manual change can cause is a miss or yields the correct bytes, and damaged files are removed.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use proptest::test_runner::{Config as Runs, TestRunner};
 
 use super::common::*;
 
-/// The file of an object after it was stored, and the object's size.
+/// Stores an object; returns the path and content of its file.
 fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
     let place = Place::new();
     place.opened(async |store| {
@@ -20,7 +20,7 @@ fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
         fill.write(0, &body(1, size)[..end as usize]).await.unwrap();
         fill.commit().await.unwrap();
         if !is_partial && size > CHUNK {
-            // A second head, so that both slots are in use.
+            // A second header section, so that both slots are in use.
             let hit = find(&store, 1).await.unwrap();
             let meta = Meta { fresh_until: 7, ..(*hit.meta).clone() };
             store.refresh(&hit, meta, HEAD).await.unwrap();
@@ -30,13 +30,13 @@ fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
     (place, path, bytes)
 }
 
-/// Bytes of a slot.
+/// Returns the size of a slot.
 fn room(image: &[u8]) -> usize {
     u32::from_le_bytes(image[8..12].try_into().unwrap()) as usize
 }
 
-/// Puts an image in the place of the file and looks it up in a store that has just started. Answers whether it was a hit;
-/// then its bytes are right, those that are there.
+/// Replaces the file by `image` and looks the object up in a store that has just started. Returns whether it was a hit;
+/// then checks that all present bytes are correct.
 fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
     std::fs::write(path, image).unwrap();
     let wanted = body(1, size);
@@ -68,7 +68,7 @@ fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
     })
 }
 
-/// Where a file is cut or torn: around each border of its parts.
+/// Returns the offsets at which a file is truncated or torn: around each boundary of its sections.
 fn places(len: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..=len).step_by(4096).collect();
     places.extend([1, 7, 8, 15, 16, 100, 159, 160, 200, 300, 400, len - 1]);
@@ -82,7 +82,7 @@ fn a_file_that_is_cut_anywhere_is_a_miss() {
         let (place, path, bytes) = stored(size, false);
         assert!(is_hit(&place, &path, &bytes, size), "{size} whole");
         for end in places(bytes.len()) {
-            // Up to eight bytes behind a body of no bytes say nothing.
+            // Up to eight bytes of padding behind an empty body contain no data.
             let is_padding = size == 0 && end + 8 > bytes.len();
             assert!(!is_hit(&place, &path, &bytes[..end], size) || is_padding, "{size} cut at {end}");
             assert!(is_padding || !path.exists(), "it was dropped");
@@ -105,7 +105,7 @@ fn zeroes_in_the_place_of_data_are_a_miss() {
             let mut image = bytes.clone();
             let end = (start + 4096).min(image.len());
             image[start..end].fill(0);
-            // Both slots and the table are in the first block, and behind it is nothing that could be missed.
+            // Both slots and the table are in the first block, and no required bytes follow it.
             assert!(!is_hit(&place, &path, &image, size), "{size} zeroed at {start}");
         }
         assert!(!is_hit(&place, &path, &vec![0; bytes.len()], size));
@@ -119,10 +119,11 @@ fn a_partial_entry_never_turns_holes_into_content() {
     let (place, path, bytes) = stored(size, true);
     assert!(is_hit(&place, &path, &bytes, size));
     for end in places(bytes.len()).into_iter().filter(|&end| end > 4096) {
-        // Some chunks may be left; what is answered is right, which `is_hit` looks at.
+        // Some chunks may remain; `is_hit` checks that the returned bytes are correct.
         is_hit(&place, &path, &bytes[..end], size);
     }
-    // The record of a chunk that never came, copied from another: as a table that is ahead of its data.
+    // The record of a chunk that was never written, copied from another chunk: like a table that was written before its
+    // data.
     let table = 2 * room(&bytes);
     let mut image = bytes.clone();
     image.resize(image.len() + 3 * CHUNK as usize, 0);
@@ -253,7 +254,7 @@ fn what_is_held_open_is_looked_at_before_each_use() {
 fn torn_heads_leave_the_one_before() {
     let size = 2 * CHUNK;
     let (place, path, bytes) = stored(size, false);
-    // Slot B has the second head (fresh until 7), slot A the first.
+    // Slot B has the second header section (fresh until 7), slot A the first.
     let room = room(&bytes);
     for torn_at in [0, 1, 15, 24, 104, 244] {
         let mut image = bytes.clone();

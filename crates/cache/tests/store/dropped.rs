@@ -1,4 +1,4 @@
-//! Fills that are dropped on the way, at every place where they wait.
+//! Fills that are dropped at every point where they wait.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,7 +10,8 @@ use testkit::TempDir;
 
 use super::common::*;
 
-/// Polls a future until it has waited `waits` times, and drops it then; its result if it ended before.
+/// Polls a future until it has returned `Pending` more than `waits` times, and drops it then; returns its result if it
+/// completed before.
 async fn dropped_after<T>(waits: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = waits;
@@ -25,7 +26,7 @@ async fn dropped_after<T>(waits: u32, future: impl Future<Output = T>) -> Option
     .await
 }
 
-/// Stores an object, dropped after so many waits. Returns whether it came to its end.
+/// Stores an object; the fill is dropped after `waits` waits. Returns whether it completed.
 async fn store_dropped(store: &Arc<Store>, new: New, body: &[u8], staging: &TempDir, waits: u32) -> bool {
     let fill = async {
         let mut fill = store.begin_in(new, staging.path()).await?;
@@ -45,7 +46,7 @@ async fn store_dropped(store: &Arc<Store>, new: New, body: &[u8], staging: &Temp
     }
 }
 
-/// The index, the files and the space that is counted agree.
+/// Checks that the index, the files and the counted space agree.
 fn assert_agrees(store: &Store, place: &Place, context: &str) {
     assert!(place.leftovers().is_empty(), "{context}: {:?}", place.leftovers());
     let files = place.files();
@@ -56,7 +57,7 @@ fn assert_agrees(store: &Store, place: &Place, context: &str) {
     assert_eq!(stats.write_errors, 0, "{context}");
 }
 
-/// Drops the fill of one object after 0, 1, 2, ... waits until it is not dropped any more.
+/// Drops the fill of one object after 0, 1, 2, ... waits, until it completes.
 async fn drop_everywhere(
     place: &Place,
     config: Config,
@@ -95,7 +96,7 @@ async fn drop_everywhere(
 
 #[test]
 fn a_fill_that_is_dropped_anywhere_has_become_an_entry_or_left_nothing() {
-    // Small, of two chunks, and one that is streamed; with a length that is known and without; staged elsewhere too.
+    // Small, with two chunks, and streamed; with and without a known length; also with another staging directory.
     for (size, known, staged) in [
         (500, true, false),
         (500, false, false),
@@ -178,7 +179,7 @@ fn a_fill_is_over_when_a_write_was_dropped() {
         let store = place.open(PLAIN);
         let bytes = body(1, 8 * CHUNK);
         let mut fill = store.begin(new(&store, 1, Some(8 * CHUNK))).await.unwrap();
-        // More chunks than may be in flight: it waits.
+        // More chunks than may be in flight, so that it waits.
         assert!(dropped_after(0, fill.write(0, &bytes)).await.is_none());
         let again = fill.write(0, &bytes).await;
         assert!(matches!(again, Err(FillError::Incomplete { .. })), "{again:?}");

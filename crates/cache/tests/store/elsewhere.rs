@@ -1,5 +1,5 @@
-//! Entries that are written in another folder before they are whole (`use_temp_path=on`), on the cache's file system and
-//! on another one.
+//! Entries that are staged in a directory outside of the cache (`use_temp_path=on`), on the cache's file system and on
+//! another one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ fn open(place: &Place, pair: Pair) -> Arc<Store> {
     Store::open(Config { use_temp_path: true, ..place.config(pair) }).unwrap()
 }
 
-/// Stores an object by way of a folder, and says what was in the cache's own folder for such files meanwhile.
+/// Stores an object through a staging directory; returns how many files the cache's own staging directory contained
+/// before the commit.
 async fn put_by(
     place: &Place,
     store: &Arc<Store>,
@@ -48,14 +49,14 @@ fn entries_come_from_another_folder_on_any_file_system() {
                     assert_eq!(files, 0, "{size} bytes are written elsewhere");
                     assert_hit(&store, number, size).await;
                 }
-                // What is not there of a part is no content, wherever it has been.
+                // Missing parts of a partial entry are not content, even after a copy from another file system.
                 let mut part = new(&store, 7, Some(20 * CHUNK));
                 part.is_partial = true;
                 let mut fill = store.begin_in(part, folder).await.unwrap();
                 let bytes = body(7, 20 * CHUNK);
                 fill.write(9 * CHUNK, &bytes[(9 * CHUNK) as usize..(11 * CHUNK) as usize]).await.unwrap();
                 fill.commit().await.unwrap();
-                // One that is given up leaves nothing.
+                // A dropped fill leaves no files.
                 let mut given_up = store.begin_in(new(&store, 8, Some(3 * CHUNK)), folder).await.unwrap();
                 given_up.write(0, &bytes[..CHUNK as usize]).await.unwrap();
                 drop(given_up);
@@ -80,7 +81,7 @@ fn entries_come_from_another_folder_on_any_file_system() {
     });
 }
 
-/// It is no disk of the cache's that fails, so the cache goes on.
+/// The failure does not concern the cache's disk, so the cache continues.
 #[test]
 fn a_folder_that_fails_is_done_without() {
     let place = Place::new();
@@ -102,7 +103,7 @@ fn a_folder_that_fails_is_done_without() {
     assert!(told.contains("making a file in \"") && told.contains("Not a directory"), "{told}");
 }
 
-/// Full, it loses what is under way, and the next ones go past it.
+/// When the directory is full, the fill in flight fails, and the next ones are staged inside of the cache.
 #[test]
 fn a_folder_that_is_full_loses_one_entry() {
     let Some(other) = TempDir::elsewhere("full") else { return };

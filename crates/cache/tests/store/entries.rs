@@ -1,4 +1,4 @@
-//! What is stored comes back, on every engine: sizes around every border, variants, parts, new heads.
+//! Stored entries are returned on every engine: sizes around every boundary, variants, parts, new header sections.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use cache::{FillError, Key, Meta, New, Refused};
 
 use super::common::*;
 
-/// Sizes around the borders of blocks and chunks.
+/// Sizes around the boundaries of blocks and chunks.
 const SIZES: [u64; 12] =
     [0, 1, 4095, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 77, 1 << 20, 513 * CHUNK, 1000];
 
@@ -22,7 +22,7 @@ fn bodies_of_every_size_come_back() {
                 assert!(find(&store, number).await.is_none());
                 put(&store, number, size).await.unwrap();
                 assert_hit(&store, number, size).await;
-                // The length known at the end only, and pieces larger than a chunk.
+                // With a length that is unknown until the end, and pieces larger than a chunk.
                 let unknown = new(&store, 100 + number, None);
                 store_in_pieces(&store, unknown, &body(100 + number, size), 200_000).await.unwrap();
                 assert_hit(&store, 100 + number, size).await;
@@ -34,7 +34,7 @@ fn bodies_of_every_size_come_back() {
         });
         assert_eq!(place.leftovers(), Vec::<std::path::PathBuf>::new());
         pair.run(async {
-            // Another process: nothing is known, all is found.
+            // As another process: the index is empty, and every entry is found on the disk.
             let store = place.open(pair);
             for (number, &size) in SIZES.iter().enumerate() {
                 assert_hit(&store, number as u64, size).await;
@@ -69,7 +69,7 @@ fn bodies_come_back_past_the_page_cache_and_without_the_engine() {
 fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
     let place = Place::new();
     place.opened(async |store| {
-        // The length is not known when it is begun, and zeroes are quick to make.
+        // The length is unknown at the start, and the body is zeroes because they are fast to generate.
         let size = 769 * CHUNK + 1;
         let bytes = vec![0; size as usize];
         store_in_pieces(&store, new(&store, 1, None), &bytes, 1 << 20).await.unwrap();
@@ -197,7 +197,8 @@ fn variants_lie_side_by_side() {
     });
 }
 
-/// Who begins to store a part of what another one has begun adds to that, and what nothing has come of is no entry.
+/// A fill of parts that begins while another one is in flight adds to the same entry; a fill without any complete chunk
+/// leaves no entry.
 #[test]
 fn parts_that_begin_at_once_are_one_entry() {
     on_each_pair(|pair| {
@@ -228,7 +229,7 @@ fn parts_that_begin_at_once_are_one_entry() {
             let located = hit.located().unwrap();
             assert!(located.is_present(&one) && located.is_present(&other));
             assert_eq!(located.missing(&(0..size)), Some(0..CHUNK));
-            // Of something else it takes its place.
+            // A fill for another response replaces the entry.
             let mut third = begin(false).await.unwrap();
             third.write(0, &bytes[..CHUNK as usize]).await.unwrap();
             third.commit().await.unwrap();
@@ -257,7 +258,7 @@ fn parts_are_stored_joined_and_served() {
             let mut partial = new(&store, 1, Some(size));
             partial.is_partial = true;
             let mut fill = store.begin(partial).await.unwrap();
-            // Not on the borders of chunks: the whole ones between are kept.
+            // Not at chunk boundaries: only the complete chunks in between are stored.
             fill.write(2 * CHUNK - 10, &part(2 * CHUNK - 10..5 * CHUNK + 10)).await.unwrap();
             fill.commit().await.unwrap();
             let before = store.stats().bytes;
@@ -276,7 +277,7 @@ fn parts_are_stored_joined_and_served() {
             fill.write(9 * CHUNK, &part(9 * CHUNK..size)).await.unwrap();
             other.write(0, &part(0..CHUNK)).await.unwrap();
             let room = store.stats().bytes;
-            // The same chunk again takes no more room.
+            // Storing the same chunk again uses no more space.
             fill.write(0, &part(0..CHUNK)).await.unwrap();
             other.commit().await.unwrap();
             fill.commit().await.unwrap();

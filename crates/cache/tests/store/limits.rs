@@ -1,4 +1,5 @@
-//! Limits, unused entries, purges, owners, faults: what a cache does when things run out or go wrong.
+//! Limits, inactive entries, purges, owners, faults: the behaviour of a cache when resources are exhausted or calls
+//! fail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use cache::{Config, FillError, Note, Pace, Refused, Store};
 
 use super::common::*;
 
-/// Bytes of the files of all entries, in whole blocks, as an operator would add them up.
+/// Returns the disk space of all entries' files, rounded up to blocks.
 fn used(place: &Place) -> u64 {
     place.files().values().map(|bytes| (bytes.len() as u64).next_multiple_of(4096)).sum()
 }
@@ -79,7 +80,7 @@ fn a_fill_of_unknown_length_stops_at_the_limit() {
 fn min_free_is_kept() {
     let place = Place::new();
     PLAIN.run(async {
-        // More than any disk has.
+        // More than the size of any disk.
         let store = open(&place, |config| config.min_free = 1 << 60);
         start(&store).await;
         until_async(async || put(&store, 1, 100).await == Err(Refused::DiskFull.into())).await;
@@ -114,7 +115,7 @@ fn what_nobody_uses_goes() {
 fn the_index_is_bounded_by_its_zone() {
     let place = Place::new();
     PLAIN.run(async {
-        // One entry for each shard.
+        // One entry per shard.
         let store = open(&place, |config| config.keys_zone = 4096);
         start(&store).await;
         for number in 0..300 {
@@ -165,7 +166,7 @@ fn a_disk_that_fails_is_left_alone_and_comes_back() {
             assert!(find(&store, 1).await.is_none());
             assert!(store.stats().is_pass_through);
             assert_eq!(put(&store, 2, size).await, Err(Refused::PassThrough.into()));
-            // The manager tries once the pause is over.
+            // The manager makes a trial write after the pause.
             until(|| !store.stats().is_pass_through).await;
             put(&store, 3, size).await.unwrap();
             assert_hit(&store, 3, size).await;
@@ -209,7 +210,7 @@ fn reads_that_fail_are_misses_and_then_pauses() {
 
 #[test]
 fn short_reads_and_writes_are_continued() {
-    // The alert of a server that did not: "pread() read only 7101 of 15530".
+    // The log message of a server that did not: "pread() read only 7101 of 15530".
     on_each_pair(|pair| {
         let place = Place::new();
         let faults =
@@ -244,7 +245,7 @@ fn a_purge_removes_what_it_names_and_holds() {
         for (number, tags) in [(1, "news sport"), (2, "sport"), (3, "")] {
             store_in_pieces(&store, tagged(&store, number, tags), &body(number, 100), 100).await.unwrap();
         }
-        // What asked its upstream before a purge is older than it, whenever it comes.
+        // A response whose upstream request was sent before a purge is older than the purge, whenever it arrives.
         let late = tagged(&store, 4, "news");
         let late = store.begin(late).await.unwrap();
         store.purge(cache::Scope::Tag((*b"news").into()), cache::Fate::Gone).await.unwrap();
@@ -261,7 +262,7 @@ fn a_purge_removes_what_it_names_and_holds() {
         assert!(!find(&store, 2).await.unwrap().is_purged_soft, "asked again since");
         quiet().await;
         assert_eq!(place.files().len(), 2);
-        // Without a stop: as after a crash.
+        // Without a stop, as after a crash.
     });
     place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
@@ -284,7 +285,7 @@ fn purged_files_do_not_come_back_after_a_crash() {
         store.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
         saved
     });
-    // The removal never got to the disk, and the log's last record is torn.
+    // Simulates that the removal never reached the disk, and that the last record of the log is torn.
     for (path, bytes) in &saved {
         std::fs::write(path, bytes).unwrap();
     }
@@ -301,7 +302,7 @@ fn purged_files_do_not_come_back_after_a_crash() {
     });
 }
 
-/// Begins a fill of an object with a body of one byte, and has it committed by a task of its own.
+/// Begins a fill of an object with a body of one byte; a separate task commits it.
 async fn begin_behind(store: &Arc<Store>, number: u64) -> Result<(), Refused> {
     let mut fill = store.begin(new(store, number, Some(1))).await?;
     fill.write(0, b"x").await.unwrap();
@@ -310,13 +311,14 @@ async fn begin_behind(store: &Arc<Store>, number: u64) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Entries that may wait for the disk.
+/// Maximum number of entries that wait for the disk.
 const BEHIND_MAX: u64 = 64;
 
-/// How long a fill waits for a disk that takes nothing.
+/// Time limit of a fill that waits for a disk without progress.
 const PATIENCE_OF_FILLS: Duration = Duration::from_secs(1);
 
-/// Who asks as fast as an upstream answers does not make more wait than a disk can take, and nothing is left out.
+/// A client that requests as fast as the upstream responds does not make more entries wait than allowed, and no
+/// response remains unstored.
 #[test]
 fn fills_wait_for_a_disk_that_is_behind() {
     let place = Place::new();
@@ -324,13 +326,13 @@ fn fills_wait_for_a_disk_that_is_behind() {
         let store = place.open(PLAIN);
         start(&store).await;
         let (mut begun, mut most) = (0, 0);
-        // A machine that is busy elsewhere takes longer until as many are behind as may be.
+        // On a busy machine it takes longer until the maximum number of entries waits.
         while most < BEHIND_MAX || begun < 3 * BEHIND_MAX {
             let (asked, commits) = (rt::now(), store.stats().commits);
             match begin_behind(&store, begun).await {
                 Ok(()) => begun += 1,
                 Err(refused) => {
-                    // It stood still, and the disk with it.
+                    // The disk made no progress.
                     assert_eq!(refused, Refused::Behind);
                     assert!(rt::now() - asked >= PATIENCE_OF_FILLS, "{begun} were begun");
                     until(|| store.stats().commits > commits).await;
@@ -358,7 +360,7 @@ fn fills_do_not_wait_long_for_a_disk_that_takes_nothing() {
         assert_eq!(begin_behind(&store, 1000).await, Err(Refused::Behind));
         let waited = rt::now() - asked;
         assert!(waited >= PATIENCE_OF_FILLS, "{waited:?}");
-        // One has found it out for all: another one does not wait at all.
+        // After the first timeout, the following fills do not wait at all.
         let turn = rt::select(begin_behind(&store, 1001), std::future::ready(()));
         assert!(matches!(turn.await, rt::Either::Left(Err(Refused::Behind))));
         assert_eq!(store.stats().commits, 0, "the disk has taken nothing yet");

@@ -1,4 +1,4 @@
-//! The store over the engines that this machine has: what is stored comes back, and nothing else ever does.
+//! The store over the engines of this machine: lookups return stored entries and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 #![allow(clippy::disallowed_methods, reason = "a test looks at files as an operator would")]

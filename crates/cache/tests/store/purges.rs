@@ -1,4 +1,4 @@
-//! Purges: what they cost, what is kept of them, and that none is ever lost.
+//! Purges: their cost, their stored number, and that none is ever lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use cache::{Fate, FillError, Hit, Key, New, Pace, Scope, Store};
 
 use crate::common::*;
 
-/// CRC32C bit by bit, so that a test does not believe what it tests.
+/// Computes a CRC32C bit by bit, independent of the tested code.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8)
@@ -29,11 +29,11 @@ fn write_log(place: &Place, count: u64) {
         assert!(encode(&Purge { scope: tag(sequence), fate: Fate::Gone, sequence }, crc32c, &mut bytes));
     }
     std::fs::write(place.path().join("ringroad.purges"), bytes).unwrap();
-    // The first purge would bring all of it to the device.
+    // Otherwise the first purge would have to flush all of it to the device.
     std::fs::File::open(place.path().join("ringroad.purges")).unwrap().sync_all().unwrap();
 }
 
-/// Purges `count` names from so many tasks at once.
+/// Purges `count` names from `tasks` concurrent tasks.
 async fn purge_all(
     store: &Arc<Store>,
     tasks: u64,
@@ -54,7 +54,7 @@ async fn purge_all(
     begun.until_now(store)
 }
 
-/// The state of the counters before purges that are measured.
+/// The counters before the measured purges.
 struct Begun {
     at: Instant,
     cpu: Duration,
@@ -62,10 +62,10 @@ struct Begun {
     operations: u64,
 }
 
-/// What purges took.
+/// The measured cost of purges.
 struct Taken {
     purges_a_second: f64,
-    /// Microseconds of the processor, of all threads and the kernel's calls in them.
+    /// CPU time in microseconds, of all threads and including system calls.
     cpu_us: f64,
     purges_a_write: f64,
     operations_a_write: f64,
@@ -73,7 +73,7 @@ struct Taken {
 
 impl Begun {
     fn now(store: &Store) -> Begun {
-        // The first number is the time on a processor in nanoseconds (proc(5)).
+        // The first number is the CPU time in nanoseconds (proc(5)).
         let spent = |task: &Path| {
             let text = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
             text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
@@ -90,7 +90,7 @@ impl Begun {
         let [purges, writes] = [0, 1].map(|at| (end.purges[at] - self.purges[at]) as f64);
         Taken {
             purges_a_second: purges / (end.at - self.at).as_secs_f64(),
-            // Threads of other tests that end take their time out of the sum.
+            // Threads of other tests that exit are no longer included in the sum.
             cpu_us: end.cpu.saturating_sub(self.cpu).as_secs_f64() * 1e6 / purges,
             purges_a_write: purges / writes,
             operations_a_write: (end.operations - self.operations) as f64 / writes,
@@ -110,7 +110,7 @@ async fn purge_tags(store: &Arc<Store>, first: u64, count: u64, tasks: u64) -> T
     purge_all(store, tasks, count, move |number| tag(first + number)).await
 }
 
-/// A key without a text: what making its digest takes is not measured.
+/// Returns a key without a text, so that computing its digest is not measured.
 fn numbered_key(number: u64) -> Scope {
     Scope::Key((u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)).to_be_bytes())
 }
@@ -123,7 +123,7 @@ async fn purge(store: &Arc<Store>, scope: Scope) {
     store.purge(scope, Fate::Gone).await.unwrap();
 }
 
-/// A variant of an object, chosen by a field of the request.
+/// Returns a variant of an object, selected by a request header field.
 fn variant(store: &Store, number: u64, variant: &str) -> New {
     let mut new = new(store, number, Some(100));
     let meta = Arc::make_mut(&mut new.meta);
@@ -157,14 +157,14 @@ fn purges_that_come_at_once_are_brought_to_the_disk_together() {
     assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT);
 }
 
-/// Those that a group has woken purge again in the turn that woke them, and the log stays open for them.
+/// Tasks woken by a group purge again in the turn that woke them, and the log stays open for them.
 #[test]
 fn purges_that_follow_each_other_share_writes_and_the_open_log() {
     const TASKS: u64 = 64;
     const ROUNDS: u64 = 10;
     let place = Place::new();
     place.managed(async |store| {
-        // The first one creates the log.
+        // The first purge creates the log.
         purge(&store, tag(u64::MAX)).await;
         let before = (store.stats(), rt::counters().engine.submitted);
         purge_tags(&store, 0, TASKS * ROUNDS, TASKS).await;
@@ -193,7 +193,7 @@ fn whether_an_entry_is_stored_is_known_without_the_disk() {
         assert!(holds(0).await.0, "a stale entry is one");
         purge(&store, key(0)).await;
         assert_eq!(holds(0).await, (false, 0));
-        // Its file tells whether such a purge has hit an entry.
+        // Only its file shows whether such a purge matches an entry.
         purge(&store, Scope::Pattern(text(1).into())).await;
         assert!(!holds(1).await.0 && holds(2).await.0);
     });
@@ -207,7 +207,7 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
         for number in 0..2 {
             put(&store, number, 100).await.unwrap();
         }
-        // The first one creates the log.
+        // The first purge creates the log.
         purge(&store, tag(COUNT)).await;
         let before = rt::counters().engine.submitted;
         let scopes = (0..COUNT).map(tag).collect();
@@ -215,7 +215,7 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
         let operations = rt::counters().engine.submitted - before;
         assert!(operations <= 4, "open, write, sync, close, and not {operations} operations");
         assert_eq!(kept(&store), COUNT + 1);
-        // Keys among others are forgotten like those of a purge alone.
+        // Purges of keys are forgotten in a group of scopes as they are separately.
         store.purge_together(vec![key(0), tag(COUNT), key(1)], Fate::Gone).await.unwrap();
         assert!(find(&store, 0).await.is_none() && find(&store, 1).await.is_none());
         until(|| kept(&store) == COUNT + 1).await;
@@ -230,14 +230,14 @@ fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
         for number in 0..20 {
             put(&store, number, 100).await.unwrap();
         }
-        // As many that are stored as are not.
+        // As many keys with a stored entry as without.
         for number in 0..40 {
             purge(&store, key(number)).await;
             assert!(find(&store, number).await.is_none());
         }
         until(|| kept(&store) == 0).await;
         assert_eq!(place.files().len(), 0);
-        // What comes again is not hit by what is forgotten.
+        // Forgotten purges do not apply to new entries.
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
     });
@@ -247,7 +247,7 @@ fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
 fn a_purge_is_kept_while_an_older_question_is_open() {
     let place = Place::new();
     place.managed(async |store| {
-        // Asked, and not answered yet.
+        // The request was sent, and no response was received yet.
         let late = new(&store, 1, Some(1));
         let mut begun = store.begin(new(&store, 2, Some(1))).await.unwrap();
         for number in [1, 2] {
@@ -259,7 +259,7 @@ fn a_purge_is_kept_while_an_older_question_is_open() {
         let mut fill = store.begin(late).await.unwrap();
         fill.write(0, b"x").await.unwrap();
         assert_eq!(fill.commit().await, Err(FillError::Purged));
-        // A purge that comes now is about to be forgotten with them.
+        // A purge that is added now is forgotten together with the others.
         purge(&store, key(3)).await;
         until(|| kept(&store) == 0).await;
         assert_eq!(place.files().len(), 0);
@@ -278,7 +278,7 @@ fn a_purge_of_variants_is_kept_until_all_entries_were_looked_at() {
     place.managed(async |store| {
         fill(&store).await;
         purge(&store, key(1)).await;
-        // The first variant comes again: the second one must not be found beside it.
+        // The first variant is stored again: the second one must not be found beside it.
         store_in_pieces(&store, variant(&store, 1, "a"), &body(1, 100), 100).await.unwrap();
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
         assert_eq!(kept(&store), 1);
@@ -303,7 +303,7 @@ fn a_purge_outlives_a_file_that_cannot_be_removed() {
         put(&store, 1, 100).await.unwrap();
         purge(&store, key(1)).await;
         until(|| store.stats().write_errors > 0).await;
-        // Neither this one nor one that comes later is forgotten.
+        // Neither this purge nor a later one is forgotten.
         purge(&store, key(1)).await;
         assert!(find(&store, 1).await.is_none());
         assert_eq!(kept(&store), 1);
@@ -326,7 +326,7 @@ fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
         put(&store, 1, 100).await.unwrap();
         put(&store, 2, 100).await.unwrap();
         store.purge(key(1), Fate::Stale).await.unwrap();
-        // The purger has come past it when this one is gone.
+        // The sweep has passed this entry when the other entry is removed.
         let pattern = Scope::Pattern(text(2).into());
         purge(&store, pattern).await;
         until(|| place.files().len() == 1 && kept(&store) == 1).await;
@@ -341,7 +341,7 @@ fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
     });
 }
 
-/// The log is written anew while purges go on, and none is lost on the way.
+/// The log is rewritten while purges continue, and none is lost.
 #[test]
 fn a_long_log_is_written_anew_while_purges_go_on() {
     const TAGS: u64 = 64;
@@ -376,7 +376,7 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
     });
 }
 
-/// A log of an earlier version has no zeroes behind its records and no room for more.
+/// A log of an earlier version has no zeroes and no spare space behind its records.
 #[test]
 fn a_log_of_an_earlier_version_is_read_and_gone_on_with() {
     let place = Place::new();
@@ -424,7 +424,8 @@ fn many_names_purge_no_more_than_they_name() {
         start(&store).await;
         purge(&store, tag(NAMES + 1)).await;
         assert_hit(&store, 1, 100).await;
-        // As many are worth a look at all entries: one is here, which none of them names. The last may have come after it.
+        // That many purges start a sweep of all entries. The only stored entry matches none of them. The last purge may
+        // have been added after the sweep.
         until(|| kept(&store) <= 1).await;
         assert_hit(&store, 1, 100).await;
         stop(&store).await;
@@ -444,7 +445,7 @@ fn purges_that_follow_each_other_closely_reach_who_does_not_own_the_folder() {
         assert!(!second.is_owner());
         for number in 0..20 {
             assert_hit(&second, number, 100).await;
-            // Soft, so that the log alone tells of it.
+            // A soft purge, so that only the log shows it.
             first.purge(key(number), Fate::Stale).await.unwrap();
             assert!(find(&second, number).await.unwrap().is_purged_soft, "{number}");
         }
@@ -452,7 +453,8 @@ fn purges_that_follow_each_other_closely_reach_who_does_not_own_the_folder() {
     });
 }
 
-/// How many purges a second the log takes: `cargo test --release -p cache --test store purges_a_second -- --ignored`.
+/// Measures the purges per second of the log: `cargo test --release -p cache --test store purges_a_second --
+/// --ignored`.
 #[test]
 #[ignore = "a measurement"]
 fn purges_a_second() {
@@ -462,7 +464,7 @@ fn purges_a_second() {
         write_log(&place, kept);
         PLAIN.run(async {
             let store = place.open(PLAIN);
-            // The first one gives the log its room.
+            // The first purge preallocates space in the log.
             purge(&store, tag(u64::MAX)).await;
             let one = purge_tags(&store, 2_000_000, MANY / 64, 1).await;
             let many = purge_tags(&store, 3_000_000, MANY, 64).await;
@@ -471,7 +473,8 @@ fn purges_a_second() {
     }
 }
 
-/// The same while the manager writes the log anew: a million keys are kept, as a question is open that is older.
+/// As `purges_a_second`, while the manager rewrites the log: a million keys are stored, because an older upstream
+/// request is in flight.
 #[test]
 #[ignore = "a measurement"]
 fn purges_a_second_beside_the_manager() {

@@ -1,4 +1,4 @@
-//! Starts: after a stop, after a crash, with snapshots of every kind.
+//! Starts of a store: after a stop, after a crash, and with all kinds of snapshots.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn snapshot(place: &Place) -> PathBuf {
     place.path().join("ringroad.index")
 }
 
-/// What the last start has said of loading.
+/// Returns what the last start has reported about loading.
 fn loaded(place: &Place) -> (u64, bool) {
     let notes = place.notes();
     let found = notes.iter().rev().find_map(|note| match note {
@@ -51,9 +51,9 @@ fn all_is_known_after_a_stop_and_after_a_crash() {
             let bytes = store.stats().bytes;
             put(&store, OBJECTS, 100).await.unwrap();
             assert_eq!(store.stats().bytes, bytes + 4096);
-            // No stop.
+            // Without a stop.
         });
-        // What a fill that was killed leaves.
+        // A temporary file as left by a fill in a killed process.
         let family = place.path().join("ringroad.tmp");
         pair.run(async {
             let store = place.open(pair);
@@ -82,9 +82,9 @@ fn names_are_known_before_sizes_and_nothing_is_stored_or_saved_meanwhile() {
     place.opened(async |store| {
         fill(&store).await;
         put(&store, OBJECTS, 3 * CHUNK).await.unwrap();
-        // No stop.
+        // Without a stop.
     });
-    // What a hole takes is nothing.
+    // Holes occupy no space.
     let on_disk =
         |path: &PathBuf| std::fs::metadata(path).map(|stat| stat.len().min(stat.blocks() * 512)).unwrap();
     let sizes: u64 = place.files().keys().map(|path| on_disk(path).next_multiple_of(4096)).sum();
@@ -130,7 +130,7 @@ fn what_is_no_file_of_an_entry_is_forgotten_and_what_lies_astray_is_not_known() 
     });
     let entry = place.files().into_keys().next().unwrap();
     let name = entry.file_name().unwrap().to_str().unwrap().to_owned();
-    // A folder of an entry's name, a link, and a file in a folder that its name does not lead to.
+    // A directory with the name of an entry, a link, and a file that is not in the directory of its key.
     let (sibling, other) = (format!("0{}", &name[1..]), format!("1{}", &name[1..]));
     std::fs::create_dir(entry.with_file_name(&sibling)).unwrap();
     std::os::unix::fs::symlink(&entry, entry.with_file_name(&other)).unwrap();
@@ -149,7 +149,7 @@ fn a_start_that_was_killed_before_it_had_read_the_snapshot_has_used_it_up() {
         fill(&store).await;
     });
     PLAIN.run(async {
-        // Not loaded, and yet something has changed.
+        // Something changes before the store was loaded.
         let store = place.open(PLAIN);
         put(&store, OBJECTS, 100).await.unwrap();
     });
@@ -165,7 +165,8 @@ fn leftovers_of_killed_fills_are_removed() {
         let fill = store.begin(new(&store, 1, Some(3 * CHUNK))).await.unwrap();
         let left = place.leftovers().remove(0);
         let name = left.file_name().unwrap().to_str().unwrap().to_owned();
-        // As another process would have named it; and one of another cache in a shared folder.
+        // A file as another process of this cache would have named it, and a file of another cache in a shared
+        // directory.
         let (family, _) = name.split_once('-').unwrap();
         let other = format!("{}-0.1", "0".repeat(16));
         std::fs::copy(&left, left.with_file_name(format!("{family}-0000000000000000.5"))).unwrap();
@@ -211,7 +212,7 @@ fn what_only_the_snapshot_knew_is_forgotten() {
     place.managed(async |store| {
         fill(&store).await;
     });
-    // Not whole: as one that was written while the cache was in use.
+    // Not whole, like a snapshot that was written while the cache was in use.
     let mut image = std::fs::read(snapshot(&place)).unwrap();
     image[8] = 0;
     let crc = crc32c(&image[..24]);
@@ -236,7 +237,7 @@ fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     let some = place.files().into_keys().next().expect("an entry");
     let top = some.strip_prefix(place.path()).expect("it is below").iter().next().expect("a folder");
     let top = top.to_str().expect("a digit");
-    // The name under which the start has it, which lookups do not use.
+    // The path that the start uses, which lookups do not use.
     let faults = format!("open error=EIO path={}/./{top} first=1", place.path().display());
     PLAIN.run_with(&faults, async {
         let store = place.open(PLAIN);
@@ -245,7 +246,7 @@ fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
         for number in 0..OBJECTS {
             assert_hit(&store, number, 100 + number % 7).await;
         }
-        // It is tried again.
+        // It is retried.
         until(|| store.is_measured()).await;
         assert_eq!(loaded(&place), (OBJECTS, false));
         assert_eq!(store.stats().bytes, OBJECTS * 4096, "each is counted once");
@@ -276,7 +277,7 @@ fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
         let store = cache::Store::open(config).unwrap();
         start(&store).await;
         store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
-        // All but the one that the disk did not give.
+        // All except the entry that the disk failed to return.
         until(|| place.files().len() == 1).await;
         stop(&store).await;
     });
@@ -309,7 +310,8 @@ fn a_snapshot_does_not_bring_back_what_was_purged_or_replaced() {
     });
 }
 
-/// Makes a folder of so many entries and measures until all are known: the files are empty, as nobody opens them.
+/// Creates a directory with this many entries and measures the time until all are loaded. The files are empty, because
+/// none is opened.
 fn known_after(count: u64, levels: &[u8]) -> std::time::Duration {
     let place = Place::new();
     let levels = cache::Levels::new(levels).unwrap();

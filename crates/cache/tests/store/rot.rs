@@ -1,5 +1,5 @@
-//! Bits that rot on the disk while the store runs: a comparison with the checksums holds for a time (`verify`), and a
-//! scrub (`scrub`) finds damage that no request comes to.
+//! Bit rot on the disk while the store runs: a verification of checksums is valid for a time (`verify`), and the scrub
+//! (`scrub`) finds damage in entries that are not requested.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -11,10 +11,10 @@ use cache::{Body, Config, Store, StoreError};
 
 use super::common::*;
 
-/// Length of an epoch, where there are some.
+/// Length of an epoch in tests with several epochs.
 const EPOCH: Duration = Duration::from_millis(50);
 
-/// Bytes of bodies with two and five chunks; the smaller one is read at once with its head.
+/// Sizes of bodies with two and five chunks; the smaller one is read in one operation with its header section.
 const SIZES: [u64; 2] = [CHUNK + 5, 4 * CHUNK + 5];
 
 /// Flips a bit near the end of a file, in its last chunk.
@@ -35,10 +35,10 @@ async fn next_epoch() {
     rt::sleep_until(rt::now() + 2 * EPOCH).await;
 }
 
-/// A lookup and a read: whether the entry is there, and is damaged.
+/// Looks an entry up and reads it; returns whether it is damaged.
 async fn is_damaged(store: &Arc<Store>, size: u64) -> bool {
     match find(store, 1).await.map(cache::Hit::into_body) {
-        // Its body was read with its head.
+        // Its body was read with its header section.
         None => store.stats().damaged == 1,
         Some(Body::Bytes { .. }) => false,
         Some(Body::File(located)) => match read(&located, 0..size).await {
@@ -59,7 +59,7 @@ fn a_bit_that_rots_while_the_store_runs_is_found_in_the_next_epoch() {
                 let store = Store::open(Config { verify, calls_directly, ..place.config(pair) }).unwrap();
                 start(&store).await;
                 put(&store, 1, size).await.unwrap();
-                // Often enough for the file to be held open.
+                // Requested often enough for the file to be kept open.
                 for _ in 0..3 {
                     assert_hit(&store, 1, size).await;
                 }

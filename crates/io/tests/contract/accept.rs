@@ -1,4 +1,4 @@
-//! Accepting connections: alone and shared, in bursts, and without descriptors.
+//! Accepting connections: on separate and shared listeners, in bursts, and without free descriptors.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -54,7 +54,7 @@ fn a_burst_is_accepted_whole() {
     });
 }
 
-/// Whether a set of this process still has the socket of this inode.
+/// Whether an epoll set of this process still contains the socket with this inode.
 fn is_in_a_set(inode: u64) -> bool {
     let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap().filter_map(Result::ok);
     let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
@@ -62,8 +62,9 @@ fn is_in_a_set(inode: u64) -> bool {
     texts.any(|text| text.contains(&field))
 }
 
-/// The kernel wakes one waiter for a connection. A process that has closed its listener is none, even while another process
-/// has the same socket: the connection would wait in the queue although that process could take it.
+/// The kernel wakes one waiter per connection. A process that has closed its listener must not be a waiter, even while
+/// another process has the same socket: the connection would stay in the backlog although the other process could
+/// accept it.
 #[test]
 fn a_listener_that_others_have_too_wakes_nobody_after_it_was_closed() {
     on_each_pair(|bench| {
@@ -88,13 +89,13 @@ fn a_listener_that_others_have_too_wakes_nobody_after_it_was_closed() {
     });
 }
 
-/// A pause by the timeout of a poll that watches nothing.
+/// Pauses by the timeout of a poll without descriptors.
 fn pause(length: Duration) {
     let length = Timespec::try_from(length).unwrap();
     let _timeout = rustix::event::poll(&mut [], Some(&length)).unwrap();
 }
 
-/// Accepts one at a time until told to stop; answers how many came.
+/// Accepts connections one at a time until `stop` is set; returns their number.
 fn count_accepts(pair: Pair, listener: OwnedFd, stop: &AtomicBool, wakers: &mpsc::Sender<Waker>) -> usize {
     let mut bench = Bench::new(pair, pair.config());
     let listener = Fd::from(listener);
@@ -116,7 +117,7 @@ fn count_accepts(pair: Pair, listener: OwnedFd, stop: &AtomicBool, wakers: &mpsc
     count
 }
 
-/// Connections that each thread got.
+/// Returns the number of connections that each thread accepted.
 fn spread(pair: Pair) -> Vec<usize> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -136,7 +137,7 @@ fn spread(pair: Pair) -> Vec<usize> {
         peers.push(TcpStream::connect(address).unwrap());
         pause(Duration::from_millis(1));
     }
-    // Every connection is taken once its peer sees the end of it.
+    // A connection was accepted once its peer sees the end of the stream.
     for peer in &mut peers {
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let end = std::io::Read::read(peer, &mut [0]);
@@ -147,8 +148,8 @@ fn spread(pair: Pair) -> Vec<usize> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Other work on the machine can keep a thread from taking its turn in line; a rule that is uneven by
-/// itself fails every time.
+/// Other load on the machine can keep a thread from being scheduled; an unfair distribution by design fails in every
+/// attempt.
 const ATTEMPTS: usize = 3;
 
 #[test]
@@ -166,7 +167,7 @@ fn a_shared_listener_serves_all_threads_alike() {
     }
 }
 
-/// The limit on descriptors is the whole process's, so this runs in one of its own.
+/// The limit on descriptors applies to the whole process, so this test runs in a child process.
 #[test]
 fn accepting_without_a_descriptor_recovers() {
     const CHILD: &str = "RINGROAD_TEST_CHILD";
@@ -206,7 +207,7 @@ fn accepting_without_a_descriptor_recovers() {
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             assert!(matches!(std::io::Read::read(&mut peer, &mut [0]), Ok(0)));
             drop(listener);
-            // A turn may keep a listener open until the next one.
+            // An engine may keep a listener open until the next turn.
             bench.turn(Duration::ZERO);
         }
     });

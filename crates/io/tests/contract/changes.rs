@@ -1,4 +1,4 @@
-//! What changes files and folders: names, lengths, space, and bytes that are shared or not to be kept in memory.
+//! Operations that change files and directories: names, lengths, disk space, shared bytes, and uncached I/O.
 
 use std::ffi::CString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -17,12 +17,12 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.to_str().unwrap()).unwrap()
 }
 
-/// Makes or opens a file to read and write.
+/// Creates or opens a file for reading and writing.
 fn make(bench: &mut Bench, path: &Path, flags: i32) -> Result<Fd, Errno> {
     bench.open(path, libc::O_RDWR | flags)
 }
 
-/// An operation that brings nothing but its result.
+/// Returns the result of an operation without a payload.
 fn result(completion: Completion) -> Result<u32, Errno> {
     assert!(matches!(completion.payload, Payload::None), "{:?}", completion.payload);
     completion.result
@@ -67,7 +67,7 @@ fn folders_are_made_and_removed() {
     });
 }
 
-/// What a put makes of these bytes, and what it gives back.
+/// Runs a put of these bytes and checks that it returns all of them.
 fn put(
     bench: &mut Bench,
     (temp, to): (&Path, &Path),
@@ -96,7 +96,7 @@ fn a_file_is_put_in_its_place_whole_or_not_at_all() {
         let dir = TempDir::new();
         let (temp, whole) = (dir.path("temp"), dir.path("whole"));
         let bytes = pattern(200_000);
-        // More pieces than one call of the kernel takes.
+        // More pieces than one system call accepts.
         let pieces = || -> Vec<Segments> {
             let shared: Arc<[u8]> = bytes.as_slice().into();
             let piece = |start: usize| {
@@ -111,7 +111,7 @@ fn a_file_is_put_in_its_place_whole_or_not_at_all() {
         assert_eq!(put(bench, (&temp, &whole), None, pieces()), Ok(0));
         assert!(std::fs::read(&whole).unwrap() == bytes);
         assert!(!temp.exists());
-        // One that was begun gets its start, in the place of the other.
+        // A file created before gets its first bytes, and replaces the other file.
         let file = make(bench, &temp, libc::O_CREAT | libc::O_EXCL).unwrap();
         assert_eq!(put(bench, (&temp, &whole), None, pieces()), Err(Errno::EXIST), "somebody else's");
         let mut rest = Segments::new();
@@ -147,8 +147,8 @@ fn a_file_without_a_name_gets_one_when_it_is_whole() {
     });
 }
 
-/// Takes the privilege from this thread that naming a file by its descriptor needs, and makes its credentials
-/// other ones than those that its files were opened with: since Linux 6.10 the same ones are enough.
+/// Removes the privilege from this thread that linking a file by its descriptor needs. Also changes its credentials,
+/// which must differ from those with which its files were opened: since Linux 6.10, equal credentials are enough.
 fn become_another() {
     let mut sets = rustix::thread::capabilities(None).unwrap();
     let read = rustix::thread::CapabilitySet::DAC_READ_SEARCH;
@@ -177,7 +177,7 @@ fn a_file_gets_its_name_without_a_privilege() {
         assert!(dir.path("a").exists());
         bench.assert_drains();
     };
-    // What a thread gives up is gone, so each pair has one of its own.
+    // A thread cannot regain dropped privileges, so each pair runs on its own thread.
     for &pair in pairs() {
         std::thread::spawn(move || name(pair)).join().unwrap();
     }
@@ -245,7 +245,7 @@ fn shared_pieces_are_written_in_order_and_come_back() {
         assert_eq!(Arc::strong_count(&shared), 1);
         let written = std::fs::read(dir.path("a")).unwrap();
         assert!(written[..3] == [0; 3] && written[3..] == bytes);
-        // One piece alone, at the end of what is appended to.
+        // A single piece, appended to a file opened with O_APPEND.
         let log = make(bench, &dir.path("a"), libc::O_APPEND).unwrap();
         let mut data = Segments::new();
         data.push_range(Source::Shared(shared), 0, 7);
@@ -263,13 +263,13 @@ fn shared_pieces_are_written_in_order_and_come_back() {
     });
 }
 
-/// Bytes of the file that the page cache holds; `None` where the kernel does not tell.
+/// Returns the bytes of the file in the page cache; `None` if the kernel does not report them.
 fn cached_bytes(path: &Path) -> Option<u64> {
     let file = std::fs::File::open(path).unwrap();
     io::sys::cachestat(&file, 0, 0).ok().map(|found| found.cached * 4096)
 }
 
-/// Whether kernel and file system have uncached reads.
+/// Whether kernel and file system support uncached reads.
 fn knows_uncached(path: &Path) -> bool {
     let file = std::fs::File::open(path).unwrap();
     let flags = rustix::io::ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
@@ -303,7 +303,7 @@ fn uncached_files_are_read_and_written_as_others_are() {
         if let Some(cached) = cached_bytes(&path) {
             assert!(cached < 1 << 20, "{cached} bytes stayed in memory");
         }
-        // Now nothing of it is there, and what is read does not stay.
+        // Now no page of the file is resident, and pages that are read must not remain.
         let cold = cached_bytes(&path);
         assert_eq!(bench.read_fully(&file, 0, 1 << 20), Ok(bytes.clone()));
         if let (Some(0), Some(cached), true) = (cold, cached_bytes(&path), knows_uncached(&path)) {
@@ -311,7 +311,7 @@ fn uncached_files_are_read_and_written_as_others_are() {
         }
         assert_eq!(result(bench.run(advise(Advice::WillNeed))), Ok(0));
         assert_eq!(bench.read_fully(&file, 4_000, 1 << 18), Ok(bytes[4_000..][..1 << 18].to_vec()));
-        // Where a file has no such thing, such as a device, it goes on without.
+        // A file without support, such as a device, is read without the flag.
         let zeroes = bench.open(Path::new("/dev/zero"), 0).unwrap();
         zeroes.set_uncached();
         assert_eq!(bench.read(&zeroes, 0, 100), Ok(vec![0; 100]));

@@ -1,4 +1,4 @@
-//! Datagrams: each comes whole and alone, also an empty one, and also when several have come at once.
+//! Datagrams: each is received completely and separately, also an empty one, and also when several arrived together.
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use io::{Errno, Fd, Op, Segments};
 
 use crate::harness::{Bench, PATIENCE, on_each_pair, pattern, received};
 
-/// The engine's socket and its peer, which blocks.
+/// Returns the engine's socket and its blocking peer.
 fn datagrams() -> (Fd, UdpSocket) {
     let (ours, peer) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     ours.connect(peer.local_addr().unwrap()).unwrap();
@@ -41,7 +41,7 @@ fn datagrams_come_one_by_one() {
     on_each_pair(|bench| {
         for owned in [true, false] {
             let (ours, peer) = datagrams();
-            // One that is waited for, then several that lie there together.
+            // One datagram that is waited for, then several that arrived before.
             let waiting = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
             bench.turn(std::time::Duration::ZERO);
             peer.send(b"first").unwrap();
@@ -53,7 +53,7 @@ fn datagrams_come_one_by_one() {
             for datagram in sent {
                 assert!(recv(bench, &ours, owned) == datagram, "{} bytes", datagram.len());
             }
-            // What is too long is cut, and its rest does not come as another.
+            // A datagram that is too long is truncated, and its remaining bytes are not received as another one.
             peer.send(&pattern(5000)).unwrap();
             peer.send(b"next").unwrap();
             assert!(recv(bench, &ours, true) == pattern(5000)[..4096]);
@@ -81,7 +81,7 @@ fn a_send_is_one_datagram_and_a_peer_that_is_gone_is_told() {
         assert_eq!(bench.run(op).result, Err(Errno::MSGSIZE));
         drop(peer);
         assert_eq!(send(bench, &ours, &[b"anybody?"]), Ok(8));
-        // The answer comes by ICMP, which is there when the send returns on loopback.
+        // The error is reported by ICMP, which on loopback has arrived when the send returns.
         assert_eq!(bench.recv(&ours, RecvInto::Pool).result, Err(Errno::CONNREFUSED));
     });
 }

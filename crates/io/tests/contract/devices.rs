@@ -1,5 +1,4 @@
-//! A device that hangs. Opening a named pipe that nobody writes to blocks in the kernel for as long as the
-//! test likes, without root.
+//! A hanging device. Opening a FIFO without a writer blocks in the kernel for as long as the test needs, without root.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -14,10 +13,10 @@ use crate::harness::{Bench, Disk, PATIENCE, TempDir, on_each_pair, open, pattern
 const STUCK: DeviceId = DeviceId(1001);
 const HEALTHY: DeviceId = DeviceId(1002);
 
-/// More than all workers and threads together.
+/// More than all kernel workers and threads together.
 const OPENS: usize = 20;
 
-/// What a device may hold of 8 kernel workers or 4 threads.
+/// Returns the share of one device of 8 kernel workers or 4 threads.
 fn share(disk: Disk) -> usize {
     match disk {
         Disk::Uring => 2,
@@ -25,18 +24,18 @@ fn share(disk: Disk) -> usize {
     }
 }
 
-/// A pipe in `dir` whose opening blocks. `O_CREAT` on what is there already changes nothing but that the
-/// ring goes to a worker at once.
+/// Opens a FIFO in a way that blocks. `O_CREAT` has no effect on an existing file, except that io_uring passes the open
+/// to a kernel worker immediately.
 fn open_stuck(bench: &mut Bench, path: &Path) -> OpId {
     bench.submit(open(path, libc::O_RDONLY | libc::O_CREAT, STUCK, bench.pair.via()))
 }
 
-/// Lets everybody go who waits to open the pipe, now and later.
+/// Unblocks all opens of the FIFO, now and later.
 fn release(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-/// A bench with a device that hangs, unless the pair would hang as a whole.
+/// Runs a test with a hanging device, unless the backend would block its thread.
 fn with_stuck_device(bench: &mut Bench, test: impl FnOnce(&mut Bench, &TempDir, &Path, Vec<OpId>)) {
     if bench.pair.disk == Disk::Sync {
         return println!("skipped: a blocking call stalls its thread, by design");
@@ -64,7 +63,7 @@ fn a_stuck_device_holds_its_share_and_no_more() {
             }
             assert_eq!(bench.engine.counters().device_queued, (OPENS - share(bench.pair.disk)) as u64);
             assert!(bench.take_seen().is_empty(), "an open of the stuck device ended");
-            // It recovers: everybody in the queue gets through.
+            // The device recovers: all queued opens complete.
             let _writer = release(pipe);
             for id in ids {
                 assert!(matches!(bench.next(id).payload, Payload::Opened(_)));
@@ -107,7 +106,7 @@ fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
             assert!(before.elapsed() < PATIENCE, "it goes on waiting");
             assert!(bench.engine.submit(Op::Nop).is_err(), "nothing is taken after a leak");
             assert_eq!(bench.engine.drain(Instant::now()), Drained::Clean, "it is over");
-            // What hangs ends now, and writes to leaked memory only.
+            // The hanging operations end now, and write only to leaked memory.
             drop(release(pipe));
         });
     });
@@ -122,7 +121,7 @@ fn what_a_leaked_operation_holds_is_never_closed() {
             let link = format!("/proc/self/fd/{}", folder.as_raw_fd());
             let opened = std::fs::read_link(&link).unwrap();
             let how = OpenHow { flags: libc::O_RDONLY | libc::O_CREAT, mode: 0o600, ..OpenHow::default() };
-            // On a device of its own, so that it is begun: it hangs in the kernel or in a thread.
+            // On a separate device, so that the operation is started: it hangs in the kernel or in a thread.
             let op = Op::Open {
                 dir: Some(folder.clone()),
                 path: c"pipe".into(),

@@ -1,7 +1,7 @@
-//! A stream's end that comes together with its last bytes: before anybody has collected them, in every order.
+//! The end of a stream that arrives together with its last bytes, before they are collected, in every order.
 //!
-//! A receive that stays armed must tell such an end too. On a ring nothing but the engine's own look at the socket
-//! does, because the kernel takes both for one wake-up (Linux 6.18).
+//! A multishot receive must report such an end too. With io_uring, only the engine's own check of the socket detects
+//! it, because the kernel handles both with one wake-up (Linux 6.18).
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -14,15 +14,15 @@ use io::{Errno, Fd, Op, OpId};
 
 use crate::harness::{Bench, connection, on_each_net, pattern, received};
 
-/// Longest that an end may take: shorter than the tests' patience, so that a loss is told by its case.
+/// Maximum time until an end is reported: shorter than the timeout of the tests, so that the message names the case.
 const SOON: Duration = Duration::from_secs(180);
 
-/// How a peer leaves.
+/// The way a peer ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
     /// It closes both directions.
     Closing,
-    /// It has said all and listens on.
+    /// It shuts down its sending direction, and continues to receive.
     HalfClosing,
     /// It resets the connection.
     Resetting,
@@ -44,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// Leaves; what is given back is still open.
+    /// Ends the connection; returns the peer if its socket remains open.
     fn leave(self, how: Leaves) -> Option<Peer> {
         match (&self, how) {
             (Peer::Tcp(peer), Leaves::HalfClosing) => peer.shutdown(Shutdown::Write).unwrap(),
@@ -52,7 +52,7 @@ impl Peer {
             (Peer::Tcp(peer), Leaves::Resetting) => {
                 rustix::net::sockopt::set_socket_linger(peer, Some(Duration::ZERO)).unwrap();
             }
-            // A unix socket is reset when it is closed with bytes that were not read.
+            // A unix socket is reset when it is closed with unread bytes.
             _ => {}
         }
         (how == Leaves::HalfClosing).then_some(self)
@@ -72,7 +72,7 @@ fn pair(unix: bool, how: Leaves) -> (Fd, Peer) {
     (Fd::from(OwnedFd::from(ours)), Peer::Unix(peer))
 }
 
-/// Turns until `bytes` have come, in as many pieces as they come; the end, where it came too.
+/// Runs turns until `bytes` have been received, in any number of pieces; returns the end if it was reported too.
 fn hears(bench: &mut Bench, stream: OpId, bytes: &[u8], about: &str) -> Option<Result<u32, Errno>> {
     let mut got = Vec::new();
     while got.len() < bytes.len() {
@@ -87,7 +87,7 @@ fn hears(bench: &mut Bench, stream: OpId, bytes: &[u8], about: &str) -> Option<R
     None
 }
 
-/// The end of a stream, which nothing but the engine can find out.
+/// Checks the end of a stream, which only the engine can detect.
 fn ends(bench: &mut Bench, stream: OpId, how: Leaves, about: &str) {
     let completion = bench.next_within(stream, SOON).unwrap_or_else(|| panic!("no end: {about}"));
     let expected = if how == Leaves::Resetting { Err(Errno::CONNRESET) } else { Ok(0) };
@@ -117,7 +117,7 @@ fn an_end_that_comes_with_the_last_bytes_is_told() {
                 };
                 match hears(bench, stream, &bytes, &about) {
                     None => ends(bench, stream, how, &about),
-                    // Epoll may find both in one turn.
+                    // Epoll may report both in one turn.
                     Some(end) => assert_eq!(end.is_err(), how == Leaves::Resetting, "{about}"),
                 }
             }

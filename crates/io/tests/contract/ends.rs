@@ -1,4 +1,4 @@
-//! Every operation ends exactly once, also when it is cancelled or abandoned, and leaves nothing behind.
+//! Every operation ends exactly once, also when it is cancelled or abandoned, and leaks nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,10 +12,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::harness::{Bench, TempDir, connection, listener, on_each_pair, open};
 
-/// How long to wait for what must not come.
+/// Time to wait for something that must not happen.
 const A_MOMENT: Duration = Duration::from_millis(20);
 
-/// A socket whose send buffer is full, and stays so: unlike TCP, a unix socket moves nothing by itself.
+/// Returns a socket whose send buffer is full and stays full: unlike TCP, a unix socket does not move data by itself.
 fn full_socket() -> (Fd, UnixStream) {
     let (ours, peer) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -29,14 +29,14 @@ fn send(socket: &Fd) -> Op {
     Op::Send { socket: socket.clone(), data, more: false, zero_copy: false }
 }
 
-/// An address that never answers: the queue of its listener is full, so that connects stay under way.
+/// Returns an address whose listener has a full backlog, so that connects stay pending.
 fn silent_address() -> (OwnedFd, TcpStream, SocketAddr) {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     rustix::net::bind(&socket, &any).unwrap();
     rustix::net::listen(&socket, 0).unwrap();
     let address = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
-    // A queue of 0 holds one connection.
+    // A backlog of 0 holds one connection.
     let filler = TcpStream::connect(address).unwrap();
     (socket, filler, address)
 }
@@ -46,7 +46,7 @@ fn new_socket() -> Fd {
     Fd::from(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap())
 }
 
-/// Turns until nothing is in flight, and then some more.
+/// Runs turns until nothing is in flight, and then one more.
 fn settle(bench: &mut Bench) {
     bench.turn_until(|bench| {
         let counters = bench.engine.counters();
@@ -55,7 +55,7 @@ fn settle(bench: &mut Bench) {
     bench.turn(A_MOMENT);
 }
 
-/// Whether the other end is closed or reset. A read that runs into its time limit says that somebody holds it.
+/// Checks that the other end is closed or reset. A read that times out means that the connection is still open.
 fn assert_ended(peer: &mut TcpStream) {
     match peer.read(&mut [0]) {
         Ok(0) => {}
@@ -64,7 +64,7 @@ fn assert_ended(peer: &mut TcpStream) {
     }
 }
 
-/// One operation of every kind that waits, with what keeps them waiting.
+/// One waiting operation of each kind, with the sockets that keep it waiting.
 struct Waiting {
     operations: Vec<(&'static str, Op)>,
     _peers: (UnixStream, TcpStream),
@@ -103,7 +103,7 @@ fn a_cancelled_operation_ends_once_and_gives_its_memory_back() {
             bench.engine.cancel(id);
             bench.engine.cancel(id);
             let completion = bench.next(id);
-            // A send may have moved some bytes before.
+            // A send may have transferred some bytes before.
             let cancelled = completion.result == Err(Errno::CANCELED);
             assert!(cancelled || (name == "send" && completion.result.is_ok()), "{name}: {completion:?}");
             assert!(!completion.more, "{name}");
@@ -128,7 +128,7 @@ fn an_abandoned_operation_is_never_heard_of_again() {
             bench.turn(Duration::ZERO);
             bench.engine.abandon(id);
         }
-        // One that is over at once, but whose completion has not been collected.
+        // An operation that completes immediately, but whose completion has not been collected.
         let nop = bench.submit(Op::Nop);
         bench.engine.abandon(nop);
         settle(bench);
@@ -157,7 +157,7 @@ fn a_used_name_means_no_other_operation() {
 #[test]
 fn connections_of_an_abandoned_accept_are_closed() {
     on_each_pair(|bench| {
-        // It comes before the caller goes, or when the caller is gone.
+        // The connection arrives before or after the caller abandons the accept.
         for (multishot, before) in [(false, true), (false, false), (true, true), (true, false)] {
             let (listening, address) = listener();
             let id = bench.submit(Op::Accept { listener: listening.clone(), multishot });
@@ -171,7 +171,7 @@ fn connections_of_an_abandoned_accept_are_closed() {
             settle(bench);
             drop(bench.take_seen());
             drop(listening);
-            // Whether it was accepted or not, nobody holds it now.
+            // Whether or not it was accepted, the connection must be closed now.
             assert_ended(&mut peer);
         }
     });
@@ -211,7 +211,7 @@ fn a_descriptor_outlives_its_owner_while_an_operation_holds_it() {
         assert!(std::fs::exists(format!("/proc/self/fd/{number}")).unwrap());
         bench.engine.cancel(id);
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
-        // The last owner is gone, so the peer sees the end.
+        // The last owner was dropped, so the peer sees the end of the stream.
         bench.turn(Duration::ZERO);
         assert_eq!(peer.read(&mut [0]).unwrap(), 0);
     });
@@ -233,7 +233,7 @@ fn a_number_that_is_used_again_means_the_new_descriptor() {
                     bench.run(Op::Close { fd: ours.into_owned().unwrap() });
                 }
                 _ => {
-                    // Taken out and wrapped again: the registration of the old owner must not count.
+                    // Unwrapped and wrapped again: the registration of the old owner must not apply.
                     let again = Fd::from(ours.into_owned().unwrap());
                     let id = bench.submit(Op::Recv { socket: again.clone(), into: RecvInto::Pool });
                     bench.turn(Duration::ZERO);
@@ -253,7 +253,7 @@ fn a_drain_ends_what_waits() {
             bench.submit(op);
         }
         bench.turn(Duration::ZERO);
-        // While the peers of its operations live.
+        // While the peers of its operations exist.
         bench.assert_drains();
     });
 }

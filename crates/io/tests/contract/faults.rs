@@ -1,4 +1,4 @@
-//! The fault engine over each pair: callers that handle faults as the contract says lose nothing.
+//! The fault engine over each pair: callers that handle faults according to the contract lose nothing.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -20,7 +20,7 @@ fn on_each_pair_with_faults(plan: &str, test: impl Fn(&mut Bench)) {
     on_each_pair_with(|config| config.faults = Some(Arc::clone(&plan)), test);
 }
 
-/// Whether an operation is to be tried again.
+/// Whether an operation should be retried.
 fn passes(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN | Errno::NOBUFS | Errno::CANCELED)
 }
@@ -131,7 +131,7 @@ fn a_receive_into_the_pool_waits_for_a_buffer_and_never_fails_for_want_of_one() 
             received.extend_from_slice(&buf);
         }
         assert_eq!(received, b"abcd");
-        // One that is parked ends when that is asked for.
+        // A delayed receive ends when it is cancelled.
         let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
         bench.engine.cancel(id);
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
@@ -222,7 +222,7 @@ fn a_late_completion_comes_after_its_cancellation() {
         bench.turn(Duration::ZERO);
         let before = Instant::now();
         bench.engine.cancel(id);
-        // Other operations are not held up.
+        // Other operations are not delayed.
         assert_eq!(bench.run(Op::Nop).result, Ok(0));
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
         assert!(before.elapsed() >= delay, "it came after {:?}", before.elapsed());
@@ -269,7 +269,7 @@ fn disk_errors_are_handed_up_with_the_buffer() {
         let path = dir.file("a", b"content");
         let file = bench.open(&path, libc::O_RDWR).unwrap();
         assert_eq!(bench.read_fully(&file, 0, 7).unwrap(), b"content");
-        // `read` insists on the buffer.
+        // `read` expects the buffer to be returned.
         assert_eq!(bench.read(&file, 0, 7), Err(Errno::IO));
         let buf = bench.engine.pool().get(10).unwrap();
         let via = bench.pair.via();
@@ -345,7 +345,7 @@ fn one_folder_fails_while_its_switch_is_on() {
         let flags = libc::O_RDWR | libc::O_CREAT;
         let inside = bench.open(&dir.path("cache/a"), flags).unwrap();
         let outside = bench.open(&dir.path("other/a"), flags).unwrap();
-        // The engine has not seen this one, and it has no name at all.
+        // The engine has not opened this file, and it is unnamed.
         let unseen = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE;
         let unseen = rustix::fs::open(&cache, unseen, rustix::fs::Mode::RUSR).unwrap();
         let unseen = Fd::from(unseen);
@@ -388,7 +388,7 @@ fn one_folder_fails_while_its_switch_is_on() {
             assert_eq!(bench.run(op).result, Err(error), "{name}");
         }
         assert!(dir.path("other/a").exists(), "the call was not made");
-        // Another file has the number now.
+        // The descriptor number now belongs to another file.
         drop((inside, unseen));
         let same_number = bench.open(&dir.path("other/a"), libc::O_RDWR).unwrap();
         assert_eq!(bench.run(write(&same_number)).result, Ok(5));

@@ -48,7 +48,7 @@ fn many_direct_reads_at_once() {
     let dir = TempDir::new();
     let bytes = pattern(1 << 20);
     let path = dir.file("a", &bytes);
-    // Fewer places in libaio than reads, so that some have to queue.
+    // The depth of libaio is below the number of reads, so that some have to queue.
     on_each_pair_with(
         |config| config.libaio_depth = 8,
         |bench| {
@@ -107,7 +107,8 @@ fn a_file_is_written_renamed_looked_at_and_removed() {
     });
 }
 
-/// Reads a folder to its end, in as many operations as it takes; the names in order and the number of operations.
+/// Reads a directory to its end, in as many operations as necessary; returns the sorted entries and the number of
+/// operations.
 fn read_folder(bench: &mut Bench, dir: &Fd, look: EntryLook) -> (Vec<DirEntry>, usize) {
     let (mut entries, mut operations) = (Vec::new(), 0);
     loop {
@@ -206,7 +207,7 @@ fn links_of_the_same_owner_are_followed() {
     std::os::unix::fs::symlink("real", dir.path("folder")).unwrap();
     std::os::unix::fs::symlink("../real/a", dir.path("real/link")).unwrap();
     std::os::unix::fs::symlink("nowhere", dir.path("broken")).unwrap();
-    // What is in /proc belongs to root, a link to it here to whoever runs the test.
+    // Files in /proc belong to root, a link to them to the user of the test.
     std::os::unix::fs::symlink("/proc/version", dir.path("foreign")).unwrap();
     std::os::unix::fs::symlink("/proc", dir.path("foreign folder")).unwrap();
     let foreign = std::fs::symlink_metadata(dir.path("foreign")).unwrap().uid() != 0;
@@ -237,7 +238,7 @@ fn links_of_the_same_owner_are_followed() {
             assert_eq!(open(bench, Some(&folder), name.as_ref(), 0).err(), Some(error), "{name}");
         }
         assert!(open(bench, Some(&folder), "folder/".as_ref(), libc::O_DIRECTORY).is_ok());
-        // What may be made is never made through a link as the last name.
+        // A file is never created through a link as the last component.
         let make = libc::O_WRONLY | libc::O_CREAT;
         assert!(open(bench, Some(&folder), "folder/new".as_ref(), make).is_ok());
         assert!(open(bench, Some(&folder), "real/a".as_ref(), make).is_ok());
@@ -253,7 +254,7 @@ fn links_of_the_same_owner_are_followed() {
     });
 }
 
-/// Moves a file to a socket, waiting for room with a poll.
+/// Sends a file to a socket, waiting with poll while the socket is full.
 fn send_file(bench: &mut Bench, socket: &Fd, file: &Fd, len: u64, via: DiskVia) -> u32 {
     let (mut offset, mut waits) = (0, 0);
     while offset < len {

@@ -1,5 +1,5 @@
-//! What the contract tests share: the engine pairs of this machine, an engine that waits for one completion
-//! at a time, and peers on loopback.
+//! Shared code of the contract tests: the engine pairs of this machine, an engine that waits for one completion at a
+//! time, and peers on loopback.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,10 +15,10 @@ use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow, RecvInto, Source};
 use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
 
-/// Longest that any single step of a test may take.
+/// Maximum duration of any single step of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A disk backend, as the report names it.
+/// A disk backend, with its name in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
     Uring,
@@ -27,7 +27,7 @@ pub(crate) enum Disk {
     Sync,
 }
 
-/// A network backend with a disk backend.
+/// A network backend combined with a disk backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) net: NetKind,
@@ -55,7 +55,7 @@ impl Pair {
         format!("{net}+{disk}")
     }
 
-    /// Which backend file operations name.
+    /// Returns the backend for file operations.
     pub(crate) fn via(self) -> DiskVia {
         match self.disk {
             Disk::Uring => DiskVia::Ring,
@@ -65,7 +65,7 @@ impl Pair {
         }
     }
 
-    /// Settings for this pair, small enough that tests meet the limits.
+    /// Returns settings for this pair with low limits, so that tests reach them.
     pub(crate) fn config(self) -> EngineConfig {
         let pools = match self.disk {
             Disk::Threads | Disk::Libaio => vec![ThreadPool::new("test", 4, 1024).unwrap()],
@@ -85,7 +85,7 @@ impl Pair {
         }
     }
 
-    /// Why the machine cannot have this pair.
+    /// Returns the reason why this pair is not available on the machine.
     fn missing(self) -> Option<String> {
         match io::build(self.config()) {
             Err(error) => Some(error.to_string()),
@@ -101,7 +101,7 @@ impl Pair {
     }
 }
 
-/// The pairs that this machine has; the first caller reports them and those that are skipped.
+/// Returns the pairs available on this machine; the first call reports them and the skipped pairs.
 pub(crate) fn pairs() -> &'static [Pair] {
     static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
     PAIRS.get_or_init(|| {
@@ -125,12 +125,12 @@ pub(crate) fn pairs() -> &'static [Pair] {
     })
 }
 
-/// Runs a test on every pair of this machine. Afterwards the engine drains, and each operation has ended once.
+/// Runs a test on every available pair. Afterwards drains the engine and checks that each operation has ended once.
 pub(crate) fn on_each_pair(test: impl Fn(&mut Bench)) {
     on_each_pair_with(|_| {}, test);
 }
 
-/// As [`on_each_pair`], with settings of the test's own.
+/// As [`on_each_pair`], with changed settings.
 pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl Fn(&mut Bench)) {
     for &pair in pairs() {
         println!("on {}", pair.name());
@@ -142,7 +142,7 @@ pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl F
     }
 }
 
-/// Runs a test once for each network backend, for what no disk backend can change.
+/// Runs a test once per network backend, for behaviour that does not depend on the disk backend.
 pub(crate) fn on_each_net(test: impl Fn(&mut Bench)) {
     for net in [NetKind::Uring, NetKind::Epoll] {
         if let Some(pair) = pairs().iter().find(|pair| pair.net == net) {
@@ -154,12 +154,12 @@ pub(crate) fn on_each_net(test: impl Fn(&mut Bench)) {
     }
 }
 
-/// An engine and what it has brought so far.
+/// An engine, and the completions not taken yet.
 pub(crate) struct Bench {
     pub(crate) pair: Pair,
     pub(crate) engine: Box<dyn Engine>,
     seen: Vec<Completion>,
-    /// Whether the engine is to end cleanly; a test that makes it leak says no.
+    /// Whether the engine must drain cleanly; `false` in tests that make it leak.
     pub(crate) drains: bool,
 }
 
@@ -173,12 +173,12 @@ impl Bench {
         self.engine.submit(op).expect("the table has room")
     }
 
-    /// One turn that waits at most `longest`; completions are kept for [`Bench::next`].
+    /// Runs one turn that waits at most `longest`; completions are stored for [`Bench::next`].
     pub(crate) fn turn(&mut self, longest: Duration) {
         self.engine.turn(Wait::Until(Instant::now() + longest), &mut self.seen).expect("a turn works");
     }
 
-    /// The next completion of `id`.
+    /// Waits for the next completion of `id`.
     pub(crate) fn next(&mut self, id: OpId) -> Completion {
         let before = Instant::now();
         let completion = self.next_within(id, PATIENCE);
@@ -189,7 +189,7 @@ impl Bench {
         completion.unwrap_or_else(|| panic!("{id:?} did not complete"))
     }
 
-    /// The next completion of `id`, if it comes in time.
+    /// Returns the next completion of `id`, if it arrives in time.
     pub(crate) fn next_within(&mut self, id: OpId, longest: Duration) -> Option<Completion> {
         let deadline = Instant::now() + longest;
         loop {
@@ -203,7 +203,7 @@ impl Bench {
         }
     }
 
-    /// Turns until `condition` holds.
+    /// Runs turns until `condition` is true.
     pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Bench) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !condition(self) {
@@ -212,18 +212,18 @@ impl Bench {
         }
     }
 
-    /// Buffer bytes that somebody holds.
+    /// Returns the number of bytes of lent buffers.
     pub(crate) fn bytes_held(&self) -> u64 {
         let counters = self.engine.pool().counters();
         counters.bytes - counters.idle_bytes
     }
 
-    /// Everything that has come and was not asked for.
+    /// Returns all completions that were not taken yet.
     pub(crate) fn take_seen(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.seen)
     }
 
-    /// Submits and waits for the terminal completion, the only one.
+    /// Submits an operation and waits for its terminal completion, which must be the only one.
     pub(crate) fn run(&mut self, op: Op) -> Completion {
         let id = self.submit(op);
         let completion = self.next(id);
@@ -258,7 +258,7 @@ impl Bench {
         }
     }
 
-    /// Reads at `offset` until `len` bytes or the end of the file have come: a short read is legal.
+    /// Reads at `offset` until `len` bytes or the end of the file were read: a short read is legal.
     pub(crate) fn read_fully(&mut self, file: &Fd, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
         let mut whole = Vec::new();
         loop {
@@ -287,7 +287,7 @@ impl Bench {
         }
     }
 
-    /// Ends the engine; everything must have ended by itself or by the drain.
+    /// Drains the engine; all operations must end by themselves or by the drain.
     pub(crate) fn assert_drains(&mut self) {
         let before = Instant::now();
         assert_eq!(self.engine.drain(before + PATIENCE), Drained::Clean);
@@ -298,14 +298,14 @@ impl Bench {
     }
 }
 
-/// An open operation.
+/// Returns an open operation.
 pub(crate) fn open(path: &std::path::Path, flags: i32, device: DeviceId, via: DiskVia) -> Op {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     let how = OpenHow { flags, mode: 0o600, ..OpenHow::default() };
     Op::Open { dir: None, path, how, device, via }
 }
 
-/// The segments that a send gave back.
+/// Returns the segments of a completed send.
 pub(crate) fn segments(payload: Payload) -> Segments {
     match payload {
         Payload::Segments(segments) => segments,
@@ -313,7 +313,7 @@ pub(crate) fn segments(payload: Payload) -> Segments {
     }
 }
 
-/// The bytes that a receive brought; none at the end of the stream.
+/// Returns the bytes of a completed receive; an empty slice at the end of the stream.
 pub(crate) fn received(payload: &Payload) -> &[u8] {
     match payload {
         Payload::Buf(buf) => buf,
@@ -321,7 +321,7 @@ pub(crate) fn received(payload: &Payload) -> &[u8] {
     }
 }
 
-/// A listening socket for the engine, with its address.
+/// Returns a listening socket for the engine, with its address.
 pub(crate) fn listener() -> (Fd, std::net::SocketAddr) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -329,7 +329,7 @@ pub(crate) fn listener() -> (Fd, std::net::SocketAddr) {
     (Fd::from(OwnedFd::from(listener)), address)
 }
 
-/// A connection: the engine's end and the peer's, which blocks.
+/// Returns a connection: the engine's socket and the blocking peer.
 pub(crate) fn connection() -> (Fd, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -340,12 +340,12 @@ pub(crate) fn connection() -> (Fd, TcpStream) {
     (Fd::from(OwnedFd::from(ours)), peer)
 }
 
-/// Bytes that differ from place to place, so that a shifted or repeated part shows.
+/// Returns bytes that depend on their position, so that shifted or repeated ranges are detected.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place ^ (place >> 8) ^ (place >> 16).wrapping_mul(37)) as u8).collect()
 }
 
-/// A folder that goes away with the test.
+/// A directory that is removed after the test.
 pub(crate) struct TempDir(PathBuf);
 
 impl TempDir {

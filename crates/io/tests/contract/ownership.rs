@@ -1,4 +1,4 @@
-//! Who owns what: an operation its descriptor, a process its engines' descriptors, a thread its engine.
+//! Ownership: an operation owns its descriptor, a process the descriptors of its engines, a thread its engine.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,7 +14,7 @@ fn a_staged_operation_means_the_descriptor_that_it_was_given() {
     on_each_pair(|bench| {
         for round in 0..20u8 {
             let (ours, mut peer) = connection();
-            // The kernel looks the number up when the operation is submitted, which is in the next turn.
+            // The kernel looks up the descriptor when the operation is submitted, which is in the next turn.
             let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
             drop(ours);
             let (_other, mut stranger) = connection();
@@ -38,7 +38,7 @@ fn a_descriptor_that_is_no_socket_ends_its_own_operation_only() {
                 _ => RecvInto::Stream,
             };
             let completion = bench.run(Op::Recv { socket: wrong.clone(), into });
-            // Any error but one that says to come again: the caller would, without end.
+            // Any error except one that asks for a retry: the caller would retry in an endless loop.
             let ended = matches!(completion.result, Err(Errno::NOTSOCK | Errno::BADFD));
             assert!(ended && !completion.more, "mode {mode}: {:?}", completion.result);
             drop(completion);
@@ -56,8 +56,8 @@ fn a_descriptor_that_is_no_socket_ends_its_own_operation_only() {
     });
 }
 
-/// The descriptors of this process that an engine or shared memory made: what they are, and whether a program
-/// that is executed loses them.
+/// Returns the descriptors of this process that an engine or shared memory created: their kind, and whether they are
+/// closed on exec.
 fn engine_descriptors() -> Vec<(String, bool)> {
     const KINDS: [&str; 4] = [
         "anon_inode:[io_uring]",
@@ -78,7 +78,7 @@ fn engine_descriptors() -> Vec<(String, bool)> {
     let look = |number: std::ffi::OsString| {
         let number = number.to_str()?;
         let (before, closed) = (kind(number)?, close_on_exec(number)?);
-        // Other tests open and close: what is something else by now was not looked at.
+        // Other tests open and close descriptors: a number that was reused during the check is skipped.
         (kind(number)? == before).then_some((before, closed))
     };
     numbers.filter_map(look).collect()
@@ -96,7 +96,7 @@ fn a_program_that_is_executed_gets_nothing_of_an_engine() {
     });
 }
 
-/// Two implementations fit a type that can be sent, so that naming one of them does not compile.
+/// Two implementations match a type that is `Send`, so that a call of this function does not compile for it.
 trait Stays<Marker> {
     fn on_its_thread() {}
 }
@@ -107,7 +107,7 @@ struct Moves;
 
 impl<T: ?Sized + Send> Stays<Moves> for T {}
 
-/// A ring answers to the thread that made it alone (`SINGLE_ISSUER`). That this compiles is the test.
+/// An io_uring may be used only by the thread that created it (`SINGLE_ISSUER`). The test is that this compiles.
 #[test]
 fn an_engine_cannot_be_sent_to_another_thread() {
     <dyn Engine as Stays<_>>::on_its_thread();

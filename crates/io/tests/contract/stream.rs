@@ -1,4 +1,4 @@
-//! Bytes over sockets: whole, in order, through every way to receive, with every kind of end.
+//! Data over sockets: complete and in order, with every kind of receive and every kind of end.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,7 @@ use crate::harness::{
     Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern, received,
 };
 
-/// Receives until `len` bytes or the end have come.
+/// Receives until `len` bytes or the end of the stream have arrived.
 fn recv_whole(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8> {
     let mut got = Vec::new();
     if mode == "stream" {
@@ -66,7 +66,7 @@ fn bytes_arrive_whole_in_every_mode() {
     });
 }
 
-/// What an upstream answers with: a header section and 12 KiB behind it are one receive, not three.
+/// A typical upstream response: a header section and 12 KiB of body are received in one receive instead of three.
 #[test]
 fn a_large_receive_takes_a_response_of_some_kib_at_once() {
     let bytes = pattern(12 << 10);
@@ -78,7 +78,7 @@ fn a_large_receive_takes_a_response_of_some_kib_at_once() {
     });
 }
 
-/// A body is received into the buffer that its beginning lies in.
+/// A body is received into the buffer that holds its first bytes.
 #[test]
 fn a_receive_into_a_buffer_with_content_goes_behind_it() {
     on_each_pair(|bench| {
@@ -132,7 +132,7 @@ fn an_end_is_told_beside_the_receive_that_takes_the_data() {
                 peer.write_all(b"abc").unwrap();
                 let completion = bench.next(receive);
                 assert_eq!(received(&completion.payload), b"abc", "the data goes to the receive");
-                // More of it, which nobody asks for, is no end either.
+                // More data that no operation requests is not an end either.
                 peer.write_all(b"def").unwrap();
                 assert!(bench.next_within(watch, Duration::from_millis(20)).is_none());
                 if closes {
@@ -200,7 +200,7 @@ fn a_send_to_a_peer_that_does_not_read_waits_and_can_be_cancelled() {
             Ok(count) => accepted += count as usize,
             Err(error) => assert_eq!(error, Errno::CANCELED),
         }
-        // What was said to be sent is exactly what arrives.
+        // Exactly the bytes that were reported as sent arrive.
         drop(ours);
         bench.assert_drains();
         let mut arrived = Vec::new();
@@ -243,8 +243,8 @@ fn a_flood_does_not_starve_others() {
         stop.store(true, Ordering::Relaxed);
         bench.engine.abandon(stream);
         drop(flooded);
-        // Closing resets the connection, since bytes are unread; a shutdown would leave the flooder to wait
-        // for room that never comes.
+        // Closing resets the connection, since bytes are unread; after a shutdown, the sender would wait forever for
+        // buffer space.
         bench.turn_until(|bench| {
             let counters = bench.engine.counters();
             counters.submitted == counters.completed

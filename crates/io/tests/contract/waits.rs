@@ -1,4 +1,4 @@
-//! Turns: how long they wait, what ends them, and what an engine gives back.
+//! Turns: how long they wait, what wakes them, and the memory that an engine returns.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,7 +9,7 @@ use io::{Errno, Op, Wait};
 
 use crate::harness::{PATIENCE, connection, on_each_net, on_each_pair, on_each_pair_with};
 
-/// Wake-ups of the lost-wake-up test.
+/// Number of wake-ups in the test for lost wake-ups.
 const ROUNDS: u32 = 10_000;
 
 #[test]
@@ -19,7 +19,7 @@ fn a_turn_waits_as_long_as_it_may() {
         for wait in [20, 1] {
             let wait = Duration::from_millis(wait);
             let before = Instant::now();
-            // A spurious end is legal, an early one every time is not.
+            // A spurious wake-up is legal, but not one in every turn.
             while before.elapsed() < wait {
                 let turns_from = Instant::now();
                 bench.engine.turn(Wait::Until(before + wait), &mut batch).unwrap();
@@ -113,7 +113,7 @@ fn idle_memory_is_given_back() {
         drop(held);
         assert!(bench.engine.trim() >= 8 << 20);
         assert!(bench.engine.pool().counters().bytes <= before - (8 << 20));
-        // What a ring had registered can be registered again.
+        // Memory whose io_uring registration was removed can be registered again.
         assert!(bench.engine.pool().get(1 << 20).is_some());
     });
 }

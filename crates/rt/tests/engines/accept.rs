@@ -1,4 +1,4 @@
-//! Listeners over real engines: who gets a connection, and the end of a listener.
+//! Listeners over real engines: the distribution of connections, and stopping a listener.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -13,10 +13,10 @@ use super::common::{PATIENCE, listening, on_each_net};
 const THREADS: usize = 4;
 const CONNECTIONS: usize = 400;
 
-/// Most connections that one thread may get: half more than its share.
+/// Maximum number of connections of one thread: half more than its share.
 const FAIR_MAX: usize = CONNECTIONS / THREADS * 3 / 2;
 
-/// Accepts until nobody can send to `stopped` any more; answers how many there were.
+/// Accepts until all senders of `stopped` are dropped; returns the number of connections.
 async fn count_accepts(fd: OwnedFd, mut stopped: rt::mailbox::Receiver<()>) -> usize {
     let mut listener = Listener::new(fd, false);
     let stopper = listener.stopper();
@@ -49,7 +49,7 @@ fn threads_share_a_listener_evenly() {
             .collect();
         pair.run(async {
             for _ in 0..CONNECTIONS {
-                // Apart from each other: in a burst a thread takes what is there.
+                // With pauses: in a burst, a thread accepts all pending connections.
                 let due = now() + Duration::from_millis(1);
                 drop(Socket::connect(address.clone()).await.unwrap());
                 sleep_until(due).await;

@@ -1,4 +1,4 @@
-//! A connection that goes on allocates nothing but the lists of its sends, whose blocks `thread-alloc` keeps in a server.
+//! An established connection allocates only the lists of its sends, whose blocks `thread-alloc` caches in a server.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,10 +7,10 @@ use rt::{Runtime, Socket, Timer, now, spawn};
 
 const ROUNDS: u32 = 1000;
 
-/// Rounds until every table and free list has its size.
+/// Number of rounds until every table and free list has its final size.
 const WARM_UP: u32 = 100;
 
-/// Round trips between two tasks of one runtime, each under a timer as a server has it.
+/// Makes round trips between two tasks of one runtime, each with a timer as in a server.
 async fn rounds(socket: &mut Socket, timer: &Timer, mut bytes: Vec<u8>, count: u32) -> Vec<u8> {
     for _ in 0..count {
         bytes.clear();
@@ -39,7 +39,7 @@ fn a_round_trip_allocates_the_lists_of_its_sends_alone() {
         let counted = allocation_counter::measure(|| {
             runtime.block_on(rounds(&mut socket, &timer, bytes, ROUNDS));
         });
-        // Both tasks send in each round; the one more is the waker of `block_on`.
+        // Both tasks send in each round; the additional allocation is the waker of `block_on`.
         let (count, lists) = (counted.count_total, 2 * u64::from(ROUNDS));
         assert!(count <= lists + 1, "{count} allocations in {ROUNDS} rounds, {:?}", pair.names);
         drop(socket);

@@ -1,4 +1,4 @@
-//! The engines of this machine, for the tests of the runtime over real ones.
+//! The engines of this machine, for tests of the runtime over real engines.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -10,10 +10,10 @@ use io::op::{PeerAddr, Source};
 use io::{DiskVia, Drained, Segments};
 use rt::{Runtime, Socket};
 
-/// Longest that a test waits for anything.
+/// Maximum wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Network and disk backends, with the disk's name for operations.
+/// A network backend and a disk backend, with the `DiskVia` for operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     /// Names in the report.
@@ -34,7 +34,7 @@ const DISKS: [(&str, DiskVia); 4] = [
 ];
 
 impl Pair {
-    /// Settings for this pair.
+    /// Returns the settings for this pair.
     pub(crate) fn config(self) -> EngineConfig {
         let pooled = matches!(self.via, DiskVia::Pool(_) | DiskVia::Libaio);
         let pools = pooled.then(|| ThreadPool::new("test", 2, 1024).unwrap());
@@ -50,7 +50,7 @@ impl Pair {
         }
     }
 
-    /// Runs a future on a runtime of its own and checks that nothing is left in flight.
+    /// Runs a future on a separate runtime, and checks that nothing remains in flight.
     pub(crate) fn run<F: Future>(self, test: F) -> F::Output {
         let mut runtime = Runtime::new(io::build(self.config()).unwrap());
         let output = runtime.block_on(async {
@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-/// Runs a test on every pair of this machine and reports it.
+/// Runs a test on every pair that this machine supports, and reports it.
 pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
     for (net_name, net) in NETS {
         for (disk_name, via) in DISKS {
@@ -79,7 +79,7 @@ pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
     }
 }
 
-/// Runs a test once on every network backend of this machine.
+/// Runs a test once on every network backend that this machine supports.
 pub(crate) fn on_each_net(test: impl Fn(Pair)) {
     for (name, net) in NETS {
         let pair = Pair { names: (name, "sync"), net, via: DiskVia::Sync };
@@ -93,7 +93,7 @@ pub(crate) fn on_each_net(test: impl Fn(Pair)) {
     }
 }
 
-/// A listening socket on loopback and its address.
+/// Returns a listening socket on loopback and its address.
 pub(crate) fn listening() -> (OwnedFd, PeerAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -101,7 +101,7 @@ pub(crate) fn listening() -> (OwnedFd, PeerAddr) {
     (listener.into(), address)
 }
 
-/// Sends a vector and answers it for the next time.
+/// Sends a vector and returns it for reuse.
 pub(crate) async fn send(socket: &mut Socket, bytes: Vec<u8>) -> Vec<u8> {
     let mut segments = Segments::new();
     segments.push(Source::Vec(bytes));
@@ -110,7 +110,7 @@ pub(crate) async fn send(socket: &mut Socket, bytes: Vec<u8>) -> Vec<u8> {
     segments.take_vec().unwrap_or_default()
 }
 
-/// Receives exactly as many bytes as `wanted` has and compares.
+/// Receives exactly as many bytes as `wanted` has, and compares them.
 pub(crate) async fn expect(socket: &mut Socket, mut wanted: &[u8]) {
     while !wanted.is_empty() {
         let buf = socket.reader.recv().await.unwrap().expect("the peer is not done");

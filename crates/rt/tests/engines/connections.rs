@@ -1,4 +1,4 @@
-//! Connections over real engines: many at once, ends, back-pressure.
+//! Connections over real engines: many concurrent ones, ends of streams, backpressure.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,12 +14,12 @@ use rt::{Either, Listener, Socket, Timer, counters, now, select, sleep_until, sp
 
 const CONNECTIONS: usize = 200;
 
-/// Different bytes for each connection and round.
+/// Returns bytes that differ for each connection and round.
 fn pattern(connection: usize, round: usize, len: usize) -> Vec<u8> {
     (0..len).map(|place| (place * 7 + connection * 31 + round * 131) as u8).collect()
 }
 
-/// Answers every connection with its own bytes until the listener is stopped.
+/// Returns the received bytes on every connection until the listener is stopped.
 async fn echo(mut listener: Listener) -> usize {
     let gauge = WaitGroup::new();
     let mut served = 0;
@@ -49,7 +49,7 @@ async fn client(address: PeerAddr, number: usize) {
         let (reader, writer) = socket.split();
         let mut segments = io::Segments::new();
         segments.push(io::op::Source::Vec(bytes.clone()));
-        // Both directions at once: the peer answers before it has read everything.
+        // Both directions concurrently: the peer responds before it has read everything.
         let mut sending = std::pin::pin!(writer.send(segments, false));
         let mut got = Vec::new();
         let mut sent = false;
@@ -113,11 +113,11 @@ fn many_connections_are_echoed() {
     });
 }
 
-/// A connected pair: ours, and a peer that the test drives with blocking calls.
+/// Returns a connected pair: our socket, and a peer that the test uses with blocking calls.
 fn pair_of_sockets() -> (Socket, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_nonblocking(true).unwrap();
-    // A blocking read that never ends would hold up the whole runtime, its timers included.
+    // A blocking read that never ends would block the whole runtime, including its timers.
     far.set_read_timeout(Some(super::common::PATIENCE)).unwrap();
     (Socket::new(near.into()), far)
 }
@@ -169,7 +169,7 @@ fn bytes_survive_a_dropped_receive() {
 #[test]
 fn a_flood_is_held_back_and_arrives_whole() {
     const BYTES: usize = 4 << 20;
-    // What the engine keeps ready for receives, and some more.
+    // The receive buffers of the engine, and some more.
     const HELD_MAX: u64 = 2 << 20;
     on_each_net(|pair| {
         let (near, mut far) = UnixStream::pair().unwrap();
@@ -184,7 +184,7 @@ fn a_flood_is_held_back_and_arrives_whole() {
                 place += buf.len();
                 drop(buf);
                 if place >= BYTES / 4 && !std::mem::replace(&mut paused, true) {
-                    // A reader that pauses holds a few buffers, not all that the peer has to say.
+                    // A reader that pauses holds a few buffers, not all data of the peer.
                     sleep_until(now() + Duration::from_millis(20)).await;
                     let pool = rt::pool().counters();
                     let held = pool.bytes - pool.idle_bytes;

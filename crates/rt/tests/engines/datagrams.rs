@@ -1,4 +1,4 @@
-//! Datagrams over real engines: an answer, silence, and a receive that a timer ends.
+//! Datagrams over real engines: a response, no response, and a receive that a timer ends.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn a_question_has_its_answer() {
                 for answer in answers {
                     peer.send_to(answer, from).unwrap();
                 }
-                // Somebody else is not heard.
+                // A datagram from another sender is not received.
                 UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"forged", from).unwrap();
                 for answer in answers {
                     assert_eq!(&*socket.recv(buf()).await.unwrap(), answer);
@@ -68,7 +68,7 @@ fn a_receive_that_is_given_up_loses_no_datagram() {
                 peer.send_to(answer, from).unwrap();
                 assert_eq!(&*socket.recv(buf()).await.unwrap(), answer);
             }
-            // A receive is armed when the socket goes.
+            // A receive is in flight when the socket is dropped.
             let timer = Timer::new();
             timer.expire_now();
             assert!(timer.limit(socket.recv(buf())).await.is_err());

@@ -1,4 +1,4 @@
-//! Peers that say something and are gone at once, thousands of them: every receive ends.
+//! Thousands of peers that send some bytes and close immediately: every receive ends.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,13 +11,13 @@ use rt::{Listener, Socket, Timer, now, spawn};
 
 use super::common::{Pair, listening, on_each_net};
 
-/// Threads of peers, and connections that each makes.
+/// Number of peer threads, and of connections that each makes.
 const THREADS: usize = 4;
 const CONNECTIONS: usize = 1000;
-/// Longest for all of them; the time that a connection without an end takes.
+/// Time limit for all connections; a connection without a reported end lasts that long.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// One connection: a few bytes in one or two pieces, and the end.
+/// Makes one connection: a few bytes in one or two pieces, and the end.
 fn visit(mut peer: impl Write, number: usize, leave: impl FnOnce()) {
     let _ = peer.write_all(b"GET / ");
     if number.is_multiple_of(3) {
@@ -44,7 +44,7 @@ fn over_unix(path: &std::path::Path) {
     }
 }
 
-/// Receives from `total` connections; answers how many had no end when all of them should have.
+/// Receives from `total` connections; returns how many had no reported end after the time limit.
 fn lost(pair: Pair, listener: std::os::fd::OwnedFd, total: usize) -> usize {
     pair.run(async move {
         let mut listener = Listener::new(listener, true);

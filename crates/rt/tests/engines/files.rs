@@ -1,4 +1,4 @@
-//! Files over every disk backend, and file to socket.
+//! Files over every disk backend, and sending files to sockets.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

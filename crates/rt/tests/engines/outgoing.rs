@@ -1,5 +1,4 @@
-//! Connections that go out: their options, what becomes of an attempt that is given up, and those that are kept
-//! to be used again.
+//! Outgoing connections: their options, attempts that are abandoned, and idle connections that are reused.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +18,8 @@ fn listener() -> (TcpListener, PeerAddr) {
     (listener, address)
 }
 
-/// An address that never answers: the queue of its listener, which is held with it, is full.
+/// Returns an address that never responds, because the backlog of its listener is full; the listener is returned with
+/// it.
 fn silent() -> (std::os::fd::OwnedFd, TcpStream, PeerAddr) {
     use rustix::net::{AddressFamily, SocketType};
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -56,7 +56,7 @@ fn the_options_of_a_connection_are_set() {
             assert_eq!(from.ip(), IpAddr::V4(own));
             assert!(sockopt::socket_keepalive(&socket).unwrap());
             assert!(sockopt::tcp_nodelay(&socket).unwrap());
-            // The kernel doubles what is asked for, for its own bookkeeping (socket(7)).
+            // The kernel doubles the requested size for its own overhead (socket(7)).
             assert_eq!(sockopt::socket_recv_buffer_size(&socket).unwrap(), 200_000);
             assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), 100_000);
             send(&mut socket, b"hello".to_vec()).await;
@@ -73,7 +73,7 @@ fn a_connection_that_cannot_be_made_says_at_which_step() {
         pair.run(async {
             let (listener, address) = listener();
             let far = ConnectOptions {
-                // RFC 5737: an address that is nobody's.
+                // RFC 5737: an address that belongs to no machine.
                 bind: Some(SocketAddr::from(([192, 0, 2, 1], 0))),
                 ..ConnectOptions::default()
             };
@@ -89,7 +89,8 @@ fn a_connection_that_cannot_be_made_says_at_which_step() {
     });
 }
 
-/// Sockets of the system whose own address is `own` (proc_net(5): the bytes of the address in the machine's order).
+/// Returns the number of sockets of the system with the local address `own` (proc_net(5): the bytes of the address in
+/// native byte order).
 #[allow(clippy::disallowed_methods, reason = "the kernel's table is in memory")]
 fn sockets_of(own: Ipv4Addr) -> usize {
     let wanted = format!("{:08X}:", u32::from_ne_bytes(own.octets()));
@@ -99,7 +100,7 @@ fn sockets_of(own: Ipv4Addr) -> usize {
 
 #[test]
 fn a_connect_that_is_given_up_leaves_nothing_open() {
-    // An address that no other test uses, nor another run, tells our sockets from theirs.
+    // An address that no other test and no other run uses distinguishes these sockets.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 + high, middle, low);
     on_each_net(|pair| {
@@ -124,7 +125,7 @@ fn a_connect_that_is_given_up_leaves_nothing_open() {
     });
 }
 
-/// Lets `news` arm its receive, and gives it up as a pool does when the connection is taken out.
+/// Lets `news` start its receive, and drops it, as a pool does when the connection is taken out of it.
 async fn put_away(socket: &mut Socket) {
     let timer = Timer::new();
     timer.set(now() + Duration::from_millis(5));
@@ -159,7 +160,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
     on_each_net(|pair| {
         pair.run(async {
             let (listener, address) = listener();
-            // It is closed while it lies there.
+            // The peer closes it while it is idle.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let peer = listener.accept().unwrap().0;
             put_away(&mut socket).await;
@@ -167,7 +168,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
             socket.reader.news().await;
             assert!(!socket.reader.is_quiet());
             assert!(socket.reader.recv().await.unwrap().is_none());
-            // It says something, which is not lost.
+            // The peer sends data, which is not lost.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let mut peer = listener.accept().unwrap().0;
             put_away(&mut socket).await;
@@ -176,7 +177,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
             assert!(!socket.reader.is_quiet());
             socket.reader.news().await;
             expect(&mut socket, b"HTTP/1.1 408").await;
-            // It is reset; nobody waits for news when that comes.
+            // The peer resets it while no task waits in `news`.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let peer = listener.accept().unwrap().0;
             put_away(&mut socket).await;
@@ -186,7 +187,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
                 yield_now().await;
             }
             assert_eq!(socket.reader.recv().await.unwrap_err(), Errno::CONNRESET);
-            // The end was there before anybody asked.
+            // The end had arrived before any call.
             let mut socket = Socket::connect(address).await.unwrap();
             drop(listener.accept().unwrap());
             while socket.reader.is_quiet() {
@@ -207,7 +208,7 @@ fn a_tunnel_reads_and_writes_and_ends_each_side_alone() {
             let far = std::thread::spawn(move || {
                 let mut got = Vec::new();
                 peer.read_to_end(&mut got).unwrap();
-                // Our side has ended, and the other one goes on.
+                // Our sending direction is closed; the other one continues.
                 peer.write_all(&got).unwrap();
             });
             let (reader, writer) = socket.split();

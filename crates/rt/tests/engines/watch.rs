@@ -1,4 +1,4 @@
-//! A watch between threads over real engines: many wait, one ring of the doorbell wakes them.
+//! A watch between threads over real engines: many tasks wait, and one ring of the doorbell wakes them.
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -48,7 +48,7 @@ fn many_tasks_of_a_thread_are_woken_by_one_ring() {
         drop(publisher);
         let ((rings, panics), drained) = worker.join().unwrap();
         assert_eq!(panics, 0);
-        // One of a step may be counted with the step before.
+        // A ring may be counted with the previous step.
         assert!(rings.iter().sum::<u64>() <= STEPS, "{rings:?} rings for {TASKS} tasks each");
         assert_eq!(drained, io::Drained::Clean);
     });
