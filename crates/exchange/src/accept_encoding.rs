@@ -77,8 +77,8 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
 /// Whether a comma-separated list contains this token without a value.
 fn has_token(list: &[u8], token: &[u8]) -> bool {
     list.split(|&byte| byte == b',').any(|members| {
-        // The parameter after the last semicolon is compared too. A member whose token is followed by a semicolon does
-        // not match.
+        // Only the text after the last semicolon of a member is compared, so a token followed by a semicolon does not
+        // match.
         let last = members.rsplit(|&byte| byte == b';').next().unwrap_or_default();
         last.trim_ascii().eq_ignore_ascii_case(token)
     })

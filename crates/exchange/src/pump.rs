@@ -234,7 +234,7 @@ impl<T: Transport> Pump<'_, T> {
                 transport.go_on_feeding(request, &incoming);
             }
         }
-        // A handler that requests the body later gets an empty one.
+        // A handler that requests the body later gets none; `body_was_streamed` distinguishes that from an empty body.
         request.body_was_streamed = true;
         request.body.get_or_insert_default();
         outcome

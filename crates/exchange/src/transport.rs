@@ -26,7 +26,7 @@ pub enum Received {
     /// The header section did not arrive in time, or the client closed the connection during it. As in nginx this
     /// status is logged and no response is sent.
     Abandoned(u16),
-    /// The client closed the connection, or it timed out while idle.
+    /// The client closed the connection, or the connection has to end.
     Closed,
 }
 

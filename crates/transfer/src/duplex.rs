@@ -1,23 +1,23 @@
-//! A connection with bytes in both directions and nothing else: the rest of a client's connection, or of one stream of it,
-//! when another protocol takes it over.
+//! A plain byte connection in both directions: the remainder of a client's connection or stream after another protocol
+//! takes it over.
 
 use std::task::{Context, Poll};
 
 use io::{Buf, Errno, Segments};
 use rt::Socket;
 
-/// Both directions. Each may be polled while the other waits.
+/// A connection in both directions. Each direction may be polled while the other waits.
 pub trait Duplex {
-    /// The next bytes; `None` at their end. Dropping the polling future loses nothing.
+    /// Returns the next bytes; `None` at the end. Dropping the polling future loses no bytes.
     fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>>;
 
-    /// Bytes that are here already.
+    /// Returns bytes that were received already.
     fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>>;
 
-    /// Sends all of `data`; polled again, with the same segments, until it is ready.
+    /// Sends all of `data`; it must be polled again, with the same segments, until it is ready.
     fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>>;
 
-    /// Ends the direction towards the other end.
+    /// Shuts down the direction to the other end.
     fn end_sending(&mut self);
 }
 

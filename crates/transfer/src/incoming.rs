@@ -1,9 +1,9 @@
-//! The body of a request while it comes, for a handler that passes it on without having it whole.
+//! The body of a request while it arrives, for a handler that passes it on before it is complete.
 //!
-//! The transport reads (`exchange::transport`) and the handler takes, side by side in one task. One piece at most lies in
-//! between, so a client is read no faster than its body goes away. A handler asks for this with
-//! `exchange::phases::Step::StreamBody`. When the response begins before the body has ended, the rest comes from a
-//! [`PieceSource`], where the transport has one: a stream of HTTP/2 continues in both directions.
+//! The transport reads (`exchange::transport`) and the handler consumes, concurrently in one task. At most one piece
+//! lies between them, so a client is read no faster than its body is passed on. A handler requests this with
+//! `exchange::phases::Step::StreamBody`. If the response begins before the body has ended, the remaining bytes come
+//! from a [`PieceSource`], if the transport has one: an HTTP/2 stream continues in both directions.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -13,22 +13,22 @@ use io::op::Source;
 use io::{Buf, Errno};
 use smallvec::{SmallVec, smallvec};
 
-/// A body on its way through.
+/// A body that is being passed on.
 #[derive(Default)]
 pub struct IncomingBody {
     state: RefCell<IncomingState>,
     taker: Cell<Option<Waker>>,
     giver: Cell<Option<Waker>>,
     received: Cell<u64>,
-    /// The source of the rest when its reader into this has ended.
+    /// The source of the remaining bytes after the transport's reader has ended.
     source: RefCell<Option<Box<dyn PieceSource>>>,
-    /// Whether some of it was taken, so that a further reader would get only a part.
+    /// Whether bytes were consumed already, so that a further reader would get only a part.
     is_begun: Cell<bool>,
 }
 
-/// The rest of a body, for the task that takes over.
+/// The remaining body, for the task that takes over.
 pub trait PieceSource {
-    /// The next piece; none at the end.
+    /// Returns the next piece; none at the end.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>>;
 }
 
@@ -41,29 +41,29 @@ struct IncomingState {
 /// A piece of a body, in the buffers that it was received into.
 pub type Piece = SmallVec<[Source; 4]>;
 
-/// Buffers of one piece, so that it leaves in one send.
+/// Maximum number of buffers per piece, so that one send takes the piece.
 pub const PIECE_BUFFERS_MAX: usize = 8;
 
-/// Bytes that are gathered for one piece, where they are here already.
+/// Maximum number of received bytes that are gathered for one piece.
 pub const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// Why the rest of a body did not come.
+/// The reason why a body did not arrive completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyAborted {
-    /// The client took too long.
+    /// The client timed out.
     TimedOut,
-    /// It went away.
+    /// The client closed the connection.
     Closed,
     /// Its chunked framing is invalid.
     Invalid,
-    /// The body is larger than allowed: bytes received, and further bytes announced.
+    /// The body is larger than allowed: the number of bytes received, and of further bytes announced.
     TooLarge(u64, u64),
-    /// The start of it lies in a temporary file that cannot be read.
+    /// Its start is in a temporary file that cannot be read.
     Lost(Errno),
 }
 
 impl BodyAborted {
-    /// The status that answers the request.
+    /// Returns the status of the response.
     pub fn status(self) -> u16 {
         match self {
             BodyAborted::TimedOut => 408,
@@ -75,7 +75,7 @@ impl BodyAborted {
 }
 
 impl IncomingBody {
-    /// The next piece; none at the end.
+    /// Returns the next piece; none at the end.
     pub async fn next(&self) -> Result<Option<Piece>, BodyAborted> {
         poll_fn(|context| {
             if let Some(piece) = self.try_next() {
@@ -99,13 +99,13 @@ impl IncomingBody {
         .await
     }
 
-    /// The rest of it comes from there: no more pieces are added.
+    /// Sets the source of the remaining bytes; no more pieces are added.
     pub fn go_on_from(&self, source: Box<dyn PieceSource>) {
         *self.source.borrow_mut() = Some(source);
         wake(&self.taker);
     }
 
-    /// The bytes received so far, if any.
+    /// Returns the bytes received so far, if any.
     pub fn try_next(&self) -> Option<Piece> {
         let mut state = self.state.borrow_mut();
         if state.piece.is_empty() {
@@ -117,7 +117,7 @@ impl IncomingBody {
         Some(piece)
     }
 
-    /// Adds a copy of bytes to the piece that is to be taken next.
+    /// Adds a copy of bytes to the next piece.
     pub fn add(&self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -130,7 +130,7 @@ impl IncomingBody {
         wake(&self.taker);
     }
 
-    /// Adds a buffer of bytes to it.
+    /// Adds a buffer to the next piece.
     pub fn take(&self, buf: Buf) {
         if !buf.is_empty() {
             self.state.borrow_mut().piece.push(Source::Buf(buf));
@@ -144,14 +144,14 @@ impl IncomingBody {
         wake(&self.taker);
     }
 
-    /// Whether more may be added before the piece is taken.
+    /// Whether more bytes may be added before the piece is consumed.
     pub fn has_room(&self) -> bool {
         let state = self.state.borrow();
         let bytes: usize = state.piece.iter().map(|source| source.bytes().len()).sum();
         bytes < PIECE_BYTES_MAX && state.piece.len() < PIECE_BUFFERS_MAX
     }
 
-    /// Waits until the piece has been taken.
+    /// Waits until the piece was consumed.
     pub async fn taken(&self) {
         poll_fn(|context: &mut Context<'_>| {
             if self.state.borrow().piece.is_empty() {
@@ -163,28 +163,28 @@ impl IncomingBody {
         .await;
     }
 
-    /// Counts bytes of the request.
+    /// Counts received bytes of the request.
     pub fn count(&self, bytes: u64) {
         self.received.set(self.received.get() + bytes);
     }
 
-    /// Bytes of the request, framing included.
+    /// Returns the received bytes of the request, including framing.
     pub fn received(&self) -> u64 {
         self.received.get()
     }
 
-    /// Whether the start of it is gone already.
+    /// Whether the start of the body was consumed already.
     pub fn is_begun(&self) -> bool {
         self.is_begun.get()
     }
 
-    /// Nothing follows.
+    /// Marks the end of the body.
     pub fn end(&self, result: Result<(), BodyAborted>) {
         self.state.borrow_mut().end = Some(result);
         wake(&self.taker);
     }
 
-    /// Whether all of it was read from the client.
+    /// Whether the complete body was read from the client.
     pub fn is_whole(&self) -> bool {
         matches!(self.state.borrow().end, Some(Ok(())))
     }

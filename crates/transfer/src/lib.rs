@@ -1,14 +1,13 @@
-//! Bytes on their way from where they lie to where they go: bodies, files, codings. Nothing here knows a request or a
-//! directive.
+//! The transfer of bytes: bodies, files, codings. This crate knows neither requests nor directives.
 //!
-//! | part | holds |
+//! | module | content |
 //! |---|---|
-//! | [`body`] | bodies out of files and streams, and the ways to move them to a client |
+//! | [`body`] | bodies from files and streams, and the methods to move them to a client |
 //! | [`coding`] | gzip, brotli and zstd |
 //! | [`duplex`] | a connection that another protocol takes over |
-//! | [`files`] | open files, kept by name, and the directories that they are opened below |
-//! | [`incoming`], [`received`] | the body of a request: while it comes, and when it is here |
-//! | [`recency`] | what was used last |
+//! | [`files`] | open files by path, and the roots that they are opened below |
+//! | [`incoming`], [`received`] | the body of a request: while it arrives, and when it is complete |
+//! | [`recency`] | a list of values in order of last use |
 #![forbid(unsafe_code)]
 
 pub mod body;

@@ -1,6 +1,6 @@
-//! The body of a request, if a handler requested it: in memory, or in a temporary file when it is large.
+//! The body of a request, if a handler requested it: in memory, or in a temporary file if it is large.
 //!
-//! Reading it is the transport's (`exchange::transport`); a handler asks for it with `exchange::phases::Step::ReadBody`.
+//! The transport reads it (`exchange::transport`); a handler requests it with `exchange::phases::Step::ReadBody`.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -14,12 +14,12 @@ use rt::local::Counted;
 use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
 
-/// Where bodies of requests are stored that memory does not hold.
+/// Settings for temporary files of large request bodies.
 #[derive(Clone, Debug)]
 pub struct BodyFiles {
     /// `client_body_in_file_only`
     pub in_file_only: BodyInFile,
-    /// `client_body_temp_path`: directory and digits of the levels.
+    /// `client_body_temp_path`: directory, and number of digits per level.
     pub temp_path: (PathBuf, Vec<u8>),
 }
 
@@ -37,24 +37,24 @@ impl Default for BodyFiles {
 pub enum BodyInFile {
     /// `off`
     Off,
-    /// `on`: files stay.
+    /// `on`: files remain after the request.
     On,
-    /// `clean`: files go with the request.
+    /// `clean`: files are removed with the request.
     Clean,
 }
 
-/// A body that was read. Its memory is in pieces, which are sent from where they were received.
+/// A body that was read. Its memory consists of pieces, which are sent from the buffers that received them.
 #[derive(Default)]
 pub struct ReceivedBody {
     pieces: SmallVec<[SharedBytes; 2]>,
-    /// The buffer that the next bytes are received into, behind its content.
+    /// The buffer that receives the next bytes, after its content.
     last: Option<Buf>,
-    /// Bytes in memory.
+    /// Number of bytes in memory.
     held: usize,
     file: Option<TempFile>,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     in_file: u64,
-    /// Counts it among those that are in memory for lack of a file.
+    /// Counts it among the bodies that stay in memory for lack of a file.
     _counted: Option<Counted>,
 }
 
@@ -62,47 +62,47 @@ pub struct ReceivedBody {
 pub struct TempFile {
     /// The open file.
     pub file: rt::File,
-    /// Its path, present or former: a temporary file has no name any more.
+    /// Its path; a temporary file without a name retains its former path.
     path: PathBuf,
-    /// Whether its name is to go with the request.
+    /// Whether its name is to be removed with the request.
     clean: bool,
     via: DiskVia,
 }
 
 impl ReceivedBody {
-    /// The bytes, when all of them have been read into memory.
+    /// Returns the bytes, if all of them are in memory.
     pub fn pieces(&self) -> Option<&[SharedBytes]> {
         self.file.is_none().then_some(&self.pieces)
     }
 
-    /// The same as one piece (`$request_body`).
+    /// Appends the same bytes (`$request_body`).
     pub fn push_to(&self, out: &mut Vec<u8>) -> bool {
         let Some(pieces) = self.pieces().filter(|_| self.held > 0) else { return false };
         pieces.iter().for_each(|piece| out.extend_from_slice(piece));
         true
     }
 
-    /// The path of its file, when it has one (`$request_body_file`).
+    /// Returns the path of its file, if it has one (`$request_body_file`).
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
     }
 
-    /// The file, when it has one, the bytes in it, and the engine that reads them.
+    /// Returns the file, if it has one, the number of bytes in it, and the engine that reads them.
     pub fn file(&self) -> Option<(&rt::File, u64, DiskVia)> {
         self.file.as_ref().map(|file| (&file.file, self.in_file, file.via))
     }
 
-    /// Bytes of the whole.
+    /// Returns the length of the complete body.
     pub fn byte_count(&self) -> u64 {
         self.in_file + self.held as u64
     }
 
-    /// Bytes that are in memory now.
+    /// Returns the number of bytes in memory now.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes a copy of more bytes.
+    /// Adds a copy of more bytes.
     pub fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Some(mut buf) = self.room(bytes.len().max(COPIED_MIN)) else {
@@ -114,7 +114,8 @@ impl ReceivedBody {
         }
     }
 
-    /// Takes a buffer with more bytes. Few are copied: a body in tiny pieces must not take memory for each.
+    /// Adds a buffer with more bytes. A small buffer is copied, so that a body in tiny pieces does not use memory for
+    /// each.
     pub fn take(&mut self, buf: Buf) {
         let has_room = self.last.as_ref().is_some_and(|last| last.len() < last.capacity());
         if has_room || buf.len() < TAKEN_MIN {
@@ -125,8 +126,8 @@ impl ReceivedBody {
         self.pieces.push(buf.freeze());
     }
 
-    /// A buffer to receive more bytes into, behind those that it holds; it is to be [`ReceivedBody::put`] back. A new
-    /// one has room for about this many. `None` where memory is short.
+    /// Returns a buffer that receives more bytes after its content; it must be returned with [`ReceivedBody::put`]. A
+    /// new buffer has space for about this many. `None` if memory is scarce.
     pub fn room(&mut self, bytes: usize) -> Option<Buf> {
         if self.last.as_ref().is_some_and(|last| last.len() == last.capacity()) {
             self.seal();
@@ -136,19 +137,19 @@ impl ReceivedBody {
         Some(buf)
     }
 
-    /// Takes what [`ReceivedBody::room`] has given.
+    /// Returns the buffer from [`ReceivedBody::room`].
     pub fn put(&mut self, buf: Buf) {
         self.held += buf.len();
         self.last = Some(buf);
     }
 
-    /// All has been read.
+    /// Marks the end of reading.
     pub fn seal(&mut self) {
         let last = self.last.take().filter(|last| !last.is_empty());
         self.pieces.extend(last.map(Buf::freeze));
     }
 
-    /// Moves the bytes in memory to a file, which is made for the first of them.
+    /// Moves the bytes in memory to a file, which is created for the first of them.
     ///
     /// # Errors
     /// The failed operation, with the path and the error.
@@ -177,7 +178,8 @@ impl ReceivedBody {
         done.map_err(|errno| ("write", path, errno))
     }
 
-    /// Has all of it in memory, for lack of a file: bytes in the file are read back. `counted` goes with the body.
+    /// Moves the complete body into memory, for lack of a file: bytes in the file are read back. `counted` is stored
+    /// with the body.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -196,7 +198,7 @@ impl ReceivedBody {
         Ok(())
     }
 
-    /// Gives it away piece by piece, from its start: the bytes in the file first.
+    /// Returns the body piece by piece, from its start: the bytes in the file first.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -222,36 +224,37 @@ impl ReceivedBody {
         }
     }
 
-    /// Takes the name of a file away that was to live as long as the request.
+    /// Removes the name of a file that was to live as long as the request.
     pub async fn clean(&self) {
         let Some(file) = self.file.as_ref().filter(|file| file.clean) else { return };
         if let Ok(path) = CString::new(file.path.as_os_str().as_bytes()) {
-            // Another program may have moved it, which is the purpose of the name.
+            // Another program may have moved the file, which is the purpose of its name.
             let _ = rt::file::unlink(path, DeviceId::default(), file.via).await;
         }
     }
 }
 
-/// Bytes of one read of the file.
+/// Number of bytes per read of the file.
 const READ_BYTES: u64 = 64 << 10;
 
-/// Bytes from which on a buffer is taken as it is.
+/// Minimum length in bytes of a buffer that is stored without a copy.
 const TAKEN_MIN: usize = 2 << 10;
 
-/// The least room of a buffer that bytes are copied to: chunks may be short.
+/// Minimum size in bytes of a buffer that bytes are copied to, because chunks may be small.
 const COPIED_MIN: usize = 16 << 10;
 
-/// Names that are tried: others may have files of the same number, such as a worker that ends.
+/// Maximum number of names tried: other processes may have files with the same number, such as a worker that is
+/// exiting.
 const NAMES_MAX: usize = 64;
 
-/// The number of the next file, from some start.
+/// The number of the next file; it starts anywhere.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Digits of a file's name.
 const DIGITS: usize = 10;
 
 impl TempFile {
-    /// Makes a file in the configured directory, and the directory too if it is missing.
+    /// Creates a file in the configured directory, and the directory if it is missing.
     async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
         let (folder, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;
@@ -267,8 +270,8 @@ impl TempFile {
     }
 }
 
-/// Makes a file for bytes that memory is too dear for, with the path that it has, or had: one that is not `named` cannot
-/// be left behind, whatever happens to the process.
+/// Creates a temporary file for a large body, and returns its present or former path. Unless it is `named` the kernel
+/// removes it even if the process crashes.
 ///
 /// # Errors
 /// The intended path, and the failed operation.
@@ -278,7 +281,7 @@ pub async fn create(
     named: bool,
 ) -> Result<(rt::File, PathBuf), (PathBuf, Errno)> {
     let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
-    // Another thread does it: it may take several calls, and each may wait for the disk.
+    // Another thread creates it, because this may take several calls, and each may wait for the disk.
     let (shown, levels) = (folder.to_owned(), levels.to_vec());
     let folder = shown.clone();
     let made = rt::offload(move || make(&folder, &levels, named, start)).await;
@@ -286,7 +289,7 @@ pub async fn create(
     Ok((rt::File::new(fd), path))
 }
 
-/// Opens a new file. One without a name cannot be left behind, whatever happens to the process.
+/// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn make(
     folder: &Path,
@@ -312,7 +315,7 @@ fn make(
                     Err(errno) => Err((path, errno)),
                 };
             }
-            // The number was used by a process before this one, or by one beside it.
+            // An earlier or a concurrent process has used this number.
             Err(Errno::EXIST) => last.0 = path,
             Err(errno) => return Err((path, errno)),
         }
@@ -320,12 +323,12 @@ fn make(
     Err(last)
 }
 
-/// The directories above a file, from the first that is missing, with these permissions.
+/// Creates the missing directories above a file, with these permissions.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 pub fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
     let Some(folder) = path.parent() else { return Err(Errno::NOENT) };
     let make = || match rustix::fs::mkdir(folder, mode) {
-        // Another thread was faster.
+        // Another thread has created it.
         Err(Errno::EXIST) => Ok(()),
         made => made,
     };
@@ -335,7 +338,7 @@ pub fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
     }
 }
 
-/// `7/45/0000123457`: as many digits for each level, from the end of the number on.
+/// Returns a path such as `7/45/0000123457`: the digits of each level are taken from the end of the number.
 fn path_of(folder: &Path, levels: &[u8], number: u64) -> PathBuf {
     let name = format!("{:0width$}", number % 10u64.pow(DIGITS as u32), width = DIGITS);
     let (mut path, mut end) = (folder.to_owned(), name.len());

@@ -1,5 +1,5 @@
-//! Values from the newest to the oldest: a doubly linked list through a vector, so that coming, going and being used
-//! again cost no search, and no memory once there was room.
+//! Values in order of last use: a doubly linked list in a vector. Insertion, removal and use need no search, and no
+//! allocation once the vector is large enough.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
@@ -9,19 +9,19 @@ use std::ops::{Index, IndexMut};
 pub struct Recency<T> {
     nodes: Vec<Node<T>>,
     len: usize,
-    /// The first of the nodes that are not in use; the next one is where the older one would be.
+    /// The first free node; free nodes are linked through `older`.
     free: Option<Place>,
     newest: Option<Place>,
     oldest: Option<Place>,
 }
 
-/// Where a value is for as long as it stays. Counted from 1, so that having none takes no memory.
+/// The slot of a value in the list. It is 1-based, so that `None` takes no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(NonZeroU32);
 
 #[derive(Debug)]
 struct Node<T> {
-    /// None in a node that is not in use.
+    /// `None` in a free node.
     value: Option<T>,
     newer: Option<Place>,
     older: Option<Place>,
@@ -34,10 +34,10 @@ impl<T> Default for Recency<T> {
 }
 
 impl<T> Recency<T> {
-    /// Bytes of a value with its links.
+    /// Size in bytes of a value with its links.
     pub const NODE_LEN: usize = size_of::<Node<T>>();
 
-    /// An empty list in which this many values never move. Where this much memory cannot be reserved at once, it is
+    /// Returns an empty list in which this many values never move. If this much memory cannot be reserved, it is
     /// allocated as values arrive.
     pub fn with_room_for(values: usize) -> Self {
         let mut list = Recency::default();
@@ -45,7 +45,7 @@ impl<T> Recency<T> {
         list
     }
 
-    /// Adds a value as the newest.
+    /// Adds a value as the newest; returns its slot.
     pub fn insert(&mut self, value: T) -> Place {
         let place = match self.free {
             Some(place) => {
@@ -65,7 +65,7 @@ impl<T> Recency<T> {
         place
     }
 
-    /// Takes a value out; its place is used again.
+    /// Removes a value; its slot is reused.
     pub fn remove(&mut self, place: Place) -> T {
         self.unlink(place);
         self.len -= 1;
@@ -75,7 +75,7 @@ impl<T> Recency<T> {
         node.value.take().expect(IN_USE)
     }
 
-    /// Gives back the memory of places at the end that are not in use.
+    /// Releases the memory of free slots at the end.
     pub fn trim(&mut self) {
         while self.nodes.pop_if(|node| node.value.is_none()).is_some() {}
         self.nodes.shrink_to_fit();
@@ -86,7 +86,7 @@ impl<T> Recency<T> {
         }
     }
 
-    /// Makes a value the newest; free of work for the one that is.
+    /// Makes a value the newest; does nothing if it is already.
     pub fn touch(&mut self, place: Place) {
         if self.newest != Some(place) {
             self.unlink(place);
@@ -94,22 +94,22 @@ impl<T> Recency<T> {
         }
     }
 
-    /// The value that has been here, or not been used, for longest.
+    /// Returns the least recently used value.
     pub fn oldest(&self) -> Option<Place> {
         self.oldest
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn count(&self) -> usize {
         self.len
     }
 
-    /// The one that came, or was used, next.
+    /// Returns the next newer value.
     pub fn newer(&self, place: Place) -> Option<Place> {
         self.nodes[place.index()].newer
     }
 
-    /// The oldest first.
+    /// Returns all slots, the oldest first.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         std::iter::successors(self.oldest, |&place| self.newer(place))
     }
@@ -118,7 +118,7 @@ impl<T> Recency<T> {
         &mut self.nodes[place.index()]
     }
 
-    /// Puts a node at the newest end.
+    /// Links a node at the newest end.
     fn link(&mut self, place: Place) {
         let before = self.newest.replace(place);
         let node = self.node(place);
@@ -129,7 +129,7 @@ impl<T> Recency<T> {
         }
     }
 
-    /// Takes a node out of the list, with its place kept.
+    /// Unlinks a node; its slot stays allocated.
     fn unlink(&mut self, place: Place) {
         let node = self.node(place);
         let (newer, older) = (node.newer, node.older);
@@ -144,7 +144,7 @@ impl<T> Recency<T> {
     }
 }
 
-/// Why a place has a value.
+/// Message for an access to a free slot.
 const IN_USE: &str = "a place is forgotten with its value";
 
 impl<T> Index<Place> for Recency<T> {

@@ -1,5 +1,5 @@
-//! Which engine moves a body: the only function that decides, from the location's settings and the engine's
-//! capabilities. The table in `docs/engines.md` is this function in prose.
+//! Chooses the engine that sends a body. [`mover`] is the only function that decides, from the location's settings and
+//! the engine's capabilities. `docs/engines.md` describes it.
 
 use std::fmt;
 
@@ -8,36 +8,36 @@ use io::engine::Caps;
 
 use crate::body::rules::{Aio, Sending};
 
-/// How the bytes of a file get to the socket.
+/// The method by which the bytes of a file reach the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mover {
-    /// Read into a buffer by this engine, then send; with `direct` bypassing the page cache.
+    /// Read into a buffer with this engine, then send; `direct` bypasses the page cache.
     Read {
         /// The engine.
         via: DiskVia,
-        /// `O_DIRECT`.
+        /// Whether to use `O_DIRECT`.
         direct: bool,
     },
-    /// sendfile(2) for bytes that are resident; this engine reads the missing pages.
+    /// sendfile(2) for resident bytes; the engine `otherwise` reads missing pages.
     Resident {
-        /// The engine for the rest.
+        /// The engine for missing pages.
         otherwise: DiskVia,
     },
-    /// sendfile(2) carried out by this engine: a thread pool, or the worker thread itself.
+    /// sendfile(2) performed by this engine: a thread pool, or the worker thread itself.
     Sendfile(DiskVia),
-    /// Read into shared memory by this engine, then sendfile(2) from there.
+    /// Read into shared memory with this engine, then sendfile(2) from there.
     Shared {
         /// The engine.
         via: DiskVia,
-        /// `O_DIRECT`.
+        /// Whether to use `O_DIRECT`.
         direct: bool,
-        /// Bytes read at once.
+        /// Number of bytes per read.
         chunk: u32,
     },
 }
 
 impl Mover {
-    /// The engine that reads where the mover would have read, or would have used sendfile.
+    /// Returns the engine that reads, for any mover.
     pub fn reader(self) -> DiskVia {
         match self {
             Mover::Read { via, .. } | Mover::Sendfile(via) | Mover::Shared { via, .. } => via,
@@ -45,8 +45,8 @@ impl Mover {
         }
     }
 
-    /// The mover for where no file can leave as it is ([`Outlet::takes_files`](crate::body::Outlet::takes_files)): the same
-    /// engine reads.
+    /// Returns the mover for outlets that cannot take files
+    /// ([`Outlet::takes_files`](crate::body::Outlet::takes_files)): it reads with the same engine.
     #[must_use]
     pub fn reading(self) -> Mover {
         let direct = matches!(self, Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. });
@@ -54,16 +54,16 @@ impl Mover {
     }
 }
 
-/// The mover for a file of `size` bytes.
+/// Returns the mover for a file of `size` bytes.
 pub fn mover(conf: &Sending, caps: &Caps, size: u64) -> Mover {
     let direct = conf.directio.is_some_and(|from| size >= from);
     let via = engine(conf.aio, caps, direct);
     if let Some(chunk) = conf.aio_sendfile {
         return Mover::Shared { via, direct, chunk: chunk.min(u64::from(SHARED_CHUNK_MAX)) as u32 };
     }
-    // Unset: the best engine for the file.
+    // Unset: chosen by the size of the file.
     let sendfile = conf.sendfile.unwrap_or(conf.names_no_reader() && size >= LONG_FROM);
-    // O_DIRECT and sendfile exclude each other: the latter goes through the page cache.
+    // O_DIRECT and sendfile exclude each other, because sendfile uses the page cache.
     if !sendfile || direct {
         return Mover::Read { via, direct };
     }
@@ -76,14 +76,14 @@ pub fn mover(conf: &Sending, caps: &Caps, size: u64) -> Mover {
     }
 }
 
-/// Files from here on are sent without a copy where nothing is configured. Shorter ones fit behind their head into one
-/// buffer, and copying them costs less than the calls that it saves.
+/// File size in bytes from which sendfile is the default. Shorter files fit into one buffer with their header section,
+/// and the copy costs less than the additional system calls.
 pub const LONG_FROM: u64 = 64 << 10;
 
-/// The longest chunk of the shared-memory mover: the largest buffer class.
+/// Maximum chunk in bytes of the shared-memory mover: the largest buffer class.
 const SHARED_CHUNK_MAX: u32 = 1 << 20;
 
-/// The engine that reads. libaio blocks on buffered files, so there it is for direct reads alone.
+/// Returns the engine that reads. libaio blocks on buffered files, so it is used only for direct reads.
 fn engine(aio: Aio, caps: &Caps, direct: bool) -> DiskVia {
     match aio {
         Aio::Off => DiskVia::Sync,
@@ -96,17 +96,17 @@ fn engine(aio: Aio, caps: &Caps, direct: bool) -> DiskVia {
     }
 }
 
-/// The engine for opening files and looking at paths.
+/// Returns the engine for opening files and for stat(2).
 pub fn path_engine(aio: Aio, caps: &Caps) -> DiskVia {
     engine(aio, caps, false)
 }
 
-/// The engine for reads bypassing the page cache.
+/// Returns the engine for reads that bypass the page cache.
 pub fn direct_engine(aio: Aio, caps: &Caps) -> DiskVia {
     engine(aio, caps, true)
 }
 
-/// `$body_engine`: `io_uring`, `io_uring direct`, `sendfile or io_uring`, `sendfile threads`, ….
+/// Formats a mover for `$body_engine`: `io_uring`, `io_uring direct`, `sendfile or io_uring`, `sendfile threads`, ….
 impl fmt::Display for Mover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direct_word = |direct: bool| if direct { " direct" } else { "" };
@@ -147,8 +147,8 @@ mod tests {
     const NO_RING: Caps = Caps { net: NetKind::Epoll, disk_ring: false, ..ALL };
     const POOL_ONLY: Caps = Caps { disk_libaio: false, ..NO_RING };
 
-    /// The table of the documentation: settings, file size, and the answer with all engines, without the
-    /// ring, and with threads alone.
+    /// Rows of the table in docs/engines.md: settings, file size, and the expected mover with all engines, without
+    /// io_uring, and with threads alone.
     #[test]
     fn the_table() {
         let base = Sending::default();

@@ -1,8 +1,8 @@
-//! Bodies that come from files, and the ways to move them to the socket.
+//! Bodies from files, and the methods to move them to the socket.
 //!
-//! [`choose`] selects the mover; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body it
-//! goes through `exchange::filter` instead, which reads it by the same engine. All of them end in an [`Outlet`]: the
-//! framing of the client's protocol.
+//! [`choose`] selects the mover; [`read`], [`sendfile`] and [`shared`] implement them. A body that filters change goes
+//! through `exchange::filter` instead, which reads it with the same engine. All movers write to an [`Outlet`], which
+//! does the framing of the client's protocol.
 
 pub mod buffer_turns;
 pub mod choose;
@@ -34,27 +34,27 @@ use choose::Mover;
 pub use outlet::{Outlet, SendError};
 pub use pace::Rate;
 
-/// A file, or pieces of one, as a body.
+/// A body from a file, or from ranges of a file.
 pub struct FileBody {
     /// The open file.
     pub file: rt::File,
-    /// The disk that it is on.
+    /// The disk of the file.
     pub device: DeviceId,
-    /// How its bytes get to the socket.
+    /// The method by which its bytes reach the socket.
     pub mover: Mover,
-    /// Whether the file is read bypassing the page cache, decided when it is sent.
+    /// Whether the file is read with O_DIRECT; decided when it is sent.
     pub direct: bool,
-    /// Whether a short file is in memory, once [`short`] knows.
+    /// Whether a small file is resident, once [`small_files`] knows.
     in_memory: Option<bool>,
-    /// Where the body starts in the file: places of pieces are counted from there.
+    /// Offset of the body in the file, which offsets of pieces are relative to.
     base: u64,
     /// Identifies the file, for [`page_cache_bypass`].
     name: u64,
-    /// Of a part of a file that is below no root: whether calls beside the engine may be made.
+    /// For a range of a file below no root: whether direct system calls may bypass the engine.
     calls_directly: Option<bool>,
-    /// Where it was opened.
+    /// The root below which it was opened.
     at: Place,
-    /// The parts to send, in order.
+    /// The pieces to send, in order.
     pub pieces: SmallVec<[Piece; 1]>,
 }
 
@@ -64,18 +64,18 @@ impl fmt::Debug for FileBody {
     }
 }
 
-/// Where a file was opened: the rules there, and the root that it was found under.
+/// The root below which a file was opened, and the rules there.
 #[derive(Clone)]
 pub struct Place {
-    /// How its bytes move.
+    /// The settings for sending its bytes.
     pub rules: FileRules,
     /// The facts of all roots.
     pub roots: Rc<Roots>,
-    /// Which of them it is.
+    /// The index of the file's root.
     pub root: usize,
 }
 
-/// A read that brings all of a body.
+/// A single read that fetches a complete body.
 pub struct OneRead {
     via: DiskVia,
     chunk: read::Chunk,
@@ -85,7 +85,7 @@ pub struct OneRead {
 /// A piece of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Text between parts.
+    /// Text between ranges.
     Text(Vec<u8>),
     /// Bytes of the file.
     Range {
@@ -96,23 +96,23 @@ pub enum Piece {
     },
 }
 
-/// Smaller files are read at once, or nearly so: nginx's limit.
+/// File size in bytes from which `read_ahead` applies, as in nginx.
 const READ_AHEAD_FROM: u64 = 128 << 10;
 
-/// Bytes that are copied behind their head though sendfile would not: the two calls that it takes beside the send of the
-/// head cost more than the copy.
+/// Maximum length in bytes of a body that is copied after its header section instead of sendfile: the two additional
+/// system calls cost more than the copy.
 const COPIED_MAX: u64 = 16 << 10;
 
 impl FileBody {
-    /// The whole file that was opened for this request.
+    /// Returns the body of the complete file that was opened for this request.
     pub fn new(opened: Opened, mover: Mover, at: Place) -> FileBody {
         let Opened { file, stat, device } = opened;
         let name = io::page_cache::name_of_file(&stat);
         FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
     }
 
-    /// A body that is a part of a file, such as of one in a cache; `calls_directly` is whether it is on a disk of this
-    /// machine, so that direct calls do not wait for a server.
+    /// Returns a body that is a range of a file, such as a cache file. `calls_directly` is whether it is on a local
+    /// disk, so that direct system calls do not wait for a server.
     pub fn of_part(
         file: rt::File,
         device: DeviceId,
@@ -125,7 +125,7 @@ impl FileBody {
         FileBody { calls_directly, ..FileBody::over(at, file, device, mover, part) }
     }
 
-    /// A body of this range of a file.
+    /// Returns a body of this range of a file.
     fn over(at: Place, file: rt::File, device: DeviceId, mover: Mover, range: Range<u64>) -> FileBody {
         FileBody {
             file,
@@ -141,7 +141,7 @@ impl FileBody {
         }
     }
 
-    /// Takes the pieces, with their places in the file.
+    /// Takes the pieces, with their offsets in the file.
     pub fn take_pieces(&mut self) -> SmallVec<[Piece; 1]> {
         let (mut pieces, base) = (std::mem::take(&mut self.pieces), self.base);
         for piece in &mut pieces {
@@ -152,8 +152,8 @@ impl FileBody {
         pieces
     }
 
-    /// The header section and the whole body of a small resident file that is sent by reading. Other bodies go through
-    /// [`send`].
+    /// Returns the header section and the complete body of a small resident file that is sent by reading. Other bodies
+    /// go through [`send`].
     pub fn at_hand(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
         let most = match self.mover {
             Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
@@ -168,11 +168,11 @@ impl FileBody {
         }
     }
 
-    /// The one read of the whole body, if it is a small file that is sent by reading and not resident. A body of more
-    /// than one read goes through [`send`].
+    /// Returns the single read of a small file that is sent by reading and not resident. Bodies of several reads go
+    /// through [`send`].
     pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
-        // Before the file is prepared: bodies sent in pieces set that themselves, with calls for a long one.
+        // Checked before the file is prepared: bodies that are sent in pieces prepare it themselves.
         if end - start > read::AT_HAND_MAX || buffer_turns::are_on() {
             return None;
         }
@@ -183,7 +183,7 @@ impl FileBody {
         Some(OneRead { via, chunk, buf })
     }
 
-    /// The whole body behind its head.
+    /// Reads the complete body and appends it to the header section.
     pub async fn read_behind(self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
         let OneRead { via, chunk, buf } = read;
         let buf = read::from_disk(&self, via, &chunk, buf).await?;
@@ -193,7 +193,7 @@ impl FileBody {
         Ok(data)
     }
 
-    /// Bypasses the page cache from here on, where the mover does and the file system can; otherwise announces the
+    /// Enables O_DIRECT from here on, if the mover wants it and the file system supports it. Otherwise announces the
     /// reads to the kernel (`read_ahead`).
     pub fn prepare(&mut self) {
         self.direct = match self.mover {
@@ -209,20 +209,20 @@ impl FileBody {
         if self.read_ahead() {
             self.file.fd().expect_sequential_reads();
         } else if matches!(self.mover, Mover::Read { .. }) && buffer_turns::are_on() {
-            // Pages that the kernel reads ahead for many bodies are evicted before their turn comes.
+            // With many bodies, pages from the kernel's readahead are evicted before they are used.
             self.file.fd().expect_random_reads();
         } else if self.is_part() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
-            // The verification of its checksums before, through this open file, has read ahead.
+            // The verification of the checksums has advised random reads for this open file.
             self.file.fd().expect_usual_reads();
         }
     }
 
-    /// Whether the location asks for `read_ahead`.
+    /// Whether the location has `read_ahead` on.
     fn read_ahead(&self) -> bool {
         self.at.rules.read_ahead
     }
 
-    /// The result within `send_timeout`, the longest time without progress.
+    /// Returns the result, or nothing after `send_timeout` without progress.
     async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
         match rt::select(awaited, rt::sleep_until(rt::now() + self.at.rules.send_timeout)).await {
             Either::Left(it) => Some(it),
@@ -230,22 +230,22 @@ impl FileBody {
         }
     }
 
-    /// Whether calls beside the engine may be made for it.
+    /// Whether direct system calls may bypass the engine for this file.
     fn calls_directly(&self) -> bool {
         self.calls_directly.unwrap_or_else(|| self.root().calls_directly())
     }
 
-    /// Reads resident bytes at once, if that is worth a try; otherwise nothing.
+    /// Reads resident bytes with a direct system call, if that is likely to succeed; otherwise reads nothing.
     fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
         self.try_resident(|| self.file.read_resident(offset, len, buf)).unwrap_or(0)
     }
 
-    /// As [`FileBody::read_resident`], of a short body: one read serves all requests for it in a turn.
+    /// As [`FileBody::read_resident`], for a short body: one read serves all requests for it in an event-loop turn.
     fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
         self.try_resident(|| self.file.read_of_turn(offset, len, buf)).unwrap_or(0)
     }
 
-    /// The same bytes where they lie, when another has read them in this turn.
+    /// Returns the same bytes without a copy, if another request has read them in this event-loop turn.
     fn shared_of_turn(&self, offset: u64, len: u32) -> Option<SharedBytes> {
         self.try_resident(|| self.file.shared_of_turn(offset, len)).flatten()
     }
@@ -259,36 +259,36 @@ impl FileBody {
         }
     }
 
-    /// Whether it is a part of a file, as of a cache entry, whose open file is shared.
+    /// Whether this is a range of a file, such as a cache file, whose open file is shared.
     fn is_part(&self) -> bool {
         self.calls_directly.is_some()
     }
 
-    /// The facts of the file's root.
+    /// Returns the facts of the file's root.
     fn root(&self) -> &RootFacts {
         self.at.roots.of(self.at.root)
     }
 }
 
-/// Why a body could not be sent whole.
+/// The reason why a body could not be sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// The client is gone, or too slow.
+    /// The client has closed the connection, or is too slow.
     Send(SendError),
     /// The disk failed.
     Read(Errno),
-    /// The file is shorter than it was when it was opened.
+    /// The file has become shorter since it was opened.
     Shrunk {
-        /// Where it ends now.
+        /// Its current end.
         at: u64,
     },
-    /// No buffer could be had.
+    /// No buffer is available.
     NoMemory,
     /// The filter of the body failed.
     Filter,
-    /// Where a [`source::BodySource`] comes from, the rest of it is not to be had.
+    /// The source of a [`source::BodySource`] failed before the end.
     Broken,
-    /// The same, since an upstream has reset its stream of HTTP/2 with this code.
+    /// An upstream has reset its HTTP/2 stream with this code.
     Reset(u32),
 }
 
@@ -298,9 +298,9 @@ impl From<SendError> for BodyError {
     }
 }
 
-/// Sends all pieces behind `head`.
+/// Sends `head`, then all pieces.
 pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
-    // As in nginx for sendfile alone: the sends of a read body set themselves whether more follows.
+    // As in nginx for sendfile alone: sends of read bodies specify themselves whether more bytes follow.
     let corks = !matches!(body.mover, Mover::Read { .. });
     if corks {
         outlet.set_cork(true);
@@ -331,7 +331,7 @@ async fn send_pieces(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody
                     None => sendfile::send_resident(outlet, body, otherwise, start..end, last).await?,
                 },
                 Mover::Sendfile(via) => sendfile::send(outlet, body, via, start..end, last).await?,
-                // Boxed: the rarest way is also the one with the largest state.
+                // Boxed: the rarest mover has the largest state.
                 Mover::Shared { via, chunk, .. } => {
                     Box::pin(shared::send(outlet, body, via, chunk, start..end, last)).await?;
                 }

@@ -1,8 +1,9 @@
-//! Where a body goes: the interface between the movers of bodies and the protocol of the client.
+//! The interface between the movers of bodies and the protocol of the client.
 //!
-//! Main type: [`Outlet`]. A response that is in memory as a whole needs none. A body that is read or filtered while it is
-//! sent goes into a `&mut dyn Outlet`, so that there is one copy of each mover ([`read`](super::read) and its siblings)
-//! for all protocols; its methods are polled, so that a wait needs no box. The futures over them are at the end.
+//! Main type: [`Outlet`]. A response that is completely in memory needs no outlet. A body that is read or filtered
+//! while it is sent is written to a `&mut dyn Outlet`, so that one copy of each mover ([`read`](super::read) and its
+//! siblings) serves all protocols. Its methods are polled, so that a wait needs no allocation. The futures over them
+//! are at the end.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -12,41 +13,42 @@ use io::op::Source;
 use rt::File;
 use rt::net::FilePart;
 
-/// Names and values of the fields that follow a body.
+/// Names and values of the trailer fields of a body.
 pub type Trailers = [(Vec<u8>, Vec<u8>)];
 
 /// The caller's next send after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// Bytes that are in memory already.
+    /// Bytes that are already in memory.
     AtHand,
-    /// Bytes that are not in memory yet, so that nothing is held back for them.
+    /// Bytes that are not in memory yet, so no bytes are held back for them.
     Later,
-    /// Nothing, or bytes that need not leave along with these.
+    /// Nothing, or bytes that need not be sent together with these.
     Nothing,
 }
 
-/// Takes the header section of a response and then its body, as bytes or as parts of files. How the client finds the
-/// end of the body is its business, and so are the rate and the timeout.
+/// Receives the header section of a response and then its body, as bytes or as ranges of files. It does the framing of
+/// the body and enforces the rate and the timeout.
 ///
 /// A `poll_` method finishes its work: the caller polls it again, with the same arguments, until it is ready.
 pub trait Outlet {
-    /// Whether bytes of a file may leave by [`Outlet::poll_file`]. Where they have to be framed or encrypted they cannot.
+    /// Whether ranges of files may be sent with [`Outlet::poll_file`]. This is impossible if bytes are framed or
+    /// encrypted.
     fn takes_files(&self) -> bool;
 
-    /// Bytes of one read, if configured.
+    /// Returns the number of bytes per read, if configured or rate-limited.
     fn chunk_bytes(&self) -> Option<u64>;
 
-    /// Bytes of a file that leave at once, where the engine would take `most`.
+    /// Returns the number of bytes of a file per call, if the engine would send `most`.
     fn file_bytes(&self, most: u64) -> u64;
 
-    /// Starts with the head; it leaves with the first bytes of the body.
+    /// Starts with the header section, which is sent with the first bytes of the body.
     fn begin(&mut self, head: Vec<u8>);
 
-    /// Adds a part of `source` to the bytes of the next send.
+    /// Adds a range of `source` to the next send.
     fn push_range(&mut self, source: Source, start: usize, end: usize);
 
-    /// Whether another piece fits before a flush.
+    /// Whether another piece can be added before a flush.
     fn has_room(&self) -> bool;
 
     /// Whether buffers of the pool are among the added bytes.
@@ -55,19 +57,20 @@ pub trait Outlet {
     /// Sends the added bytes.
     fn poll_flush(&mut self, context: &mut Context<'_>, follows: Follows) -> Poll<Result<(), SendError>>;
 
-    /// Waits until the client accepts bytes, `wanted` of them or a large part of its socket buffer; returns how many,
-    /// not 0.
+    /// Waits until the client accepts `wanted` bytes, or until a large part of its socket buffer is free. Returns the
+    /// number of bytes, never 0.
     fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>>;
 
-    /// Moves bytes of a file by the engine, behind the flushed ones; how many went. Only of an outlet that takes files.
+    /// Sends bytes of a file through the engine, after the flushed bytes; returns their number. Only for outlets that
+    /// take files.
     fn poll_file(
         &mut self,
         context: &mut Context<'_>,
         part: &FilePart<'_>,
     ) -> Poll<Result<Result<u32, Errno>, SendError>>;
 
-    /// As [`Outlet::poll_file`] by a call of this thread, of bytes that are in memory. Added bytes go before them, with
-    /// `together` in the same packet.
+    /// As [`Outlet::poll_file`], for resident bytes, with a system call of this thread. Added bytes are sent before
+    /// them, with `together` in the same packet.
     fn poll_file_now(
         &mut self,
         context: &mut Context<'_>,
@@ -75,25 +78,25 @@ pub trait Outlet {
         together: bool,
     ) -> Poll<Result<Result<u32, Errno>, SendError>>;
 
-    /// Whether a body that leaves in parts of files holds back packets that are not full (`tcp_nopush`).
+    /// Sets whether partial packets are held back while ranges of files are sent (`tcp_nopush`).
     fn set_cork(&self, on: bool);
 
-    /// Sends the added bytes, and ends the body. `trailers` follow it where the client can take them.
+    /// Sends the added bytes and ends the body. `trailers` follow if the client accepts them.
     fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>>;
 
-    /// Bytes of the response that the client was sent so far, head and framing included.
+    /// Returns the number of bytes of the response sent so far, including header section and framing.
     fn sent(&self) -> u64;
 
-    /// The memory of the head, once that has left.
+    /// Returns the memory of the header section after it was sent.
     fn take_spare(&mut self) -> Vec<u8>;
 }
 
-/// Why the rest of a response was not sent.
+/// The reason why a response was not sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The client took nothing for `send_timeout`.
+    /// The client accepted no bytes for `send_timeout`.
     TimedOut,
-    /// The connection is gone.
+    /// The connection is closed or broken.
     Gone(Errno),
 }
 
@@ -104,18 +107,18 @@ impl dyn Outlet + '_ {
         self.push_range(source, 0, end);
     }
 
-    /// Sends the added bytes; `more` means that further bytes are in memory already.
+    /// Sends the added bytes; `more` means that further bytes are already in memory.
     pub async fn flush(&mut self, more: bool) -> Result<(), SendError> {
         let follows = if more { Follows::AtHand } else { Follows::Nothing };
         poll_fn(|context| self.poll_flush(context, follows)).await
     }
 
-    /// Sends the added bytes when no further bytes are in memory.
+    /// Sends the added bytes if no further bytes are in memory.
     pub async fn pause(&mut self) -> Result<(), SendError> {
         poll_fn(|context| self.poll_flush(context, Follows::Later)).await
     }
 
-    /// Sends the added bytes if buffers of the pool are among them. A header section alone still waits for its body.
+    /// Sends the added bytes if they include buffers of the pool. A header section alone still waits for its body.
     pub(super) async fn let_go(&mut self) -> Result<(), SendError> {
         if self.holds_buffers() { self.flush(false).await } else { Ok(()) }
     }

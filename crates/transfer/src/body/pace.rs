@@ -1,4 +1,4 @@
-//! How fast a response may go (`limit_rate`), and how much of it is read at once.
+//! Limits the rate of a response (`limit_rate`), and the bytes per read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,37 +9,36 @@ use rt::Sleep;
 
 use crate::body::rules::Sending;
 
-/// A limit on the rate of one response: as in nginx the first `after` bytes are not limited (`limit_rate_after`), the
-/// rest to this many a second.
+/// A rate limit of one response. As in nginx the first `after` bytes are not limited (`limit_rate_after`).
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Bytes in a second.
+    /// Rate in bytes per second.
     pub bytes_per_second: u64,
-    /// Bytes that go before the limit holds.
+    /// Number of bytes before the limit applies.
     pub after: u64,
-    /// When the response began.
+    /// Start of the response.
     pub since: Instant,
 }
 
-/// Keeps one response to its rate, if it has one, in any protocol.
+/// Enforces the rate limit of one response, if it has one, for any protocol.
 pub struct Pace {
     rate: Option<Rate>,
-    /// Until the next bytes may go.
+    /// Timer until the next bytes may be sent.
     sleep: Option<Sleep>,
 }
 
 impl Pace {
-    /// The pace of a response.
+    /// Returns the pace of a response.
     pub fn new(rate: Option<Rate>) -> Pace {
         Pace { rate, sleep: None }
     }
 
-    /// Whether there is a limit.
+    /// Whether the response has a limit.
     pub fn is_limited(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// Ready when more may follow the `sent` bytes.
+    /// Returns ready when more bytes may follow the `sent` bytes.
     pub fn poll_due(&mut self, context: &mut Context<'_>, sent: u64) -> Poll<()> {
         let Some(rate) = self.rate else { return Poll::Ready(()) };
         let over = sent.saturating_sub(rate.after);
@@ -52,8 +51,8 @@ impl Pace {
         Poll::Ready(())
     }
 
-    /// Splits off the bytes of `data` that may be sent now after `sent` bytes; none if all may. It copies them, because
-    /// the rest stays, and a limited rate needs no speed.
+    /// Splits off the bytes of `data` that may be sent now after `sent` bytes; returns none if all may be sent. It
+    /// copies them, because the remaining bytes stay queued, and a limited rate needs no speed.
     pub fn take_allowed(&self, sent: u64, data: &mut Segments) -> Option<Vec<u8>> {
         let rate = self.rate?;
         let passed = rt::now().saturating_duration_since(rate.since) + AT_ONCE;
@@ -72,16 +71,16 @@ impl Pace {
     }
 }
 
-/// Bytes that one read should bring, where they are configured (`output_buffers`) or limited by the rate.
+/// Returns the number of bytes per read, if it is configured (`output_buffers`) or limited by the rate.
 pub fn chunk_bytes(rules: &Sending, rate: Option<&Rate>) -> Option<u64> {
     let configured = rules.output_buffers.map(|(_, bytes)| bytes.clamp(1, CHUNK_MAX));
     let limited = rate.map(|rate| rate.bytes_per_second.clamp(1, CHUNK_MAX));
     configured.into_iter().chain(limited).min()
 }
 
-/// How much of a limited rate may always go at once: a second's worth, as in nginx.
+/// Time whose worth of bytes may be sent in one burst, as in nginx.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The longest single read: the largest class of buffers. A sendfile of as many bytes on the worker thread holds up
-/// other connections for some ten microseconds; nginx passes twice as many on at once.
+/// Maximum bytes of a single read: the largest buffer class. A sendfile of this size on the worker thread delays other
+/// connections by about ten microseconds; nginx sends twice as many per call.
 pub(super) const CHUNK_MAX: u64 = 1 << 20;

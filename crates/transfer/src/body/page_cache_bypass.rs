@@ -1,6 +1,6 @@
-//! Which long files are read bypassing the page cache, where the configuration leaves that open: files that do not stay
-//! in it ([`PageCacheAdmission`], as in caches). While they stay, all are admitted. Otherwise most are read directly,
-//! and the page cache keeps its content. Main function: [`turn`]. Files of a single read are in
+//! Decides which long files are read with O_DIRECT if the configuration does not: files that do not stay resident
+//! ([`PageCacheAdmission`], as in caches). While files stay resident, all are admitted. Otherwise most are read
+//! directly, and the page cache retains its content. Main function: [`turn`]. Files of a single read are handled by
 //! [`small_files`](super::small_files).
 
 use std::ops::Range;
@@ -14,16 +14,16 @@ use rustix::fs::{Mode, OFlags};
 use crate::body::choose::LONG_FROM;
 use crate::body::{FileBody, choose};
 
-/// Longer files have few concurrent requests, which share the read-ahead.
+/// Maximum size in bytes: longer files have few concurrent requests, which share the readahead.
 pub(super) const LONGEST: u64 = 8 << 20;
 
-/// Shared by all threads, as the page cache is. All files are admitted where they stay.
+/// Shared by all threads, as the page cache is. All files are admitted if they stay resident.
 static FILES: PageCacheAdmission = PageCacheAdmission::new(1);
 
-/// Makes the file of a body bypass the page cache if that is better for this range. Returns the engine that reads then.
+/// Switches the file of a body to O_DIRECT if that is better for this range. Returns the engine that then reads.
 pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
-    // An earlier piece of the same body has turned it.
+    // An earlier piece of the same body has switched it.
     if body.direct {
         return Some(via);
     }
@@ -34,7 +34,7 @@ pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     body.direct.then_some(via)
 }
 
-/// Sets the open file of a body to direct reads, or opens it again where others share it; whether that could be done.
+/// Sets the open file of a body to direct reads, or opens it again if others share it; returns whether that succeeded.
 pub(super) fn become_direct(body: &mut FileBody) -> bool {
     if body.file.is_sole() {
         return crate::files::set_direct(&body.file).is_ok();
@@ -44,27 +44,27 @@ pub(super) fn become_direct(body: &mut FileBody) -> bool {
     true
 }
 
-/// The same file, open for direct reads: other requests continue with the open one.
+/// Opens the same file for direct reads; other requests continue with the existing open file.
 #[expect(clippy::disallowed_methods, reason = "the name is in /proc, so that the open waits for no disk")]
 fn opened_again(file: &rt::File) -> Option<rt::File> {
-    // Its name in /proc leads to the file itself, so the open waits for no disk.
+    // Its name in /proc leads to the inode itself, so the open does not wait for the disk.
     let name = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
     let again = rustix::fs::open(name, flags, Mode::empty()).ok()?;
     Some(rt::File::new(Fd::from(again).opened_with(flags)))
 }
 
-/// Whether the choice is ours.
+/// Whether the choice is open for this range.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     (LONG_FROM..=LONGEST).contains(&(range.end - range.start)) && is_left_open(body)
 }
 
-/// Whether the way to read the file is not configured, and it is a whole file on a disk of this machine.
+/// Whether the configuration does not specify how to read the file, and it is a complete file on a local disk.
 pub(super) fn is_left_open(body: &FileBody) -> bool {
     !body.at.rules.is_written && !body.is_part() && body.calls_directly()
 }
 
-/// Whether the range is in memory, or the file is admitted.
+/// Whether the range is resident, or the file is admitted.
 fn stays(body: &FileBody, range: &Range<u64>) -> bool {
     if body
         .file

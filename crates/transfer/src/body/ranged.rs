@@ -1,7 +1,7 @@
-//! Bodies that can be read from any offset without being files: a stored one with chunks that are verified while it is
-//! read, one that is still being fetched, one with holes.
+//! Bodies that are no files but can be read from any offset: stored bodies whose chunks are verified while they are
+//! read, bodies that are still being fetched, bodies with holes.
 //!
-//! Main types: [`Ranged`], the source, and [`RangedBody`], the part of it to send.
+//! Main types: [`Ranged`], the source, and [`RangedBody`], the pieces to send.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,9 +14,9 @@ use smallvec::{SmallVec, smallvec};
 use crate::body::source::BodySource;
 use crate::body::{BodyError, Piece};
 
-/// A body that parts can be taken of.
+/// A body of which ranges can be read.
 pub trait Ranged {
-    /// The bytes of a range, which lies within the body.
+    /// Returns a source of the bytes in a range, which must lie within the body.
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource>;
 
     /// See [`BodySource::is_read_at_will`].
@@ -28,23 +28,23 @@ pub trait Ranged {
 /// Pieces of such a body, in order.
 pub struct RangedBody {
     source: Box<dyn Ranged>,
-    /// The parts to send, in order.
+    /// The pieces to send, in order.
     pub pieces: SmallVec<[Piece; 1]>,
 }
 
 impl RangedBody {
-    /// All of a body of this many bytes.
+    /// Returns the complete body of this many bytes.
     pub fn new(source: Box<dyn Ranged>, length: u64) -> RangedBody {
         RangedBody { source, pieces: smallvec![Piece::Range { start: 0, end: length }] }
     }
 
-    /// Bytes in memory, which other responses may hold longer.
+    /// Returns a body of bytes in memory, which other responses may share.
     pub fn of_bytes(source: Source, range: Range<usize>) -> RangedBody {
         let length = range.len() as u64;
         RangedBody::new(Box::new(Bytes { source: Rc::new(source), start: range.start }), length)
     }
 
-    /// The pieces one after the other.
+    /// Returns a source of the pieces, one after the other.
     pub fn into_source(self) -> Box<dyn BodySource> {
         let pieces = self.pieces.into_iter();
         Box::new(Pieces { source: self.source, pieces, open: None, room: u64::MAX })
@@ -97,7 +97,7 @@ impl BodySource for Pieces {
     }
 }
 
-/// Bytes of one piece of a body in memory: copied, because a part of a source cannot be shared.
+/// Bytes per copied piece of a body in memory; a range of a source cannot be shared.
 const COPY_BYTES: usize = 64 << 10;
 
 struct Bytes {
@@ -125,7 +125,7 @@ impl BodySource for Copies {
     }
 }
 
-/// A part of a stream that cannot be had from any place on: bytes before it are dropped.
+/// A range of a stream that can only be read from its start: the bytes before the range are dropped.
 pub struct Subrange {
     source: Box<dyn BodySource>,
     skip: u64,
@@ -134,7 +134,7 @@ pub struct Subrange {
 }
 
 impl Subrange {
-    /// The bytes of `range`, counted from where the stream is now.
+    /// Returns the bytes of `range`, relative to the current position of the stream.
     pub fn new(source: Box<dyn BodySource>, range: Range<u64>) -> Subrange {
         Subrange { source, skip: range.start, left: range.end - range.start, parts: VecDeque::new() }
     }
@@ -147,7 +147,7 @@ impl BodySource for Subrange {
                 return Poll::Ready(Ok(Some(part)));
             }
             if self.left == 0 {
-                // The bytes after it are not needed, and not waited for.
+                // The bytes after the range are not needed.
                 return Poll::Ready(Ok(None));
             }
             let Some(source) = ready!(self.source.poll_next(context))? else {

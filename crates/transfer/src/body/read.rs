@@ -1,4 +1,4 @@
-//! Read into a buffer, send the buffer; while one chunk is sent the next one is read.
+//! Reads into a buffer and sends the buffer; the next chunk is read while one is sent.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use io::{Buf, DiskVia, Errno, Segments};
 use crate::body::outlet::{Outlet, SendError};
 use crate::body::{BodyError, FileBody, buffer_turns};
 
-/// Bytes of the first chunk of a large file; it goes out early.
+/// Size in bytes of the first chunk of a large file, so that it is sent early.
 const FIRST_CHUNK: u64 = 128 << 10;
 
-/// Bytes of further chunks where nothing is configured. Two are in memory for each connection.
+/// Default size in bytes of further chunks. Two are in memory for each connection.
 const CHUNK: u64 = 512 << 10;
 
-/// Alignment of direct reads: right for every disk with sectors of 512 or 4096 bytes.
+/// Alignment of direct reads in bytes: suits every disk with sectors of 512 or 4096 bytes.
 pub const DIRECT_ALIGNMENT: u64 = 4096;
 
 /// Sends a range of the file.
@@ -32,11 +32,12 @@ pub async fn send(
         push(outlet, &chunk, buf);
         return if last { outlet.flush(false).await.map_err(BodyError::from) } else { Ok(()) };
     }
-    // A connection that streams pays for its state; those that wait or send small files do not.
+    // Boxed: only connections that stream pay for the state, not those that wait or send small files.
     Box::pin(stream(outlet, body, via, chunks, chunk, buf)).await
 }
 
-/// Sends a chunk while the next one is read, to the end of the range; in turns, one after the other.
+/// Sends a chunk while the next one is read, up to the end of the range; while bodies take turns, strictly one after
+/// the other.
 async fn stream(
     outlet: &mut dyn Outlet,
     body: &FileBody,
@@ -51,7 +52,7 @@ async fn stream(
             return Ok(outlet.flush(false).await?);
         }
         if buffer_turns::are_on() {
-            // No bytes may be held back while it waits, and the kernel should not wait for further bytes.
+            // No bytes may be held back while it waits for a buffer, and the kernel should not wait for further bytes.
             outlet.flush(false).await?;
             let Some(next) = next(outlet, &mut chunks, true).await? else { return Ok(()) };
             buf = read_chunk(body, via, &next).await?;
@@ -59,7 +60,7 @@ async fn stream(
             continue;
         }
         let Some(next) = chunks.next() else { return Ok(outlet.flush(false).await?) };
-        // A slow client holds one chunk that is sent and one that was read.
+        // A slow client holds one chunk being sent and one chunk already read.
         let (sent, read) = rt::join(outlet.flush(true), read_chunk(body, via, &next)).await;
         sent?;
         buf = read?;
@@ -67,7 +68,8 @@ async fn stream(
     }
 }
 
-/// The next chunk to be read: in turns as much as the client takes, when it takes something.
+/// Returns the next chunk to read. While bodies take turns, waits for the client and limits the chunk to the bytes that
+/// it accepts.
 pub async fn next(
     outlet: &mut dyn Outlet,
     chunks: &mut Chunks,
@@ -76,11 +78,11 @@ pub async fn next(
     if chunks.left() == 0 || !in_turns {
         return Ok(chunks.next());
     }
-    // Earlier parts are sent first: a body that waits for a buffer holds none.
+    // Earlier bytes are sent first, because a body that waits for a buffer must not hold one.
     outlet.let_go().await?;
     let left = chunks.left();
     let most = buffer_turns::wait(outlet, left.min(chunks.chunk)).await?;
-    // The tail of a direct file is read with its last aligned block, not by itself.
+    // The unaligned tail of a direct file is read together with its last aligned block.
     let most = if most == left { buffer_turns::TURN_BYTES } else { most };
     chunks.first = false;
     Ok(chunks.next_of(most))
@@ -91,30 +93,30 @@ fn push(outlet: &mut dyn Outlet, chunk: &Chunk, buf: Buf) {
     outlet.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
 }
 
-/// One read: the requested bytes of the file, and the aligned ones around them that are read.
+/// One read: the requested bytes of the file, and the surrounding aligned bytes that are read with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The file.
+    /// Offset of the read in the file.
     pub offset: u64,
-    /// Most bytes of one read.
+    /// Maximum number of bytes to read.
     pub len: u64,
-    /// Bytes at the start that are not requested.
+    /// Number of bytes at the start that are not requested.
     pub skip: u64,
-    /// The end of the requested bytes in the file.
+    /// Offset in the file at which the requested bytes end.
     pub end: u64,
-    /// Whether the file is read bypassing the page cache, at aligned places alone.
+    /// Whether the file is read with O_DIRECT, at aligned offsets only.
     pub direct: bool,
 }
 
 impl Chunk {
-    /// Its requested bytes.
+    /// Returns the number of requested bytes.
     pub fn wanted(&self) -> u64 {
         self.end - self.offset - self.skip
     }
 }
 
-/// Cuts a range into chunks; direct ones start and end at the alignment. The unaligned tail of a direct file
-/// is read with the last aligned block: the kernel answers short at the end of the file.
+/// Splits a range into chunks; direct chunks start and end at the alignment. The unaligned tail of a direct file is
+/// read with its last aligned block, because the kernel returns a short read at the end of the file.
 #[derive(Debug)]
 pub struct Chunks {
     position: u64,
@@ -125,18 +127,18 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The chunks of a range of a file.
+    /// Returns the chunks of a range of a file.
     pub fn new(range: Range<u64>, chunk: u64, direct: bool) -> Chunks {
         let chunk = if direct { chunk.next_multiple_of(DIRECT_ALIGNMENT) } else { chunk };
         Chunks { position: range.start, end: range.end, chunk, first: true, direct }
     }
 
-    /// Bytes that no chunk was made of yet.
+    /// Returns the number of bytes that are not in any chunk yet.
     fn left(&self) -> u64 {
         self.end - self.position
     }
 
-    /// The next chunk, of at most this many bytes, or of one aligned block.
+    /// Returns the next chunk, of at most this many bytes, or of one aligned block.
     fn next_of(&mut self, most: u64) -> Option<Chunk> {
         if self.position == self.end {
             return None;
@@ -163,26 +165,27 @@ impl Iterator for Chunks {
     }
 }
 
-/// Reads all requested bytes of a chunk. A short read is continued where it stopped; a file that ends before is an
-/// error, and so is a disk that fails.
+/// Reads all requested bytes of a chunk. A short read is continued where it stopped. Fails if the file ends earlier or
+/// the disk fails.
 pub async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
     let buf = buffer_turns::buffer(body, chunk.len).await?;
     fill(body, via, chunk, buf).await
 }
 
-/// As [`read_chunk`], into this buffer.
+/// As [`read_chunk`], but reads into this buffer.
 pub async fn fill(body: &FileBody, via: DiskVia, chunk: &Chunk, mut buf: Buf) -> Result<Buf, BodyError> {
     let needed = chunk.end - chunk.offset;
     if resident(body, via, chunk, &mut buf) >= needed {
         buf.set_len(needed as usize);
         return Ok(buf);
     }
-    // The resident part is read once more with the rest: continuing behind it would need a second buffer.
+    // The resident bytes are read again with the missing ones, because continuing after them would need a second
+    // buffer.
     buf.set_len(0);
     from_disk(body, via, chunk, buf).await
 }
 
-/// As [`fill`], of bytes that are not resident.
+/// As [`fill`], for bytes that are not resident.
 pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -> Result<Buf, BodyError> {
     let needed = chunk.end - chunk.offset;
     let (result, returned) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
@@ -198,7 +201,7 @@ pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -
     }
 }
 
-/// Reads the rest of a chunk after its first `have` bytes.
+/// Reads the remaining bytes of a chunk after its first `have` bytes.
 async fn read_on(
     body: &FileBody,
     via: DiskVia,
@@ -221,8 +224,8 @@ async fn read_on(
     Err(BodyError::Shrunk { at: chunk.offset + have })
 }
 
-/// The resident part of a buffered chunk, read at once: a successful call costs less than half of an operation and its
-/// completion. `aio off` reads without this try, and direct reads use no page cache.
+/// Reads the resident part of a buffered chunk with a direct system call. A successful call costs less than half of an
+/// operation with its completion. `aio off` skips this attempt, and direct reads use no page cache.
 fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 {
     if body.direct || via == DiskVia::Sync {
         return 0;
@@ -230,7 +233,8 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
-/// A small resident file, with the header section of its response; the latter is taken only if it is a separate piece.
+/// Returns a small resident file with the header section of its response, which is taken only if it is a separate
+/// segment.
 pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
     if len > AT_HAND_MAX {
@@ -256,11 +260,11 @@ pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option
     (u64::from(read) == len).then_some(data)
 }
 
-/// Bytes of a body from which on it is sent from where another's read has left it. Of shorter ones a copy behind the head
-/// costs less than a second piece.
+/// Length in bytes from which a body is sent from memory that another request has read. For shorter bodies a copy after
+/// the header section costs less than a second segment.
 const SHARED_FROM: u64 = 16 << 10;
 
-/// The one read of a short range, with a buffer, where one is free.
+/// Returns the single read of a short range, with a buffer, if one is free.
 pub fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {
     let mut chunks = Chunks::new(range, chunk_max.unwrap_or(CHUNK), body.direct);
     let chunk = chunks.next().filter(|chunk| chunk.end == chunks.end)?;
@@ -268,12 +272,12 @@ pub fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Opt
     Some((chunk, buf))
 }
 
-/// Bytes of a file that are read at once and sent with the head. Copying them takes some microseconds, and the
-/// largest class of buffers that every thread has many of holds them.
+/// Maximum number of bytes of a file that are read in one call and sent with the header section. The copy takes some
+/// microseconds, and the largest buffer class that every thread has many of can hold them.
 pub const AT_HAND_MAX: u64 = 60 << 10;
 
-/// Reads on behind the first `have` bytes. The engine reads to the start of a buffer, so the rest goes
-/// through a second one; short reads are rare enough for the copy.
+/// Continues after the first `have` bytes. The engine reads to the start of a buffer, so the remaining bytes use a
+/// second buffer; short reads are rare enough for the copy.
 async fn read_once(
     body: &FileBody,
     via: DiskVia,
@@ -281,7 +285,7 @@ async fn read_once(
     have: u64,
     mut buf: Buf,
 ) -> (Result<u32, Errno>, Option<Buf>) {
-    // A direct read continues at an aligned offset, and bytes beyond it are read again.
+    // A direct read continues at an aligned offset, so the bytes after that offset are read again.
     let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
     let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
         return start_over(body, via, chunk, have, buf).await;
@@ -295,7 +299,7 @@ async fn read_once(
     (Ok(new as u32), Some(buf))
 }
 
-/// Reads the whole chunk once more, where there is no second buffer: a holder of one does not wait for another.
+/// Reads the complete chunk again if no second buffer is free: a task that holds a buffer must not wait for another.
 async fn start_over(
     body: &FileBody,
     via: DiskVia,
@@ -306,7 +310,7 @@ async fn start_over(
     buf.set_len(0);
     let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
     let new = result.and_then(|count| match u64::from(count).saturating_sub(have) {
-        // Cut at the same byte each time, it would never end.
+        // If the read always stopped at the same byte, the retries would never end.
         0 => Err(Errno::NOMEM),
         new => Ok(new as u32),
     });
@@ -317,7 +321,7 @@ async fn start_over(
 mod tests {
     use super::*;
 
-    /// Each byte of a range is wanted by exactly one chunk, in order, at every boundary.
+    /// Every byte of a range belongs to exactly one chunk, in order, at every boundary.
     #[test]
     fn chunks_cover_the_range_once() {
         let mega = 1 << 20;

@@ -1,10 +1,10 @@
-//! Limits the bytes that bodies read ahead, into the page cache or into shared memory.
+//! Limits the bytes that bodies read ahead into the page cache or into shared memory.
 //!
-//! If a control group limits memory, pages read for one body evict those of another, and a page that is evicted before it
-//! is sent is read twice. So the bytes on their way from a disk are limited for each thread and each disk. A body acquires
-//! a quota, holds it until its bytes are in memory, and releases it before they are sent. Quotas are granted in the order
-//! of the requests. A disk that hangs holds only its own quotas, and no buffers. Shared memory stays in use until it is
-//! sent, so its quotas are held until then, and bodies take turns while they are short.
+//! If a cgroup limits memory, pages read for one body evict pages of another, and a page that is evicted before it is
+//! sent is read twice. So the bytes being read from disk are limited per thread and disk. A body acquires a quota,
+//! holds it until its bytes are in memory, and releases it before they are sent. Quotas are granted in order of the
+//! requests. A hanging disk holds only its own quotas, and no buffers. Shared memory stays in use until it is sent, so
+//! its quotas are held until then, and bodies take turns while quotas are scarce.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,8 +14,9 @@ use std::task::{Poll, Waker};
 
 use io::op::DeviceId;
 
-/// The divisor of a thread's buffer limit: as many bytes may be on their way from one disk. The buffer limit is a quarter of
-/// the memory limit, so this is a sixteenth of that; without a memory limit 64 MiB, more than any disk needs to be busy.
+/// Divisor of a thread's buffer limit that gives the quota limit per disk. The buffer limit is a quarter of the memory
+/// limit, so the quota limit is a sixteenth of that. Without a memory limit it is 64 MiB, more than any disk needs to
+/// be busy.
 const PART: u64 = 4;
 
 thread_local! {
@@ -25,13 +26,13 @@ thread_local! {
 /// The memory that bytes are read into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Into {
-    /// The page cache, which is probed for them afterwards.
+    /// The page cache; residency is probed afterwards.
     PageCache,
     /// Chunks of shared memory (`aio_sendfile`).
     Shared,
 }
 
-/// A disk, and the memory that it is read into.
+/// A disk, and the kind of memory that it is read into.
 type QueueKey = (DeviceId, Into);
 
 /// The quotas of one disk, granted and requested.
@@ -48,19 +49,19 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
-/// Permission to read this many bytes ahead, until it is dropped.
+/// Permission to read this many bytes ahead; dropping it releases the quota.
 pub(super) struct ReadQuota {
     key: QueueKey,
     waiter: Rc<Waiter>,
 }
 
-/// Waits for a quota of `bytes` of this disk.
+/// Waits for a quota of `bytes` for this disk.
 pub(super) async fn acquire(device: DeviceId, into: Into, bytes: u64) -> ReadQuota {
     let key = (device, into);
     let waiter = Rc::new(Waiter { bytes, is_granted: Cell::new(false), waker: RefCell::default() });
     with_queue(key, |queue| queue.waiting.push_back(Rc::clone(&waiter)));
     serve(key);
-    // Dropped while it waits, it leaves the queue.
+    // If dropped while it waits, it leaves the queue.
     let quota = ReadQuota { key, waiter };
     poll_fn(|context| {
         if quota.waiter.is_granted.get() {
@@ -73,7 +74,7 @@ pub(super) async fn acquire(device: DeviceId, into: Into, bytes: u64) -> ReadQuo
     quota
 }
 
-/// Grants quotas in order, as many as the limit allows, and at least one.
+/// Grants quotas in order, as many as the limit allows, but at least one.
 fn serve(key: QueueKey) {
     let most = most();
     let mut served = Vec::new();
@@ -105,7 +106,7 @@ fn most() -> u64 {
 
 fn with_queue<R>(key: QueueKey, use_it: impl FnOnce(&mut DiskQueue) -> R) -> R {
     QUEUES.with_borrow_mut(|queues| {
-        // A server has few disks.
+        // A linear search suffices, because a server has few disks.
         let at = queues.iter().position(|queue| queue.key == key).unwrap_or_else(|| {
             queues.push(DiskQueue { key, granted_bytes: 0, waiting: VecDeque::new() });
             queues.len() - 1

@@ -1,39 +1,39 @@
-//! How bytes move to clients: the settings of `http_core`, with nginx's defaults.
+//! How bytes are sent to clients: settings of `http_core`, with nginx's defaults.
 
 use std::time::Duration;
 
 /// `aio`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aio {
-    /// Not written: the best engine.
+    /// Not set: the best engine.
     #[default]
     Unset,
     /// `off`: blocking reads.
     Off,
-    /// `on`: the ring, else libaio, else threads.
+    /// `on`: io_uring, else libaio, else threads.
     On,
     /// `io_uring`
     Uring,
     /// `libaio`
     Libaio,
-    /// `threads[=pool]`, by the pool's number.
+    /// `threads[=pool]`, with the pool's number.
     Threads(u8),
 }
 
-/// How the bytes of responses move.
+/// How response bodies are sent.
 #[derive(Clone, Debug)]
 pub struct Sending {
-    /// `sendfile`; `None` leaves the choice to the size of the file.
+    /// `sendfile`; `None` decides by the size of the file.
     pub sendfile: Option<bool>,
-    /// `sendfile_max_chunk`, bytes; 0 is no limit.
+    /// `sendfile_max_chunk`, in bytes; 0 means no limit.
     pub sendfile_max_chunk: u64,
     /// `aio`
     pub aio: Aio,
-    /// `aio_sendfile`: chunk bytes of the shared-memory mover.
+    /// `aio_sendfile`: chunk size in bytes of the shared-memory mover.
     pub aio_sendfile: Option<u64>,
-    /// `directio`: files of at least this many bytes are read bypassing the page cache.
+    /// `directio`: files of at least this many bytes are read with O_DIRECT.
     pub directio: Option<u64>,
-    /// `output_buffers`: count and bytes; `None` leaves the choice to the mover.
+    /// `output_buffers`: count, and size in bytes; `None` lets the mover choose.
     pub output_buffers: Option<(u64, u64)>,
     /// `read_ahead`; 0 leaves it to the kernel.
     pub read_ahead: u64,
@@ -41,9 +41,9 @@ pub struct Sending {
     pub tcp_nopush: bool,
     /// `tcp_nodelay`
     pub tcp_nodelay: bool,
-    /// `send_timeout`: between two successes, not for the whole.
+    /// `send_timeout`: maximum time between two successful sends, not for the complete response.
     pub send_timeout: Duration,
-    /// `postpone_output`: bytes that are collected before a send, while a page waits for one of its parts.
+    /// `postpone_output`: bytes that are collected before a send, while a page waits for a subrequest.
     pub postpone_output: usize,
     /// `send_lowat`, accepted as nginx does on Linux.
     pub send_lowat: u64,
@@ -68,12 +68,12 @@ impl Default for Sending {
     }
 }
 
-/// The settings of its location that the body of a file keeps.
+/// The settings of its location that a file body stores.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRules {
     /// `aio`
     pub aio: Aio,
-    /// Whether anything is written about how files are read or sent.
+    /// Whether any directive specifies how files are read or sent.
     pub is_written: bool,
     /// Whether `read_ahead` is on.
     pub read_ahead: bool,
@@ -93,7 +93,7 @@ impl From<&Sending> for FileRules {
 }
 
 impl Sending {
-    /// Whether nothing is written about how files are read.
+    /// Whether no directive specifies how files are read.
     pub fn names_no_reader(&self) -> bool {
         self.aio == Aio::Unset && self.directio.is_none()
     }

@@ -1,6 +1,6 @@
-//! sendfile(2): without a copy through user space, for bytes that are resident or in a thread that may block.
+//! sendfile(2) without a copy through user space, for resident bytes or in a thread that may block.
 //!
-//! The kernel's read-ahead loads missing bytes, and only the task that needs them waits:
+//! Missing bytes are loaded by the kernel's readahead, and only the task that needs them waits:
 //!
 //! ```text
 //!   resident? --yes--------------------------------------------------------------> sendfile
@@ -8,8 +8,8 @@
 //!                                                                              `-no--> read, send
 //! ```
 //!
-//! Quotas keep the pages in flight few enough to stay until they are sent ([`read_quota`]). Bytes are read into a buffer
-//! only where the pages do not stay, or the file system has no way to begin reading without waiting.
+//! Quotas limit the pages in flight, so that they stay resident until they are sent ([`read_quota`]). Bytes are read
+//! into a buffer only if the pages do not stay resident, or the file system cannot start reads without waiting.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::body::read::{self, Chunk};
 use crate::body::read_quota::Into;
 use crate::body::{BodyError, FileBody, buffer_turns, page_cache_bypass, read_quota};
 
-/// Sends a range by sendfile(2) on this engine.
+/// Sends a range with sendfile(2) on this engine.
 pub(super) async fn send(
     outlet: &mut dyn Outlet,
     body: &FileBody,
@@ -32,7 +32,7 @@ pub(super) async fn send(
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    // The head waits in the kernel for the first bytes of the body.
+    // The kernel holds the header section back until the first bytes of the body.
     outlet.flush(!range.is_empty() || !last).await?;
     let most = outlet.file_bytes(CHUNK_MAX);
     let mut position = range.start;
@@ -42,7 +42,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends a range by sendfile(2) if it is resident, and lets this engine read it first otherwise.
+/// Sends a range with sendfile(2) if it is resident; otherwise this engine reads it first.
 pub(super) async fn send_resident(
     outlet: &mut dyn Outlet,
     body: &FileBody,
@@ -50,14 +50,14 @@ pub(super) async fn send_resident(
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    // A short one is read in one piece: the copy costs less than the read-ahead and its wait.
+    // A short range is read in one piece, because the copy costs less than readahead and waiting.
     let is_long = range.end - range.start > READ_BYTES;
     let is_very_long = range.end - range.start > page_cache_bypass::LONGEST;
     let most = outlet.file_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
     let mut position = range.start;
-    // The end of the resident bytes, and the time of that probe, which may be another request's.
+    // The end of the resident bytes, and the time of the probe, which another request may have made.
     let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
-    // Up to where reading was begun of a very long file, once something of it was missing.
+    // Offset up to which readahead was started for a very long file, once any of its bytes were missing.
     let mut begun: Option<u64> = None;
     while position < range.end {
         let len = most.min(range.end - position);
@@ -67,7 +67,7 @@ pub(super) async fn send_resident(
                 resident += len;
                 body.file.note_resident(position..resident);
             } else {
-                // Boxed: a warm file pays nothing for the state of this.
+                // Boxed: a resident file does not pay for the state of this future.
                 match Box::pin(bring(outlet, body, otherwise, position, len, is_long)).await? {
                     Brought::Resident(len) => {
                         (resident, since) = (position + len, rt::now());
@@ -90,26 +90,27 @@ pub(super) async fn send_resident(
         }
         position += resident_piece(outlet, body, position, len, is_long).await?;
         if position < range.end {
-            // Calls that need not wait would keep other tasks from running.
+            // Calls that never wait would keep other tasks from running.
             rt::yield_now().await;
         }
     }
     Ok(())
 }
 
-/// Bytes of a very long file that are brought and sent at once: as much as nginx sends (`sendfile_max_chunk`), for half of the
-/// questions whether they are there.
+/// Number of bytes of a very long file that are loaded and sent per step: as in nginx (`sendfile_max_chunk`), with half
+/// as many residency probes.
 const VERY_LONG_MAX: u64 = 2 * CHUNK_MAX;
 
-/// Starts reads ahead, so that the disk works while the bytes before are sent: sendfile(2) itself reads on only where it
-/// comes to a page that was marked for that. Of few files at a time: it takes no quota.
+/// Starts readahead, so that the disk works while earlier bytes are sent. sendfile(2) itself continues readahead only
+/// at a page that is marked for it. Used only for few files at a time, because it takes no quota.
 fn read_ahead(body: &FileBody, next: Range<u64>) {
     if !next.is_empty() && body.calls_directly() && !buffer_turns::are_on() {
         page_cache::begin_reading(body.file.fd(), next.start, next.end - next.start);
     }
 }
 
-/// Where bytes are. If only a probe of pages can tell, reading starts with the first probe, unless bodies take turns.
+/// Probes the residency of bytes. If this requires a probe of pages, reading starts with the first probe, unless bodies
+/// take turns.
 fn find(body: &FileBody, at: u64, len: u64) -> Residency {
     let is_local = body.calls_directly();
     let ahead = if is_local && !buffer_turns::are_on() { len } else { 1 };
@@ -120,11 +121,11 @@ fn find(body: &FileBody, at: u64, len: u64) -> Residency {
 enum Brought {
     /// This many bytes are resident now.
     Resident(u64),
-    /// They were read.
+    /// The bytes were read into this buffer.
     Read(Buf),
 }
 
-/// Has the kernel read bytes into the page cache, and waits until they are there; or reads them.
+/// Lets the kernel read bytes into the page cache and waits for them; or reads them into a buffer.
 async fn bring(
     outlet: &mut dyn Outlet,
     body: &FileBody,
@@ -133,12 +134,12 @@ async fn bring(
     len: u64,
     is_long: bool,
 ) -> Result<Brought, BodyError> {
-    // A waiting body holds no buffer, and acquires a quota once the client accepts bytes: pages that do not fit into
-    // the socket would be evicted before they are sent.
+    // A waiting body holds no buffer, and acquires a quota only once the client accepts bytes: pages that do not fit
+    // into the socket buffer would be evicted before they are sent.
     outlet.let_go().await?;
     if is_long && body.calls_directly() {
         outlet.room(len).await?;
-        // The read reports a disk this slow, with its own time limit.
+        // If the disk is too slow, the read below reports it, with its own time limit.
         if let Some(_quota) = body.in_time(read_quota::acquire(body.device, Into::PageCache, len)).await
             && let Some(len) = brought(body, via, at, len).await
         {
@@ -151,15 +152,15 @@ async fn bring(
     Ok(Brought::Read(read::read_chunk(body, via, &chunk).await?))
 }
 
-/// Starts to read the missing pages, and waits for them; how much came, and stayed: all, or those before the first
-/// hole.
+/// Starts reads of the missing pages and waits for them. Returns how many bytes are resident: all, or those before the
+/// first hole.
 async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
     if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {
-        // Its start is resident, so the call started no read of the rest. The next part begins at the hole, and the
-        // kernel reads large pieces from there; if asked to fill the hole, it would read page by page.
+        // The start is resident, so the call started no read of the remaining bytes. The next range begins at the hole,
+        // from where the kernel reads large pieces; it would fill a hole inside the range page by page.
         match page_cache::cached_start(file, at, len) {
-            // Residency is unknown, so holes are filled in another thread.
+            // The residency is unknown, so another thread fills the holes.
             0 => drop(body.file.advise(at, len as u32, Advice::WillNeed, body.device, via).await),
             start => len = start,
         }
@@ -176,13 +177,14 @@ async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option
     None
 }
 
-/// Pages of a range that are waited for, one after the other: the last one, and those that come later still.
+/// Maximum number of pages of a range that are waited for, one after the other: the last page, and pages that arrive
+/// even later.
 const WAITS_MAX: u32 = 4;
 
-/// Bytes that are read at once where they do not stay in the page cache; ranges that are no longer are always read.
+/// Number of bytes per read of bytes that do not stay in the page cache; shorter ranges are always read into a buffer.
 pub(super) const READ_BYTES: u64 = 256 << 10;
 
-/// Waits until this byte is in the page cache: the engine reads it. An error shows when the bytes are read.
+/// Waits until this byte is in the page cache, by reading it with the engine. Errors appear when the bytes are read.
 async fn wait_for(body: &FileBody, via: DiskVia, at: u64) {
     if let Some(buf) = rt::pool().get(1) {
         let _ = body.file.read_at(at, 1, buf, body.device, via).await;

@@ -1,8 +1,8 @@
-//! Read into shared memory, then sendfile(2) from there.
+//! Reads into shared memory, then sends from there with sendfile(2).
 //!
-//! The kernel queues references to the pages, so a chunk's pages are released once they were passed on and the next
-//! chunk gets fresh ones: `io::shm` sees to that. Such memory is not the page cache's to take back, so what all bodies
-//! of a thread have in it is limited ([`read_quota`]).
+//! The kernel queues references to the pages. So a chunk's pages are released after they were sent, and the next chunk
+//! gets new pages (`io::shm`). The kernel cannot evict such memory as it does page cache, so the amount that all bodies
+//! of a thread use is limited ([`read_quota`]).
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub(super) async fn send(
     let mut shared = read_shared(body, via, first).await?;
     loop {
         if in_turns() {
-            // Nothing may be held while it waits.
+            // It must hold no memory while it waits.
             shared.send(outlet).await?;
             let Some(next) = read::next(outlet, &mut chunks, true).await? else { return Ok(()) };
             shared = read_shared(body, via, next).await?;
@@ -58,12 +58,12 @@ struct Shared {
     file: rt::File,
     chunk: Chunk,
     _mapping: io::Buf,
-    /// Given back when the pages are.
+    /// Released together with the pages.
     _quota: ReadQuota,
 }
 
 impl Shared {
-    /// Passes it on and gives it up.
+    /// Sends the chunk and releases it.
     async fn send(self, outlet: &mut dyn Outlet) -> Result<(), BodyError> {
         let mut position = self.chunk.skip;
         let end = self.chunk.end - self.chunk.offset;
@@ -76,7 +76,7 @@ impl Shared {
                 Err(errno) => return Err(SendError::Gone(errno).into()),
             }
         }
-        // So that only the mapping holds it, and its pages are freed at once.
+        // After this only the mapping holds the file, and its pages are freed immediately.
         self.file.leave();
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Which short files are read bypassing the page cache, where the configuration leaves that open: as long ones those
-//! that do not stay in it ([`page_cache_bypass`]).
+//! Decides which short files are read with O_DIRECT if the configuration does not: as for long files, those that do not
+//! stay resident ([`page_cache_bypass`]).
 //!
-//! A read of resident bytes (`RWF_NOWAIT`) starts a read of missing ones. So if it is likely to fail, or a file may
-//! bypass the page cache, cachestat(2) is called first, which reads nothing. Where it is not permitted, as to a worker
-//! that could not write the files (Linux 6.14), all short files use the page cache: residency is unknown, and direct
-//! reads would read resident files from the disk.
+//! A read attempt of resident bytes (`RWF_NOWAIT`) starts a read of missing bytes. So if it is likely to fail, or a
+//! file may bypass the page cache, cachestat(2) is called first, which reads nothing. It may be forbidden, as for a
+//! worker that cannot write the files (Linux 6.14). Then all short files use the page cache: residency is unknown, and
+//! direct reads would read resident files from the disk.
 
 use std::ops::Range;
 
@@ -16,13 +16,13 @@ use crate::body::{FileBody, Mover, choose, page_cache_bypass, read};
 /// Shared by all threads. There may be very many short files, each requested once in many seconds.
 static FILES: PageCacheAdmission = PageCacheAdmission::keeping(1, KEPT_MS);
 
-/// How long an admitted file is remembered without a request for it.
+/// Time in ms that an admitted file is remembered without a request for it.
 const KEPT_MS: u64 = 60_000;
 
-/// Whether pages may be counted, of files that mostly have one owner.
+/// Whether cachestat(2) is permitted; mostly all files have one owner.
 static COUNTS: TryPredictor = TryPredictor::new();
 
-/// As [`read::at_hand`], where it matters by way of a count.
+/// As [`read::at_hand`], but counts the resident pages first if the count matters.
 pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     if !may(body, &range) {
         return read::at_hand(body, head, range);
@@ -38,13 +38,13 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
     if data.is_some() {
         FILES.note(body.name, true, rt::now());
     } else if is_likely && COUNTS.is_confident() {
-        // Now the read is in flight, which a count would not distinguish from resident.
+        // The read is in flight now, and a count could not distinguish its pages from resident ones.
         body.in_memory = Some(false);
     }
     data
 }
 
-/// Makes a file that is not resident bypass the page cache if that is better.
+/// Switches a file that is not resident to O_DIRECT if that is better.
 pub(super) fn turn(body: &mut FileBody) {
     if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
         && page_cache_bypass::become_direct(body)
@@ -54,8 +54,8 @@ pub(super) fn turn(body: &mut FileBody) {
     }
 }
 
-/// Whether the settings leave the choice. Only from the start of a file on: other ranges are mostly requested together
-/// with the bytes before them.
+/// Whether the settings leave the choice open. Only for ranges from the start of a file, because other ranges are
+/// mostly requested together with the bytes before them.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     range.start == 0
         && (1..=read::AT_HAND_MAX).contains(&range.end)
@@ -63,7 +63,7 @@ fn may(body: &FileBody, range: &Range<u64>) -> bool {
         && page_cache_bypass::is_left_open(body)
 }
 
-/// Whether the range is in memory or on its way there, where that can be known.
+/// Whether the range is resident or being read, if that can be determined.
 fn counted(body: &FileBody, range: &Range<u64>) -> Option<bool> {
     if !COUNTS.is_worth_trying() {
         return None;

@@ -1,4 +1,4 @@
-//! A body that arrives while it is sent: from another server, or while another request fetches it.
+//! Bodies that arrive while they are sent: from an upstream, or while another request fetches them.
 //!
 //! Main type: [`BodySource`], the source behind `exchange::response::Body::Source`. `upstream` makes them,
 //! `exchange::streaming` sends them.
@@ -10,46 +10,46 @@ use io::op::Source;
 
 use crate::body::BodyError;
 
-/// A body, piece by piece. It holds a bounded number of bytes, whatever the client's speed.
+/// A body that is read piece by piece. It holds a bounded number of bytes, whatever the client's speed.
 pub trait BodySource {
-    /// The next piece, which is not empty; `None` at the proper end. After that, and after an error, it is not polled
-    /// again.
+    /// Returns the next piece, which is not empty, or `None` at the complete end. After that, and after an error, it
+    /// must not be polled again.
     ///
     /// # Errors
-    /// The body is not whole: the sent part must not look complete.
+    /// The body is incomplete: the sent part must not look complete.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>>;
 
-    /// The fields that followed the body, for after its end.
+    /// Returns the trailer fields, after the end of the body.
     fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         Vec::new()
     }
 
-    /// Whether the head is to leave at once where nothing of the body is here, and each piece too: it is read no
-    /// faster than it is sent, so that there is nothing to gather.
+    /// Whether the header section and each piece are to be sent immediately. The body is read no faster than it is
+    /// sent, so there is nothing to gather.
     fn is_unbuffered(&self) -> bool {
         false
     }
 
-    /// Whether its pieces are read from a disk on demand, so that bodies can take turns with it.
+    /// Whether its pieces are read from a disk on demand, so that it can take turns with other bodies.
     fn is_read_at_will(&self) -> bool {
         false
     }
 
-    /// Whether a disk of this machine has the next piece, after a poll that was pending. Such a wait is short, and an
-    /// encoder is not flushed for it.
+    /// Whether the next piece is being read from a local disk, after a poll that was pending. Such a wait is brief, so
+    /// an encoder is not flushed for it.
     fn is_reading(&self) -> bool {
         false
     }
 
-    /// How many bytes the client accepts now: a body that is read on demand is read in pieces of about this size.
+    /// Sets how many bytes the client accepts now. A body that is read on demand is read in pieces of about this size.
     fn set_room(&mut self, _bytes: u64) {}
 
-    /// Bytes of one send after which no further piece is requested.
+    /// Returns the bytes per send after which no further piece is requested.
     fn send_bytes(&self) -> usize {
         SEND_BYTES
     }
 
-    /// Whether it is of no use any more when the client has ended its side.
+    /// Whether the body is useless once the client has closed the connection.
     fn minds_client(&self) -> bool {
         true
     }
@@ -57,15 +57,15 @@ pub trait BodySource {
 
 /// The result of [`next`].
 pub enum Next {
-    /// More of the body.
+    /// A piece of the body.
     Piece(Source),
-    /// There is no more.
+    /// The body has ended.
     End,
-    /// Nothing is here now.
+    /// No piece is available now.
     Nothing,
 }
 
-/// The next piece; without `wait` only one that is here.
+/// Returns the next piece; without `wait` only a piece that is available now.
 pub async fn next(stream: &mut dyn BodySource, wait: bool) -> Result<Next, BodyError> {
     poll_fn(|context| match stream.poll_next(context) {
         Poll::Ready(Ok(Some(source))) => Poll::Ready(Ok(Next::Piece(source))),
@@ -77,6 +77,6 @@ pub async fn next(stream: &mut dyn BodySource, wait: bool) -> Result<Next, BodyE
     .await
 }
 
-/// Bytes of one send after which no further piece is requested: the bytes that a socket takes at once, and a bounded
-/// time of a thread for one connection.
+/// Bytes per send after which no further piece is requested: about as many as a socket accepts per call, which bounds
+/// the thread's time for one connection.
 pub const SEND_BYTES: usize = 256 << 10;

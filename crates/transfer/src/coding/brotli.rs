@@ -1,7 +1,7 @@
 //! The brotli coding (RFC 7932).
 //!
-//! The encoder takes its memory from a [`Store`], which keeps it for the next body: tables of half a megabyte
-//! to many, by the quality.
+//! The encoder allocates from a [`Store`], which retains the memory for the next body: tables of half a megabyte to
+//! many megabytes, depending on the quality.
 
 use std::any::{Any, TypeId};
 
@@ -22,7 +22,7 @@ pub struct Settings {
     pub window_bits: u8,
 }
 
-/// The smallest window and the largest (RFC 7932 section 9.1).
+/// The smallest window, as a power of two (RFC 7932 section 9.1).
 pub const WINDOW_BITS_MIN: u8 = 10;
 /// The largest window, as a power of two.
 pub const WINDOW_BITS_MAX: u8 = 24;
@@ -31,8 +31,8 @@ pub const WINDOW_BITS_MAX: u8 = 24;
 const TABLE_WINDOW_BITS_MIN: u8 = 17;
 
 impl Settings {
-    /// Bytes that are compressed in about half a millisecond. From the fourth quality on a block is 64 KiB or
-    /// more, and all the work is done at its end.
+    /// Returns the bytes that are compressed in about half a millisecond. From quality 4 on a block is 64 KiB or more,
+    /// and all the work is done at its end.
     pub(super) fn slice_max(self) -> usize {
         match self.quality {
             0 | 1 => 64 << 10,
@@ -40,8 +40,8 @@ impl Settings {
         }
     }
 
-    /// Bytes of a body that are compressed in well under a millisecond, with everything that happens at its end.
-    /// `None` where a body of any length never takes longer at once.
+    /// Returns the length of a body that is compressed in well under a millisecond, including the work at its end.
+    /// `None` if no call takes longer for a body of any length.
     pub(super) fn at_once_max(self) -> Option<u64> {
         match self.quality {
             0..=3 => None,
@@ -56,8 +56,8 @@ impl Settings {
         }
     }
 
-    /// A body that is known to be short needs no window larger than itself. But for small windows and the middle
-    /// qualities the encoder has no table of their size, and would take its largest one, of 32 MiB.
+    /// Returns the window for a body. A short body needs no window larger than itself. But with small windows at the
+    /// middle qualities the encoder has no table of suitable size and would use its largest table, of 32 MiB.
     fn window_bits(self, size: Option<u64>) -> u8 {
         let least = if matches!(self.quality, 5..=9) { TABLE_WINDOW_BITS_MIN } else { WINDOW_BITS_MIN };
         let size = size.unwrap_or(u64::MAX);
@@ -65,7 +65,7 @@ impl Settings {
     }
 }
 
-/// Compresses one body after the other.
+/// Compresses bodies, one after the other.
 pub struct Encoder(Box<BrotliEncoderStateStruct<Store>>);
 
 impl Encoder {
@@ -84,7 +84,7 @@ impl Encoder {
         Encoder(Box::new(state))
     }
 
-    /// The same memory for another body.
+    /// Reuses the memory for another body.
     pub(super) fn restarted(mut self, settings: Settings, size: Option<u64>) -> Encoder {
         BrotliEncoderDestroyInstance(&mut self.0);
         let store = std::mem::take(&mut self.0.m8);
@@ -103,7 +103,7 @@ impl Encoder {
         self.run(BrotliEncoderOperation::BROTLI_OPERATION_FINISH, &[], out)
     }
 
-    /// Until all input is taken and everything that is ready is in `out`.
+    /// Runs the encoder until all input is consumed and all available output is in `out`.
     fn run(
         &mut self,
         operation: BrotliEncoderOperation,
@@ -113,7 +113,7 @@ impl Encoder {
         let is_last = operation == BrotliEncoderOperation::BROTLI_OPERATION_FINISH;
         let (mut left, mut taken) = (input.len(), 0);
         loop {
-            // Without an output buffer it keeps the output, and lends it below.
+            // Without an output buffer the encoder keeps its output, which is borrowed below.
             let (mut no_room, mut nothing, mut total) = (0, 0, None);
             let went_well = self.0.compress_stream(
                 operation,
@@ -130,7 +130,7 @@ impl Encoder {
                 return Err(CodingError("BrotliEncoderCompressStream() failed".into()));
             }
             while self.0.has_more_output() {
-                // A size of 0 lends everything; the memory continues behind it.
+                // With a size of 0 it lends all its output, even beyond the end of its buffer.
                 let mut len = 0;
                 let lent = self.0.take_output(&mut len);
                 out.extend_from_slice(&lent[..len]);
@@ -141,22 +141,22 @@ impl Encoder {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the encoder uses.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.0) + self.0.m8.held
     }
 }
 
-/// Memory of an encoder, which is given out again.
+/// The allocator of an encoder, which reuses its memory.
 #[derive(Default)]
 pub(super) struct Store {
-    /// Pieces that wait; each is a `Vec` of one of the encoder's types.
+    /// Free pieces; each is a `Vec` of one of the encoder's types.
     free: Vec<Box<dyn Any + Send>>,
-    /// Bytes in all pieces, given out or not.
+    /// Bytes in all pieces, allocated or free.
     held: usize,
 }
 
-/// A piece of memory of one encoder.
+/// A piece of memory of an encoder.
 #[derive(Default)]
 pub(super) struct BrotliMemory<T>(Vec<T>);
 
@@ -175,13 +175,13 @@ impl<T> SliceWrapperMut<T> for BrotliMemory<T> {
 impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     type AllocatedMemory = BrotliMemory<T>;
 
-    /// The values are fresh, as they would be from the system, but in large tables of positions: bytes of another body
-    /// there are compared with this one before they are used, and clearing would cost more than short bodies do.
+    /// The values are initialised, except in large tables of positions. There the encoder compares old positions with
+    /// the new body before it uses them, and clearing would cost more than compressing short bodies.
     fn alloc_cell(&mut self, len: usize) -> BrotliMemory<T> {
         if len == 0 {
             return BrotliMemory(Vec::new());
         }
-        // Only one that fits well: a large table must not be held by a small one.
+        // Only a piece of similar size: a small table must not occupy a large piece.
         let fits = |piece: &Box<dyn Any + Send>| {
             let vec = piece.downcast_ref::<Vec<T>>();
             vec.is_some_and(|vec| (len..=len.saturating_mul(2)).contains(&vec.capacity()))
@@ -205,7 +205,7 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     }
 
     fn free_cell(&mut self, piece: BrotliMemory<T>) {
-        // Small ones are cheaper to make than to search for.
+        // Small pieces are cheaper to allocate than to search for.
         if piece.0.capacity() * size_of::<T>() >= PIECE_MIN {
             self.free.push(Box::new(piece.0));
         } else {
@@ -214,10 +214,10 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     }
 }
 
-/// Positions in a large table.
+/// Number of positions in a large table.
 const TABLE_MIN: usize = 16 << 10;
 
-/// Bytes of a piece that is kept.
+/// Minimum size in bytes of a piece that is retained.
 const PIECE_MIN: usize = 4 << 10;
 
 impl BrotliAlloc for Store {}

@@ -14,13 +14,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The library's level. Its first level compresses less than zlib's first, for links faster than a processor; its
-    /// second does not.
+    /// Returns the library's level. Its level 1 compresses less than zlib's level 1, for links faster than a processor;
+    /// its level 2 does not.
     fn level(self) -> Compression {
         Compression::new(u32::from(self.level.max(2)))
     }
 
-    /// Bytes of a first call, meant to take less than half a millisecond; a slow machine makes slices smaller.
+    /// Returns the maximum bytes of a first call, meant to take less than half a millisecond; a slow machine makes
+    /// slices smaller.
     pub(super) fn slice_max(self) -> usize {
         match self.level {
             0..=3 => 32 << 10,
@@ -30,10 +31,10 @@ impl Settings {
     }
 }
 
-/// Compresses one body after the other.
+/// Compresses bodies, one after the other.
 pub struct Encoder(Compress);
 
-/// Room that each call gets at least; less would cost more calls.
+/// Minimum output space per call in bytes; less would need more calls.
 const ROOM_MIN: usize = 4 << 10;
 
 impl Encoder {
@@ -58,7 +59,7 @@ impl Encoder {
     }
 
     pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        // A call that leaves room has given all.
+        // A call that leaves space has returned all output.
         loop {
             out.reserve(ROOM_MIN);
             let status = self.0.compress_vec(&[], out, FlushCompress::Sync);
@@ -70,7 +71,7 @@ impl Encoder {
     }
 
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        // Each call gives as much as fits; the last one is marked.
+        // Each call returns as much as fits; the status marks the last one.
         loop {
             out.reserve(ROOM_MIN);
             let status = self.0.compress_vec(&[], out, FlushCompress::Finish);
@@ -80,20 +81,20 @@ impl Encoder {
         }
     }
 
-    /// Bytes of memory: the window twice, and tables for 64 Ki positions.
+    /// Returns the bytes of memory: twice the window, and tables for 64 Ki positions.
     pub(super) fn memory(&self) -> usize {
         320 << 10
     }
 }
 
-// zlib's numbers, which the lines of nginx's log have.
+// zlib's error codes, as in nginx's log lines.
 const Z_DATA_ERROR: i32 = -3;
 const Z_BUF_ERROR: i32 = -5;
 
-/// Decompresses one body, which may consist of several members (RFC 1952 section 2.2).
+/// Decompresses a body, which may consist of several members (RFC 1952 section 2.2).
 pub struct Decoder {
     inflate: Decompress,
-    /// Whether a member is complete: the body may end here.
+    /// Whether a member is complete, so that the body may end here.
     at_end: bool,
 }
 
@@ -104,15 +105,15 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes bytes of the body and appends `room` bytes at most; returns how many were taken. When the room is used up,
-    /// further output of the taken bytes may follow.
+    /// Decompresses bytes of the body and appends at most `room` bytes; returns how many were consumed. If the space is
+    /// used up, further output of the consumed bytes may follow.
     pub fn push(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>) -> Result<usize, CodingError> {
         let start = out.len();
         let mut taken = 0;
         out.resize(start + room, 0);
         let mut filled = start;
         let done = loop {
-            // More bytes behind the end of a member are another member, or an error at its first byte.
+            // Bytes after the end of a member start another member, or are an error at their first byte.
             if self.at_end && taken < input.len() {
                 self.inflate = Decompress::new_gzip(15);
                 self.at_end = false;
@@ -126,7 +127,7 @@ impl Decoder {
                 Ok(Status::StreamEnd) => self.at_end = true,
                 Ok(Status::Ok | Status::BufError) => {}
             }
-            // Output that did not fit comes with the next call.
+            // The next call returns the output that did not fit.
             let is_full = filled == start + room;
             if is_full || taken == input.len() {
                 break Ok(taken);
@@ -136,7 +137,7 @@ impl Decoder {
         done
     }
 
-    /// The body is over; an error if it is in the middle of a member.
+    /// Ends the body; returns an error if it ends in the middle of a member.
     pub fn finish(&self) -> Result<(), CodingError> {
         let early = || CodingError(format!("inflate() returned {Z_BUF_ERROR} on response end"));
         self.at_end.then_some(()).ok_or_else(early)

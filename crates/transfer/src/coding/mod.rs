@@ -1,8 +1,8 @@
-//! Content codings (RFC 9110 section 8.4.1): what `gzip`, `brotli` and `zstd` share.
+//! Content codings (RFC 9110 section 8.4.1): the code that `gzip`, `brotli` and `zstd` share.
 //!
-//! [`pool`] keeps the memory of encoders, which is costly to set up, for the next body of the thread. Each coding has a
-//! file with its settings and its memory. The compressing stage of a body is in `exchange::filter`; `exchange::accept_encoding`
-//! returns which clients accept which coding.
+//! [`pool`] retains the memory of encoders, which is costly to set up, for the thread's next body. Each coding has a
+//! file with its settings and its encoder. The compression stage of a body is in `exchange::filter`;
+//! `exchange::accept_encoding` determines which clients accept which coding.
 
 pub mod brotli;
 pub mod gzip;
@@ -24,7 +24,7 @@ pub enum Settings {
     Zstd(zstd::Settings),
 }
 
-/// Why a body could not be coded, in the words of the library.
+/// The reason why coding a body failed, in the words of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodingError(pub String);
 
@@ -35,7 +35,7 @@ impl fmt::Display for CodingError {
 }
 
 impl Settings {
-    /// The name in `Accept-Encoding` and `Content-Encoding`.
+    /// Returns the name in `Accept-Encoding` and `Content-Encoding`.
     pub fn name(&self) -> &'static str {
         match self {
             Settings::Gzip(_) => "gzip",
@@ -44,7 +44,7 @@ impl Settings {
         }
     }
 
-    /// Bytes of input that one call gets at most on a worker thread.
+    /// Returns the maximum input bytes per call on a worker thread.
     pub fn slice_max(&self) -> usize {
         match self {
             Settings::Gzip(gzip) => gzip.slice_max(),
@@ -53,11 +53,11 @@ impl Settings {
         }
     }
 
-    /// Whether a body of this size, if known, is to be compressed by another thread: no slice would keep the work of
-    /// one call below a millisecond.
+    /// Whether another thread is to compress a body of this length, if known, because no slice would keep a call below
+    /// a millisecond.
     pub fn is_long_work(&self, size: Option<u64>) -> bool {
         let at_once_max = match self {
-            // Its work follows its input byte by byte.
+            // Its work is proportional to its input.
             Settings::Gzip(_) => None,
             Settings::Brotli(brotli) => brotli.at_once_max(),
             Settings::Zstd(zstd) => zstd.at_once_max(),
@@ -65,14 +65,14 @@ impl Settings {
         at_once_max.is_some_and(|most| size.is_none_or(|size| size > most))
     }
 
-    /// Whether the set-up of an encoder without pooled memory takes so long that a body of any size goes to another
+    /// Whether setting up an encoder without pooled memory takes so long that a body of any length goes to another
     /// thread.
     pub fn is_slow_to_start(&self) -> bool {
         matches!(self, Settings::Brotli(brotli::Settings { quality: 6..=9, .. }))
     }
 }
 
-/// Compresses: the memory and the progress of one body.
+/// An encoder: the memory and the progress of one body.
 pub enum State {
     /// `gzip`
     Gzip(gzip::Encoder),
@@ -91,7 +91,7 @@ impl State {
         })
     }
 
-    /// For the next body: with the memory of one that was used with these settings, where there is one.
+    /// Starts the next body, with the memory of `kept` if it was used with these settings.
     pub fn begin(kept: Option<State>, settings: &Settings, size: Option<u64>) -> Result<State, CodingError> {
         match (kept, settings) {
             (Some(State::Gzip(mut encoder)), Settings::Gzip(_)) => {
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Appends the output for these bytes so far.
+    /// Compresses these bytes and appends the available output.
     pub fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
             State::Gzip(encoder) => encoder.push(input, out),
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// Appends all that has come so far, up to where a decoder can read it.
+    /// Appends all output so far, up to where a decoder can read it.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
             State::Gzip(encoder) => encoder.flush(out),
@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Appends the rest.
+    /// Appends the remaining output and ends the body.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
             State::Gzip(encoder) => encoder.finish(out),
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// Bytes of memory, roughly.
+    /// Returns the approximate bytes of memory.
     fn memory(&self) -> usize {
         match self {
             State::Gzip(encoder) => encoder.memory(),

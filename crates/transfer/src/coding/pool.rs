@@ -1,12 +1,12 @@
-//! Encoders of one thread that wait for the next body.
+//! Idle encoders of one thread, for its next bodies.
 //!
-//! Setting one up costs as much as compressing some tens of kilobytes, since its tables are fresh memory.
+//! Setting up an encoder costs as much as compressing some tens of kilobytes, because its tables are new memory.
 
 use std::cell::RefCell;
 
 use crate::coding::{Settings, State};
 
-/// Encoders that are used again.
+/// A list of idle encoders.
 #[derive(Default)]
 pub struct Pool(RefCell<Vec<Kept>>);
 
@@ -16,23 +16,23 @@ struct Kept {
     memory: usize,
 }
 
-/// Bytes that waiting encoders of a thread hold together. Some fifty of those of gzip fit in; one of the highest
-/// levels, which is larger alone, is not kept.
+/// Maximum bytes of all idle encoders of a thread. About fifty gzip encoders fit. Encoders of the highest levels exceed
+/// it and are not retained.
 const MEMORY_MAX: usize = 16 << 20;
 
-/// Bytes that one of them may hold: brotli up to level 7 and zstd up to 8 do.
+/// Maximum bytes of one idle encoder: brotli up to level 7 and zstd up to level 8.
 const STATE_MAX: usize = 12 << 20;
 
 impl Pool {
-    /// One that was used with these settings.
+    /// Takes an encoder that was used with these settings.
     pub fn take(&self, settings: &Settings) -> Option<State> {
         let mut kept = self.0.borrow_mut();
-        // The latest one: its memory is the likeliest to be in the processor's cache.
+        // The latest encoder, because its memory is most likely in the CPU cache.
         let place = kept.iter().rposition(|kept| kept.settings == *settings)?;
         Some(kept.remove(place).state)
     }
 
-    /// Recycles an encoder whose body has ended or was given up; the oldest are dropped where there is too little room.
+    /// Adds an encoder whose body has ended or was aborted; drops the oldest encoders if the limit is exceeded.
     pub fn put(&self, settings: Settings, state: State) {
         let memory = state.memory();
         if memory > STATE_MAX {
@@ -46,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// Lets go of all; returns their bytes.
+    /// Drops all encoders; returns their bytes.
     pub fn clear(&self) -> usize {
         self.0.take().iter().map(|kept| kept.memory).sum()
     }

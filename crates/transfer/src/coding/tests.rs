@@ -1,4 +1,4 @@
-//! Round trips through all codings, and the cost of their calls.
+//! Round trips through all codings, and measurement of their calls.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::gzip::Decoder;
 use super::pool::Pool;
 use super::*;
 
-/// Words in no order, which compress as text does.
+/// Returns words in random order, which compress as text does.
 fn text(len: usize) -> Vec<u8> {
     const WORDS: &[&str] = &[
         "<p>",
@@ -39,13 +39,13 @@ fn text(len: usize) -> Vec<u8> {
     text
 }
 
-/// Bytes that do not compress.
+/// Returns bytes that do not compress.
 fn noise(len: usize) -> Vec<u8> {
     let mut random = Random(len as u64 + 2);
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// xorshift64*, good enough for bytes.
+/// An xorshift64* generator.
 struct Random(u64);
 
 impl Random {
@@ -111,7 +111,7 @@ fn decompressed(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     body
 }
 
-/// The decoded beginning of a body.
+/// Returns the decoded beginning of a body.
 fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     match settings {
@@ -122,7 +122,7 @@ fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
         Settings::Brotli(_) => {
             let mut decoder = ::brotli::Decompressor::new(bytes, 4096);
             let mut part = [0; 4096];
-            // It ends in an error, because the rest is missing.
+            // It ends in an error, because the remaining bytes are missing.
             while let Ok(count @ 1..) = decoder.read(&mut part) {
                 body.extend_from_slice(&part[..count]);
             }
@@ -137,7 +137,7 @@ fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     body
 }
 
-/// After a flush everything so far can be decoded, and the body continues.
+/// After a flush all bytes so far can be decoded, and the body continues.
 #[test]
 fn what_was_flushed_can_be_decoded() {
     for settings in [gzip(1), gzip(6), gzip(9), brotli(0), brotli(4), brotli(9), zstd(-3), zstd(3), zstd(12)]
@@ -224,7 +224,7 @@ fn a_dictionary_helps_both_ends() {
     let (small, state) = coded(&with, None);
     assert!(decompressed(&with, &small) == body);
     assert!(small.len() * 2 < coded(&zstd(3), None).0.len());
-    // The same state without it, and with it again.
+    // The same state without the dictionary, and with it again.
     let (large, state) = coded(&zstd(3), Some(state));
     assert!(decompressed(&zstd(3), &large) == body);
     assert_eq!(coded(&with, Some(state)).0, small);
@@ -236,13 +236,13 @@ fn members_of_gzip_follow_each_other() {
     let two = compressed(&mut State::new(&gzip(1), None).expect("it starts"), &text(200_000), 8192);
     let expected = [b"one, ".to_vec(), text(200_000)].concat();
     assert!(decompressed(&gzip(6), &[one.clone(), two.clone()].concat()) == expected);
-    // By single bytes too, across the boundary.
+    // Single bytes too, across the boundary of members.
     let (mut decoder, mut body) = (Decoder::default(), Vec::new());
     for byte in [one.clone(), one.clone()].concat() {
         assert_eq!(decoder.push(&[byte], 100, &mut body), Ok(1));
     }
     assert_eq!((decoder.finish(), body.as_slice()), (Ok(()), &b"one, one, "[..]));
-    // Half of one is an error at the end, garbage behind one at once.
+    // Half a member is an error at the end, garbage after a member an immediate error.
     let (mut decoder, mut body) = (Decoder::default(), Vec::new());
     assert_eq!(decoder.push(&one[..10], 100, &mut body), Ok(10));
     assert!(decoder.finish().is_err());
@@ -271,14 +271,14 @@ fn a_pool_keeps_what_is_used_and_has_an_end() {
     assert_eq!(pool.clear(), 0, "what is too large goes");
 }
 
-/// Prints what calls cost that a worker thread makes, and bodies that it does at once. Run it in release:
+/// Prints the cost of calls on a worker thread, and of bodies that it compresses in one call. Run it in release:
 /// `cargo test --release -p server --lib coding::tests::measure -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table for a person"]
 fn measure() {
     let body = text(4 << 20);
     println!("{:24} {:>9} {:>9} {:>7} {:>7} {:>7}", "", "slice", "MB/s", "mean", "p99", "max us");
-    // Settings that encode bodies of any length on a worker thread.
+    // Settings with which a worker thread encodes bodies of any length.
     let all = (1..=9).map(gzip).chain((0..=3).map(brotli)).chain([-1, 1, 2].map(zstd));
     for settings in all {
         let mut state = State::new(&settings, None).expect("it starts");
@@ -313,7 +313,7 @@ fn measure() {
     }
 }
 
-/// Processor time of this thread so far: the wall clock would include other work of the machine.
+/// Returns the CPU time of this thread; the wall clock would include other work of the machine.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
 }

@@ -21,29 +21,29 @@ pub struct Settings {
 /// The highest level.
 pub const LEVEL_MAX: i32 = 22;
 
-/// The lowest level: each one below zero is faster and worse than the one above it.
+/// Returns the lowest level: each level below zero is faster and compresses less.
 pub fn level_min() -> i32 {
     zstd_safe::min_c_level()
 }
 
-/// The smallest and the largest block that can be aimed at (`ZSTD_TARGETCBLOCKSIZE_MIN`, `_MAX`).
+/// The smallest and the largest target block size (`ZSTD_TARGETCBLOCKSIZE_MIN`, `_MAX`).
 pub const TARGET_BLOCKS: (u32, u32) = (1340, 128 << 10);
 
 /// Base 2 logarithm of the largest window that a client of HTTP must have (RFC 9659 section 3).
 const WINDOW_LOG_MAX: u32 = 23;
-/// Levels above this one have a window that is larger.
+/// The highest level whose default window does not exceed that size.
 const LEVEL_IN_WINDOW_MAX: i32 = 19;
 
 impl Settings {
-    /// Bytes of a body that are compressed in well under a millisecond, including its end and the set-up of its tables.
-    /// `None` where a body of any length never takes longer at once; the compression happens at the end of a block,
+    /// Returns the length of a body that is compressed in well under a millisecond, including its end and the set-up of
+    /// its tables. `None` if no call takes longer for a body of any length. The work is done at the end of a block,
     /// which is 128 KiB.
     pub(super) fn at_once_max(&self) -> Option<u64> {
         match (self.level, &self.dictionary) {
-            // To take in a dictionary costs more than most bodies.
+            // Loading a dictionary costs more than most bodies.
             (_, Some(_)) => Some(0),
             (..=2, None) => None,
-            // Its first call has tables to clear.
+            // Its first call clears tables.
             (3, None) => Some(128 << 10),
             (4 | 5, None) => Some(64 << 10),
             (6, None) => Some(48 << 10),
@@ -56,14 +56,14 @@ impl Settings {
     }
 }
 
-/// Compresses one body after the other.
+/// Compresses bodies, one after the other.
 pub struct Encoder {
     context: CCtx<'static>,
-    /// The dictionary that the context has taken in.
+    /// The dictionary that the context has loaded.
     dictionary: Option<Arc<Vec<u8>>>,
 }
 
-/// Room that each call gets at least.
+/// Minimum output space per call in bytes.
 const ROOM_MIN: usize = 16 << 10;
 
 impl Encoder {
@@ -75,7 +75,7 @@ impl Encoder {
         Ok(encoder)
     }
 
-    /// Makes it ready for another body; tables of the same size are used again.
+    /// Prepares for another body; tables of the same size are reused.
     pub(super) fn restart(&mut self, settings: &Settings, size: Option<u64>) -> Result<(), CodingError> {
         let context = &mut self.context;
         checked("ZSTD_CCtx_reset", context.reset(ResetDirective::SessionOnly))?;
@@ -86,7 +86,7 @@ impl Encoder {
         let window_log = if settings.level > LEVEL_IN_WINDOW_MAX { WINDOW_LOG_MAX } else { 0 };
         set(context, CParameter::WindowLog(window_log))?;
         set(context, CParameter::TargetCBlockSize(settings.target_block.unwrap_or(0)))?;
-        // A hint and no promise: should the body differ, it is compressed less well and not broken.
+        // Only a hint: if the length differs, the body is compressed less well but correctly.
         let hint = size.unwrap_or(0).min(i32::MAX as u64);
         set(context, CParameter::SrcSizeHint(hint as u32))?;
         if self.dictionary != settings.dictionary {
@@ -115,7 +115,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Returns how many bytes are still to come.
+    /// Compresses and returns how many output bytes are still pending.
     fn step(
         &mut self,
         from: &mut InBuffer<'_>,
@@ -128,7 +128,7 @@ impl Encoder {
         checked("ZSTD_compressStream2", self.context.compress_stream2(&mut to, from, end))
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the encoder uses.
     pub(super) fn memory(&self) -> usize {
         self.context.sizeof()
     }

@@ -1,9 +1,9 @@
-//! `open_file_cache`: what paths led to lately, kept by each worker thread for itself.
+//! `open_file_cache`: results of recent opens by path, separate for each worker thread.
 //!
-//! An entry holds an open file with its size and times, or that there is a directory, or why there is nothing. It is
-//! trusted for `open_file_cache_valid`; after that its path is checked with stat(2), and the file stays open if it is
-//! still the same one. Entries without requests are removed after `inactive`, and the least recently used one when
-//! there are `max`. Responses share the file: it is closed through the engine with the last one.
+//! An entry contains an open file with its size and times, or a directory, or an error. It is valid for
+//! `open_file_cache_valid`. After that its path is checked with stat(2), and the file stays open if it is still the
+//! same. Entries without requests are removed after `inactive`, and the least recently used entry if the cache has
+//! `max` entries. Responses share the file; the last one closes it through the engine.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,38 +17,38 @@ use telemetry::links::{Refused, Rule};
 /// `open_file_cache`: the limits of one cache. Blocks that inherit the directive share the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries.
+    /// Maximum number of entries.
     pub max: usize,
-    /// How long an entry without requests stays.
+    /// Time after which an entry without requests is removed.
     pub inactive: Duration,
 }
 
-/// Place of a cache among those of a configuration.
+/// Index of a cache in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheId(pub u16);
 
-/// The caches of one thread for one configuration; their files are closed when its last request has ended.
+/// The caches of one thread for one configuration; their files are closed when the last request with it ends.
 #[derive(Debug)]
 pub struct Caches {
     configured: Box<[RefCell<Cache>]>,
-    /// Files that stay open for a moment where no cache is configured.
+    /// Files that stay open briefly if no cache is configured.
     pub held: Held,
 }
 
-/// Recently requested files. Each use looks at the path first, so that nothing is answered which opening would not have
-/// answered; it saves the opening. A held file keeps its names in the kernel's memory, so that looking does not wait
-/// for the disk; it must not keep a deleted file's space or an unmounted disk for long.
+/// Recently requested files. Each use first checks the path with stat(2), so that the result is the same as that of an
+/// open, which it saves. A held file keeps the dentries of its path in memory, so that the check does not wait for the
+/// disk. It must not delay the deletion of a file or an unmount for long.
 #[derive(Debug)]
 pub struct Held(RefCell<Cache>);
 
-/// Few descriptors beside those of the connections, and a time too short to disturb a deletion or an unmount.
+/// Few descriptors compared to those of connections, and a time too brief to disturb a deletion or an unmount.
 pub const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
 
-/// A held file is checked before each use.
+/// The terms of held files, which are checked before each use.
 pub const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
 
 impl Held {
-    /// The recent result of opening a path.
+    /// Returns the recently opened file of a path.
     pub fn find(&self, path: &[u8]) -> Option<Opened> {
         match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
             Known::Once(opened) => Some(opened),
@@ -56,7 +56,7 @@ impl Held {
         }
     }
 
-    /// Holds the result for a path, if that is a file; whether it is the first one.
+    /// Holds the result for a path, if it is a file; returns whether it is the first one.
     pub fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
         let mut cache = self.0.borrow_mut();
         let was_empty = cache.by_path.is_empty();
@@ -67,7 +67,7 @@ impl Held {
         was_empty && !cache.by_path.is_empty()
     }
 
-    /// Closes files without recent requests; returns whether any are left.
+    /// Closes files without recent requests; returns whether any remain.
     pub fn let_go(&self) -> bool {
         let mut cache = self.0.borrow_mut();
         while cache.expire(rt::now()) {}
@@ -75,24 +75,24 @@ impl Held {
     }
 }
 
-/// How a path was opened: a result under other rules does not count.
+/// The rules of an open; a result under other rules is not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// `disable_symlinks`
     pub links: Rule,
-    /// `root_beneath`: how long the root is that must not be left.
+    /// `root_beneath`: length of the root that must not be left.
     pub beneath: Option<usize>,
-    /// `directio`: all users of a shared open file read it bypassing the page cache.
+    /// `directio`: all users of a shared open file read it with O_DIRECT.
     pub directio: Option<u64>,
 }
 
 impl Rules {
-    /// Whether paths are taken as they are.
+    /// Whether paths are opened without restrictions.
     pub fn is_plain(self) -> bool {
         !self.links.checks() && self.beneath.is_none()
     }
 
-    /// Whether one call of the kernel opens a path.
+    /// Whether one system call opens a path.
     pub fn is_one_call(self) -> bool {
         self.links.from == 0 && self.links.refused != Refused::OfOthers
     }
@@ -115,30 +115,30 @@ impl Default for Terms {
     }
 }
 
-/// The content of the cache.
+/// The result of a lookup in the cache.
 #[derive(Debug)]
 pub enum Known {
-    /// The response.
+    /// A valid result.
     Answer(Result<Found, Failure>),
-    /// The file of the last check of its path, which is too long ago.
+    /// The file of an entry that is too old to use without a check.
     Once(Opened),
-    /// Nothing.
+    /// No entry.
     Nothing,
 }
 
 impl Caches {
-    /// Empty ones with these limits.
+    /// Returns empty caches with these limits.
     pub fn new(limits: &[Limits]) -> Caches {
         let configured = limits.iter().map(|&limits| RefCell::new(Cache::new(limits))).collect();
         Caches { configured, held: Held(RefCell::new(Cache::new(HELD))) }
     }
 
-    /// The state of a path.
+    /// Looks a path up.
     pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> Known {
         self.configured[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
     }
 
-    /// The file of [`Known::Once`] again, for a request that could not check its path without waiting.
+    /// Returns the file of [`Known::Once`] again, for a request that could not check its path without waiting.
     pub fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
         let cache = self.configured[id.0 as usize].borrow();
         let node = &cache.nodes[*cache.by_path.get(path)?];
@@ -148,7 +148,7 @@ impl Caches {
         }
     }
 
-    /// Remembers the result for a path.
+    /// Stores the result for a path.
     pub fn store(
         &self,
         id: CacheId,
@@ -160,7 +160,8 @@ impl Caches {
         self.configured[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
     }
 
-    /// Closes open files that no response uses, the least recently used first; at most this many.
+    /// Removes open files that no response uses, the least recently used first, at most this many; returns them to be
+    /// closed.
     pub fn give_up(&self, most: usize) -> Vec<rt::File> {
         let mut files = Vec::new();
         for cache in self.configured.iter().chain([&self.held.0]) {
@@ -174,12 +175,12 @@ impl Caches {
 #[derive(Debug)]
 struct Cache {
     limits: Limits,
-    /// Places in `nodes`. Paths are clients' to choose, so the hash is one that cannot be aimed at.
+    /// Indices in `nodes`. Clients choose the paths, so the hash is keyed.
     by_path: HashMap<Rc<[u8]>, Place>,
     nodes: Recency<PathNode>,
 }
 
-/// One entry.
+/// An entry.
 #[derive(Debug)]
 struct PathNode {
     path: Rc<[u8]>,
@@ -187,18 +188,18 @@ struct PathNode {
     state: EntryState,
     /// Time of the last check of its path.
     checked: Instant,
-    /// The time of the last request.
+    /// Time of the last request.
     used: Instant,
-    /// The number of requests.
+    /// Number of requests.
     uses: u64,
 }
 
 /// The content of an entry.
 #[derive(Debug)]
 enum EntryState {
-    /// The file or directory, or the error.
+    /// A file, a directory, or an error.
     Holds(Result<Found, Failure>),
-    /// There is a file that is not requested often enough to be kept open.
+    /// A file that is not requested often enough to stay open.
     Counts,
 }
 
@@ -207,9 +208,9 @@ impl Cache {
         Cache { limits, by_path: HashMap::new(), nodes: Recency::default() }
     }
 
-    /// The state; counts as a use, whether known or only counted.
+    /// Returns the state of a path; counts as a use, even if no file is open.
     fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> Known {
-        // Here and not by a timer: a server without requests keeps its files and does nothing.
+        // Here and not in a timer, so that a server without requests does no work.
         self.expire(now);
         let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
         self.touch(place, now);
@@ -222,12 +223,12 @@ impl Cache {
                 Known::Answer(found.clone())
             }
             EntryState::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
-            // Of a directory or an error there is nothing that could be used on.
+            // Only files can be reused after a check, not directories or errors.
             EntryState::Holds(_) => Known::Nothing,
         }
     }
 
-    /// Puts the result into the entry of its path, or makes one.
+    /// Stores the result in the entry of its path, or creates the entry.
     fn store(
         &mut self,
         path: &[u8],
@@ -237,7 +238,7 @@ impl Cache {
         now: Instant,
     ) {
         let known = self.by_path.get(path).copied();
-        // A result that cannot be kept still replaces the old entry: the path leads to another file now.
+        // A result that is not stored still removes the old entry, because the path leads to another file now.
         if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
             self.forget(path);
             return;
@@ -266,8 +267,8 @@ impl Cache {
         }
     }
 
-    /// As nginx, a few of the oldest at a time: the work of each request stays small and the same. Whether there
-    /// may be more.
+    /// As in nginx, removes only a few of the oldest entries per call, so that the work per request stays small.
+    /// Returns whether more may remain.
     fn expire(&mut self, now: Instant) -> bool {
         for _ in 0..EXPIRED_AT_ONCE {
             match self.nodes.oldest() {
@@ -290,7 +291,7 @@ impl Cache {
         self.nodes[place].used
     }
 
-    /// Removes entries with open files into `files`. One that is being sent would give no descriptor back.
+    /// Moves open files out of their entries into `files`. A file that is being sent would free no descriptor.
     fn give_up(&mut self, most: usize, files: &mut Vec<rt::File>) {
         let mut at = self.nodes.oldest();
         while let Some(place) = at {
@@ -317,7 +318,7 @@ impl Cache {
     }
 }
 
-/// Inactive entries that one request removes at most.
+/// Maximum number of inactive entries that one request removes.
 const EXPIRED_AT_ONCE: usize = 2;
 
 #[cfg(test)]

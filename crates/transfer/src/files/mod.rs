@@ -1,4 +1,4 @@
-//! Open files: attributes of open files, attributes of a root ([`root`]), and the cache of open files ([`cache`]).
+//! Open files: their attributes, attributes of a root ([`root`]), and the cache of open files ([`cache`]).
 //! `exchange::files` opens them by the rules of a request.
 
 pub mod cache;
@@ -15,14 +15,14 @@ use rustix::fs::{FileType, OFlags};
 pub use root::{RootFacts, Roots, is_on_local_disk};
 use telemetry::Reason;
 
-/// A file that was opened for a request, with its attributes. The open file may be shared: every read has an offset.
+/// A file that was opened for a request, with its attributes. The open file may be shared: every read specifies an offset.
 #[derive(Clone)]
 pub struct Opened {
     /// The open file.
     pub file: rt::File,
     /// Its attributes from fstat(2).
     pub stat: Stat,
-    /// The disk that it is on.
+    /// The disk of the file.
     pub device: DeviceId,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// The kind of file at a path.
+/// The result of opening a path.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// A regular file, open for reading.
@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind from fstat(2).
+    /// Returns the kind from fstat(2).
     pub fn of(stat: &Stat) -> Kind {
         match FileType::from_raw_mode(stat.mode) {
             FileType::RegularFile => Kind::File,
@@ -66,7 +66,7 @@ impl Kind {
 }
 
 impl Found {
-    /// The kind of file.
+    /// Returns the kind of file.
     pub fn kind(&self) -> Kind {
         match self {
             Found::File(_) => Kind::File,
@@ -76,17 +76,17 @@ impl Found {
     }
 }
 
-/// Why a path led to nothing.
+/// The reason why opening a path failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why.
+    /// The error.
     pub errno: Errno,
     /// The call that failed, as nginx names it in its log.
     pub call: &'static str,
 }
 
 impl Failure {
-    /// Whether the same path would fail in the same way for a while; otherwise the machine is in trouble.
+    /// Whether the same path will likely fail in the same way for a while; otherwise the machine lacks resources.
     fn is_about_the_path(self) -> bool {
         matches!(
             self.errno,
@@ -94,7 +94,7 @@ impl Failure {
         )
     }
 
-    /// nginx's words: `open() "/a" failed (2: No such file or directory)`.
+    /// Returns nginx's message: `open() "/a" failed (2: No such file or directory)`.
     pub fn at(self, path: &[u8]) -> FailureAt<'_> {
         FailureAt(self, path)
     }
@@ -110,12 +110,12 @@ impl fmt::Display for FailureAt<'_> {
     }
 }
 
-/// Makes reads of a file that was opened here go bypassing the page cache; an error where its file system cannot.
+/// Switches an open file to O_DIRECT; fails if its file system does not support that.
 pub fn set_direct(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_direct(OFlags::NONBLOCK)
 }
 
-/// Makes reads of a file that was opened with `O_DIRECT` go through the page cache, as those of small files do.
+/// Switches a file that was opened with `O_DIRECT` to the page cache, as for reads of small files.
 pub fn set_buffered(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_buffered(OFlags::NONBLOCK)
 }
@@ -130,17 +130,17 @@ pub fn is_file(stat: &Stat) -> bool {
     Kind::of(stat) == Kind::File
 }
 
-/// The status that answers a failure to open or look at a file, as nginx maps them.
+/// Returns the status for a failure to open or check a file, mapped as in nginx.
 pub fn status_of(errno: Errno) -> u16 {
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => 404,
-        // EXDEV and ELOOP: a symbolic link that RESOLVE_BENEATH refuses.
+        // EXDEV and ELOOP: RESOLVE_BENEATH refuses a symbolic link.
         Errno::ACCESS | Errno::XDEV | Errno::LOOP => 403,
         _ => 500,
     }
 }
 
-/// For messages: a path as text.
+/// Returns a path as text, for messages.
 pub fn display(path: &[u8]) -> std::path::Display<'_> {
     Path::new(std::ffi::OsStr::from_bytes(path)).display()
 }

@@ -1,4 +1,4 @@
-//! Facts about the root of a location: found once, when the configuration takes effect, and learned while it serves.
+//! Facts about the root of a location: determined when the configuration takes effect, and learned while it serves.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,39 +14,39 @@ use rustix::fs::{Mode, OFlags};
 /// Facts about the root of one location.
 #[derive(Debug, Default)]
 pub struct RootFacts {
-    /// The device that the per-device limits count on.
+    /// The device whose limits apply.
     pub device: DeviceId,
-    /// Whether fstat(2) on an open file cannot block: false for network and FUSE file systems, and for
-    /// roots that depend on the request.
+    /// Whether fstat(2) on an open file cannot block: false for network and FUSE file systems, and for roots that
+    /// depend on the request.
     pub local: bool,
     /// The root without symbolic links (`$realpath_root`).
     real: Option<Vec<u8>>,
-    /// Whether anything may be tried beside the engine: the file system is local, `try_cached` is on, and no faults
+    /// Whether direct system calls may bypass the engine: the file system is local, `try_cached` is on, and no faults
     /// are injected, which such calls would not meet.
     direct_calls: bool,
-    /// Whether paths lately were in the kernel's lookup cache.
+    /// Whether recent paths were in the kernel's dentry cache.
     names: TryPredictor,
-    /// Whether files lately were in the page cache.
+    /// Whether recent files were in the page cache.
     data: TryPredictor,
-    /// Whether files lately could be opened with `O_DIRECT`.
+    /// Whether recent files could be opened with `O_DIRECT`.
     direct: TryPredictor,
-    /// The root itself, held open where nothing outside of it may be reached.
+    /// The root itself, held open if nothing outside of it may be reached.
     beneath: Option<OwnedFd>,
 }
 
-/// The facts of the roots of all locations, as one thread holds them.
+/// The facts of the roots of all locations, held by one thread.
 #[derive(Debug)]
 pub struct Roots(pub Arc<Vec<RootFacts>>);
 
 impl Roots {
-    /// The facts of one.
+    /// Returns the facts of a root.
     pub fn of(&self, place: usize) -> &RootFacts {
         &self.0[place]
     }
 }
 
 impl RootFacts {
-    /// The facts of one root. Blocks on the disk: for start and reload.
+    /// Determines the facts of a root. Blocks on the disk: for start and reload only.
     #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
     pub fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
         let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
@@ -67,30 +67,29 @@ impl RootFacts {
         }
     }
 
-    /// The root without symbolic links, as it was when the configuration was taken up.
+    /// Returns the root without symbolic links, as of the load of the configuration.
     pub fn real(&self) -> Option<&[u8]> {
         self.real.as_deref()
     }
 
-    /// Whether a call that reads only resident bytes is likely to succeed.
+    /// Whether a direct lookup of a path in the kernel's caches is likely to succeed.
     pub fn may_try(&self) -> bool {
         self.direct_calls && self.names.is_worth_trying()
     }
 
-    /// Whether files that are read bypassing the page cache are opened so, which saves a call for each. Directories,
-    /// and file systems that know no such reads, refuse.
+    /// Whether files for direct reads are opened with O_DIRECT right away, which saves a system call each. This fails
+    /// for directories, and for file systems without O_DIRECT.
     pub fn may_open_directly(&self) -> bool {
         self.direct.is_worth_trying()
     }
 
-    /// Notes whether that was taken.
+    /// Records whether such an open succeeded.
     pub fn note_opened_directly(&self, opened: bool) {
         self.direct.note(opened);
     }
 
-    /// Opens a file when all of its path is known to the kernel, which [`RootFacts::may_try`] said is worth asking;
-    /// `None` leaves it to the engine. A call that succeeds is all there is to it: no entry, no completion, no wake-up
-    /// of a task.
+    /// Opens a file if the kernel has its complete path cached, which [`RootFacts::may_try`] predicts; `None` leaves it
+    /// to the engine. A successful call needs no submission, no completion and no wake-up of a task.
     pub fn open_resident(
         &self,
         dir: Option<BorrowedFd<'_>>,
@@ -103,7 +102,7 @@ impl RootFacts {
         self.noted(rt::File::open_cached(dir, path, how))
     }
 
-    /// As [`RootFacts::open_resident`], for looking at a path alone. On a ring that is always a kernel worker's job,
+    /// As [`RootFacts::open_resident`], but only calls stat(2). With io_uring that would always need a kernel worker,
     /// with a hand-over to another thread and back.
     pub fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
         if !self.may_try() {
@@ -112,8 +111,8 @@ impl RootFacts {
         self.noted(rt::file::stat_cached(path))
     }
 
-    /// Whether calls beside the engine are made at all. Files may be held for a moment then; and a path that comes to
-    /// the engine was just seen, or lately found, not to be in memory.
+    /// Whether direct system calls bypass the engine at all. If so, files may be held briefly, and a path that is
+    /// passed to the engine was just found, or predicted, not to be cached.
     pub fn calls_directly(&self) -> bool {
         self.direct_calls
     }
@@ -124,7 +123,7 @@ impl RootFacts {
         (!missed).then_some(answer)
     }
 
-    /// The bytes of a read of resident bytes, when that is worth a try; otherwise nothing.
+    /// Returns the bytes of a read of resident bytes, if it is likely to succeed; otherwise nothing.
     pub fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         if !self.direct_calls || !self.data.is_worth_trying() {
             return None;
@@ -137,21 +136,21 @@ impl RootFacts {
         self.data.is_confident()
     }
 
-    /// As [`RootFacts::try_resident`], of bytes known to be resident.
+    /// As [`RootFacts::try_resident`], for bytes known to be resident.
     pub fn try_known<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         let read = read();
         self.data.note(read.is_ok());
         read.ok()
     }
 
-    /// The root as a place to open from, with `RESOLVE_BENEATH`.
+    /// Returns the root as a directory to open from, with `RESOLVE_BENEATH`.
     pub fn beneath(&self) -> Option<BorrowedFd<'_>> {
         self.beneath.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// Whether a directory, or the one that it will be made in, is on a file system of this machine: calls that need no
-/// disk there never wait. Asks the file system: for start and reload.
+/// Whether a directory, or its parent if it does not exist yet, is on a local file system, where calls without disk
+/// access never wait. Queries the file system: for start and reload only.
 pub fn is_on_local_disk(folder: &Path) -> bool {
     let facts = |folder: &Path| rustix::fs::statfs(folder).ok();
     let found = facts(folder).or_else(|| facts(folder.parent()?));
