@@ -1,8 +1,8 @@
-//! The advice of `ringroad check`: likely mistakes that only several modules together show.
+//! The advice of `ringroad check`: likely mistakes that show only across several modules.
 
 use exchange::config::Config;
 
-/// A line for each location with a likely mistake: the location, and the remedy.
+/// Returns a line for each location with a likely mistake: the location, and the remedy.
 pub fn advice(config: &Config) -> Vec<String> {
     gateways::advice(config, core_modules::checks_files)
 }

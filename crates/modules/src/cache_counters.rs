@@ -1,6 +1,6 @@
 //! `cache_counters`: a page with the numbers of every cache, in the text format of Prometheus (version 0.0.4).
 //!
-//! The numbers and their rows are in `upstream::caching`: here is the directive alone.
+//! The numbers and their rows are in `upstream::caching`; this file has only the directive.
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
@@ -42,7 +42,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     },
 )];
 
-/// Whether a block answers with the page. It holds for that block only, as everything that makes content.
+/// Whether a block responds with the page. As for every content handler, inner blocks do not inherit it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf {
     on: bool,
@@ -54,7 +54,7 @@ impl Settings for Conf {
     }
 }
 
-/// Responds with the numbers of all caches, and the limits of HTTP/2 that were reached.
+/// Responds with the numbers of all caches, and of the HTTP/2 limits that were reached.
 fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);

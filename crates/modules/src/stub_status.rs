@@ -1,4 +1,4 @@
-//! `stub_status`: a page with the numbers of connections and requests, and the same as variables.
+//! `stub_status`: a page with the numbers of connections and requests, and variables with the same numbers.
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
@@ -34,17 +34,17 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Returns the numbers of connections and requests.",
     )
     .many(),
-    // Whatever its argument was in old versions of nginx, it means nothing.
+    // Old versions of nginx required an argument, which has no meaning.
     |scope, _| {
         scope.own::<Conf>().on = true;
         Ok(())
     },
 )];
 
-/// Whether a block answers with the page. It holds for that block only, as everything that makes content.
+/// Whether a block responds with the page. As for every content handler, inner blocks do not inherit it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf {
-    /// Nothing turns it off again but the end of the block.
+    /// It can only be turned on, for the rest of the block.
     on: bool,
 }
 
@@ -54,7 +54,7 @@ impl Settings for Conf {
     }
 }
 
-/// They are sums of this moment: two of them in one line may differ by what happened in between.
+/// Sums at the time of use; two of them in one line may be of slightly different times.
 const VARIABLES: &[Variable] = &[
     variable("connections_active", |r, out| number(r, |totals| totals.active, out), "Open connections."),
     variable(
@@ -74,7 +74,7 @@ const VARIABLES: &[Variable] = &[
     ),
 ];
 
-/// None of them can be set.
+/// Returns a variable that cannot be set.
 const fn variable(
     name: &'static str,
     get: fn(&Request, &mut Vec<u8>) -> bool,
@@ -83,20 +83,20 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// Computed on request; a request that does not ask pays nothing.
+/// Computed only on request.
 fn totals(request: &Request) -> Totals {
     request.conn.thread.shared.totals()
 }
 
-/// The value of a variable.
+/// Appends the value of a variable.
 fn number(request: &Request, of: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(of(&totals(request)).to_string().as_bytes());
     true
 }
 
-/// Scripts cut the numbers out by place, spaces at the ends of lines included.
+/// Responds with the page. Scripts extract the numbers by position, so even the trailing spaces matter.
 fn run(_: &Conf, request: &mut Request) -> Step {
-    // nginx allows nothing else here, and responds with its page for that status.
+    // As in nginx other methods are errors.
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
@@ -107,7 +107,7 @@ fn run(_: &Conf, request: &mut Request) -> Step {
     );
     let response = &mut request.response;
     response.status = 200;
-    // Not the type of the location: the page is none of its files.
+    // The page is no file, so the types of the location do not apply.
     response.content_type = ContentType::Text("text/plain".into());
     response.set_bytes(Source::Vec(text.into_bytes()));
     Step::Done

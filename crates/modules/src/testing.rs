@@ -1,4 +1,5 @@
-//! For the tests of modules: configurations from text, with `/prefix` and `/conf/nginx.conf` as places.
+//! Helpers for the tests of modules: load configurations from text, with the prefix `/prefix` and the file
+//! `/conf/nginx.conf`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,12 +8,12 @@ use conf::{Error, MapLoader, Source};
 
 use exchange::config::{Config, Loaded};
 
-/// Loads a whole configuration; `events {}` is put behind it.
+/// Loads a complete configuration; appends `events {}`.
 pub fn load(text: &str) -> Result<Loaded, Error> {
     load_with(text, &[])
 }
 
-/// As [`load`], with further files.
+/// As [`load`], with additional files.
 pub fn load_with(text: &str, files: &[(&str, &str)]) -> Result<Loaded, Error> {
     let main = [("/conf/nginx.conf", format!("{text}\nevents {{}}"))];
     let others = files.iter().map(|(path, text)| (*path, (*text).to_owned()));
@@ -20,13 +21,13 @@ pub fn load_with(text: &str, files: &[(&str, &str)]) -> Result<Loaded, Error> {
     exchange::config::load(crate::all(), &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
 }
 
-/// The configuration with this `http` block.
+/// Returns the configuration with this `http` block.
 pub fn loaded(http: &str) -> Arc<Config> {
     let loaded = load(&format!("http {{ {http} }}"));
     loaded.unwrap_or_else(|error| panic!("{http}: {error}")).config
 }
 
-/// The error of a whole configuration.
+/// Returns the error of a complete configuration.
 pub fn error(text: &str) -> String {
     match load(text) {
         Err(error) => error.to_string(),
@@ -34,12 +35,12 @@ pub fn error(text: &str) -> String {
     }
 }
 
-/// The part of an error that nginx has too, without a remedy behind it.
+/// Returns the part of an error that nginx has too, without the remedy.
 pub fn without_remedy(error: &str) -> &str {
     error.split_once("; ").map_or(error, |(before, _)| before)
 }
 
-/// The warnings of a whole configuration.
+/// Returns the warnings of a complete configuration.
 pub fn warnings(text: &str) -> Vec<String> {
     let loaded = load(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     loaded.warnings.iter().map(Error::to_string).collect()

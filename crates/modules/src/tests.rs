@@ -1,12 +1,12 @@
-//! What holds for the directives of all modules, so that no module can forget it. What is special about one is tested
-//! where the module is.
+//! Tests of rules that apply to the directives of all modules, so that no module can miss them. Special behaviour is
+//! tested in the module's file.
 
 use conf::{Args, Block, Contexts, Repeat, State};
 
 use crate::testing::{error, load, warnings};
 use crate::{Directive, Set, all};
 
-/// Where a directive may stand, as text in front of it with its line end, and behind it.
+/// The contexts of directives, each with the text before and after it.
 const PLACES: &[(Contexts, &str, &str)] = &[
     (Contexts::MAIN, "\n", ""),
     (Contexts::EVENTS, "events {\n", "}"),
@@ -23,7 +23,7 @@ fn directives() -> impl Iterator<Item = &'static Directive> {
     all().directives().iter().copied()
 }
 
-/// The error of a configuration with this statement of a directive, in each place where it may stand.
+/// Returns the errors of a configuration with this directive, for each context that allows it.
 fn errors(directive: &Directive, args: &str) -> Vec<String> {
     let spec = &directive.spec;
     let end = if spec.block == Block::No { ";" } else { " { }" };
@@ -35,12 +35,12 @@ fn errors(directive: &Directive, args: &str) -> Vec<String> {
     errors
 }
 
-/// Every directive of every module agrees with nginx about contexts, arguments and braces.
+/// Every directive has the contexts, arguments and braces that it has in nginx.
 #[test]
 fn the_tables_agree_with_nginx() {
     let table = all().specs();
     let mut differences = conf::differences(table);
-    // nginx reads `on` and `off` there too, and forgot to say so in its table.
+    // nginx parses `on` and `off` there too, but its table does not restrict the arguments.
     differences
         .retain(|difference| !difference.starts_with("http_uwsgi uwsgi_cache_background_update: takes"));
     assert_eq!(differences, Vec::<String>::new());
@@ -48,7 +48,7 @@ fn the_tables_agree_with_nginx() {
     assert!(count > 115, "{count} directives");
 }
 
-/// A directive is in the module that nginx has it in: `-V` tells tools by that name what is there.
+/// A directive belongs to the same module as in nginx, because `-V` reports the modules to tools.
 #[test]
 fn directives_are_in_their_modules() {
     for spec in all().specs().specs() {
@@ -58,7 +58,7 @@ fn directives_are_in_their_modules() {
     }
 }
 
-/// This server has all of nginx's HTTP core.
+/// This server has all directives of nginx's HTTP core.
 #[test]
 fn nothing_is_missing_of_the_core() {
     let missing: Vec<&str> = conf::nginx_directives()
@@ -110,8 +110,8 @@ fn a_wrong_number_of_arguments_is_an_error_at_its_line() {
 
 #[test]
 fn a_flag_is_on_or_off() {
-    // Those of `events` are looked at when all of it is read, and the harness has a second one. Nobody looks at the
-    // values of `ssl_*` as long as they have no effect: there is a warning for each.
+    // Directives of `events` are checked after the complete block was read, and the test harness adds a second block.
+    // The values of `ssl_*` are not checked as long as they have no effect: each gives a warning.
     let is_meant = |directive: &&Directive| {
         let spec = &directive.spec;
         spec.args == Args::Flag && !spec.contexts.intersects(Contexts::EVENTS) && spec.module != "http_ssl"
@@ -140,7 +140,7 @@ fn a_directive_in_the_wrong_place_is_an_error_at_its_line() {
     }
 }
 
-/// What the settings of the last location are, as text, for a flag in `http`, `server` and the location.
+/// Returns the settings of the last location as text, with a flag set in `http`, `server` and the location.
 fn settings(name: &str, http: &str, server: &str, location: &str) -> String {
     let statement = |value: &str| match value {
         "" => String::new(),
@@ -184,7 +184,7 @@ fn flags_are_inherited_and_replaced() {
     assert!(count > 20, "{count}");
 }
 
-/// Directives of these modules, and those of caches, have a row in [`SAMPLES`].
+/// The modules whose directives have a row in [`SAMPLES`], besides the directives of caches.
 const SAMPLED: [&str; 11] = [
     "http_proxy",
     "http_slice",
@@ -199,11 +199,11 @@ const SAMPLED: [&str; 11] = [
     "http_upstream_zone",
 ];
 
-/// Arguments that are wrong, and the start of what is said of them.
+/// Invalid arguments, and the start of their error message.
 type Wrong = Option<(&'static str, &'static str)>;
 
-/// Arguments that are right, and such that are not with the start of what is said of them. Where any text is right there
-/// is nothing to say.
+/// Valid arguments, and invalid ones with the start of their error message. If any text is valid there is no invalid
+/// sample.
 const SAMPLES: &[(&str, &str, Wrong)] = &[
     ("early_hints", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
     ("hash", "$uri", Some(("$uri x", "invalid parameter \"x\""))),
@@ -240,14 +240,14 @@ const SAMPLES: &[(&str, &str, Wrong)] = &[
     ("proxy_cache_purge_all", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
     ("proxy_cache_purge_soft", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
     ("proxy_cache_purge_tag_header", "X-Tag", Some(("'X: Y'", "invalid"))),
-    // What is no token is quoted (RFC 9211).
+    // A text that is no token is quoted (RFC 9211).
     ("proxy_cache_status_header", "X-Cache", None),
     ("proxy_cache_tag_header", "X-Tag", Some(("'X: Y'", "invalid"))),
     ("proxy_cache_use_stale", "error", Some(("x", "invalid value \"x\""))),
     ("proxy_cache_valid", "1m", Some(("x", "invalid time value \"x\""))),
     ("proxy_connect_timeout", "1s", Some(("x", "\"proxy_connect_timeout\" directive invalid value"))),
     ("proxy_cookie_domain", "a b", Some(("x", "invalid parameter \"x\""))),
-    // As in nginx: with variables nobody knows before a request.
+    // As in nginx: values with variables are known only with a request.
     ("proxy_cookie_flags", "a secure", None),
     ("proxy_cookie_path", "a b", Some(("x", "invalid parameter \"x\""))),
     (
@@ -301,7 +301,7 @@ const SAMPLES: &[(&str, &str, Wrong)] = &[
     ("zone", "a 64k", Some(("a x", "invalid zone size \"x\""))),
 ];
 
-/// The directives that have a sample each, but for flags, blocks and those of TLS, which nobody looks at yet.
+/// Returns the directives that need a sample: all but flags, blocks and those of TLS.
 fn sampled() -> impl Iterator<Item = &'static Directive> {
     directives().filter(|directive| {
         let spec = &directive.spec;
@@ -349,7 +349,7 @@ fn a_directive_of_the_proxy_stands_once_or_as_often_as_it_may() {
     }
 }
 
-/// All places but those where a directive of this name may stand.
+/// Tests all contexts except those where a directive of this name is allowed.
 #[test]
 fn a_directive_of_the_proxy_stands_nowhere_else() {
     for directive in sampled() {
@@ -386,11 +386,11 @@ fn the_first_error_in_the_text_is_reported() {
     }
 }
 
-/// Directives whose default, written out, leaves other settings than nothing does. For each reason the names.
+/// Directives whose default, written explicitly, results in different settings. The names for each reason.
 const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
-    // What has to be opened or made depends on it; the default is applied where none is written.
+    // Resources that have to be opened or created depend on it; the default is applied at the end.
     ("applied at the end", &["user", "error_log", "thread_pool"]),
-    // `None` is the value at the place of use: there is no template to evaluate for each request.
+    // `None` means the default where it is used, which saves a template per request.
     (
         "no value",
         &[
@@ -405,9 +405,9 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "proxy_max_temp_file_size",
         ],
     ),
-    // Words as bits: none set stands for the default.
+    // Keywords as bits: no bit means the default.
     ("no words", &["dav_methods", "proxy_next_upstream", "proxy_cache_methods", "proxy_cache_use_stale"]),
-    // The list that holds where none was chosen is the default's.
+    // The default list is a separate value.
     (
         "no list",
         &[
@@ -420,9 +420,9 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "zstd_types",
         ],
     ),
-    // That it was written is remembered: an inner `off` ends what an outer block says, and warnings name the line.
+    // The settings record that it was set: an inner `off` overrides the outer block, and warnings name the line.
     ("remembered", &["charset", "mirror", "open_file_cache"]),
-    // All settings of cookies come into being together.
+    // All settings of cookies are created together.
     (
         "settings of cookies",
         &[
@@ -436,13 +436,13 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "userid_p3p",
         ],
     ),
-    // The name follows the address of each request; written out it is a text with a variable.
+    // The default name is derived from the address per request; written explicitly it is a template with a variable.
     ("template", &["proxy_ssl_name"]),
-    // As in nginx these are refused: the name exists, and `proxy_pass` has to come first.
+    // As in nginx these are errors: the name exists already, and `proxy_pass` has to precede it.
     ("refused", &["log_format", "proxy_redirect"]),
 ];
 
-/// Everything that a configuration comes to, as text: `main` and the settings of a location.
+/// Returns all settings of a configuration as text: those of `main` and of a location.
 fn all_settings(main: &str, http: &str, location: &str) -> Result<String, String> {
     let text = format!("{main} http {{ {http} server {{ location / {{ {location} }} }} }}");
     let config = load(&text).map_err(|error| error.to_string())?.config;
@@ -450,7 +450,7 @@ fn all_settings(main: &str, http: &str, location: &str) -> Result<String, String
     Ok(without_blocks(&format!("{:?} {:?}", config.main, location.scope)))
 }
 
-/// The text without the numbers of the blocks where things were written.
+/// Returns the text without the numbers of the blocks in which settings were written.
 fn without_blocks(text: &str) -> String {
     let mut parts = text.split("block: ");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -458,7 +458,8 @@ fn without_blocks(text: &str) -> String {
     parts.fold(first, |text, part| text + "block: _" + &part[digits(part)..])
 }
 
-/// The documented default stands in the table of directives and in the settings. Written out, it must change nothing.
+/// The documented default is in the table of directives and in the settings. Written explicitly, it must change
+/// nothing.
 #[test]
 fn a_default_that_is_written_out_changes_nothing() {
     let nothing = all_settings("", "", "").expect("an empty configuration is valid");
@@ -474,7 +475,7 @@ fn a_default_that_is_written_out_changes_nothing() {
             () => continue,
         };
         count += 1;
-        // What holds for HTTP holds for its siblings.
+        // The rules for `proxy_` directives apply to their siblings too.
         let siblings = ["fastcgi_", "grpc_", "memcached_", "scgi_", "tunnel_", "uwsgi_"];
         let of_http =
             siblings.iter().fold(name.to_owned(), |name, prefix| name.replacen(prefix, "proxy_", 1));
@@ -496,10 +497,10 @@ fn a_default_that_is_written_out_changes_nothing() {
     assert!(count > 100, "{count}");
 }
 
-/// The page about modules that are not nginx's own.
+/// The documentation of modules that are not nginx's own.
 const PAGE: &str = include_str!("../../../docs/third-party-modules.md");
 
-/// The words between backticks in a cell that look like a directive or a variable.
+/// Returns the words between backticks in a table cell that look like a directive or a variable.
 fn names(cell: &str) -> Vec<&str> {
     let quoted = cell.split('`').skip(1).step_by(2);
     quoted.map(|text| text.split(' ').next().unwrap_or_default()).collect()
@@ -515,7 +516,7 @@ fn is_here(name: &str) -> bool {
     }
 }
 
-/// What the page says to be here is here, and what it says not to be is not.
+/// The page lists correctly which directives and variables this server has and which not.
 #[test]
 fn the_page_about_other_modules_is_right() {
     let (mut rows, mut wrong) = (0, Vec::new());

@@ -1,5 +1,5 @@
-//! Changes to a serving process by the process that obtains certificates: challenges of the process, certificates of a
-//! configuration. Every thread has a change when its function returns.
+//! Changes to a serving process, sent by the process that obtains certificates: challenges of the process, certificates
+//! of a configuration. Each function returns when all threads use the change.
 
 use acme::agent::Challenge;
 use exchange::acme::{self as served, Slots};
@@ -8,7 +8,7 @@ use tls::{Identity, Server};
 
 pub use modules::issuers;
 
-/// Puts a challenge in place.
+/// Installs a challenge.
 pub fn install(challenge: &Challenge) -> Result<(), String> {
     let is_installed = match challenge {
         Challenge::Http { token, text } => served::install_http(token.clone(), text.clone()),
@@ -21,7 +21,7 @@ pub fn install(challenge: &Challenge) -> Result<(), String> {
     if is_installed { Ok(()) } else { Err("too many challenges".to_owned()) }
 }
 
-/// Takes a challenge away.
+/// Removes a challenge.
 pub fn remove(challenge: &Challenge) {
     match challenge {
         Challenge::Http { token, .. } => served::remove_http(token),
@@ -29,10 +29,10 @@ pub fn remove(challenge: &Challenge) {
     }
 }
 
-/// Shows a certificate from the next handshake on. The text is a chain with the key of the first, in PEM.
+/// Uses a certificate from the next handshake on. The text is a chain and the key of its first certificate, in PEM.
 pub fn set_certificate(config: &Config, id: &str, pem: &[u8]) -> Result<(), String> {
     let identity = Identity::from_pem(pem, pem, &[]).map_err(|error| error.to_string())?;
-    // An order that the configuration does not have any more.
+    // The configuration may no longer have this order.
     if let Some(slot) = config.http.of::<Slots>().0.get(id) {
         slot.set(identity);
     }

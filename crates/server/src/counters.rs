@@ -1,12 +1,12 @@
-//! docs/counters.md, made from the rows of all metrics.
+//! Generates docs/counters.md from the rows of all metrics.
 
 use modules::status;
 use telemetry::metric;
 
-/// The prose of the page, in Markdown, with a section for each part of the metrics.
+/// The prose of the page in Markdown, with a section for each group of metrics.
 const PROSE: &str = include_str!("counters.txt");
 
-/// The page, in Markdown: behind the prose of each section the rows of its part.
+/// Returns the page in Markdown: after the prose of each section, the rows of its group.
 pub fn counters() -> String {
     let parts = status::metrics();
     let mut sections = PROSE.split("\n## ");

@@ -1,4 +1,4 @@
-//! The engine for the bodies of each location, and likely mistakes: for `ringroad check`.
+//! Explains the engine for the bodies of each location, and likely mistakes: for `ringroad check`.
 
 use std::fmt::Write;
 
@@ -8,8 +8,8 @@ use exchange::config::{Config, LocationId, Server};
 use exchange::settings::locations::Locations;
 use transfer::body::choose;
 
-/// A line for each location: its server, its name, and the mover of small files and of those at `directio`. Then likely
-/// mistakes in it.
+/// Returns a line for each location: its server, its name, and the mover of small files and of files from `directio`
+/// on. Then likely mistakes follow.
 pub fn explain(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
     for server in &config.http.servers {
@@ -25,7 +25,7 @@ pub fn explain(config: &Config, caps: &Caps) -> String {
     text
 }
 
-/// Locations inside of locations come behind the one around them.
+/// Nested locations follow the enclosing location.
 fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locations: &Locations) {
     let name = if server.name.is_empty() { "_" } else { &server.name };
     for id in locations.all() {
@@ -34,7 +34,7 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
     }
 }
 
-/// The same words for the settings of the first server alone.
+/// Returns the same lines for the settings of the first server alone.
 pub fn default_movers(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
     if let Some(server) = config.http.servers.first() {
@@ -43,13 +43,13 @@ pub fn default_movers(config: &Config, caps: &Caps) -> String {
     text.split_once(": ").map(|(_, movers)| movers.trim_end().to_owned()).unwrap_or_default()
 }
 
-/// Asked with a size of zero for small files; where nothing is configured long ones take another way, and so do those at
-/// `directio`.
+/// Writes the line of a location. Size zero stands for small files. Without configuration long files use another mover,
+/// and so do files from `directio` on.
 fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
     let location = config.location(id);
     let core = &location.scope.core;
     let mover = |size| choose::mover(&core.sending, caps, size);
-    // A string takes every write.
+    // Writing to a `String` cannot fail.
     let _ = write!(text, "server {server}, {}: {}", location.name, mover(0));
     let from = core.sending.directio.unwrap_or(choose::LONG_FROM);
     if mover(from) != mover(0) {

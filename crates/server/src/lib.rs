@@ -1,7 +1,7 @@
 //! The HTTP server: listeners, connections, requests in phases, modules, logs.
 //!
-//! [`load`] reads a configuration, [`process`] runs it on worker threads. No raw descriptor and no
-//! blocking call lives here; bytes move through `rt`'s handles.
+//! [`load`] reads a configuration, [`process`] runs it on worker threads. This crate has no raw descriptors and no
+//! blocking calls; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
 
 pub mod acme;
@@ -34,7 +34,7 @@ pub fn load(
     config::load(modules::all(), source, prefix, loader)
 }
 
-/// Everything that is wrong with a configuration that [`load`] refuses.
+/// Returns all errors of a configuration that [`load`] rejects.
 pub fn examine(
     source: &conf::Source,
     prefix: &std::path::Path,
@@ -43,17 +43,17 @@ pub fn examine(
     config::examine(modules::all(), source, prefix, loader)
 }
 
-/// The directives of all modules.
+/// Returns the directives of all modules.
 pub fn directives() -> &'static conf::Table {
     modules::all().specs()
 }
 
-/// Warnings of certificates that have ended or will soon, and the time until these change.
+/// Returns warnings of certificates that have expired or will soon, and the time until these warnings change.
 pub fn certificate_warnings(config: &config::Config) -> (Vec<String>, Option<std::time::Duration>) {
     modules::certificate_warnings(&config.http, std::time::SystemTime::now())
 }
 
-/// Files that workers write while they serve, and that are read with the configuration.
+/// Returns files that workers write while they serve, and that are read with the configuration.
 pub fn state_files(config: &config::Config) -> Vec<std::path::PathBuf> {
     let groups = config.http.of::<upstream::peers::Upstreams>().groups();
     groups.filter_map(|group| group.state_file.clone()).collect()

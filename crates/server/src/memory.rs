@@ -1,7 +1,7 @@
-//! Gives memory back when the system is short of it.
+//! Releases memory when the system is short of it.
 //!
-//! Buffers, operations and requests are kept for reuse until other programs need the memory more. Each worker thread
-//! checks [`crate::pressure`] once a second and frees its unused memory.
+//! Buffers, operations and requests are retained for reuse until other programs need the memory more. Each worker
+//! thread checks [`crate::pressure`] once a second and frees its unused memory.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,21 +14,21 @@ use telemetry::Level;
 
 use crate::pressure::{ASK_EVERY, Pressure, default_paths};
 
-/// The shortest time between two lines about memory in the error log, of all threads together.
+/// Minimum time between two lines about memory in the error log, over all threads.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
 /// Memory that the threads of a process freed.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// Times that a thread gave memory back.
+    /// Number of times that a thread freed memory.
     times: AtomicU64,
-    /// Bytes of buffers that went to the system.
+    /// Number of bytes of buffers returned to the system.
     bytes: AtomicU64,
     noticed: Mutex<Option<Instant>>,
 }
 
 impl Ledger {
-    /// Counts; returns how often it has happened and how many bytes that was, when it is time to report it.
+    /// Counts freed memory; returns both totals if it is time to report them.
     fn enter(&self, bytes: u64, now: Instant) -> Option<(u64, u64)> {
         let times = self.times.fetch_add(1, Ordering::Relaxed) + 1;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -41,7 +41,7 @@ impl Ledger {
     }
 }
 
-/// Watches for as long as the thread runs.
+/// Checks for memory pressure until the thread ends.
 pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     let mut pressure = Pressure::open(&default_paths(), rt::now()).ok();
     let mut crowd = Crowd::default();
@@ -51,8 +51,8 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
             give_back_for_others(&thread, &ledger);
         }
         if crowd.has_left(thread.room.connections()) {
-            // Operations that wait after the first time have slots at the start of the tables, so that their ends can
-            // be freed.
+            // Operations submitted after the first call get slots at the start of the tables, so that the ends of the
+            // tables can be freed by the second.
             give_back(&thread);
             thread.room.trim().await;
             give_back(&thread);
@@ -61,23 +61,24 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     }
 }
 
-/// Detects that many connections have ended and few have come since: their memory would be kept for ever.
+/// Detects that many connections have ended and few new ones were accepted: otherwise their memory would never be
+/// freed.
 #[derive(Debug, Default)]
 struct Crowd {
-    /// The most connections since memory was given back.
+    /// Maximum number of connections since memory was freed.
     most: usize,
-    /// Looks in a row at which at most half of them were there.
+    /// Number of consecutive checks with at most half as many connections.
     looks: u32,
 }
 
-/// Fewer connections than this are no crowd: their memory is less than a MiB.
+/// Minimum number of connections: the memory of fewer is less than a MiB.
 const CROWD_MIN: usize = 512;
 
-/// Looks after which a crowd is gone: one that comes and goes in turns keeps its memory.
+/// Number of checks after which memory is freed: a number of connections that fluctuates does not free it.
 const LOOKS: u32 = 3;
 
 impl Crowd {
-    /// Looks at the connections that are open, and at the most since the last look.
+    /// Checks the number of open connections, and the maximum since the last check.
     fn has_left(&mut self, (connections, most): (usize, usize)) -> bool {
         self.most = self.most.max(most);
         if self.most < CROWD_MIN || connections > self.most / 2 {
@@ -93,7 +94,7 @@ impl Crowd {
     }
 }
 
-/// Frees recycled memory: bytes of buffers, spare requests, chunks of shared memory.
+/// Frees retained memory; returns bytes of buffers, number of spare requests, number of shared-memory chunks.
 fn give_back(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();

@@ -1,13 +1,13 @@
-//! How much memory this process may have: the limit of its memory control group, of version 1 or 2 (cgroups(7)), or of
-//! one above it.
+//! Determines the memory limit of this process: that of its memory cgroup, version 1 or 2 (cgroups(7)), or of a parent
+//! cgroup.
 //!
-//! A process that exceeds it is killed, so the server's defaults follow from it. Read at the start; blocks as far as
-//! `/proc` and `/sys` do.
+//! The OOM killer kills a process that exceeds the limit, so the server's defaults depend on it. Read at the start;
+//! blocks only on `/proc` and `/sys`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The least of the limits that hold for this process, in bytes; `None` where there is none, or none that can be seen.
+/// Returns the smallest limit that applies to this process, in bytes; `None` if there is none, or none is visible.
 #[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
 pub(crate) fn memory_limit() -> Option<u64> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -16,14 +16,14 @@ pub(crate) fn memory_limit() -> Option<u64> {
     limits.min()
 }
 
-/// `max`, or a number; version 1 has a number near the largest one without a limit.
+/// Parses `max` or a number; without a limit version 1 has a number near the maximum.
 fn parse(text: &str) -> Option<u64> {
     const UNLIMITED: u64 = 1 << 60;
     text.trim().parse().ok().filter(|&bytes| bytes < UNLIMITED)
 }
 
-/// The files to look into: those of the group itself and of all groups above it, of both versions. In a container the
-/// mount is the group's own, and the path of it may lead nowhere below the mount; then the mount itself is left.
+/// Returns the limit files of the cgroup and of all its parents, for both versions. In a container the mount may be the
+/// cgroup itself, and its path may not exist below the mount; then only the mount's own file remains.
 fn limit_files(mounts: &str, membership: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in mounts.lines() {
@@ -47,7 +47,8 @@ fn limit_files(mounts: &str, membership: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The group of this process for a controller, of a line `4:memory:/group`; version 2 has the line `0::/group`.
+/// Returns the cgroup of this process for a controller, from a line `4:memory:/group`; version 2 has the line
+/// `0::/group`.
 fn group_of<'a>(membership: &'a str, controller: &str) -> Option<&'a str> {
     membership.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;

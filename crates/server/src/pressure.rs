@@ -1,13 +1,14 @@
-//! Whether the system, or the memory cgroup of this process, is short of memory: pressure-stall information.
+//! Detects whether the system, or the memory cgroup of this process, is short of memory (PSI, pressure stall
+//! information).
 //!
 //! The kernel counts the time that tasks have stalled for lack of memory (PSI, Linux 4.20;
 //! Documentation/accounting/psi.rst). [`Pressure`] returns the growth of that count since the last call; the caller
 //! reacts to it.
 //!
-//! The kernel also offers triggers, descriptors that poll(2) as urgent when a threshold is crossed. They are not used:
-//! each poll of one consumes its event (`psi_trigger_poll`), so that an edge-triggered wait, which polls twice, loses
-//! it; and without CAP_SYS_RESOURCE their windows are multiples of 2 s (6.4) or there are none. A read a second needs
-//! no watch in the kernel.
+//! The kernel also offers triggers: descriptors that poll(2) reports as urgent when a threshold is crossed. They are
+//! not used. Each poll consumes the event (`psi_trigger_poll`), so an edge-triggered wait, which polls twice, loses it.
+//! Without CAP_SYS_RESOURCE their windows are multiples of 2 s (6.4), or triggers are not available. One read per
+//! second needs no watch in the kernel.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -17,15 +18,14 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// How often [`Pressure::is_on`] should be asked: soon enough to give memory back while that helps, seldom
-/// enough to cost nothing that counts: a read of two small files.
+/// Interval at which [`Pressure::is_on`] should be called: early enough to free memory while that helps, and negligible
+/// in cost: a read of two small files.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Stalled time that counts as pressure, in thousandths of the time that has passed: one task without memory for 150 ms
-/// of a second.
+/// Threshold of stalled time, in thousandths of the elapsed time: tasks without memory for 150 ms of a second.
 const STALLED_PER_MILLE: u128 = 150;
 
-/// The system's file.
+/// The file of the system.
 const SYSTEM: &str = "/proc/pressure/memory";
 
 /// Watches one or more pressure files.
@@ -42,11 +42,11 @@ struct StallFile {
 }
 
 impl Pressure {
-    /// Watches the files of `paths` that exist, from `now` on.
+    /// Watches those files of `paths` that exist, from `now` on.
     ///
     /// # Errors
-    /// When none of them can be read: the kernel does not count (CONFIG_PSI, boot parameter `psi=0`), or
-    /// there is no `/proc`.
+    /// None of them can be read: the kernel does not count (CONFIG_PSI, boot parameter `psi=0`), or `/proc` is not
+    /// mounted.
     pub(crate) fn open(paths: &[PathBuf], now: Instant) -> Result<Pressure, Errno> {
         let mut sources = Vec::new();
         let mut refused = Errno::NOENT;
@@ -59,8 +59,8 @@ impl Pressure {
         if sources.is_empty() { Err(refused) } else { Ok(Pressure { sources }) }
     }
 
-    /// Whether tasks have stalled for more than the threshold since the last check. A file that cannot be read any more
-    /// is forgotten.
+    /// Whether tasks have stalled for more than the threshold since the last check. A file that can no longer be read
+    /// is dropped.
     pub(crate) fn is_on(&mut self, now: Instant) -> bool {
         let mut on = false;
         self.sources.retain_mut(|source| match source.is_on(now) {
@@ -73,7 +73,7 @@ impl Pressure {
         on
     }
 
-    /// Whether nothing is left to watch.
+    /// Whether no file remains to watch.
     #[cfg(test)]
     fn is_blind(&self) -> bool {
         self.sources.is_empty()
@@ -99,22 +99,22 @@ impl StallFile {
 
 #[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
 fn read(file: &OwnedFd) -> Result<u64, Errno> {
-    // Two lines of about 60 bytes.
+    // The file has two lines of about 60 bytes.
     let mut text = [0; 256];
     let count = rustix::io::pread(file, &mut text, 0)?;
     stalled_us(&text[..count]).ok_or(Errno::INVAL)
 }
 
-/// The total of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`: microseconds in which at least
-/// one task stalled.
+/// Parses the total of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`: time in µs in which at least one task
+/// stalled.
 fn stalled_us(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
     line.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
 }
 
-/// The files of this process: of its memory cgroup (version 2), where stalls from the cgroup's own limit
-/// show up, and of the system.
+/// Returns the files of this process: of its memory cgroup (version 2), which shows stalls from the cgroup's own limit,
+/// and of the system.
 #[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
 pub(crate) fn default_paths() -> Vec<PathBuf> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -122,7 +122,7 @@ pub(crate) fn default_paths() -> Vec<PathBuf> {
     cgroup.into_iter().chain([PathBuf::from(SYSTEM)]).collect()
 }
 
-/// `memory.pressure` below the mount of the unified hierarchy (proc(5), cgroups(7)).
+/// Returns the path of `memory.pressure` below the mount of the unified hierarchy (proc(5), cgroups(7)).
 fn cgroup_file(mounts: &str, membership: &str) -> Option<PathBuf> {
     let mount = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
@@ -152,7 +152,7 @@ mod tests {
         let mut now = Instant::now();
         let missing = PathBuf::from("/nowhere/memory.pressure");
         let mut pressure = Pressure::open(&[missing.clone(), path.clone()], now).unwrap();
-        // Milliseconds later, microseconds more, the answer.
+        // Elapsed ms, stalled µs, the expected result.
         let steps = [
             (1000, 0, false),
             (1000, 149_000, false),

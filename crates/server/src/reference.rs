@@ -1,5 +1,5 @@
-//! The server's features, as text made from the tables: the reference page of directives and variables, and the
-//! `configure arguments` that tools ask `-V` for.
+//! Generates text from the tables: the reference page of directives and variables, and the `configure arguments` that
+//! tools read from `-V`.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use conf::{Args, Block, NginxDirective, Spec, State, nginx_directives};
 
 use modules::Module;
 
-/// The reference page, in Markdown.
+/// Returns the reference page in Markdown.
 pub fn reference() -> String {
     let mut page = String::from(
         "# Directives and variables\n\n\
@@ -18,7 +18,7 @@ pub fn reference() -> String {
          uses the same tables.\n",
     );
     write_counts(&mut page);
-    // By name and not by the order of the tables: a moved row must not move half of the page.
+    // Sorted by name instead of table order, so that a moved row does not move half of the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
     names.sort_unstable();
     names.dedup();
@@ -33,12 +33,12 @@ pub fn reference() -> String {
     page
 }
 
-/// Every directive of every module, in the order of the tables.
+/// Returns the directives of all modules, in the order of the tables.
 fn specs() -> impl Iterator<Item = &'static Spec> {
     modules::all().directives().iter().map(|directive| &directive.spec)
 }
 
-/// Modules of nginx that are left out of the count: they run programs or transform contents, and will not be supported.
+/// Modules of nginx that are not counted: they run programs or transform content, and will not be supported.
 const NOT_COUNTED: [&str; 3] = ["http_perl", "http_xslt", "http_image"];
 
 /// Modules that are missing and could be supported, with the reason.
@@ -48,11 +48,11 @@ const NOT_YET: [(&str, &str); 1] = [("http_v3", "HTTP/3 is not supported yet")];
 struct Counts {
     rows: usize,
     honoured: usize,
-    /// Without effect in nginx too, with the reason.
+    /// Directives without effect in nginx too, with the reason.
     idle: Vec<(&'static str, &'static str)>,
-    /// Accepted without effect, with the reason.
+    /// Directives accepted without effect, with the reason.
     accepted: Vec<(&'static str, &'static str)>,
-    /// Refused: module and name.
+    /// Directives rejected as unsupported: module and name.
     refused: Vec<(&'static str, &'static str)>,
 }
 
@@ -75,7 +75,7 @@ fn counts() -> Counts {
     counts
 }
 
-/// How much of nginx's `http` is supported, and the missing directives.
+/// Writes how much of nginx's `http` is supported, and the missing directives.
 fn write_counts(page: &mut String) {
     let Counts { rows, honoured, idle, accepted, refused } = counts();
     let percent = |count: usize| format!("{:.1} %", 100.0 * count as f64 / rows as f64);
@@ -113,13 +113,13 @@ fn write_counts(page: &mut String) {
     }
 }
 
-/// Why the directives of a module are refused.
+/// Returns the reason why the directives of a module are not supported.
 fn why_refused(module: &str) -> &'static str {
     let not_yet = NOT_YET.iter().find(|(name, _)| *name == module).map(|(_, why)| *why);
     conf::instead_of(module).or(not_yet).unwrap_or_default()
 }
 
-/// A table of the directives of one of nginx's modules, by name.
+/// Writes a table of the directives of one of nginx's modules, by name.
 fn write_module(page: &mut String, name: &str) {
     line(
         page,
@@ -127,7 +127,7 @@ fn write_module(page: &mut String, name: &str) {
             "\n## {name}\n\n| directive | context | default | effect | state |\n|---|---|---|---|---|"
         ),
     );
-    // The sort is stable, so that a directive of two contexts keeps its rows in order.
+    // The sort is stable, so that the rows of a directive with two contexts stay in order.
     let mut here: Vec<&Spec> = specs().filter(|spec| spec.module == name).collect();
     here.sort_by_key(|spec| spec.name);
     for spec in here {
@@ -150,12 +150,12 @@ fn write_module(page: &mut String, name: &str) {
     }
 }
 
-/// Directives that only nginx has, by module: the rows behind the message "not supported yet".
+/// Writes the directives that only nginx has, by module: the rows behind the message "not supported yet".
 fn write_not_supported(page: &mut String) {
     page.push_str(
         "\n# Directives that are not supported\n\n| module | directive | context | state |\n|---|---|---|---|\n",
     );
-    // A name may be supported in one place and not in another, as `server` outside of `http`.
+    // A name may be supported in one context and not in another, as `server` outside of `http`.
     let is_supported = |row: &&NginxDirective| {
         specs().any(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts))
     };
@@ -170,7 +170,7 @@ fn write_not_supported(page: &mut String) {
     }
 }
 
-/// Every variable and family with its sentence and whether `set` may change it, by name.
+/// Returns every variable and family with its sentence and whether `set` may change it, by name.
 fn variables() -> Vec<(String, &'static str, bool)> {
     let single = |module: &'static Module| {
         module
@@ -191,7 +191,7 @@ fn variables() -> Vec<(String, &'static str, bool)> {
     all
 }
 
-/// The directive with its arguments, as far as the table has them.
+/// Returns the directive with its arguments, as far as the table specifies them.
 fn syntax(spec: &Spec) -> String {
     let arguments = match spec.args {
         Args::None => String::new(),
@@ -204,27 +204,27 @@ fn syntax(spec: &Spec) -> String {
         }
     };
     let end = if spec.block == Block::No { ";" } else { " { … }" };
-    // A pipe would end the cell of the table.
+    // A pipe would end the table cell.
     format!("{}{}{end}", spec.name, arguments.replace('|', "\\|"))
 }
 
-/// A pipe would end the cell of a table.
+/// Escapes pipes, which would end a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// One line with its end.
+/// Appends a line with its line end.
 fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
-    // A string takes every write.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(page, "{text}");
 }
 
-/// The list of `-V`: `--with-…` for supported optional parts, `--without-…` for missing standard ones, in nginx's
-/// words.
+/// Returns the list for `-V`: `--with-…` for supported optional features, `--without-…` for missing standard ones, in
+/// nginx's words.
 pub fn configure_arguments() -> Vec<String> {
     let mut arguments = Vec::new();
     for (directive, argument) in OPTIONAL_PARTS {
-        // An extra directive with that name would not have the meaning that a tool expects.
+        // Ringroad's own directive of that name would not have the meaning that a tool expects.
         if specs().any(|spec| spec.name == *directive && spec.module != "ringroad") {
             arguments.push((*argument).to_owned());
         }
@@ -242,15 +242,15 @@ pub fn configure_arguments() -> Vec<String> {
     arguments
 }
 
-/// Whether any directive of this module of nginx is here.
+/// Whether any directive of this nginx module is supported.
 fn has(module: &str) -> bool {
-    // A row that nginx's own data does not have would never be found absent.
+    // Catches a misspelt module name, which would always be reported as missing.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
-    // One that is accepted without effect does not count for tools.
+    // Directives accepted without effect do not count for tools.
     specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_) | State::Idle(_)))
 }
 
-/// Parts that nginx's `configure` omits by default, each by a directive that only it has.
+/// Features that nginx's `configure` omits by default, each with a directive that only it has.
 const OPTIONAL_PARTS: &[(&str, &str)] = &[
     ("aio", "--with-file-aio"),
     ("thread_pool", "--with-threads"),
@@ -327,7 +327,7 @@ const STANDARD_MODULES: &[(&str, &str)] = &[
 mod tests {
     use super::*;
 
-    /// Hundredths of nginx's directives in `http`.
+    /// Minimum percentage of nginx's directives in `http` that are supported.
     const SHARE_MIN: usize = 89;
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         assert!(page.lines().filter(|line| line.starts_with('|')).all(|line| line.ends_with('|')));
     }
 
-    /// The share only grows.
+    /// The percentage must not fall.
     #[test]
     fn nearly_all_directives_of_http_are_supported() {
         let counts = counts();

@@ -1,5 +1,5 @@
-//! Who may have what: addresses behind proxies, passwords, links, referrers, cookies and browsers, asked over a
-//! socket. What the directives set, and the errors of wrong ones, are tested beside each module.
+//! Tests access control over a socket: addresses behind proxies, passwords, links, referrers, cookies and browsers. The
+//! settings of the directives, and the errors of invalid ones, are tested in each module.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn realip_takes_the_address_of_a_trusted_proxy() {
     };
     assert_eq!(ask("/", &[("X-Real-IP", "192.0.2.7:99")]), "192.0.2.7|99|127.0.0.1");
     assert_eq!(ask("/", &[("X-Real-IP", "::1")]), "::1||127.0.0.1");
-    // What was found right after the head stays; a location that asks another field finds what that says.
+    // The address from the server level is retained; a location with another field uses that field.
     let list = [("X-Forwarded-For", "1.1.1.1, 192.0.2.9"), ("X-Forwarded-For", "10.0.0.2")];
     assert_eq!(ask("/list", &list), "10.0.0.2||127.0.0.1");
     assert_eq!(ask("/deep", &list), "192.0.2.9||127.0.0.1");
@@ -40,7 +40,7 @@ fn realip_takes_the_address_of_a_trusted_proxy() {
     assert!(site.lines("error.log", 1)[0].contains("access forbidden by rule, client: 192.0.2.7, server"));
     let response = site.client().request("GET", "/", &[("Host", "other"), ("X-Own", "192.0.2.6")]);
     assert_eq!(response.text(), "192.0.2.6");
-    // The next request of a connection starts with the peer again.
+    // The next request on the connection starts with the peer address again.
     let mut client = site.client();
     assert_eq!(client.request("GET", "/", &[("Host", "other"), ("X-Own", "192.0.2.5")]).text(), "192.0.2.5");
     assert_eq!(client.request("GET", "/", &[("Host", "other")]).text(), "127.0.0.1");
@@ -48,7 +48,7 @@ fn realip_takes_the_address_of_a_trusted_proxy() {
     assert_eq!(lines[9..], ["192.0.2.5", "127.0.0.1"]);
 }
 
-/// A server that shows what a proxy said, and believes it.
+/// A server that shows and trusts the data of the PROXY protocol.
 const BEHIND_PROXY: &str = "access_log off;
     server { listen 127.0.0.1:PORT proxy_protocol; error_log info.log info; set_real_ip_from 127.0.0.1; real_ip_header proxy_protocol;
       location / { return 200 \"$proxy_protocol_addr|$proxy_protocol_port|$proxy_protocol_server_addr|$proxy_protocol_server_port|$remote_addr|$remote_port|$pipe\"; }
@@ -65,7 +65,7 @@ fn proxy_protocol_1_comes_whole_or_in_pieces() {
         let mut client = site.client();
         client.send_in_pieces(format!("{header}{REQUEST}"), piece);
         assert_eq!(client.response().text(), shown, "in pieces of {piece}");
-        // All requests of the connection come from there.
+        // All requests of the connection have that address.
         assert_eq!(client.send(REQUEST).response().text(), shown);
     }
     let unknown = site.client().send(format!("PROXY UNKNOWN\r\n{REQUEST}")).response().text();
@@ -88,7 +88,7 @@ fn proxy_protocol_2_carries_values() {
     assert_eq!(client.response().text(), "192.0.2.1|1234|198.51.100.2|8080|192.0.2.1|1234|.");
     assert_eq!(client.send(REQUEST.replace("GET /", "GET /tlv")).response().text(), "h2|vpc|me|");
     assert!(site.lines("info.log", 1)[0].contains("invalid PROXY protocol TLV \"wrong\""));
-    // The proxy's own question whether anybody is there.
+    // A health check of the proxy itself.
     let own = [&b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..], REQUEST.as_bytes()].concat();
     assert!(site.client().send(own).response().text().starts_with("||||127.0.0.1|"));
 }
@@ -104,7 +104,7 @@ fn connections_without_a_proxy_header_end() {
     site.client().send(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff").expect_end();
     site.client().send("PROXY TCP4 1.2").half_close().expect_end();
     site.client().half_close().expect_end();
-    // Only a part of it, and then nothing: the time is up.
+    // An incomplete header times out.
     site.client().send("PROXY TCP4 1.2.3.4").expect_end();
     let lines = site.lines("info.log", 6);
     for (line, (level, message)) in lines.iter().zip([
@@ -122,7 +122,7 @@ fn connections_without_a_proxy_header_end() {
     }
 }
 
-/// Bytes that a generator makes, some of them after a start that looks right.
+/// Random bytes, some of them after a valid start.
 #[test]
 fn no_start_of_a_connection_hurts() {
     let site = Site::start("proxy4", BEHIND_PROXY);
@@ -135,7 +135,7 @@ fn no_start_of_a_connection_hurts() {
     for round in 0..200 {
         let tail: Vec<u8> = (0..next() % 64).map(|_| next()).collect();
         let mut client = site.client();
-        // It may be closed before all of it is written.
+        // It may be closed before all bytes are written.
         let _ = client.try_send(&[starts[round % 4], &tail].concat());
         drop(client);
     }
@@ -143,12 +143,12 @@ fn no_start_of_a_connection_hurts() {
     assert_eq!(answer.head.status, 200);
 }
 
-/// Asks with a name and a password.
+/// Sends a request with a user name and a password.
 fn ask_as(site: &Site, target: &str, user_and_password: &str) -> testkit::Response {
     site.client().request("GET", target, &[("Host", "a"), ("Authorization", &basic(user_and_password))])
 }
 
-/// "secret" in forms that are checked at once and in forms that take time.
+/// The password "secret" in formats that are checked immediately and in formats that take time.
 const USERS: &str = "plain:{PLAIN}secret:with a comment\nsha:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n\
     apr:$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0\nmd5:$1$saltsalt$9xy1btjgzLYfb7hivXtC//\r\n\
     bcrypt:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n\
@@ -199,13 +199,13 @@ fn passwords_open_what_they_are_for() {
         let response = site.client().request("GET", "/", &[("Host", "a"), ("Authorization", wrong)]);
         assert_eq!(response.head.status, 401, "{wrong}");
     }
-    // A page in the place of the built-in one still asks.
+    // A custom page still has `WWW-Authenticate`.
     let response = site.get("/page");
     assert_eq!((response.head.status, response.text().as_str()), (401, "who are you"));
     assert_eq!(response.field("WWW-Authenticate"), Some("Basic realm=\"the  realm\""));
     assert_eq!(ask_as(&site, "/none", "plain:secret").head.status, 403);
     assert_eq!(ask_as(&site, "/folder", "plain:secret").head.status, 500);
-    // What changes counts with the next request.
+    // A changed file applies to the next request.
     site.folder.write("users", "plain:{PLAIN}another");
     assert_eq!(ask_as(&site, "/", "plain:secret").head.status, 401);
     assert_eq!(ask_as(&site, "/", "plain:another").head.status, 200);
@@ -261,7 +261,7 @@ fn satisfy_asks_one_or_all() {
     assert!(log.matches("access forbidden by rule, client").count() >= 6, "{log}");
 }
 
-/// Nobody is kept who does not want to wait for the answer.
+/// A client that closes its connection during `auth_delay` ends the delay.
 #[test]
 fn a_client_that_leaves_ends_its_delay() {
     let site = Site::start(
@@ -275,7 +275,7 @@ fn a_client_that_leaves_ends_its_delay() {
     assert!(site.lines("own.log", 1)[0].contains("\" 499 "), "nginx's status for it");
 }
 
-/// Hashes that take long are made elsewhere: another connection of the same thread is answered meanwhile.
+/// Slow hashes run on another thread, so that another connection of the same thread is served during that time.
 #[test]
 fn a_slow_hash_holds_nobody_up() {
     let site = Site::start(
@@ -285,7 +285,7 @@ fn a_slow_hash_holds_nobody_up() {
            location /slow { auth_basic r; auth_basic_user_file $document_root/users; try_files /none @show; }
            location @show { return 200 shown; } }",
     );
-    // Half a second on a fast machine; wrong, so that no shorter way through it could be taken.
+    // Half a second on a fast machine; the password is wrong, so that no shortcut can be taken.
     site.folder.write("users", "a:$2b$13$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a");
     let mut slow = site.client();
     slow.send(testkit::client::request_bytes(
@@ -317,7 +317,7 @@ fn links_are_checked_against_their_hash() {
            location /loop { secure_link $secure_link; secure_link_md5 x; return 200 \"[$secure_link]\"; }
            location /off { return 200 \"[$secure_link|$secure_link_expires]\"; } }",
     );
-    // The hashes are nginx's recipe: openssl md5 -binary | base64 | tr +/ -_ | tr -d =
+    // The hashes follow nginx's documentation: openssl md5 -binary | base64 | tr +/ -_ | tr -d =
     for (target, expected) in [
         ("/p/29245bdc2d04a9e0e729927ed0f84e26/link", "[link]"),
         ("/p/fdbef4c35cd44df62d1dbcd91f5b91b7/link?x=1", "[link?x=1]"),
@@ -410,7 +410,7 @@ fn clients_are_told_apart_by_cookies() {
     assert_eq!(names[names.len() - 3..], ["X-First", "Set-Cookie", "P3P"]);
     let id = response.text();
     assert!(id.starts_with("|uid=0100007F") && id.len() == "|uid=|".len() + 32, "{id}");
-    // The same client comes again.
+    // The same client sends another request.
     let value = cookie.split(';').next().expect("it has a value");
     let again = ask("/", value);
     assert_eq!(
@@ -426,7 +426,7 @@ fn clients_are_told_apart_by_cookies() {
         assert_eq!(response.field("Set-Cookie").is_some(), is_new, "{reset}");
         assert!(response.text().starts_with(&format!("{shown}|")), "{}", response.text());
     }
-    // An unmarked one gets the mark and stays what it was.
+    // An unmarked identifier gets the mark and is otherwise unchanged.
     assert_eq!(ask("/v1", known).field("Set-Cookie"), Some("uid=AAAAAAECAwQFBgcICQoLDAz=; path=/"));
     assert_eq!(ask("/v1", "uid=AAAAAAECAwQFBgcICQoLDAz=").field("Set-Cookie"), None);
     let first = ask("/v1", "other=1").field("Set-Cookie").expect("a new one").to_owned();
@@ -447,12 +447,12 @@ fn clients_are_told_apart_by_cookies() {
     ] {
         assert!(log.contains(text), "{text}: {log}");
     }
-    // The log sees the identifier that was sent.
+    // The log has the identifier that was sent.
     let line = site.lines("ids.log", 1).remove(0);
     assert_eq!(line, format!("/ - {}", id[1..].trim_end_matches('|')));
 }
 
-/// Each setting in the cookie, from the level that it was made at.
+/// Each attribute of the cookie is inherited from the level that sets it.
 #[test]
 fn cookies_have_their_attributes_from_each_level() {
     let site = Site::start(
@@ -477,7 +477,7 @@ fn cookies_have_their_attributes_from_each_level() {
     assert!(day.starts_with("expires=") && !day.contains("31-Dec-37"), "{day}");
 }
 
-/// The line of a cookie that is no identifier is about that cookie: others of the request may be secrets.
+/// The log line about an invalid identifier shows only that cookie, because others of the request may be secrets.
 #[test]
 fn no_other_cookie_is_logged() {
     let site = Site::start(
@@ -497,7 +497,7 @@ fn no_other_cookie_is_logged() {
     assert!(!log.contains("secret") && !log.contains("hidden"), "{log}");
 }
 
-/// A cookie that was looked for under the name of one location is looked for again in the next.
+/// After an internal redirect, the cookie is searched under the name that the next location sets.
 #[test]
 fn a_redirected_client_is_known_by_the_cookie_of_its_location() {
     let site = Site::start(

@@ -1,5 +1,4 @@
-//! Bodies of requests that something wants to have, sent over a socket: `mirror` asks for them here, and the files
-//! that are asked for are not there.
+//! Tests request bodies over a socket. `mirror` requests the bodies here, and the requested files do not exist.
 
 mod support;
 
@@ -91,7 +90,7 @@ fn bodies_that_are_wrong_are_refused() {
         413
     );
     assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"), 400);
-    // No answer, as in nginx: the client does not expect one in the middle of its body.
+    // As in nginx no response: the client does not expect one in the middle of its body.
     let mut slow = site.client();
     slow.send("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe").expect_end();
     let mut gone = site.client();

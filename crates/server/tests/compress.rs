@@ -1,4 +1,4 @@
-//! `gzip`, `brotli`, `zstd`, `gunzip` and the modules for files that were compressed before, asked over a socket.
+//! Tests `gzip`, `brotli`, `zstd`, `gunzip` and the modules for precompressed files, over a socket.
 
 mod support;
 
@@ -8,7 +8,7 @@ use support::Site;
 use testkit::Response;
 use testkit::response::BodyLength;
 
-/// Text that compresses as pages do, with numbers so that no two lines are alike.
+/// Returns text that compresses as pages do, with numbers so that no two lines are equal.
 fn text(len: usize) -> Vec<u8> {
     let lines =
         (0u64..).map(|line| format!("<p class=\"line\">{} is line {line}</p>\n", line * 7919 % 10_007));
@@ -17,7 +17,7 @@ fn text(len: usize) -> Vec<u8> {
     text
 }
 
-/// The body as a client sees it that knows the codings.
+/// Returns the decoded body.
 fn body(response: &Response) -> Vec<u8> {
     match response.field("Content-Encoding") {
         None => response.body.clone(),
@@ -74,7 +74,7 @@ fn accepting(site: &Site, target: &str, accepted: &str) -> Response {
     site.client().request("GET", target, &[("Accept-Encoding", accepted)])
 }
 
-/// Status, coding, `Vary`, and whether there is a length.
+/// Returns status, coding, `Vary`, and whether there is a length.
 fn head(response: &Response) -> (u16, Option<&str>, Option<&str>, bool) {
     let coding = response.field("Content-Encoding");
     (response.status, coding, response.field("Vary"), response.field("Content-Length").is_some())
@@ -98,7 +98,7 @@ fn files_of_all_sizes_come_back_in_all_codings() {
         site.folder.write(&format!("{size}.html"), &text);
         site.folder.write(&format!("{size}.noise"), &noise);
         for coding in ["gzip", "br", "zstd"] {
-            // One connection for all: the next answer shows that the last one ended where it should.
+            // One connection for all: the next response shows that the previous one ended correctly.
             let mut client = site.client();
             for (name, expected) in [("html", &text), ("noise", &noise)] {
                 for folder in ["", "/high", "/low"] {
@@ -185,10 +185,10 @@ fn only_what_gzip_is_for_is_compressed() {
     ] {
         assert_eq!(head(&accepting(&site, target, "gzip")), expected, "{target}");
     }
-    // The page depends on what is accepted, also where that is nothing.
+    // The response depends on `Accept-Encoding`, even if that is absent.
     assert_eq!(head(&site.get("/a.html")), (200, None, vary, true));
     assert!(body(&accepting(&site, "/a.html", "gzip")) == page);
-    // A version of the file: its tag is weak then, and ranges of it are not to be had.
+    // A compressed version has a weak entity tag and no ranges.
     let whole = site.get("/a.html");
     let response =
         site.client().request("GET", "/a.html", &[("Accept-Encoding", "gzip"), ("Range", "bytes=0-9")]);
@@ -196,7 +196,7 @@ fn only_what_gzip_is_for_is_compressed() {
     assert_eq!(response.field("ETag"), whole.field("ETag").map(|tag| format!("W/{tag}")).as_deref());
     assert_eq!(response.field("Last-Modified"), whole.field("Last-Modified"));
     assert_eq!((response.field("Accept-Ranges"), whole.field("Accept-Ranges")), (None, Some("bytes")));
-    // The client has it: with the weak tag too.
+    // A conditional request matches the weak entity tag too.
     let tag = response.field("ETag").expect("it has one").to_owned();
     let fields = [("Accept-Encoding", "gzip"), ("If-None-Match", tag.as_str())];
     assert_eq!(head(&site.client().request("GET", "/a.html", &fields)), (304, None, None, false));
@@ -244,7 +244,7 @@ fn versions_proxies_and_old_browsers() {
     };
     let (response, _) = old("/a", "");
     assert_eq!(head(&response), (200, None, None, true));
-    // No chunks for HTTP/1.0: the end of the connection is the end of the body.
+    // No chunked coding for HTTP/1.0: the end of the connection ends the body.
     let (response, mut client) = old("/10/a", "Connection: keep-alive\r\n");
     assert_eq!((response.length, response.field("Connection")), (BodyLength::Close, Some("close")));
     assert!(body(&response) == page);
@@ -345,7 +345,7 @@ fn files_that_were_compressed_before_are_sent() {
     );
     site.folder.write("a.html", "original");
     site.folder.write("a.html.gz", gzip(b"gzipped before"));
-    // Nobody looks into them: what they hold is sent.
+    // The files are sent without a check of their content.
     site.folder.write("a.html.br", "brotli before");
     site.folder.write("a.html.zst", "zstd before");
     site.folder.write("plain.html", "plain");
@@ -373,7 +373,7 @@ fn files_that_were_compressed_before_are_sent() {
         assert!(response.body == sent, "{target} for {accepted}: {}", response.body.escape_ascii());
         assert_eq!(response.field("Content-Type"), Some("text/html"), "{target}");
     }
-    // Its own tag and length, and ranges of it.
+    // The compressed file has its own entity tag, length and ranges.
     let whole = accepting(&site, "/a.html", "gzip");
     let tag = |response: &Response| response.field("ETag").expect("it has one").to_owned();
     assert!(tag(&whole).ends_with(&format!("-{:x}\"", gzip(b"gzipped before").len())), "{}", tag(&whole));
@@ -398,7 +398,7 @@ fn what_is_stored_compressed_is_decompressed_for_others() {
     let page = text(3 << 20);
     site.folder.write("page.html.gz", gzip(&page));
     site.folder.write("members.html.gz", [gzip(b"one, "), gzip(&page), gzip(b"")].concat());
-    // A thousand times larger than what is stored.
+    // A thousand times larger than the stored bytes.
     site.folder.write("zeros.html.gz", gzip(&vec![0; 10 << 20]));
     let mut corrupt = gzip(&page);
     let middle = corrupt.len() / 2;
@@ -420,11 +420,11 @@ fn what_is_stored_compressed_is_decompressed_for_others() {
     assert_eq!(head(&response), (200, Some("gzip"), vary, true));
     assert!(body(&response) == page);
     assert_eq!(client.get("/off/page.html").field("Content-Encoding"), Some("gzip"));
-    // Whoever cannot read gzip may know something better.
+    // A client without gzip may accept a better coding.
     let response = client.request("GET", "/zstd/page.html", &[("Accept-Encoding", "zstd")]);
     assert_eq!(response.field("Content-Encoding"), Some("zstd"));
     assert!(body(&response) == page);
-    // What is broken ends with the connection, after what could be read of it.
+    // A corrupt body closes the connection after its valid beginning.
     for target in ["/corrupt.html", "/short.html"] {
         let mut client = site.client();
         client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -476,7 +476,7 @@ fn levels_windows_and_blocks_show_in_the_size() {
            location /narrow/ { alias ./; gzip_window 512; brotli_window 1k; zstd_target_cblock_size 1340; }
            location /wide/ { alias ./; gzip_window 32k; brotli_window 16m; } }",
     );
-    // The second half repeats the first: within a wide window only.
+    // The second half repeats the first, which only a large window finds.
     let noise = testkit::Content::new(7, 8000).bytes(0..8000);
     let pages = [("text", text(200_000)), ("twice", [noise.clone(), noise].concat())];
     for (name, page) in &pages {
@@ -522,7 +522,7 @@ fn brotli_and_zstd_have_types_and_lengths_of_their_own() {
         ("/a.txt", "br", None),
         ("/a.txt", "zstd", Some("zstd")),
         ("/a.css", "zstd", None),
-        // What one does not compress the other does.
+        // A type or length that one coding excludes is compressed with the other.
         ("/a.css", "br, zstd", Some("br")),
         ("/short.css", "br", None),
         ("/inner/a.css", "br", None),

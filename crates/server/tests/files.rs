@@ -1,5 +1,5 @@
-//! How files are found, listed and kept open, asked over a socket. What the directives set, and the errors of wrong
-//! ones, are tested beside each module.
+//! Tests over a socket how files are found, listed and kept open. The settings of the directives, and the errors of
+//! invalid ones, are tested in each module.
 #![expect(clippy::disallowed_methods, reason = "a test may wait")]
 
 mod support;
@@ -11,7 +11,7 @@ fn link(site: &Site, target: &str, name: &str) {
     rustix::fs::symlink(target, site.folder.path().join(name)).expect("a link is made");
 }
 
-/// Puts another file in the place of one, as an editor or a deployment does.
+/// Replaces a file by rename, as an editor or a deployment does.
 fn replace(site: &Site, name: &str, text: &str) {
     let new = site.folder.write("new", text);
     rustix::fs::rename(new, site.folder.path().join(name)).expect("it is renamed");
@@ -94,7 +94,7 @@ fn a_large_folder_is_listed_whole_and_in_order() {
         "access_log off; root .; autoindex on; autoindex_format json; server { listen 127.0.0.1:PORT; }",
     );
     site.folder.dir("large");
-    // More than one operation brings.
+    // More entries than one operation returns.
     let mut expected: Vec<String> = (0..5000).map(|number| format!("file number {number}")).collect();
     for name in &expected {
         site.folder.write(&format!("large/{name}"), "");
@@ -179,7 +179,7 @@ fn open_files_are_used_on() {
     assert_eq!(site.text("/often/a"), "new", "the second one does");
     remove(&site, "kept");
     assert_eq!(site.text("/kept"), "old kept");
-    // Folders, and what is missing.
+    // Directories, and missing files.
     assert_eq!(site.status("/folder"), 301);
     rustix::fs::rmdir(site.folder.path().join("folder")).expect("it is empty");
     assert_eq!(site.status("/folder"), 301);
@@ -187,7 +187,7 @@ fn open_files_are_used_on() {
     site.folder.write("errors/a", "there now");
     site.folder.write("none", "there now");
     assert_eq!((site.status("/errors/a"), site.status("/none")), (404, 200));
-    // The one that was not used for longest makes room.
+    // The least recently used file is evicted.
     assert_eq!((site.text("/two/a"), site.text("/two/b")), ("old two/a".to_owned(), "old two/b".to_owned()));
     for name in ["two/a", "two/b"] {
         replace(&site, name, "new");
@@ -195,14 +195,14 @@ fn open_files_are_used_on() {
     assert_eq!(site.text("/two/a"), "old two/a");
     assert_eq!(site.text("/two/c"), "old two/c");
     assert_eq!((site.text("/two/a"), site.text("/two/b")), ("old two/a".to_owned(), "new".to_owned()));
-    // The modules that look for files ask the same cache.
+    // The modules that check files use the same cache.
     site.folder.write("try/index.html", "index");
     assert_eq!(site.text("/try/"), "index");
     remove(&site, "try/index.html");
     assert_eq!(site.text("/try/"), "index");
 }
 
-/// Whether this process, which is the server too, has a file of that name open, deleted or not.
+/// Whether this process, which is also the server, has a file of that name open, deleted or not.
 fn is_open(site: &Site, name: &str) -> bool {
     let path = site.folder.path().join(name).into_os_string().into_string().expect("a path of text");
     let open = rustix::fs::Dir::read_from(
@@ -244,7 +244,7 @@ fn a_file_that_stays_open_for_a_moment_is_answered_as_it_is_now() {
     let folder = |name: &str| site.folder.path().join(name);
     rustix::fs::rename(folder("dir"), folder("moved")).expect("it is renamed");
     assert_eq!((site.status("/dir/a"), site.text("/moved/a")), (404, "old".to_owned()));
-    // A deleted file's space and a disk's mount are free again after a moment.
+    // Soon neither a deleted file nor a mount is held open.
     let none = || (!["a", "b", "dir/a", "moved/a"].iter().any(|name| is_open(&site, name))).then_some(());
     let deadline = testkit::Deadline::default();
     testkit::wait::until("files to be closed", deadline, none).expect("all of them are let go");
@@ -252,7 +252,7 @@ fn a_file_that_stays_open_for_a_moment_is_answered_as_it_is_now() {
 
 #[test]
 fn open_files_make_room_when_there_are_no_descriptors() {
-    // Each second open fails for want of descriptors.
+    // Each second open fails with EMFILE.
     let site = Site::start_with_events(
         "room",
         "engine_fault \"open error=EMFILE every=2\";",
@@ -300,7 +300,7 @@ fn links_are_refused_as_they_are_asked_to_be() {
         rustix::fs::unlink(&foreign).expect("it is there");
         rustix::fs::symlink("/proc/version", &foreign).expect("a link is made");
     }
-    // The root itself is a link, which `from` allows.
+    // The root itself is a symbolic link, which `from` allows.
     assert_eq!((site.text("/folder/a"), site.text("/b")), ("content".to_owned(), "b".to_owned()));
     assert_eq!(
         (site.status("/link"), site.status("/broken"), site.status("/folder%20link")),
@@ -344,7 +344,7 @@ fn what_was_found_below_a_pattern_is_served() {
         ("a".into(), "b".into(), 404)
     );
     assert_eq!((site.text("/tf/real/"), site.text("/tf/real/sub/")), ("a".to_owned(), "b".to_owned()));
-    // nginx takes the location's prefix from names with variables only.
+    // nginx removes the location's prefix only for aliases with variables.
     assert_eq!(site.text("/static/x"), "a");
     assert_eq!(site.status("/last/a.txt"), 404);
     assert_eq!(site.text("/relative/x"), "a", "a root that begins with a variable is below the prefix");
@@ -352,7 +352,7 @@ fn what_was_found_below_a_pattern_is_served() {
 
 #[test]
 fn open_files_make_room_for_connections() {
-    // Each second accept fails for want of descriptors.
+    // Each second accept fails with EMFILE.
     let site = Site::start_with_events(
         "room for connections",
         "engine_fault \"accept error=EMFILE every=2; accept end\";",
@@ -381,8 +381,8 @@ fn a_folder_that_cannot_be_read_is_an_error() {
     );
 }
 
-/// Files that are read past the page cache are opened so. What is too small for that in their location is read as others
-/// are, at its unaligned end too.
+/// Files for direct reads are opened with O_DIRECT. Files below the size of `directio` are read through the page cache,
+/// including their unaligned tail.
 #[test]
 fn small_files_and_folders_beside_direct_ones() {
     let site = Site::start(
@@ -402,7 +402,7 @@ fn small_files_and_folders_beside_direct_ones() {
     }
 }
 
-/// Where a file system knows no direct reads, its files are opened as others are.
+/// On a file system without O_DIRECT files are opened without it.
 #[test]
 fn a_refused_direct_open_is_an_ordinary_one() {
     let site = Site::start_with_events(
@@ -416,7 +416,7 @@ fn a_refused_direct_open_is_an_ordinary_one() {
     assert!(site.text("/long") == long);
 }
 
-/// A small file goes out by one read; where that is short, the rest is read before any of it is sent.
+/// A small file is sent after a single read; if that is short, the remaining bytes are read before any are sent.
 #[test]
 fn short_reads_of_small_files_are_continued() {
     for fault in ["read short every=1", "read short every=2"] {

@@ -1,24 +1,24 @@
-//! What modules make of answers: fields, charsets, replaced and added text. Expectations are nginx's.
+//! Tests filters: header fields, charsets, replaced and added text. The expectations are nginx's behaviour.
 
 mod support;
 
 use support::Site;
 use testkit::Response;
 
-/// The answer to a request with these fields.
+/// Returns the response to a request with these fields.
 fn ask(site: &Site, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
     let fields: Vec<_> = [("Host", "a")].iter().chain(fields).copied().collect();
     site.client().request(method, target, &fields)
 }
 
-/// Everything that comes back on a connection that ends with the answer.
+/// Returns all bytes received on a connection that ends with the response.
 fn raw(site: &Site, request_line: &str) -> String {
     let request = format!("{request_line}\r\nHost: a\r\nConnection: close\r\n\r\n");
     let bytes = site.client().send(request).read_to_end();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The values of a field, in order.
+/// Returns the values of a field, in order.
 fn all(response: &Response, name: &str) -> Vec<String> {
     response.head.all(name).map(str::to_owned).collect()
 }
@@ -46,7 +46,7 @@ fn fields_are_added_to_answers_that_went_well() {
         ("/moved", 302, Some("1"), Some("/moved|302")),
         ("/none", 204, Some("1"), Some("/none|204")),
         ("/missing", 404, Some("1"), None),
-        // What a page answers is not what happened.
+        // The status of the error page is not the original status.
         ("/refused", 403, Some("1"), None),
         ("/own", 200, None, None),
     ] {
@@ -67,13 +67,13 @@ fn fields_are_added_to_answers_that_went_well() {
     assert_eq!((response.field("X-Own"), response.field("X-All")), (Some("2"), Some("1")));
     let response = ask(&site, "HEAD", "/text", &[]);
     assert_eq!((response.field("X-All"), response.field("Content-Length")), (Some("1"), Some("4")));
-    // A decoded line end stays inside of the value.
+    // A decoded line end is replaced and stays in the value.
     assert_eq!(site.get("/inject%0d%0aX-Evil:%201").field("X-Text"), Some("/inject  X-Evil: 1"));
     assert_eq!(site.get("/inject%0d%0aX-Evil:%201").field("X-Evil"), None);
     let response = site.get("/lists");
     assert_eq!(all(&response, "Cache-Control"), ["public", "no-transform"]);
     assert_eq!(all(&response, "Link"), ["a", "b"]);
-    // Rendered before the fields are added.
+    // The body is rendered before the fields are added.
     assert_eq!(response.text(), "|");
     let broken = site.client().send("GET / HTTP/1.1\r\n\r\n").response();
     assert_eq!((broken.status, broken.field("X-All"), broken.field("X-Fine")), (400, Some("1"), None));
@@ -119,7 +119,7 @@ fn validators_are_replaced_by_fields_of_their_names() {
     let target = "/file?tag=\"own\"&date=x";
     let response = site.get(target);
     assert_eq!((response.field("ETag"), response.field("Last-Modified")), (Some("\"own\""), Some("x")));
-    // The range is of what has this tag.
+    // `If-Range` compares with this entity tag.
     let range = [("Range", "bytes=0-1"), ("If-Range", "\"own\"")];
     assert_eq!(ask(&site, "GET", target, &range).text(), "co");
     let range = [("Range", "bytes=0-1"), ("If-Range", "\"other\"")];
@@ -208,7 +208,7 @@ fn trailers_follow_the_body() {
     assert!(text.ends_with("\r\n\r\n4\r\ntext\r\n0\r\nX-Sum: 200|/text\r\n\r\n"), "{text}");
     let text = raw(&site, "GET /file HTTP/1.1");
     assert!(text.ends_with("\r\n11\r\ncontent of a file\r\n0\r\nX-Sum: 200|/file\r\n\r\n"), "{text}");
-    // Where nothing can follow the body, the length stays.
+    // If no trailers can follow the body, the length is retained.
     for line in ["HEAD /text HTTP/1.1", "GET /text HTTP/1.0", "GET /off HTTP/1.1"] {
         let text = raw(&site, line);
         assert!(text.contains("\r\nContent-Length: 4\r\n") && !text.contains("X-Sum"), "{text}");
@@ -222,7 +222,7 @@ fn trailers_follow_the_body() {
     let lines = site.lines("own.log", 8);
     assert!(lines[0].starts_with("/text 200|/text - chunked "), "{lines:?}");
     assert!(lines[2].starts_with("/text - 4 - "), "{lines:?}");
-    // The connection goes on behind them.
+    // The connection continues after the trailers.
     let mut client = site.client();
     assert_eq!(
         (client.get("/text").text(), client.get("/file").text()),
@@ -291,7 +291,7 @@ fn charsets_are_named_behind_the_type() {
         ("/a.css", Some("text/css")),
         ("/css/a.css", Some("text/css; charset=utf-8")),
         ("/css/a.html", Some("text/html; charset=utf-8")),
-        // Plain text is in the default list, of which only HTML stays.
+        // Of the default list, which includes plain text, only HTML is retained.
         ("/css/a.txt", Some("text/plain")),
         ("/all/a.png", Some("image/png; charset=utf-8")),
         ("/off/a.html", Some("text/html")),
@@ -345,7 +345,7 @@ fn texts_are_recoded() {
     assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
     assert_eq!((response.field("Content-Length"), response.field("Accept-Ranges")), (None, None));
     assert!(response.field("ETag").is_some() && response.body == utf);
-    // The same connection goes on: the end of the body is known.
+    // The connection continues, because the end of the body is known.
     assert!(client.get("/back/big").body == koi);
     let response = client.get("/win/big");
     assert!(response.body == b"a\xe0\xe1b".repeat(1 << 18));
@@ -364,7 +364,7 @@ fn texts_are_recoded() {
     assert_eq!((response.field("Content-Length"), response.field("Transfer-Encoding")), (None, None));
     let text = raw(&site, "GET /utf/page HTTP/1.0");
     assert!(text.ends_with("\r\n\r\n\u{430}") && text.contains("\r\nConnection: close\r\n"), "{text}");
-    // What an answer says of itself goes before the configuration, unless that insists.
+    // The charset of a response takes precedence over the configuration, unless `override_charset` is on.
     for name in ["named/\u{430}", "named/anew/\u{430}", "named/same/\u{430}"] {
         site.folder.write(name, "");
     }
@@ -376,10 +376,10 @@ fn texts_are_recoded() {
     assert_eq!(response.field("Content-Type"), Some("text/xml; charset=koi8-r"));
     assert!(has(&response, b">\xc1<"));
     let response = client.get("/named/same/");
-    // The first spelling in the configuration is the one that is sent.
+    // The first spelling in the configuration is sent.
     assert_eq!(response.field("Content-Type"), Some("text/xml; charset=utf-8"));
     assert!(has(&response, ">\u{430}<".as_bytes()));
-    // Without a map the text stays as it is, and the log says so.
+    // Without a map the text is unchanged, and the log reports that.
     let response = client.get("/nobody/big?to=ibm866");
     assert_eq!(response.field("Content-Type"), Some("text/plain"));
     assert!(response.body == koi);
@@ -403,7 +403,7 @@ fn texts_are_replaced() {
         site.folder.write(name, page);
     }
     site.folder.write("empty.html", "");
-    // The text lies across all pieces that the body is read in.
+    // The text crosses the boundaries of the pieces in which the body is read.
     let big = format!("{}one</BODY>", "x".repeat(1000)).repeat(1048);
     site.folder.write("all/big.html", &big);
     let mut client = site.client();
@@ -473,7 +473,7 @@ fn answers_of_subrequests_are_put_around_a_body() {
     assert!(tag.starts_with("W/") && response.field("Last-Modified").is_some());
     let response = client.request("GET", "/a.html", &[("Host", "a"), ("If-None-Match", &tag)]);
     assert_eq!((response.status, response.body.len()), (304, 0));
-    // The parts are whole, whatever the client wants of the page.
+    // The added parts are complete, whatever range or condition the client requests.
     let fields =
         [("Host", "a"), ("Range", "bytes=0-0"), ("If-Modified-Since", "Fri, 31 Dec 1999 23:59:59 GMT")];
     let response = client.request("GET", "/a.html", &fields);
@@ -493,7 +493,7 @@ fn answers_of_subrequests_are_put_around_a_body() {
     assert!(client.get("/big.html").text() == format!("<{big}>/after"));
     let response = client.get("/refused");
     assert_eq!((response.status, response.text().contains(">/after")), (403, false));
-    // As in nginx the pages of errors are put in.
+    // As in nginx error pages are added too.
     let text = client.get("/lost/a.html").text();
     assert!(text.contains("404 Not Found") && text.contains("\nbody<html>"), "{text}");
     let text = raw(&site, "HEAD /a.html HTTP/1.1");

@@ -1,5 +1,5 @@
-//! `limit_req` and `limit_conn` at work. What their directives set, the errors of wrong ones and their
-//! inheritance are tested beside the modules.
+//! Tests `limit_req` and `limit_conn` over a socket. The settings of their directives, the errors of invalid ones and
+//! their inheritance are tested in the modules.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use support::Site;
 use testkit::{Client, Deadline};
 
-/// A site with an access log of statuses, and one small and one large file.
+/// Starts a site with an access log of statuses, and one small and one large file.
 fn start(label: &str, http: &str) -> Site {
     let site = Site::start(
         label,
@@ -17,18 +17,18 @@ fn start(label: &str, http: &str) -> Site {
         ),
     );
     site.folder.write("html/index.html", "index");
-    // More than the buffers of both ends take: an answer that fits into them has ended before it is read.
+    // Larger than the socket buffers of both ends: a response that fits into them ends before it is read.
     site.folder.write("html/large", vec![b'x'; 16 << 20]);
     site
 }
 
-/// Asks one after the other on one connection.
+/// Sends requests one after the other on one connection.
 fn statuses(site: &Site, target: &str, count: usize) -> Vec<u16> {
     let mut client = site.client();
     (0..count).map(|_| client.get(target).head.status).collect()
 }
 
-/// The first line of the error log that has this in it, without what stands before it.
+/// Returns the first line of the error log that contains this text, from the text on.
 fn logged(site: &Site, what: &str) -> String {
     let line = || {
         let lines = site.lines("error.log", 1);
@@ -39,7 +39,7 @@ fn logged(site: &Site, what: &str) -> String {
     testkit::wait::until("a line of the error log", deadline, line).expect("it is written")
 }
 
-/// `[level]` of that line.
+/// Returns the `[level]` of that line.
 fn level(site: &Site, what: &str) -> String {
     logged(site, what);
     let lines = site.lines("error.log", 1);
@@ -67,7 +67,7 @@ fn requests_above_the_rate_are_refused() {
     let line = logged(&site, "limiting requests");
     let excess = line.strip_prefix("limiting requests, excess: ").and_then(|rest| rest.get(..5));
     let excess: f64 = excess.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{line}"));
-    // A minute has room for one, so no more of the two has gone by now than its share of the time.
+    // The rate is one per minute, so at most the elapsed share of a minute has left the bucket.
     let gone = begun.elapsed().as_secs_f64() / 60.0;
     assert!((2.0 - gone - 0.001..=2.0).contains(&excess), "{line}, {gone} gone");
     assert!(line.contains(" by zone \"one\", client: 127.0.0.1, server: , request: \"GET /?key=a"), "{line}");
@@ -84,12 +84,12 @@ fn requests_above_the_delay_wait_for_their_turn() {
     );
     let start = Instant::now();
     assert_eq!(statuses(&site, "/", 4), [200; 4]);
-    // The first two go at once and two seconds have to pass for the others, but for what has passed.
+    // The first two pass immediately; the others need two seconds, less the time elapsed.
     assert!(start.elapsed() >= Duration::from_millis(1900), "{:?}", start.elapsed());
     let lines = site.lines("short.log", 4);
     assert_eq!((lines[0].as_str(), lines[3].as_str()), ("200 PASSED -", "200 DELAYED -"));
     let line = logged(&site, "delaying request");
-    // The third has two before it, less what has flown off meanwhile.
+    // The third request has two before it, less the excess that has drained since.
     let excess = ["delaying request, excess: 1.", "delaying request, excess: 2.000"];
     assert!(excess.iter().any(|start| line.starts_with(start)), "{line}");
     assert!(line.contains(", by zone \"one\", client"), "{line}");
@@ -107,7 +107,7 @@ fn a_client_that_goes_away_ends_its_wait() {
     let mut client = site.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     logged(&site, "delaying request");
-    // What it sends meanwhile is another request, and no end.
+    // Bytes during the delay are another request, and not the end of the connection.
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_silence(Duration::from_millis(20));
     drop(client);
     assert_eq!(site.lines("short.log", 2)[1], "499 DELAYED -");
@@ -139,7 +139,7 @@ fn a_request_that_one_limit_refuses_is_not_charged_by_the_others() {
                   location /a { limit_req zone=a; root html; } location /page { return 299 page; } }",
     );
     assert_eq!(statuses(&site, "/?a=1&b=1", 1), [200]);
-    // Refused by b, and the page is not asked about again; the bucket of a still has room for one.
+    // Rejected by b, and the error page is not checked again; the bucket of a has space for one more.
     assert_eq!(statuses(&site, "/?a=1&b=1", 3), [503; 3]);
     assert_eq!(statuses(&site, "/?a=1&b=2", 2), [200, 503]);
     assert_eq!(statuses(&site, "/?a=2", 2), [200; 2], "the last limit has no key, and the first counts");
@@ -147,7 +147,7 @@ fn a_request_that_one_limit_refuses_is_not_charged_by_the_others() {
     assert!(logged(&site, "by zone \"b\"").starts_with("by zone \"b\""));
 }
 
-/// A connection whose answer is on its way, as long as it lives.
+/// Returns a connection whose response is in flight as long as the connection lives.
 fn hold(site: &Site, target: &str) -> Client {
     let mut client = site.client();
     client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -155,7 +155,8 @@ fn hold(site: &Site, target: &str) -> Client {
     client
 }
 
-/// Asks until the status is this one: the end of a request comes a moment after its client's.
+/// Sends requests until the status is this one, because the server notices the end of a request slightly later than the
+/// client.
 fn wait_for_status(site: &Site, target: &str, status: u16) {
     let look = || (site.status(target) == status).then_some(());
     testkit::wait::until("the status", Deadline::default(), look).expect("it comes");
@@ -190,7 +191,7 @@ fn requests_above_the_limit_of_connections_are_refused() {
         (level(&site, "limiting connections"), level(&site, "GET /429")),
         ("error".into(), "info".into())
     );
-    // Whichever way a request ends, it no longer counts.
+    // However a request ends, it no longer counts.
     first.reset();
     drop(second);
     wait_for_status(&site, "/?key=a", 200);

@@ -1,5 +1,5 @@
-//! The modules at work: one server on worker threads, asked over a socket. What the directives set, and the
-//! errors of wrong ones, are tested beside each module.
+//! Tests modules over a socket, with one server on worker threads. The settings of the directives, and the errors of
+//! invalid ones, are tested in each module.
 
 mod support;
 
@@ -184,7 +184,7 @@ fn access_is_by_address_method_and_origin() {
     assert_eq!(site.text("/through"), "content");
 }
 
-/// Both ways of a rate that follows from the request.
+/// Both methods to set a rate per request.
 #[test]
 fn a_rate_may_come_from_variables() {
     let site = Site::start(
@@ -197,9 +197,9 @@ fn a_rate_may_come_from_variables() {
     for target in ["/file?slow=1", "/set/file"] {
         let start = std::time::Instant::now();
         assert_eq!(site.text(target).len(), 70_000);
-        // The share of the first second is free; there is no upper bound, because a busy machine would break it.
+        // The bytes of the first second are not delayed. There is no upper bound, because a busy machine would exceed it.
         assert!(start.elapsed() >= std::time::Duration::from_millis(250), "{target}: {:?}", start.elapsed());
     }
-    // These would take hours at the rate.
+    // These responses would take hours at the rate.
     assert_eq!((site.text("/file").len(), site.text("/after/file?free=1m").len()), (70_000, 70_000));
 }

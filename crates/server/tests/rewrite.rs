@@ -1,5 +1,5 @@
-//! Variables that the configuration defines, and what rewrites, conditions and maps do with requests, asked over
-//! a socket. What the directives set, and the errors of wrong ones, are tested beside each module.
+//! Tests over a socket the variables that the configuration defines, and rewrites, conditions and maps. The settings of
+//! the directives, and the errors of invalid ones, are tested in each module.
 
 mod support;
 
@@ -163,7 +163,7 @@ fn rewrite_log_tells_what_happens() {
     assert!(lines[8].contains("rewritten redirect: \"http://there/x\", client: "), "{lines:?}");
     let before = lines.len();
     assert_eq!(site.status("/quiet"), 404);
-    // The server's own rewrite is told, and the file that is not there.
+    // The log has the server's own rewrite, and the missing file.
     let lines = site.lines("error.log", before + 2);
     assert!(lines[before + 1].contains("open()") && lines.len() == before + 2, "{lines:?}");
 }
@@ -214,7 +214,7 @@ fn settings_of_a_condition_hold_where_it_is_true() {
     assert_eq!(fields("/a.html?own=1"), (200, false, true));
     assert_eq!(fields("/a.html?empty=1"), (200, true, false));
     assert_eq!(fields("/b.html"), (410, false, false));
-    // A condition has no files to try: as in nginx it is a location of its own.
+    // An `if` has no `try_files`: as in nginx it is a separate location.
     assert_eq!(fields("/b.html?empty=1"), (404, false, false));
     assert_eq!((site.text("/a.html?root=1"), site.text("/a.html")), ("inner".to_owned(), "outer".to_owned()));
     assert_eq!((site.status("/deny"), site.text("/deny?open=1")), (403, "opened".to_owned()));
@@ -254,7 +254,8 @@ fn an_access_log_of_a_condition_takes_its_requests() {
     assert_eq!(site.lines("all.log", 2), ["/a", "/c"]);
 }
 
-/// A pattern that takes too long on a text that a client chose has not failed to match: what it keeps out stays out.
+/// A regular expression that exceeds PCRE's limits on a client's text is an error and not a mismatch, so access stays
+/// denied.
 #[test]
 fn a_pattern_that_takes_too_long_lets_nobody_in() {
     let site = Site::start(
@@ -299,7 +300,7 @@ fn a_pattern_that_takes_too_long_lets_nobody_in() {
     assert!(log.contains(&line), "{log}");
 }
 
-/// The shares follow from the hash of nginx: 5.7, 26.0, 84.3 and 63.2 hundredths of its range.
+/// The shares follow from nginx's hash: 5.7, 26.0, 84.3 and 63.2 percent of its range.
 #[test]
 fn split_clients_gives_the_same_client_the_same_part() {
     let site = Site::start(

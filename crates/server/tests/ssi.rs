@@ -1,4 +1,4 @@
-//! `ssi`, asked for over a socket. The expectations of the table are what nginx 1.22 answers.
+//! Tests `ssi` over a socket. The expected responses in the table are those of nginx 1.22.
 
 mod support;
 
@@ -9,7 +9,7 @@ const HTTP: &str = "access_log off; log_format plain '$uri $status'; types { tex
 
 const FAILED: &str = "[an error occurred while processing the directive]";
 
-/// A page and what becomes of it; `~` stands for the message of a directive that failed.
+/// A page and the expected output; `~` stands for the message of a failed directive.
 const PAGES: &[(&str, &str, &str)] = &[
     (
         "echo",
@@ -201,7 +201,7 @@ fn loops_and_floods_come_to_an_end() {
 fn commands_may_lie_anywhere_in_large_pages() {
     let site = site("ssi-large", "");
     let command = "<!--#echo var=\"uri\"-->";
-    // Around the places where a page is cut into slices.
+    // Around the offsets at which a page is split into slices.
     for place in (65_536 - command.len() - 2)..65_538 {
         site.folder.write("large.html", format!("{}{command}{}", "x".repeat(place), "y".repeat(70_000)));
         let expected = format!("{}/large.html{}", "x".repeat(place), "y".repeat(70_000));
@@ -255,7 +255,7 @@ fn settings_have_their_effects() {
     assert_eq!(site.text("/any/plain.txt"), "/any/plain.txt");
     assert_eq!(site.text("/short/bad.html"), format!("a{FAILED}b{FAILED}"));
     assert_eq!(site.text("/off/echo.html"), PAGES[0].1);
-    // As in nginx the whole answer ends where a part is too large.
+    // As in nginx the complete response ends where a subrequest's response is too large.
     site.client().send("GET /set.html HTTP/1.1\r\nHost: a\r\n\r\n").read_to_end();
     let log = site.lines("error.log", 4).join("\n");
     assert!(log.contains("too big subrequest response: 5"), "{log}");

@@ -1,11 +1,11 @@
-//! `stub_status` at work: the page, the variables, and the numbers of connections in every stage.
+//! Tests `stub_status`: the page, the variables, and the numbers of connections in every stage.
 
 mod support;
 
 use support::Site;
 use testkit::{Client, Deadline};
 
-/// The page, with these numbers in it.
+/// Returns the page with these numbers.
 fn page(active: u64, accepted: u64, requests: u64, [reading, writing, waiting]: [u64; 3]) -> String {
     format!(
         "Active connections: {active} \nserver accepts handled requests\n {accepted} {accepted} {requests} \n\
@@ -13,8 +13,8 @@ fn page(active: u64, accepted: u64, requests: u64, [reading, writing, waiting]: 
     )
 }
 
-/// Asks until the last line is this one, which tells a connection that the server has not noticed yet; answers
-/// how often it asked.
+/// Sends requests until the last line is this one, which excludes connections whose end the server has not noticed yet.
+/// Returns the number of requests.
 fn wait_for(client: &mut Client, stages: &str) -> u64 {
     let mut asked = 0;
     let look = || {

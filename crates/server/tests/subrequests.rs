@@ -1,5 +1,4 @@
-//! Requests that the server makes of itself, asked for over a socket: `auth_request`, `mirror` and
-//! `post_action`.
+//! Tests subrequests over a socket: `auth_request`, `mirror` and `post_action`.
 
 mod support;
 
@@ -68,7 +67,7 @@ fn mirror_makes_copies_beside_the_request() {
     let mut client = site.client();
     assert_eq!(client.get("/file?x=1").text(), "content");
     assert_eq!(client.get("/off").text(), "content");
-    // `return` answers before the copies would be made.
+    // `return` responds before the mirror subrequests would be made.
     assert_eq!(client.get("/").text(), "early");
     assert_eq!(client.request("PUT", "/file", &[("Host", "a"), ("Content-Length", "0")]).head.status, 405);
     assert_eq!(

@@ -1,10 +1,11 @@
-//! `dashboard`: one page for people, and its data.
+//! `dashboard`: an HTML page, and its data.
 //!
-//! The page is a part of the program. It fetches `?snapshot` of its address once a second and computes rates and
-//! percentiles itself, so that the server keeps no state for it. Its policy lets it load nothing else, from anywhere.
+//! The page is part of the binary. It fetches `?snapshot` from its own URL once a second and computes rates and
+//! percentiles itself, so that the server keeps no state for it. Its content security policy forbids it to load
+//! anything else.
 //!
-//! Names of the configuration become text nodes there and never markup. There is no way to change anything by the page,
-//! so that a frame or a forged request gains nothing; its policy refuses both nevertheless.
+//! Names from the configuration are inserted as text nodes, never as markup. The page cannot change anything, so a
+//! frame or a forged request gains nothing; its policy forbids both nevertheless.
 
 use http::request::Method;
 use io::op::Source;
@@ -22,13 +23,13 @@ use upstream::caching::metrics::Facts;
 use upstream::caching::settings::Caches;
 use upstream::peers::Upstreams;
 
-/// The page with its style and its script, as the browser gets them but for [`NONCE`].
+/// The page with its style and its script, as sent to the browser except for [`NONCE`].
 const PAGE: &str = include_str!("dashboard.html");
 
-/// The query that stands for the data.
+/// The query that requests the data.
 const SNAPSHOT: &[u8] = b"snapshot";
 
-/// Where the number stands that allows the page's own script and style (CSP level 3, section 2.3.1).
+/// The placeholder for the nonce that allows the page's own script and style (CSP level 3, section 2.3.1).
 const NONCE: &str = "@NONCE@";
 
 /// Responds with the page or its data.
@@ -61,14 +62,14 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     Step::Done
 }
 
-/// A text that no other site can know beforehand.
+/// Returns a text that other sites cannot predict.
 fn nonce() -> String {
     use std::hash::{BuildHasher, RandomState};
-    // Keys of the kernel's generator, hashed with what differs each time.
+    // The random keys come from the kernel, and are different for each call.
     format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
 }
 
-/// All numbers of the page at this moment.
+/// Returns all current numbers of the page.
 fn snapshot(request: &Request) -> Value {
     let (config, shared) = (&request.config().http, &request.conn.thread.shared);
     let totals = shared.totals();
@@ -97,7 +98,7 @@ fn snapshot(request: &Request) -> Value {
     })
 }
 
-/// A row of the table of locations. Rates are differences of two snapshots, which the page makes.
+/// Returns a row of the table of locations. The page computes rates from the difference of two snapshots.
 fn zone(numbers: &ZoneNumbers) -> Value {
     let sums = &numbers.sums;
     json!({
@@ -112,19 +113,19 @@ fn zone(numbers: &ZoneNumbers) -> Value {
     })
 }
 
-/// Counts by name, as far as they are above zero.
+/// Returns the counts above zero, by name.
 fn object(pairs: impl Iterator<Item = (&'static str, u64)>) -> Value {
     let map: Map<String, Value> = pairs.map(|(name, count)| (name.to_owned(), count.into())).collect();
     Value::Object(map)
 }
 
-/// The buckets that have times, as pairs of place and count: the page subtracts earlier ones.
+/// Returns the non-empty buckets as pairs of index and count; the page subtracts earlier ones.
 fn times(times: &Distribution) -> Value {
     let buckets = times.counts().iter().enumerate().filter(|(_, count)| **count > 0);
     buckets.map(|(place, count)| json!([place, count])).collect()
 }
 
-/// The servers of all groups in one list, in the order of the configuration.
+/// Returns the servers of all groups in one list, in the order of the configuration.
 fn peers(request: &Request) -> Value {
     let groups = request.config().http.of::<Upstreams>().groups();
     let peers = groups.flat_map(|group| {
@@ -148,7 +149,7 @@ fn peers(request: &Request) -> Value {
     peers.collect()
 }
 
-/// A row of the table of caches. One that could not be opened has no size.
+/// Returns a row of the table of caches. A cache that could not be opened has no size.
 fn cache(zone: &str, facts: &Facts) -> Value {
     json!({
         "zone": zone,
@@ -162,7 +163,7 @@ fn cache(zone: &str, facts: &Facts) -> Value {
     })
 }
 
-/// A row of the table of certificates; the page warns of those that end soon.
+/// Returns a row of the table of certificates; the page warns of those that expire soon.
 fn certificate((server, path, end): (&str, &std::path::Path, i64)) -> Value {
     json!({ "server": server, "path": path.display().to_string(), "end": end })
 }
@@ -171,7 +172,7 @@ fn certificate((server, path, end): (&str, &std::path::Path, i64)) -> Value {
 mod tests {
     use super::*;
 
-    /// Bytes of the page at most, as it comes with the program.
+    /// Maximum size of the page in the binary, in bytes.
     const PAGE_MAX: usize = 60 << 10;
 
     #[test]

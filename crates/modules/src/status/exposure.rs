@@ -1,5 +1,5 @@
-//! Warnings of pages for operators that all clients can read: on an address beyond this machine, without a rule that
-//! keeps anyone out. Numbers reveal the content and the load of a site, and changes can take it down.
+//! Warnings about status pages that all clients can read: on an address that other machines can reach, without an
+//! access rule. Numbers reveal the content and the load of a site, and changes can make it unavailable.
 
 use conf::{Error, Level};
 
@@ -7,7 +7,7 @@ use super::{Conf, Page};
 use exchange::config::{Http, Location};
 use exchange::settings::listen::ListenAddr;
 
-/// Warns of each page that is open to all.
+/// Warns of each page without access restrictions.
 pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
     let shows = |location: &&Location| location.scope.of::<Conf>().page.is_some_and(Page::is_private);
     for location in http.locations.iter().filter(shows) {

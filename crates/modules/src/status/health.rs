@@ -1,10 +1,11 @@
-//! `health`: checks of load balancers and supervisors.
+//! `health`: health checks for load balancers and supervisors.
 //!
-//! `live` shows that a thread serves requests. `ready` also shows whether clients should come: not while the server is
-//! about to end or drained by an operator. Caches that are read from the disk meanwhile, and upstreams that fail, are no reason against it: other
-//! servers would have them too.
+//! `live` shows that a thread serves requests. `ready` also shows whether clients should connect: not while the server
+//! is about to shut down or was drained by an operator. Caches that are being loaded from disk and failing upstreams do
+//! not make a server unready, because other servers would have the same problem.
 //!
-//! Load balancers that ask each second notice after a few checks, so that `shutdown_delay` is some of their intervals.
+//! Load balancers with an interval of a second notice after a few checks, so `shutdown_delay` should be several
+//! intervals.
 
 use http::request::Method;
 use io::op::Source;
@@ -14,8 +15,8 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 
-/// Responds to a check, with a word for people beside the status. It is made on the thread that accepted the connection:
-/// one that hangs lets the check time out.
+/// Responds to a check, with a word for people besides the status. The thread that accepted the connection responds, so
+/// if it hangs the check times out.
 pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);

@@ -1,11 +1,11 @@
-//! What became of requests by the zones of `limit_req` and `limit_conn`.
+//! Numbers of requests by result, for the zones of `limit_req` and `limit_conn`.
 
 use exchange::config::Http;
 use telemetry::metric::{Label, Metric, Page, Value};
 
 pub(super) use guards::limit_zones::{LimitKind, zones};
 
-/// In the order of the counts.
+/// The results, in the order of the counts.
 const RESULTS: &[Value] = &[
     ("passed", ""),
     ("delayed", "by `limit_req`"),
@@ -14,7 +14,7 @@ const RESULTS: &[Value] = &[
     ("rejected_dry_run", "would have been refused"),
 ];
 
-/// A request counts in each zone that checks it, up to the first that refuses it.
+/// A request counts in each zone that checks it, up to the first zone that rejects it.
 const REQUESTS: Metric = Metric::counter(
     "limit_requests_total",
     "requests",
@@ -22,10 +22,10 @@ const REQUESTS: Metric = Metric::counter(
 )
 .labelled(&[Label { name: "zone", values: &[] }, Label { name: "result", values: RESULTS }]);
 
-/// All of them.
+/// All metrics of this file.
 pub(super) const METRICS: &[&Metric] = &[&REQUESTS];
 
-/// The words for the results, in the order of the counts.
+/// Returns the names of the results, in the order of the counts.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     RESULTS.iter().map(|(name, _)| *name)
 }

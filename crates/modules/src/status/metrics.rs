@@ -1,4 +1,4 @@
-//! The page of `metrics`, made of the rows of all parts.
+//! The page of `metrics`, generated from the rows of all sections.
 
 use http::request::{HeaderId, Method};
 use io::op::Source;
@@ -14,18 +14,18 @@ use upstream::caching;
 use upstream::caching::settings::Caches;
 use upstream::peers::{self, Upstreams};
 
-/// It shows dashboards the version behind the other numbers.
+/// A constant that tells dashboards the version.
 const BUILD: Metric = Metric::gauge("build_info", "1", "1, with the version of the program.")
     .labelled(&[Label { name: "version", values: &[] }]);
 
-/// It changes with each reload in place; a replacement of the worker begins with 1.
+/// Changes with each reload in place; a replacement of the worker starts again with 1.
 const GENERATION: Metric = Metric::gauge(
     "config_generation",
     "configurations",
     "Number of the configuration in force, counted from 1 by each worker process.",
 );
 
-/// Where a server shows a certificate twice, it has one number.
+/// A certificate that a server uses twice has one number.
 const CERTIFICATES: Metric = Metric::gauge(
     "tls_certificate_expiry_timestamp_seconds",
     "seconds",
@@ -33,10 +33,10 @@ const CERTIFICATES: Metric = Metric::gauge(
 )
 .labelled(&[Label { name: "server", values: &[] }, Label { name: "certificate", values: &[] }]);
 
-/// A part of the page: a heading for the document, and its rows.
+/// A section of the page: a heading for the documentation, and its rows.
 type Part = (&'static str, Vec<&'static Metric>);
 
-/// All metrics of the page, in its order.
+/// Returns all metrics of the page, in its order.
 pub fn metrics() -> Vec<Part> {
     vec![
         ("Server", [&BUILD, &GENERATION].into_iter().chain(process::METRICS.iter().copied()).collect()),
@@ -50,7 +50,8 @@ pub fn metrics() -> Vec<Part> {
     ]
 }
 
-/// Makes the page, in memory at once: 27 lines for each histogram, some hundred KiB with a hundred zones. Sums of one page may be a moment apart.
+/// Generates the page in memory: 27 lines per histogram, some hundred KiB with a hundred zones. The sums on a page may
+/// be of slightly different times.
 pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
@@ -83,7 +84,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     Step::Done
 }
 
-/// The format that a client accepts: a scraper that supports OpenMetrics asks for it.
+/// Returns the format that a client accepts: a scraper that supports OpenMetrics requests it.
 fn form(accept: Option<&[u8]>) -> Form {
     const OPEN: &[u8] = b"application/openmetrics-text";
     let accepts = |accept: &[u8]| memchr::memmem::find(accept, OPEN).is_some();

@@ -1,7 +1,7 @@
-//! Numbers for operators: `health` for load balancers, `metrics` for Prometheus, `api` as JSON,
-//! `dashboard` for people, and the zones that requests are counted in. [`watch`] shows single requests to operators.
+//! Numbers for operators: `health` for load balancers, `metrics` for Prometheus, `api` as JSON, `dashboard` as an HTML
+//! page, and the zones by which requests are counted. [`watch`] shows single requests to operators.
 //!
-//! [`zones`] are made of the configuration alone. Nothing is counted where no block of the configuration shows it.
+//! [`zones`] are derived from the configuration alone. Nothing is counted if no block of the configuration shows it.
 //! [`exposure`] warns of pages that all clients can read.
 
 mod api;
@@ -43,7 +43,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named(OWN)
 };
 
-/// Where pages may stand; nginx has `api` in locations alone.
+/// The contexts of pages; nginx allows `api` only in locations.
 const PAGE: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
 const DIRECTIVES: &[Directive] = &[
@@ -138,10 +138,10 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Bytes of the path of a unix socket (unix(7)), less those for its name while it is made.
+/// Maximum length of the path of a UNIX-domain socket in bytes (unix(7)), less the suffix of its temporary name.
 const SOCKET_PATH_MAX: usize = 96;
 
-/// `admin_socket`. The master opens it; requests are shown by it.
+/// Sets `admin_socket`. The master opens the socket, which also shows requests.
 fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
@@ -157,8 +157,8 @@ fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `metrics_zones`. The memory of a zone is taken at its first request on a thread, so a high limit costs nothing by
-/// itself.
+/// Sets `metrics_zones`. A thread allocates the memory of a zone at the zone's first request, so a high limit alone
+/// costs nothing.
 fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
     let max = cx.statement.value(0, value::number_in(1, zones::MAX.into()))?;
     cx.http.own::<StatusZones>().max = max as usize;
@@ -168,21 +168,20 @@ fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// Its content. It holds for that block only, as everything that makes content.
+    /// Its page. As for every content handler, inner blocks do not inherit it.
     page: Option<Page>,
     /// `status_zone`
     zone: Option<Named>,
 }
 
-/// The pages of a block. A block has one of them, as it has one handler that makes its content: the last directive that
-/// was read.
+/// The pages of a block. A block has only one content handler, and so one page: that of the last directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     /// `health live`: whether a thread serves.
     Live,
-    /// `health ready`: whether clients should come.
+    /// `health ready`: whether clients should connect.
     Ready,
-    /// `dashboard`: the page and its data, at one address.
+    /// `dashboard`: the page and its data, at the same URL.
     Dashboard,
     /// `metrics`
     Metrics,
@@ -194,7 +193,7 @@ pub(crate) enum Page {
 }
 
 impl Page {
-    /// Its directive.
+    /// Returns the name of its directive.
     fn name(self) -> &'static str {
         match self {
             Page::Live | Page::Ready => "health",
@@ -204,12 +203,12 @@ impl Page {
         }
     }
 
-    /// Whether it reveals facts that strangers should not know. Checks reveal no more than a connection does.
+    /// Whether it reveals facts that the public should not know. Health checks reveal no more than a connection does.
     fn is_private(self) -> bool {
         !matches!(self, Page::Live | Page::Ready)
     }
 
-    /// Whether clients can change something by it.
+    /// Whether clients can change something through it.
     fn may_write(self) -> bool {
         matches!(self, Page::Api { may_write: true })
     }
@@ -221,7 +220,7 @@ impl Settings for Conf {
     }
 }
 
-/// Where no block shows numbers, requests are not counted, and pay nothing.
+/// Adds the handlers and the logger. If no block shows numbers, requests are not counted.
 fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
     let conf = scope.shared::<Conf>();
     match conf.page {
@@ -243,8 +242,8 @@ fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
     }
 }
 
-/// Counts a request of a client that has ended. Subrequests, and fetches that continue for a cache, are parts of it or have
-/// no client.
+/// Counts a client's request that has ended. Subrequests belong to another request, and detached fetches of a cache
+/// have no client.
 fn count(_: &Conf, request: &Request) {
     if request.depth > 0 || request.is_detached {
         return;
@@ -261,8 +260,8 @@ fn count(_: &Conf, request: &Request) {
     traffic.count(request.location.0 as usize, &ended, &request.conn.thread.shared.traffic);
 }
 
-/// The place of a mover among the values of the label `engine`. Its words are in `telemetry`, which knows no engine; a test
-/// compares them.
+/// Returns the index of a mover among the values of the label `engine`. The names are in `telemetry`, which knows no
+/// engines; a test compares them.
 fn engine_place(mover: Mover) -> usize {
     let (method, via) = match mover {
         Mover::Read { via, direct } => (usize::from(direct), via),
@@ -279,7 +278,7 @@ fn engine_place(mover: Mover) -> usize {
     method * 4 + via
 }
 
-/// Makes the zones of the configuration, and warns of pages that are open to all.
+/// Creates the zones of the configuration, and warns of pages without access restrictions.
 fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     if http.of::<StatusZones>().is_asked {
         zones::make(http, warnings);

@@ -1,4 +1,4 @@
-//! Numbers of the process, under the names that exporters of all kinds share.
+//! Numbers of the process, under the names that all Prometheus exporters share.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -7,11 +7,11 @@ use telemetry::time_zone::since_1970;
 
 use std::time::SystemTime;
 
-/// From the kernel's clock of the process (clock_gettime(2)).
+/// From the kernel's CPU clock of the process (clock_gettime(2)).
 const CPU: Metric =
     Metric::counter("process_cpu_seconds_total", "seconds", "CPU time of all threads.").without_prefix();
 
-/// A scraper notices by it that counters have restarted.
+/// A scraper detects restarted counters by it.
 const STARTED: Metric = Metric::gauge(
     "process_start_time_seconds",
     "seconds",
@@ -19,7 +19,7 @@ const STARTED: Metric = Metric::gauge(
 )
 .without_prefix();
 
-/// From proc_pid_statm(5), as the next one.
+/// From proc_pid_statm(5), like the next metric.
 const RESIDENT: Metric =
     Metric::gauge("process_resident_memory_bytes", "bytes", "Resident memory of the process.")
         .without_prefix();
@@ -27,19 +27,19 @@ const RESIDENT: Metric =
 const VIRTUAL: Metric =
     Metric::gauge("process_virtual_memory_bytes", "bytes", "Virtual memory of the process.").without_prefix();
 
-/// Entries of proc_pid_fd(5).
+/// The number of entries of proc_pid_fd(5).
 const DESCRIPTORS: Metric =
     Metric::gauge("process_open_fds", "descriptors", "Open file descriptors.").without_prefix();
 
-/// The soft limit of the kernel (getrlimit(2)).
+/// The soft limit of the process (getrlimit(2)).
 const DESCRIPTORS_MAX: Metric =
     Metric::gauge("process_max_fds", "descriptors", "Maximum number of open file descriptors.")
         .without_prefix();
 
-/// All of them, in the order of the page.
+/// All metrics of this file, in the order of the page.
 pub(super) const METRICS: &[&Metric] = &[&CPU, &STARTED, &RESIDENT, &VIRTUAL, &DESCRIPTORS, &DESCRIPTORS_MAX];
 
-/// Appends the numbers. Those that the kernel does not give are left out.
+/// Appends the numbers. Those that the kernel does not provide are left out.
 pub(super) fn write(started: SystemTime, page: &mut Page) {
     let mut each = |metric: &Metric, number: Option<f64>| {
         page.head(metric);
@@ -56,7 +56,7 @@ pub(super) fn write(started: SystemTime, page: &mut Page) {
     each(&DESCRIPTORS_MAX, getrlimit(Resource::Nofile).current.map(|max| max as f64));
 }
 
-/// Bytes of addresses and of memory (proc_pid_statm(5)).
+/// Returns the bytes of address space and of resident memory (proc_pid_statm(5)).
 #[expect(clippy::disallowed_methods, reason = "the kernel makes the text, no disk is waited for")]
 fn memory() -> Option<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -65,7 +65,7 @@ fn memory() -> Option<(f64, f64)> {
     Some((pages.next()?? * page, pages.next()?? * page))
 }
 
-/// Open descriptors, less the one that reads the directory.
+/// Returns the number of open descriptors, without the one that reads the directory.
 #[expect(clippy::disallowed_methods, reason = "the kernel makes the directory, no disk is waited for")]
 fn descriptors() -> Option<f64> {
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;

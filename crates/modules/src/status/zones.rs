@@ -1,9 +1,9 @@
-//! The zones of a configuration: each server by its first name, each of its locations as it is written.
+//! The status zones of a configuration: each server by its first name, each of its locations as written.
 //!
-//! The tables are made when the configuration is checked, since names of servers and locations are complete then. Requests
-//! find their zone by the number of their location.
+//! The tables are created when the configuration is checked, because names of servers and locations are complete then.
+//! A request finds its zone by the index of its location.
 //!
-//! `status_zone` renames and joins them. Blocks without a name, such as `if`, belong to the location around them.
+//! `status_zone` renames and joins zones. Blocks without a name, such as `if`, belong to the enclosing location.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,16 +17,16 @@ use exchange::request::Generation;
 use exchange::thread::Thread;
 use telemetry::traffic::{Traffic, Zone, Zones};
 
-/// Zones that `metrics_zones` may allow: each takes 2 KiB on each thread.
+/// Upper limit of `metrics_zones`: each zone takes 2 KiB on each thread.
 pub(super) const MAX: u32 = 65_536;
 
-/// Zones without `metrics_zones`: 2 MiB on each thread.
+/// Default of `metrics_zones`: 2 MiB on each thread.
 const DEFAULT: usize = 1000;
 
-/// The name of servers without one, as they are often written.
+/// The zone name of servers without a name, as in common configurations.
 const NAMELESS: &str = "_";
 
-/// The name of the zone for all that are too many.
+/// The name of the zone for all zones above the limit.
 const OTHER: &str = "other";
 
 /// The zone settings of a block.
@@ -34,19 +34,19 @@ const OTHER: &str = "other";
 pub(crate) enum Named {
     /// Counted under this name.
     As(Arc<str>),
-    /// Not counted for itself: a location with its server, a server not at all.
+    /// No separate zone: a location counts only for its server, a server is not counted.
     Off,
 }
 
-/// The zones of the whole configuration.
+/// The zones of a configuration.
 #[derive(Debug)]
 pub(crate) struct StatusZones {
-    /// Whether any block shows them.
+    /// Whether any block shows the zones.
     pub(super) is_asked: bool,
     /// `metrics_zones`
     pub(super) max: usize,
     made: OnceLock<Arc<Zones>>,
-    /// Whether a `status_zone` names the location of each zone.
+    /// For each zone, whether a `status_zone` names its location.
     are_named: OnceLock<Vec<bool>>,
 }
 
@@ -57,19 +57,19 @@ impl Default for StatusZones {
 }
 
 impl StatusZones {
-    /// Each zone once.
+    /// Returns the zones without duplicates.
     pub(super) fn all(&self) -> &[Zone] {
         self.made.get().map_or(&[], |zones| &zones.all)
     }
 
-    /// Whether a `status_zone` names the location of each.
+    /// Returns for each zone whether a `status_zone` names its location.
     pub(super) fn are_named(&self) -> &[bool] {
         self.are_named.get().map_or(&[], |named| named)
     }
 }
 
-/// Makes the zones, when all blocks have been read: in the order of the configuration, so that those above the limit are the
-/// last ones.
+/// Creates the zones when all blocks have been read, in the order of the configuration, so that the last ones exceed
+/// the limit.
 pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
     let status = http.of::<StatusZones>();
     let (mut zones, mut places, mut are_named) = (Zones::default(), HashMap::new(), Vec::new());
@@ -101,11 +101,11 @@ pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
         );
         warnings.push(Error::nowhere(what).with_level(conf::Level::Warn));
     }
-    // A configuration is checked once.
+    // The cells are empty, because a configuration is checked once.
     let _ = (status.made.set(Arc::new(zones)), status.are_named.set(are_named));
 }
 
-/// The location of each `limit_except`, by the number of that block.
+/// Returns the enclosing location of each `limit_except`, by the index of that block.
 fn owners(http: &Http) -> HashMap<usize, &Location> {
     let limited = http.locations.iter().filter_map(|location| {
         let limit = location.scope.core.limit_except.as_ref()?;
@@ -114,8 +114,8 @@ fn owners(http: &Http) -> HashMap<usize, &Location> {
     limited.collect()
 }
 
-/// The zone of a block; `named` has its name. Locations inside of a server with `status_zone off` are not counted either,
-/// because their server has no name to be counted by.
+/// Returns the zone of a block; `named` is the location whose name it has. Locations in a server with `status_zone off`
+/// are not counted either, because their zone needs the server's name.
 fn zone_of(http: &Http, location: &Location, named: &Location) -> Option<Zone> {
     let server = &http.servers[location.server.0 as usize];
     let root = &http.locations[server.root.0 as usize];
@@ -134,13 +134,13 @@ fn zone_of(http: &Http, location: &Location, named: &Location) -> Option<Zone> {
     Some(Zone { server, location })
 }
 
-/// A thread takes up a configuration: existing zones continue.
+/// Starts counting for a new configuration on a thread; existing zones continue.
 pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
     let generation = thread.generation();
     let Some(zones) = generation.config.http.of::<StatusZones>().made.get() else { return };
     let before = before.and_then(|before| before.traffic.get());
     let traffic = Traffic::begin(zones, before, &thread.shared.traffic);
-    // It is set once for each configuration.
+    // The cell is set once per configuration.
     let _ = generation.traffic.set(traffic);
     rt::observe_turns(|| {
         let numbers = thread.shared.new_loop();

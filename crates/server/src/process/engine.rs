@@ -1,4 +1,4 @@
-//! The engine that a configuration gets on this machine.
+//! Chooses the engine for a configuration on this machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use upstream::caching::settings::Caches;
 /// The engine of each thread, decided once for the process.
 pub struct Choice {
     config: EngineConfig,
-    /// Why the ring cannot be had.
+    /// The reason why io_uring is not available.
     refusal: Option<Fallback>,
 }
 
 impl Choice {
-    /// Probes the machine and makes the thread pools.
+    /// Probes the machine and creates the thread pools.
     pub(super) fn make(config: &Config) -> Result<Choice, StartError> {
         Choice::with(config, Probe::run().uring_refusal().cloned())
     }
 
-    /// The choice for a thread whose ring was refused although the probe's small ring was not, as when the limit on
-    /// locked memory suffices for the latter only. `None` where the configuration demands the ring, or another error
-    /// occurred.
+    /// Returns the choice for a thread whose io_uring was refused although the probe's small ring was not, as when the
+    /// limit on locked memory suffices for the latter only. `None` if the configuration requires io_uring, or another
+    /// error occurred.
     pub(super) fn without_ring(
         &self,
         config: &Config,
@@ -54,19 +54,19 @@ impl Choice {
                 Some(refusal) => return Err(StartError::NoRing(refusal.clone())),
             },
             Some(Method::Epoll) => NetKind::Epoll,
-            // Without a request: the best engine here, and a log line if that is not the ring.
+            // Without `use`: the best available engine, and a log line if that is not io_uring.
             None if refusal.is_none() => NetKind::Uring,
             None => NetKind::Epoll,
         };
-        // Read before anything is made of it: a wrong rule must stop the start, not be missing in a test.
+        // Parsed first: an invalid rule must stop the start instead of being ignored in a test.
         let faults = io::fault::FaultPlan::parse(&events.faults.join("\n")).map_err(StartError::Faults)?;
         let engine = EngineConfig {
             net,
-            // The disk may use a ring beside epoll: `use epoll` is about the network alone.
+            // Disk operations may use io_uring with epoll: `use epoll` applies to the network only.
             disk_ring: refusal.is_none(),
             disk_libaio: uses_libaio(config, refusal.is_none()),
             ring_entries: events.ring_entries,
-            // A connection has a receive and a send, a file operation and its cancellation at most.
+            // A connection has at most a receive, a send, a file operation and its cancellation.
             ops_max: events.worker_connections.saturating_mul(4).max(1024),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
@@ -87,12 +87,12 @@ impl Choice {
         Ok(Choice { config: engine, refusal })
     }
 
-    /// A copy for one thread; pools and faults in it are shared.
+    /// Returns a copy for one thread, which shares pools and faults.
     pub(super) fn engine_config(&self) -> EngineConfig {
         self.config.clone()
     }
 
-    /// nginx's word for the method: `io_uring` or `epoll`.
+    /// Returns nginx's name of the method: `io_uring` or `epoll`.
     pub fn method(&self) -> &'static str {
         match self.config.net {
             NetKind::Uring => "io_uring",
@@ -100,7 +100,7 @@ impl Choice {
         }
     }
 
-    /// Why the ring is not available, and the remedy.
+    /// Returns the reason why io_uring is not available, and the remedy.
     pub fn refusal(&self) -> Option<&Fallback> {
         self.refusal.as_ref()
     }
@@ -112,9 +112,9 @@ impl fmt::Debug for Choice {
     }
 }
 
-/// Most bytes of buffers for each thread, by default: as much as is useful, and at most a quarter of the memory limit
-/// for all threads, because a process above that limit is killed. The rest is for the page cache, connections and
-/// sockets.
+/// Returns the default of `buffer_pool` in bytes per thread: as much as is useful, but at most a quarter of the memory
+/// limit for all threads, because the OOM killer kills a process above that limit. The remaining memory is for the page
+/// cache, connections and sockets.
 fn buffer_pool(limit: Option<u64>, threads: usize) -> usize {
     const USEFUL: u64 = 256 << 20;
     let share = limit.map_or(USEFUL, |bytes| bytes / 4 / threads.max(1) as u64);
@@ -135,7 +135,7 @@ mod tests {
     }
 }
 
-/// Settings that decide on the engine: a reload that changes them needs a new process.
+/// Settings that determine the engine: a reload that changes them needs a new process.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EngineKey {
     libaio: bool,
@@ -145,7 +145,7 @@ pub(super) struct EngineKey {
 
 impl EngineKey {
     pub(super) fn of(config: &Config) -> EngineKey {
-        // As if there were no ring: a superset of the relevant settings.
+        // Computed as if io_uring were not available, which covers a superset of the relevant settings.
         let pools = || config.http.pools.names().map(str::to_owned).collect();
         EngineKey {
             libaio: uses_libaio(config, false),
@@ -154,7 +154,7 @@ impl EngineKey {
         }
     }
 
-    /// What differs from another key.
+    /// Returns the differences from another key.
     pub(super) fn differences(&self, new: &EngineKey) -> impl Iterator<Item = &'static str> {
         let changed = [
             (self.libaio != new.libaio, "the first or last use of libaio"),
@@ -165,7 +165,8 @@ impl EngineKey {
     }
 }
 
-/// libaio's contexts count against a limit of the whole machine: only where something reads through it.
+/// Whether libaio is used. Its contexts count against a system-wide limit, so they are created only if something reads
+/// through it.
 fn uses_libaio(config: &Config, ring: bool) -> bool {
     config.http.locations.iter().map(|location| &location.scope.core).any(|core| match core.sending.aio {
         Aio::Libaio => true,
@@ -174,17 +175,17 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
     })
 }
 
-/// Entries that wait for them: far more than caches let wait.
+/// Maximum number of queued entries for these threads: far more than caches queue.
 const MAKERS_QUEUE: usize = 65536;
 
-/// Threads are made only where something would use them.
+/// Whether the thread pool is used; otherwise no threads are created.
 fn uses_pool(config: &Config, ring: bool) -> bool {
     let mut settings = config.http.locations.iter().map(|location| &location.scope.core);
-    // Without a ring buffered reads use the pool.
+    // Without io_uring buffered reads use the pool.
     !ring || settings.any(|core| matches!(core.sending.aio, Aio::Threads(_) | Aio::Libaio))
 }
 
-/// The pools that locations name, in the order of their numbers; `default` exists without being written.
+/// Creates the pools that locations name, in order of their numbers; `default` exists implicitly.
 fn pools(config: &Config) -> Result<Vec<Arc<ThreadPool>>, StartError> {
     let specs = &config.main().thread_pools;
     let pool = |name: &str| {

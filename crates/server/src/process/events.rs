@@ -1,8 +1,8 @@
 //! Events from the threads of a worker to its first thread, which waits in poll(2): a thread has ended, a configuration
-//! is no longer used, the addresses of names have changed, requests are to be shown to watchers.
+//! is no longer used, the addresses of names have changed, lines for watchers are available.
 //!
-//! A drop reports the first two: of [`Running`] with the task of a thread, also when it panics, and of [`InForce`] with
-//! the last request that started under a configuration. The bell is an eventfd(2).
+//! The first two are reported by drops: of [`Running`] when the task of a thread ends or panics, and of [`InForce`]
+//! with the last request that started under a configuration. The bell is an eventfd(2).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,11 +17,11 @@ pub(super) struct Events {
     bell: OwnedFd,
     running: AtomicUsize,
     panicked: AtomicBool,
-    /// Numbers of configurations that were not reported yet.
+    /// Numbers of unused configurations that were not reported yet.
     retired: Mutex<Vec<u64>>,
-    /// Whether names have other addresses than at the last call.
+    /// Whether the addresses of names have changed since the last call.
     names_changed: AtomicBool,
-    /// The newest question that every thread has answered.
+    /// The newest turn request that every thread has completed.
     turned: AtomicU64,
 }
 
@@ -34,41 +34,43 @@ impl Events {
         Ok(Arc::new(Events { bell, running, panicked, retired, names_changed, turned }))
     }
 
-    /// Readable from an event on until [`Events::take_retired`].
+    /// Returns the bell, which is readable from an event until [`Events::take_retired`].
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Silences the bell; other reasons of the bell are checked after this, and so not missed.
+    /// Silences the bell and returns the unused configurations. Other events must be checked after this, so that none
+    /// is missed.
     #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     pub(super) fn take_retired(&self) -> Vec<u64> {
-        // Empty is as good as read.
+        // If the bell is already empty, the read fails without harm.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *self.retired.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Names have other addresses.
+    /// Records that names have other addresses.
     pub(super) fn note_names(&self) {
         self.names_changed.store(true, Ordering::Release);
         self.ring();
     }
 
-    /// Lines for watchers have come.
+    /// Reports that lines for watchers are available.
     pub(super) fn note_lines(&self) {
         self.ring();
     }
 
-    /// Whether that was noted since the last call.
+    /// Whether addresses of names have changed since the last call.
     pub(super) fn take_names(&self) -> bool {
         self.names_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// The newest question that every thread has answered, by its number; 0 if there was none since the last call.
+    /// Returns the number of the newest turn request that every thread has completed; 0 if there was none since the
+    /// last call.
     pub(super) fn take_turned(&self) -> u64 {
         self.turned.swap(0, Ordering::AcqRel)
     }
 
-    /// How many threads have not ended.
+    /// Returns the number of threads that have not ended.
     pub(super) fn running(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
@@ -80,12 +82,12 @@ impl Events {
 
     #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     fn ring(&self) {
-        // It can only fail when the counter is full: then it rings already.
+        // The write can only fail if the counter is full; then the bell is already readable.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
 
-/// A thread that runs, for as long as this lives.
+/// A guard that lives as long as a thread runs.
 pub(super) struct Running(Arc<Events>);
 
 impl Running {
@@ -105,8 +107,8 @@ impl Drop for Running {
     }
 }
 
-/// A question to all threads whether their event loops turn. A thread answers when it drops its part; the last one
-/// reports.
+/// A request that every thread completes an event-loop turn. A thread acknowledges by dropping its reference; the last
+/// drop reports.
 #[derive(Debug)]
 pub(super) struct Turn {
     number: u64,
@@ -126,7 +128,7 @@ impl Drop for Turn {
     }
 }
 
-/// A configuration in use, for as long as this lives.
+/// A guard that lives as long as a configuration is in use.
 #[derive(Debug)]
 pub(super) struct InForce {
     number: u64,

@@ -19,12 +19,12 @@ pub struct ProcessKey {
     thread_pools: Vec<ThreadPoolSpec>,
     events: EventsConf,
     engine: EngineKey,
-    /// Which decides on the capabilities that a worker keeps.
+    /// Determines the capabilities that a worker retains.
     binds_transparently: bool,
 }
 
 impl ProcessKey {
-    /// That of a configuration. Two configurations with equal keys can be swapped in place.
+    /// Returns the key of a configuration. Two configurations with equal keys can be swapped in place.
     pub fn of(config: &Config) -> ProcessKey {
         let main = config.main();
         ProcessKey {
@@ -43,7 +43,7 @@ impl ProcessKey {
 }
 
 impl ProcessKey {
-    /// The differences from another key, each with the old and the new value if that is short.
+    /// Returns the differences from another key, each with the old and the new value if these are brief.
     pub fn differences(&self, new: &ProcessKey) -> Vec<String> {
         let mut found = Vec::new();
         let mut differ = |name: &str, old: Option<String>, new: Option<String>| {

@@ -1,7 +1,7 @@
-//! A worker process: its threads, their commands, and their end.
+//! A worker process: its threads, their orders, and their end.
 //!
-//! [`Worker::start`] makes the threads; each has its engine, its listeners and its connections, and an inbox
-//! for orders: another configuration, other log files, an end soon or at once.
+//! [`Worker::start`] starts the threads. Each has its engine, its listening sockets and its connections, and an inbox
+//! for orders: another configuration, other log files, a graceful or immediate end.
 
 mod engine;
 mod events;
@@ -38,7 +38,7 @@ use upstream::resolve;
 pub use worker_thread::Told;
 use worker_thread::{Order, Start};
 
-/// Resources of a worker process, beside its configuration.
+/// Resources of a worker process besides its configuration.
 #[derive(Debug, Default)]
 pub struct Resources {
     /// Listening sockets: one for each address, or one for each thread with `reuseport`.
@@ -61,20 +61,20 @@ impl Resources {
     }
 }
 
-/// Why threads could not be started, or did not take an order.
+/// The reason why threads could not be started, or did not execute an order.
 #[derive(Debug)]
 pub enum StartError {
-    /// `use io_uring` without io_uring.
+    /// `use io_uring` although io_uring is not available.
     NoRing(io::probe::Fallback),
-    /// A thread, its engine or its settings.
+    /// A thread or its engine failed to start.
     Thread(rt::thread::StartError<io::BuildError>),
-    /// A thread pool.
+    /// A thread pool failed to start.
     Pool(io::disk::threads::PoolError),
-    /// A descriptor could not be copied for a thread.
+    /// A descriptor could not be duplicated for a thread.
     Descriptor(std::io::Error),
-    /// The faults of `engine_fault` are no plan.
+    /// The arguments of `engine_fault` are invalid.
     Faults(io::fault::FaultParseError),
-    /// A thread has ended or is stuck.
+    /// A thread has ended or hangs.
     NoAnswer,
 }
 
@@ -97,12 +97,12 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Why a worker's threads ended.
+/// The reason why a worker's threads ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitReason {
-    /// All of them, as commanded.
+    /// All threads ended as ordered.
     Ordered,
-    /// One of them panicked.
+    /// A thread panicked.
     Panicked,
 }
 
@@ -112,36 +112,36 @@ pub struct Worker {
     orders: Vec<mailbox::Sender<Order>>,
     choice: Choice,
     events: Arc<Events>,
-    /// The number of the configuration in force.
+    /// The number of the current configuration.
     newest: AtomicU64,
-    /// State that the threads share.
+    /// State shared by the threads.
     shared: Arc<Shared>,
-    /// The configuration in force, whose zones the next one takes over.
+    /// The current configuration, whose zones the next one takes over.
     config: Mutex<Arc<Config>>,
 }
 
-/// A version of the configuration; these events report its last user.
+/// Returns a version of the configuration; `events` reports the end of its use.
 fn version(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> ConfigVersion {
     ConfigVersion::new(config, root_facts(config), number, InForce::new(number, events))
 }
 
-/// Orders that may wait for a thread; more means that it is stuck.
+/// Maximum number of queued orders per thread; more mean that it hangs.
 const ORDERS_MAX: usize = 64;
 
-/// How long the threads may take to put a configuration in force. They never wait for anything but the
-/// engine, so that one which takes this long hangs.
+/// Time within which the threads have to activate a configuration. They only ever wait in the engine, so a thread that
+/// takes longer hangs.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Bytes of the addresses of names that are passed to another process, some hundred of them. Names beyond that are
+/// Maximum bytes of resolved addresses passed to another process, enough for some hundred names. Further names are
 /// resolved again.
 const ADDRESSES_MAX: usize = 32 << 10;
 
-/// How long the engine of a thread that ends waits for operations on a slow disk.
+/// Time that the engine of an ending thread waits for operations on a slow disk.
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl Worker {
-    /// Starts the threads; each accepts when this returns. Call it after the privileges are gone. `addresses` has the
-    /// names of another process ([`Worker::take_addresses`]).
+    /// Starts the threads; all accept when this returns. Must be called after privileges were dropped. `addresses` has
+    /// the resolved names of another process ([`Worker::take_addresses`]).
     pub fn start(config: &Arc<Config>, resources: Resources, addresses: &str) -> Result<Worker, StartError> {
         let choice = Choice::make(config)?;
         config.http.of::<Upstreams>().begin_with(addresses);
@@ -149,14 +149,14 @@ impl Worker {
         let (worker, started) = Worker::start_threads(config, choice, resources)?;
         let Err(error) = started else { return Ok(worker) };
         let second = worker.choice.without_ring(config, &error);
-        // Those that run by now would hold memory that the next ones need.
+        // The threads started so far hold memory that the next attempt needs.
         worker.stop();
         worker.wait();
         let (worker, started) = Worker::start_threads(config, second.ok_or(error)??, spare)?;
         started.map(|()| worker)
     }
 
-    /// One thread after the other, until one cannot be had; they begin when all are there.
+    /// Starts the threads one after the other until one fails; they begin to accept when all are started.
     fn start_threads(
         config: &Arc<Config>,
         choice: Choice,
@@ -205,21 +205,21 @@ impl Worker {
             worker.orders.push(sender);
         }
         for orders in &worker.orders {
-            // A thread that does not take it has panicked, which is reported as at any later time.
+            // A thread that does not receive it has panicked, which is reported as usual.
             let _ = send(orders, Order::Begin);
         }
         Ok((worker, Ok(())))
     }
 
-    /// Which engine runs, in words for the log.
+    /// Returns the engine in use, with its description for the log.
     pub fn engine(&self) -> &Choice {
         &self.choice
     }
 
     /// Activates another configuration with the same process key, and returns when no thread starts a request under the
-    /// old one any more. `resources` has the sockets of addresses that are new and all log files; sockets of addresses
-    /// that are gone are closed. Returns the configuration's number, by which [`Worker::take_retired`] names it. After
-    /// an error some threads may have it and others not: the process should end.
+    /// old one any more. `resources` has the sockets of new addresses and all log files; sockets of removed addresses
+    /// are closed. Returns the configuration's number, which [`Worker::take_retired`] reports later. After an error
+    /// some threads may use it and others not: the process should end.
     pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,7 +235,7 @@ impl Worker {
             send(orders, Order::Configure { version: version.clone(), resources, taken: taken.clone() })?;
         }
         self.newest.store(number, Ordering::Relaxed);
-        // Only the threads hold them from here on: the end of a thread is a response too.
+        // Only the threads hold these from here on, so that the end of a thread is noticed too.
         drop((version, taken));
         let deadline = Instant::now() + TAKE_TIME;
         for _ in 0..count {
@@ -245,42 +245,42 @@ impl Worker {
         Ok(number)
     }
 
-    /// Readable when a thread has ended, by a panic too, or a configuration is used no more; until
-    /// [`Worker::take_retired`] is called.
+    /// Returns a descriptor that becomes readable when a thread has ended or panicked, or a configuration is no longer
+    /// used; until [`Worker::take_retired`] is called.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.bell()
     }
 
-    /// The numbers of configurations under which the last request has ended since the last call; the one that the
-    /// worker started with has the number 1. The one in force is never among them.
+    /// Returns the numbers of configurations whose last request has ended since the last call. The worker's first
+    /// configuration has the number 1. The current configuration is never among them.
     pub fn take_retired(&self) -> Vec<u64> {
         let newest = self.newest.load(Ordering::Relaxed);
         self.events.take_retired().into_iter().filter(|&number| number != newest).collect()
     }
 
-    /// The addresses of all names, when they have changed since the last call: for the process that takes the place of this
-    /// one. To be asked after [`Worker::take_retired`].
+    /// Returns the addresses of all names if they have changed since the last call, for the successor process. Must be
+    /// called after [`Worker::take_retired`].
     pub fn take_addresses(&self) -> Option<String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         self.events.take_names().then(|| config.http.of::<Upstreams>().known_addresses(ADDRESSES_MAX))
     }
 
-    /// Asks every thread for a turn of its event loop. [`Worker::events`] becomes readable when all have had one.
+    /// Requests an event-loop turn of every thread. [`Worker::events`] becomes readable when all have completed one.
     pub fn ask_turn(&self, number: u64) {
         let turn = Turn::new(number, &self.events);
         for orders in &self.orders {
-            // A thread that has ended is reported as such.
+            // The end of a thread is reported separately.
             let _ = send(orders, Order::Turn(Arc::clone(&turn)));
         }
     }
 
-    /// The number of the newest [`Worker::ask_turn`] that every thread has answered, once; to be asked after
-    /// [`Worker::take_retired`].
+    /// Returns the number of the newest [`Worker::ask_turn`] that every thread has completed, once. Must be called
+    /// after [`Worker::take_retired`].
     pub fn take_turned(&self) -> Option<u64> {
         Some(self.events.take_turned()).filter(|&number| number > 0)
     }
 
-    /// Writes on into these log files.
+    /// Continues in these log files.
     pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) -> Result<(), StartError> {
         let resources = Resources { logs, ..Resources::default() };
         for (orders, part) in self.orders.iter().zip(split(resources, self.orders.len())?) {
@@ -289,8 +289,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends gracefully: accepts no more, ends idle connections, finishes answers in flight; after `patience` those are
-    /// cut off too.
+    /// Ends gracefully: stops accepting, closes idle connections, finishes responses in flight, and aborts those after
+    /// `patience`.
     pub fn quit(&self, patience: Option<Duration>) {
         for orders in &self.orders {
             // A thread that does not take the order has ended.
@@ -298,40 +298,41 @@ impl Worker {
         }
     }
 
-    /// Sends clients elsewhere: connections end with their next response, and checks of readiness fail.
+    /// Prepares for shutdown: connections are closed after their next response, and readiness checks fail.
     pub fn leave(&self) {
         self.shared.set_leaving();
     }
 
-    /// The same until it is taken back, for an operator.
+    /// Does the same on an operator's command, until it is reverted.
     pub fn drain(&self, is_drained: bool) {
         self.shared.set_drained(is_drained);
     }
 
-    /// Watches finished requests that pass the filter; nothing where too many do so. [`Worker::events`] becomes readable with
-    /// their lines, and [`Worker::take_has_lines`] returns whether there are any.
+    /// Watches finished requests that match the filter; returns nothing if there are too many watchers.
+    /// [`Worker::events`] becomes readable with their lines, and [`Worker::take_has_lines`] returns whether there are
+    /// any.
     pub fn watch(&self, filter: Filter) -> Option<Arc<Watcher>> {
         self.shared.watch.add(admits(filter))
     }
 
-    /// Ends to watch.
+    /// Stops watching.
     pub fn unwatch(&self, watcher: &Arc<Watcher>) {
         self.shared.watch.remove(watcher);
     }
 
-    /// Whether a watcher has got lines since this was asked last; to be asked after [`Worker::take_retired`].
+    /// Whether a watcher has received lines since the last call. Must be called after [`Worker::take_retired`].
     pub fn take_has_lines(&self) -> bool {
         self.shared.watch.take_has_lines()
     }
 
-    /// Has a thread look up what a cache holds for a request. A thread that has ended tells nothing.
+    /// Lets a thread look up the cache entries of a request. A thread that has ended returns nothing.
     pub fn inspect(&self, question: Question, told: Told) {
         if let Some(orders) = self.orders.first() {
             let _ = send(orders, Order::Inspect(Box::new(question), told));
         }
     }
 
-    /// Ends at once.
+    /// Ends immediately.
     pub fn stop(&self) {
         for orders in &self.orders {
             let _ = send(orders, Order::Stop);
@@ -373,7 +374,7 @@ fn send(orders: &mailbox::Sender<Order>, order: Order) -> Result<(), StartError>
     orders.send(order).map_err(|_| StartError::NoAnswer)
 }
 
-/// A part for each thread: separate sockets where there are as many, else copies.
+/// Returns a share for each thread: separate sockets if there are enough, else duplicates.
 fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartError> {
     let mut parts: Vec<Resources> = (0..count).map(|_| Resources::default()).collect();
     for (address, fds) in resources.listeners {
@@ -396,7 +397,7 @@ fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartErro
     Ok(parts)
 }
 
-/// A task that panics costs one connection; the operator should know.
+/// Logs a panic of a task, which costs one connection; the operator should know.
 #[expect(clippy::print_stderr, reason = "the thread's log may be what panicked")]
 fn report_panic(message: &str) {
     eprintln!("a task panicked: {message}");

@@ -1,7 +1,7 @@
-//! Notes of engines for the operator, written to the error log.
+//! Logs notes of the engines to the error log.
 //!
-//! An engine notices some limits late, because memory is registered as it is needed. So notes are collected repeatedly,
-//! and equal ones of several threads are written once.
+//! An engine notices some limits late, because it registers memory as needed. So notes are collected repeatedly, and
+//! equal notes of several threads are logged once.
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::Level;
 
-/// The first question, when the first requests have been served, and the time between all others: a line in a
-/// log is in no hurry, and a thread without work should sleep.
+/// Time until the first check, when the first requests have been served, and time between all further checks. Log lines
+/// are not urgent, and an idle thread should sleep.
 const FIRST: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Notes that were written already, at most one of each kind.
+/// Notes that were already logged, at most one of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Written(Mutex<Vec<std::mem::Discriminant<io::Note>>>);
 
 impl Written {
-    /// Whether this kind of note is new; it is not any more after this.
+    /// Whether this kind of note is new; marks it as logged.
     fn is_new(&self, note: &io::Note) -> bool {
         let kind = std::mem::discriminant(note);
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +34,7 @@ impl Written {
     }
 }
 
-/// Asks for as long as the thread runs.
+/// Checks for notes until the thread ends.
 pub(super) async fn watch(thread: Rc<Thread>, written: Arc<Written>) {
     let mut pause = Duration::ZERO;
     loop {
@@ -48,7 +48,7 @@ pub(super) async fn watch(thread: Rc<Thread>, written: Arc<Written>) {
     }
 }
 
-/// At the level of a degraded but working server.
+/// Logs at the level of a degraded but working server.
 fn write(thread: &Thread, note: &impl Display) {
     error_log::write(thread, Level::Warn, format_args!("{note}"));
 }

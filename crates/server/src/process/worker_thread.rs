@@ -1,4 +1,4 @@
-//! A worker thread: accepts, carries out commands, ends.
+//! A worker thread: accepts connections, executes orders, ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -30,49 +30,49 @@ use upstream::resolve::keeper::Keeper;
 /// The arguments of a thread.
 pub(super) struct Start {
     pub(super) shared: Arc<Shared>,
-    /// Memory given back when the system was short of it.
+    /// Memory freed when the system was short of it.
     pub(super) memory: Arc<Ledger>,
-    /// Notes of engines.
+    /// Notes of engines that were logged.
     pub(super) notes: Arc<Written>,
     pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
-    /// The first thread has them, and does the work of the whole process.
+    /// Set for the first thread only, which does the process-wide work.
     pub(super) events: Option<Arc<Events>>,
-    /// Whether it is the only one, so that all sockets are its own.
+    /// Whether it is the only thread, so that it shares no socket.
     pub(super) alone: bool,
     pub(super) orders: mailbox::Receiver<Order>,
 }
 
-/// Commands to a thread.
+/// Orders to a thread.
 pub(super) enum Order {
-    /// All threads are there: it may accept. Always the first order.
+    /// All threads are started, so the thread may accept. Always the first order.
     Begin,
-    /// Another configuration; acknowledged when it is in force here.
+    /// Activate another configuration; acknowledged when this thread uses it.
     Configure { version: ConfigVersion, resources: Resources, taken: SyncSender<()> },
-    /// Other log files.
+    /// Continue in these log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
-    /// What a cache holds for a request, for this call.
+    /// Look up the cache entries of a request, and call this function with them.
     Inspect(Box<Question>, Told),
-    /// A question whether the event loop turns; dropping it is the answer.
+    /// Complete an event-loop turn; dropping the value acknowledges it.
     Turn(Arc<Turn>),
-    /// An end soon.
+    /// End gracefully.
     Quit(Option<Duration>),
-    /// An end at once.
+    /// End immediately.
     Stop,
 }
 
-/// Takes the lines of an answer.
+/// Receives the lines of a result.
 pub type Told = Box<dyn FnOnce(Vec<String>) + Send>;
 
-/// The longest that a fast stop waits for the index of the caches to be saved: 24 bytes of each entry and a sync, which
-/// took well under a second for a million. Where a disk hangs the next start reads the directories instead.
+/// Maximum time that a fast stop waits until the index of the caches is saved: 24 bytes per entry and a sync, well
+/// under a second for a million entries. If a disk hangs, the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
 
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
     let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
-    // Where another thread cannot be started, all are started once more on another engine: until then no connection was
-    // accepted, and nothing that outlives them, such as caches, was begun or ended.
+    // If a thread cannot be started, all are started again with another engine. Until then no connection was accepted,
+    // and no work that outlives the threads, such as caches, was begun or ended.
     let Some(Order::Begin) = orders.recv().await else { return };
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
     let calls_directly = version.config.events().calls_directly();
@@ -97,17 +97,17 @@ pub(super) async fn run(start: Start) {
             Order::Configure { version, resources, taken } => {
                 let config = Arc::clone(&version.config);
                 thread.replace(version, resources.logs);
-                // The new one starts before the old one ends by being replaced.
+                // The new task starts before the assignment ends the old one.
                 names = keep_names(&config);
                 doors.close_unconfigured();
                 doors.open(resources.listeners);
-                // A master that does not wait any more has given this worker up.
+                // A master that no longer waits has abandoned this worker.
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
             Order::Inspect(question, told) => {
                 let generation = thread.generation();
-                // A disk may take its time.
+                // In a separate task, because a disk may be slow.
                 rt::spawn(async move { told(inspect(&generation.config, &question).await) });
             }
             Order::Turn(turn) => drop(turn),
@@ -125,19 +125,19 @@ pub(super) async fn run(start: Start) {
             }
         }
     }
-    // Also after a patience that has run out, and a stop amid a graceful end. Without caches this waits for nothing.
+    // Also after `patience` has passed, and for a stop during a graceful end. Without caches this does not wait.
     let _ = select(caching::tasks::ended(&thread), rt::sleep_until(rt::now() + SAVE_MAX)).await;
     drop(names);
     thread.logs.flush(report_to(&thread)).await;
 }
 
-/// Writes messages of the log writers to the error log of the process.
+/// Writes messages of the log writers to the process's error log.
 fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
     let thread = Rc::clone(thread);
     move |about, level, text| error_log::write_beside(&thread, about, level, format_args!("{text}"))
 }
 
-/// Waits for the last connection, but not longer than the patience; a stop ends it at once.
+/// Waits for the last connection, at most for `patience`; a stop ends it immediately.
 async fn quit(
     thread: &Rc<Thread>,
     doors: &Doors,
@@ -149,7 +149,7 @@ async fn quit(
         doors.closed().await;
         thread.connections.none_left().await;
         thread.fetches.none_left().await;
-        // The index of a cache is saved, so that the next process has it at once.
+        // The index of each cache is saved, so that the next process can load it quickly.
         caching::tasks::ended(thread).await;
     };
     let end = select(last, rt::sleep_until(rt::now() + patience));

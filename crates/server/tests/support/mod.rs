@@ -1,6 +1,6 @@
-//! What the tests in this folder share: a server on worker threads, asked over a socket.
+//! Shared by the tests in this directory: a server on worker threads, tested over a socket.
 #![expect(clippy::disallowed_methods, reason = "a test may wait")]
-// Each test program uses a part of it.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::io::Read;
@@ -17,23 +17,23 @@ use testkit::{Client, Deadline, Response, TempDir};
 /// A server that ends with the test.
 pub(crate) struct Site {
     worker: Option<Worker>,
-    /// Where it listens.
+    /// Its listening address.
     pub(crate) address: SocketAddr,
-    /// The prefix of its paths.
+    /// The directory that is the prefix of its paths.
     pub(crate) folder: TempDir,
 }
 
 impl Site {
-    /// Starts with what goes into `http`; `PORT` in it is where it listens.
+    /// Starts a server with this content of `http`; `PORT` stands for its port.
     pub(crate) fn start(label: &str, http: &str) -> Site {
         Site::start_with_events(label, "", http)
     }
 
-    /// As [`Site::start`], with more in `events`.
+    /// As [`Site::start`], with additional text in `events`.
     pub(crate) fn start_with_events(label: &str, events: &str, http: &str) -> Site {
         let folder = TempDir::new(label);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        // As the master hands them over: a readiness engine must not wait in accept.
+        // The master passes non-blocking sockets too: epoll must not block in accept.
         listener.set_nonblocking(true).expect("a socket takes the flag");
         let address = listener.local_addr().expect("it is bound");
         let http = http.replace("PORT", &address.port().to_string());
@@ -49,27 +49,27 @@ impl Site {
         Site { worker: Some(worker), address, folder }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) fn client(&self) -> Client {
         Client::connect(&testkit::ListenAddr::Tcp(self.address))
     }
 
-    /// The answer to a GET on a connection of its own.
+    /// Returns the response to a GET request on a new connection.
     pub(crate) fn get(&self, target: &str) -> Response {
         self.client().get(target)
     }
 
-    /// Its body.
+    /// Returns the body of that response.
     pub(crate) fn text(&self, target: &str) -> String {
         self.get(target).text()
     }
 
-    /// Its status.
+    /// Returns the status of that response.
     pub(crate) fn status(&self, target: &str) -> u16 {
         self.get(target).head.status
     }
 
-    /// The lines of a log once there are so many.
+    /// Returns the lines of a log once it has at least `count`.
     pub(crate) fn lines(&self, name: &str, count: usize) -> Vec<String> {
         let path = self.folder.path().join(name);
         let lines = || {

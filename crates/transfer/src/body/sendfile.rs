@@ -213,8 +213,8 @@ async fn resident_piece(
         outlet.flush(true).await?;
         return piece(outlet, body, DiskVia::Sync, at, len).await;
     }
-    // A head that leaves by itself is a packet more, and wakes the client: of a long body more is then sent by its
-    // acknowledgements as they come in, and less by this thread.
+    // A header section sent alone is an additional packet, and wakes the client. For a long body the incoming
+    // acknowledgements then trigger further sends, which leaves less work to this thread.
     moved(outlet.file_now((&body.file, at, len as u32), !is_long).await?, at)
 }
 

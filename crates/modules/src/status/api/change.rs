@@ -1,4 +1,4 @@
-//! Changes of servers of upstream groups: `http/upstreams/NAME/servers`, and the number of one behind it.
+//! Changes to the servers of upstream groups: `http/upstreams/NAME/servers`, optionally followed by a server's number.
 
 use conf::value;
 use serde_json::{Map, Value};
@@ -11,27 +11,27 @@ use super::tree;
 use super::{Fault, NOT_ALLOWED, NOT_FOUND, UNKNOWN_VERSION, VERSIONS, fault};
 use exchange::request::Request;
 
-/// There is no block of this name.
+/// No upstream block has this name.
 const NO_GROUP: Fault = fault(404, "UpstreamNotFound", "upstream not found");
 const NO_SERVER: Fault = fault(404, "UpstreamServerNotFound", "server with this id does not exist");
-/// A new server is an address with a port, or a unix socket. A name would have to be looked up.
+/// A new server must be an address with a port, or a UNIX-domain socket. A name would have to be resolved.
 const BAD_ADDRESS: Fault = fault(400, "UpstreamBadAddress", "the server is no address");
-/// Unknown fields are refused and not passed over: the object to change would remain unchanged.
+/// Unknown fields are errors: if they were ignored, the object would silently remain unchanged.
 const BAD_FORMAT: Fault = fault(400, "UpstreamConfFormatError", "a field is unknown, or its value is wrong");
 const KNOWN: Fault = fault(409, "EntryExists", "the group has this server");
 const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
 
-/// Bytes of a change at most: its fields take a few hundred.
+/// Maximum length of the body of a change in bytes: its fields take a few hundred.
 const BODY_MAX: u64 = 64 << 10;
 
-/// Carries out a change; returns the status and what there is now.
+/// Performs a change; returns the status and the resulting object.
 pub(super) fn run(request: &Request, path: &[&str]) -> Result<(u16, Value), Fault> {
     let (version, path) = path.split_first().ok_or(NOT_ALLOWED)?;
     if !VERSIONS.contains(version) {
         return Err(UNKNOWN_VERSION);
     }
     let ["http", "upstreams", name, "servers", rest @ ..] = path else { return Err(NOT_ALLOWED) };
-    // Implicit groups have no block with servers to change.
+    // Implicit groups have no block whose servers could be changed.
     let group = tree::group(request, name).filter(|group| group.port.is_none()).ok_or(NO_GROUP)?;
     match (request.method_text(), rest) {
         (b"POST", []) => add(group, body(request)?),
@@ -51,26 +51,26 @@ pub(super) fn run(request: &Request, path: &[&str]) -> Result<(u16, Value), Faul
     }
 }
 
-/// The number of a server, which is not used again while the process lives.
+/// Parses the number of a server, which is never reused in the same process.
 fn number(id: &str) -> Result<u32, Fault> {
     id.parse().map_err(|_| NO_SERVER)
 }
 
-/// The object in the body.
+/// Parses the object in the body.
 fn body(request: &Request) -> Result<Map<String, Value>, Fault> {
     let body = request.body.as_ref().ok_or(BAD_FORMAT)?;
     if body.byte_count() > BODY_MAX {
         return Err(TOO_LARGE);
     }
     let mut bytes = Vec::new();
-    // One in a file is above the limit of memory, and so of a change.
+    // A body in a file exceeds the memory limit, and so that of a change.
     if !body.push_to(&mut bytes) {
         return Err(TOO_LARGE);
     }
     serde_json::from_slice(&bytes).map_err(|_| BAD_FORMAT)
 }
 
-/// Adds a server. Requests that begin from here on may go there.
+/// Adds a server, which new requests may use.
 fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fault> {
     let Some(Value::String(server)) = fields.remove("server") else { return Err(BAD_ADDRESS) };
     let backup = match fields.remove("backup") {
@@ -88,7 +88,7 @@ fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fa
     Ok((201, tree::server(&added.ok_or(BAD_ADDRESS)?)))
 }
 
-/// Settings out of the fields of an object.
+/// Parses settings from the fields of an object.
 fn change(fields: Map<String, Value>) -> Result<ServerChange, Fault> {
     let mut change = ServerChange::default();
     for (name, value) in fields {

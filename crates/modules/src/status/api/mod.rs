@@ -1,8 +1,8 @@
 //! `api`: the numbers of this process as JSON, under the paths of the `api` module in nginx's commercial version, so
-//! that its tools can read them. Versions 8 and 9 of its paths are the same here.
+//! that its tools can read them. Path versions 8 and 9 are identical here.
 //!
-//! [`tree`] has the content, [`change`] the requests that change servers of upstream groups. Those need `write=on`, and
-//! are refused when a browser sends them from another site.
+//! [`tree`] has the content, [`change`] the requests that change servers of upstream groups. Changes need `write=on`,
+//! and are rejected if a browser sends them from another site.
 
 mod change;
 mod tree;
@@ -20,10 +20,10 @@ use exchange::settings::core::FoundBy;
 
 pub(super) use tree::ZoneNumbers;
 
-/// Versions of the paths that are served.
+/// Path versions that are served.
 const VERSIONS: [&str; 2] = ["8", "9"];
 
-/// Why a request has no other answer: a status, a sentence and a word for programs.
+/// The reason why a request fails: a status, a sentence, and a code for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fault {
     status: u16,
@@ -31,24 +31,24 @@ struct Fault {
     code: &'static str,
 }
 
-/// An error of the API, with its code for programs and its text for people.
+/// Returns an error of the API, with its code for programs and its text for people.
 const fn fault(status: u16, code: &'static str, text: &'static str) -> Fault {
     Fault { status, text, code }
 }
 
-/// A path that nothing has, or a name that the configuration does not have.
+/// An unknown path, or a name that the configuration does not have.
 const NOT_FOUND: Fault = fault(404, "PathNotFound", "path not found");
 const UNKNOWN_VERSION: Fault = fault(404, "UnknownVersion", "unknown version");
-/// The answer without `write=on`, whatever the path.
+/// The error without `write=on`, for any path.
 const DISABLED: Fault = fault(405, "MethodDisabled", "method disabled: it needs \"write=on\"");
-/// The answer to methods that a path does not have.
+/// The error for methods that a path does not support.
 const NOT_ALLOWED: Fault = fault(405, "MethodDisabled", "method not allowed for this path");
-/// A browser that shows another site's page sends cookies and addresses of the operator's network along.
+/// The error for requests from pages of another site: the browser adds cookies, and is inside the operator's network.
 const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other sites are refused");
-/// Forms of a page cannot have this type, so it is required.
+/// HTML forms cannot send this content type, so it is required.
 const NO_JSON: Fault = fault(415, "JsonError", "the body of a change has the type application/json");
 
-/// Responds to a request for the API, unless it is to change something.
+/// Responds to a read request of the API; returns nothing for a change.
 pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     let done = match request.method_text() {
         b"GET" | b"HEAD" => read(request, &words(&path(request))).map(|value| (200, value)),
@@ -58,14 +58,14 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     Some(respond(request, done))
 }
 
-/// Carries out a change, and keeps it where the group has a file for that.
+/// Performs a change, and saves it if the group has a state file.
 pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
     let may_write = conf.page.is_some_and(super::Page::may_write);
     let is_delete = request.method_text() == b"DELETE";
     let path = path(request);
     let done = match may_change(request, may_write, is_delete) {
         Err(fault) => Err(fault),
-        // Read, and then this is called again.
+        // The body is read first, and then this is called again.
         Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
         Ok(()) => change::run(request, &words(&path)),
     };
@@ -79,7 +79,7 @@ pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
     respond(request, done)
 }
 
-/// The part of the path that is the API's.
+/// Returns the part of the path below the location of the API.
 fn path(request: &Request) -> String {
     let uri = String::from_utf8_lossy(&request.uri);
     match &request.scope().core.found_by {
@@ -88,12 +88,12 @@ fn path(request: &Request) -> String {
     }
 }
 
-/// The parts of a path between its slashes.
+/// Splits a path at its slashes.
 fn words(path: &str) -> Vec<&str> {
     path.split('/').filter(|word| !word.is_empty()).collect()
 }
 
-/// Puts the result or the error into the response, as JSON.
+/// Stores the result or the error in the response, as JSON.
 fn respond(request: &mut Request, done: Result<(u16, Value), Fault>) -> Step {
     let (status, value) = done.unwrap_or_else(|fault| (fault.status, error(fault)));
     let response = &mut request.response;
@@ -104,7 +104,7 @@ fn respond(request: &mut Request, done: Result<(u16, Value), Fault>) -> Step {
     Step::Done
 }
 
-/// The body of an error, in nginx's form.
+/// Returns the body of an error, in nginx's form.
 fn error(Fault { status, text, code }: Fault) -> Value {
     json!({
         "error": { "status": status, "text": text, "code": code },
@@ -112,7 +112,7 @@ fn error(Fault { status, text, code }: Fault) -> Value {
     })
 }
 
-/// The part of the tree at a path, with the requested fields.
+/// Returns the subtree at a path, with the requested fields.
 fn read(request: &Request, path: &[&str]) -> Result<Value, Fault> {
     let Some((version, path)) = path.split_first() else { return Ok(json!([8, 9])) };
     if !VERSIONS.contains(version) {
@@ -130,7 +130,7 @@ fn read(request: &Request, path: &[&str]) -> Result<Value, Fault> {
     })
 }
 
-/// The fields of an object that have these names; of a collection those of each of its objects.
+/// Returns the fields of an object that have these names; of a collection, those of each of its objects.
 fn with_fields(value: Value, fields: &[String], is_collection: bool) -> Value {
     let Value::Object(map) = value else { return value };
     let kept = map.into_iter().filter_map(|(name, value)| match is_collection {
@@ -140,8 +140,8 @@ fn with_fields(value: Value, fields: &[String], is_collection: bool) -> Value {
     Value::Object(kept.collect())
 }
 
-/// Whether a request may change something: the directive allows it, the body is JSON, and no page of another site sends
-/// it.
+/// Checks that a request may change something: the directive allows it, the body is JSON, and no page of another site
+/// sent it.
 fn may_change(request: &Request, may_write: bool, is_delete: bool) -> Result<(), Fault> {
     if !may_write {
         return Err(DISABLED);

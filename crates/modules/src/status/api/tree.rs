@@ -1,7 +1,7 @@
-//! The content of the API: an object for each path, made on request.
+//! The content of the API: an object for each path, created on request.
 //!
-//! A field that has no number here is left out. Paths of parts that this server does not have are there and empty, since
-//! tools take one that is missing for a fault.
+//! A field without a number here is left out. Paths of features that this server lacks exist and are empty, because
+//! tools treat a missing path as an error.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -37,10 +37,10 @@ const HTTP: &[&str] = &[
     "upstreams",
 ];
 
-/// Names below `stream`, of which all are empty: this server does not pass on TCP and UDP.
+/// Names below `stream`, which are all empty: this server does not proxy TCP and UDP.
 const STREAM: &[&str] = &["server_zones", "limit_conns", "keyvals", "zone_sync", "upstreams"];
 
-/// The object at a path behind the version.
+/// Returns the object at a path after the version.
 pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
     let (value, rest) = match path {
         [] => (json!(ROOT), path),
@@ -71,32 +71,32 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
     };
     rest.iter().try_fold(value, |mut value, word| match &mut value {
         Value::Object(map) => map.remove(*word),
-        // Servers are named by their numbers.
+        // Servers are identified by their numbers.
         Value::Array(list) => list.iter().find(|item| item["id"].as_u64() == word.parse().ok()).cloned(),
         _ => None,
     })
 }
 
-/// Whether a path has objects by name, and not one.
+/// Whether a path is a collection of objects by name.
 pub(super) fn is_collection(path: &[&str]) -> bool {
     !matches!(path, ["http", "requests"]) && matches!(path, ["http" | "stream", _] | ["slabs" | "resolvers"])
 }
 
-/// The group of an upstream block.
+/// Returns the group of an upstream block.
 pub(super) fn group<'r>(request: &'r Request, name: &str) -> Option<&'r std::sync::Arc<Group>> {
     request.config().http.of::<Upstreams>().groups().find(|group| group.label() == name)
 }
 
-/// A time as `2026-11-25T22:00:00.123Z` (RFC 3339).
+/// Formats a time as `2026-11-25T22:00:00.123Z` (RFC 3339).
 pub(crate) fn iso_8601(time: SystemTime) -> String {
     let (seconds, ms) = since_1970(time);
     let text = http::date::iso_8601(seconds, 0);
-    // Without the offset at its end.
+    // Without the time zone offset at its end.
     let text = String::from_utf8_lossy(&text[..19]).into_owned();
     format!("{text}.{ms:03}Z")
 }
 
-/// `nginx`: the process, which began to serve with its first configuration.
+/// Returns `nginx`: facts about the process. Its load time is that of its first configuration.
 fn nginx(request: &Request) -> Value {
     let address = match &request.conn.local {
         Address::Inet(address) => address.ip().to_string(),
@@ -114,7 +114,8 @@ fn nginx(request: &Request) -> Value {
     })
 }
 
-/// All connections are handled: at `worker_connections` they wait in the kernel.
+/// Returns `connections`. All accepted connections are handled: at `worker_connections` further ones wait in the
+/// kernel's backlog.
 fn connections(totals: &Totals) -> Value {
     let idle = totals.waiting;
     json!({
@@ -125,21 +126,22 @@ fn connections(totals: &Totals) -> Value {
     })
 }
 
-/// `http/requests`
+/// Returns `http/requests`.
 fn requests(totals: &Totals) -> Value {
     json!({ "total": totals.requests, "current": totals.reading + totals.writing })
 }
 
-/// `ssl`: handshakes with clients. One that resumes a session counts as a handshake too.
+/// Returns `ssl`: handshakes with clients. A resumed session counts as a handshake too.
 fn tls(request: &Request) -> Value {
     let [full, resumed, failed] = request.conn.thread.shared.handshakes();
     json!({ "handshakes": full + resumed, "session_reuses": resumed, "handshakes_failed": failed })
 }
 
-/// Bytes of a page of nginx's shared memory.
+/// Size in bytes of a page of nginx's shared memory.
 const PAGE: u64 = 4096;
 
-/// `slabs`: the zones with counted bytes, in pages of nginx's size. Slots of an allocator are not here: `slots` is empty.
+/// Returns `slabs`: the zones with counted bytes, in pages of nginx's size. No allocator slots exist here, so `slots`
+/// is empty.
 fn slabs(request: &Request) -> Value {
     let zone = |entry: &Entry| {
         let (bytes, used) = (entry.zone.bytes()?, entry.zone.used()?);
@@ -150,7 +152,7 @@ fn slabs(request: &Request) -> Value {
     request.config().http.zones.0.iter().filter_map(zone).collect()
 }
 
-/// `workers`: the threads of this process, which has the place of nginx's worker processes.
+/// Returns `workers`: the threads of this process, instead of nginx's worker processes.
 fn workers(request: &Request) -> Value {
     let threads = request.conn.thread.shared.totals_of_threads();
     let worker = |(id, totals): (usize, &Totals)| {
@@ -164,18 +166,18 @@ fn workers(request: &Request) -> Value {
     threads.iter().enumerate().map(worker).collect()
 }
 
-/// A zone with its sums.
+/// The names of server and location.
 pub(crate) struct ZoneNumbers {
     /// Its names.
     pub(crate) zone: Zone,
     /// Whether `status_zone` named its location.
     pub(crate) is_named: bool,
-    /// Its sums.
+    /// Its counters, summed over all threads.
     pub(crate) sums: Sums,
 }
 
 impl ZoneNumbers {
-    /// All zones of a configuration.
+    /// Returns all zones of a configuration.
     pub(crate) fn all(request: &Request) -> Vec<ZoneNumbers> {
         let zones = request.config().http.of::<StatusZones>();
         let sums = request.conn.thread.shared.traffic.sums(zones.all());
@@ -184,7 +186,7 @@ impl ZoneNumbers {
     }
 }
 
-/// The name of a location's zone: its own if it has one, else the server's and its text.
+/// Returns the name of a location's zone: its own name if it has one, else the server's name and the location's text.
 pub(crate) fn location_name(numbers: &ZoneNumbers) -> Option<String> {
     let Zone { server, location } = &numbers.zone;
     match (numbers.is_named, location.is_empty()) {
@@ -194,9 +196,9 @@ pub(crate) fn location_name(numbers: &ZoneNumbers) -> Option<String> {
     }
 }
 
-/// `http/server_zones`, `http/location_zones`: the zones by name, joined where several have the same.
+/// Returns `http/server_zones` or `http/location_zones`: the zones by name, joined if several have the same name.
 ///
-/// A name with a slash cannot be a part of a path; its zone is in the list alone.
+/// A name with a slash cannot be part of a path, so its zone is only in the list.
 fn zones(request: &Request, name: fn(&ZoneNumbers) -> Option<String>) -> Value {
     let mut joined: BTreeMap<String, Sums> = BTreeMap::new();
     for numbers in ZoneNumbers::all(request) {
@@ -216,7 +218,7 @@ fn zones(request: &Request, name: fn(&ZoneNumbers) -> Option<String>) -> Value {
     joined.iter().map(|(name, sums)| (name.clone(), zone(sums))).collect()
 }
 
-/// `responses`, which servers, locations and upstreams have: statuses by class and each for itself.
+/// Returns `responses` of a server, location or upstream: counts by status class, and by status.
 fn responses(codes: &Codes) -> Value {
     let each: Map<String, Value> =
         traffic::occurred(codes).map(|(code, count)| (code.to_owned(), count.into())).collect();
@@ -232,7 +234,7 @@ fn responses(codes: &Codes) -> Value {
     })
 }
 
-/// `http/limit_reqs`, `http/limit_conns`: results by zone. A limit of connections delays nothing.
+/// Returns `http/limit_reqs` or `http/limit_conns`: results by zone. A limit of connections never delays.
 fn limits(request: &Request, kind: LimitKind) -> Value {
     let zones = limits::zones(&request.config().http).filter(|(known, ..)| *known == kind);
     let results = |counts: [u64; 5]| -> Value {
@@ -243,7 +245,7 @@ fn limits(request: &Request, kind: LimitKind) -> Value {
     zones.map(|(_, name, counts)| (name.to_owned(), results(counts))).collect()
 }
 
-/// `http/caches`: how many responses had each status. Their bytes are not counted.
+/// Returns `http/caches`: the number of responses per cache status. Their bytes are not counted.
 fn caches(request: &Request) -> Value {
     let caches = &request.config().http.of::<Caches>().zones;
     let cache = |facts: Facts| {
@@ -259,7 +261,7 @@ fn caches(request: &Request) -> Value {
     caches.iter().map(|zone| (zone.name().to_owned(), cache(Facts::of(zone.state())))).collect()
 }
 
-/// `http/upstreams`: the servers of each group, those of implicit groups included.
+/// Returns `http/upstreams`: the servers of each group, including implicit groups.
 fn upstreams(request: &Request) -> Value {
     let group = |group: &Group| {
         let peers: Vec<Value> = group.peers(rt::now()).iter().map(peer).collect();
@@ -273,7 +275,7 @@ fn upstreams(request: &Request) -> Value {
     groups.map(|one| (one.label(), group(one))).collect()
 }
 
-/// A server with its numbers. Times are averages since the start, in milliseconds.
+/// Returns a server with its counters. Times are averages since the start, in ms.
 fn peer(peer: &PeerState) -> Value {
     let counts = &peer.counts;
     let mut value = json!({
@@ -311,12 +313,12 @@ fn peer(peer: &PeerState) -> Value {
     value
 }
 
-/// The settings of a group's servers.
+/// Returns the settings of a group's servers.
 pub(super) fn servers(group: &Group) -> Value {
     group.peers(rt::now()).iter().map(server).collect()
 }
 
-/// The settings of one.
+/// Returns the settings of a server.
 pub(super) fn server(peer: &PeerState) -> Value {
     json!({
         "id": peer.id,

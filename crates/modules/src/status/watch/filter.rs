@@ -1,12 +1,12 @@
-//! The filter of `ringroad log`: which requests are shown.
+//! The filter of `ringroad log`, which selects the requests to show.
 //!
 //! ```text
 //! filter = term *( blank term )        all terms hold
 //! term   = key "=" value *( "," value )        one of the values holds
 //!        / key "!=" value *( "," value )       none of them
 //! ```
-//! Keys: `server`, `location`, `code` (`404`, `5xx`), `slower` (a time), `cache`, `network`, `method`. Blanks in the text of a
-//! location are left out: `location==/exact`.
+//! Keys: `server`, `location`, `code` (`404`, `5xx`), `slower` (a time), `cache`, `network`, `method`. Blanks in the
+//! text of a location must be omitted: `location==/exact`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use exchange::address::Address;
 use exchange::network::Network;
 use telemetry::watch::Facts;
 
-/// Terms of a filter at most: one for each key, and as many again.
+/// Maximum number of terms in a filter: twice the number of keys.
 const TERMS_MAX: usize = 16;
 
-/// Bytes of a filter at most.
+/// Maximum length of a filter in bytes.
 const TEXT_MAX: usize = 4096;
 
-/// A filter that was read.
+/// A parsed filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter(Vec<Term>);
 
@@ -50,7 +50,7 @@ enum Test {
     Method(String),
 }
 
-/// Why a text is no filter.
+/// The reason why a text is no valid filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterError {
     /// The text or the number of its terms is above the limit.
@@ -59,7 +59,7 @@ pub enum FilterError {
     Form(String),
     /// An unknown key.
     Key(String),
-    /// A value that its key does not have; with what it takes.
+    /// A value that its key does not accept, and a description of those that it accepts.
     Value(String, &'static str),
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for FilterError {
 impl std::error::Error for FilterError {}
 
 impl Filter {
-    /// Reads a text. An empty one admits every request.
+    /// Parses a filter. An empty text matches every request.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
         let terms: Vec<&str> = text.split_ascii_whitespace().collect();
         if text.len() > TEXT_MAX || terms.len() > TERMS_MAX {
@@ -91,14 +91,14 @@ impl Filter {
         terms.into_iter().map(Term::parse).collect::<Result<_, _>>().map(Filter)
     }
 
-    /// Whether a request passes.
+    /// Whether a request matches.
     pub fn admits(&self, facts: &Facts<'_>) -> bool {
         self.0.iter().all(|term| term.values.iter().any(|test| test.holds(facts)) != term.is_negated)
     }
 }
 
 impl Term {
-    /// A key, `=` or `!=`, and values with commas between them.
+    /// Parses a term: a key, `=` or `!=`, and values separated by commas.
     fn parse(text: &str) -> Result<Term, FilterError> {
         let form = || FilterError::Form(text.to_owned());
         let (key, values) = text.split_once('=').ok_or_else(form)?;
@@ -106,7 +106,7 @@ impl Term {
         if key.is_empty() || values.is_empty() {
             return Err(form());
         }
-        // A pattern of a location may have commas.
+        // The regular expression of a location may contain commas.
         let values: Vec<&str> = if key == "location" { vec![values] } else { values.split(',').collect() };
         let test = |value: &str| Test::parse(key, value, text);
         Ok(Term { is_negated, values: values.into_iter().map(test).collect::<Result<_, _>>()? })
@@ -114,7 +114,7 @@ impl Term {
 }
 
 impl Test {
-    /// One value of a key; `term` is the whole word, for messages.
+    /// Parses a value of a key; `term` is the complete term, for messages.
     fn parse(key: &str, value: &str, term: &str) -> Result<Test, FilterError> {
         let wrong = |what| FilterError::Value(term.to_owned(), what);
         Ok(match key {
@@ -157,12 +157,12 @@ impl Test {
     }
 }
 
-/// A location is compared without the blanks in its name.
+/// Returns the text of a location without blanks, for comparison.
 fn compact(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_ascii_whitespace()).collect()
 }
 
-/// The statuses that a text stands for.
+/// Returns the first and the last status that a text stands for.
 fn codes(text: &str) -> Option<(u16, u16)> {
     if let Some(class) = text.strip_suffix("xx") {
         let class: u16 = class.parse().ok().filter(|class| (1..=5).contains(class))?;

@@ -1,7 +1,7 @@
-//! What operators see of a finished request: one line of JSON, for `ringroad log` and `ringroad top`.
+//! Shows finished requests to operators: one line of JSON each, for `ringroad log` and `ringroad top`.
 //!
-//! Lines go through the [`Hub`] of the process. With `admin_socket` each request loads one flag of it at its end; without the
-//! directive nothing is there. A request that was dropped without a response is shown too.
+//! Lines go through the [`Hub`] of the process. With `admin_socket` each request checks one flag of the hub at its end;
+//! without the directive there is no check. Requests that were dropped without a response are shown too.
 
 mod filter;
 
@@ -24,15 +24,15 @@ pub use filter::{Filter, FilterError};
 #[derive(Debug, Default)]
 pub(crate) struct Watchable(pub(crate) bool);
 
-/// Bytes of a URI, and of each further text of a client, in a line.
+/// Maximum number of bytes of a URI, and of each other text from a client, in a line.
 const TEXT_MAX: usize = 1024;
 
-/// The decision of a filter, for a watcher.
+/// Returns the decision function of a filter, for a watcher.
 pub fn admits(filter: Filter) -> Admits {
     Box::new(move |facts| filter.admits(facts))
 }
 
-/// Shows a request that has ended, where an operator watches.
+/// Shows a request that has ended, if an operator watches.
 pub(super) fn show(_: &Conf, request: &Request) {
     let hub = &request.conn.thread.shared.watch;
     if hub.is_watched() && request.depth == 0 && !request.is_detached {
@@ -40,14 +40,14 @@ pub(super) fn show(_: &Conf, request: &Request) {
     }
 }
 
-/// Gives a finished request to the watchers whose filter it matches.
+/// Sends a finished request to the watchers whose filter it matches.
 #[cold]
 fn show_to(hub: &Hub, request: &Request) {
     let location = request.location();
     let root = request.server().root;
     let facts = Facts {
         server: &request.server().name,
-        // The block of the server itself has no name.
+        // The location of the server's own settings has no name.
         location: if request.location == root { "" } else { &location.name },
         code: request.response.status,
         time: request.elapsed(),
@@ -59,12 +59,12 @@ fn show_to(hub: &Hub, request: &Request) {
         method: request.method_text(),
     };
     hub.show(&facts, rt::now(), |line| {
-        // A vector takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = serde_json::to_writer(line, &line_of(request, &facts));
     });
 }
 
-/// The fields of a line.
+/// Returns the fields of a line.
 fn line_of(request: &Request, facts: &Facts<'_>) -> Value {
     let mut client = Vec::new();
     request.client().show_address(&mut client);
@@ -106,8 +106,8 @@ fn line_of(request: &Request, facts: &Facts<'_>) -> Value {
     Value::Object(fields)
 }
 
-/// Microseconds from the first byte of the request to the end of each phase. A phase that waited for nothing ends with the one
-/// before.
+/// Returns the time in µs from the first byte of the request to the end of each phase. A phase that never waited ends
+/// at the same time as the one before.
 fn phases(request: &Request) -> Value {
     let marks = request.extensions.get::<Marks>().copied().unwrap_or_default();
     let since = |at: Instant| micros(at.saturating_duration_since(request.started));
@@ -122,7 +122,7 @@ fn phases(request: &Request) -> Value {
     phases
 }
 
-/// Why the cache did what it did: why the upstream was asked, and why the response was not stored.
+/// Returns the reasons for the cache's behaviour: why the upstream was queried, and why the response was not stored.
 fn reason(request: &Request) -> String {
     let Some(record) = request.extensions.get::<Record>() else { return String::new() };
     let mut words = Vec::new();
@@ -139,7 +139,7 @@ fn reason(request: &Request) -> String {
     words.join(", ")
 }
 
-/// A try at an upstream.
+/// Returns the fields of a try at an upstream.
 fn shown(one: &ShownTry<'_>) -> Value {
     let [connect, header, response] = one.times.map(|time| time.map(micros));
     json!({
@@ -152,12 +152,12 @@ fn shown(one: &ShownTry<'_>) -> Value {
     })
 }
 
-/// Whole microseconds; a longer time than 64 bits hold is the most.
+/// Returns complete microseconds, saturating at 64 bits.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The begin of what a client sent, as text.
+/// Returns the beginning of bytes from a client, as text.
 fn text(bytes: &[u8]) -> Value {
     String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_MAX)]).into_owned().into()
 }
