@@ -5,10 +5,10 @@
 //!                        |                          |
 //!         issuers(): to the agent's process         +--> Slots: order -> slot, shown by ssl_certificate $acme_certificate
 //! ```
-//! The directives describe the certificates: [`issuers`] returns that for the process that obtains it. A server block with
-//! `acme_certificate` has a slot in [`exchange::acme::Slots`], which `ssl_certificate $acme_certificate` shows; until the
-//! first certificate arrives, it holds one that no client trusts. The handler here serves the files that authorities ask
-//! for.
+//! The directives describe the certificates to obtain: [`issuers`] returns them for the process that obtains them. A
+//! server block with `acme_certificate` has a slot in [`exchange::acme::Slots`], which `ssl_certificate
+//! $acme_certificate` uses. Until the first certificate arrives, the slot holds a placeholder that no client trusts.
+//! The handler in this file serves the challenge files that authorities request.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -39,8 +39,8 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Draft>(), SettingsType::of::<Acme>()],
     http: &[HttpType::of::<Wanted>(), HttpType::of::<Slots>()],
     blocks: BlockHooks { end, ..BlockHooks::NONE },
-    // The handler runs before anything of the server's own, such as a redirect to https: the authority follows redirects,
-    // but to a server that has no certificate yet.
+    // The handler runs before the server's own handlers, such as a redirect to https: the authority follows redirects,
+    // but the target may have no certificate yet.
     take_part: |http, scope, plan| {
         let wanted = &http.of::<Wanted>().issuers;
         if wanted.iter().any(|issuer| issuer.challenge == ChallengeKind::Http01 && !issuer.orders.is_empty())
@@ -105,7 +105,7 @@ const VARIABLES: &[Variable] = &[
         set: None,
         help: "The certificate of `acme_certificate`; in `ssl_certificate` it stands for the newest one.",
     },
-    // A key is nothing that a response or a log should ever hold.
+    // A key must never appear in a response or a log.
     Variable {
         name: "acme_certificate_key",
         get: |_, _| false,
@@ -114,22 +114,22 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// Authorities with the certificates to obtain from each, in the order of the text.
+/// Authorities with the certificates to obtain from each, in file order.
 ///
-/// The blocks come first, wherever they stand: a server names one that is written below it. Its orders are added when the
-/// server's block ends.
+/// The blocks are added first, wherever they are written, because a server may name a block that follows. The orders of
+/// a server are added at the end of its block.
 #[derive(Debug, Default)]
 struct Wanted {
     issuers: Vec<Issuer>,
 }
 
-/// Authorities with the certificates that a configuration orders from each.
+/// Returns the authorities, with the certificates that a configuration orders from each.
 pub fn issuers(config: &Config) -> &[Issuer] {
     &config.http.of::<Wanted>().issuers
 }
 
-/// `acme_certificate` of a server. Locations inherit the value, and nothing there uses it: the slot is made at the end of the
-/// server's block, when all of `server_name` is known.
+/// The `acme_certificate` of a server. Locations inherit the value without using it. The slot is created at the end of
+/// the server's block, when all of `server_name` is known.
 #[derive(Clone, Debug, Default)]
 struct Draft {
     issuer: Option<String>,
@@ -139,8 +139,8 @@ struct Draft {
 
 impl Settings for Draft {}
 
-/// The parameter `zone=NAME:SIZE`, which is checked as nginx does it: a configuration that loads here loads there. Certificates
-/// of all threads are in ordinary memory.
+/// Checks the parameter `zone=NAME:SIZE` as nginx does, so that a configuration that loads here also loads in nginx.
+/// The certificates of all threads are in ordinary memory.
 fn check_zone(cx: &mut Cx<'_>) -> Result<(), Error> {
     let Some(zone) = cx.arg(0).strip_prefix("zone=") else {
         return Err(cx.error("\"acme_shared_zone\" must have \"zone\" parameter"));
@@ -153,7 +153,7 @@ fn check_zone(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The rows of an `acme_issuer` block: name, least and most arguments, whether it may be repeated.
+/// The rows of an `acme_issuer` block: name, minimum and maximum number of arguments, whether it may be repeated.
 const ROWS: [(&str, usize, usize, bool); 12] = [
     ("uri", 1, 1, true),
     ("account_key", 1, 1, false),
@@ -169,14 +169,14 @@ const ROWS: [(&str, usize, usize, bool); 12] = [
     ("accept_terms_of_service", 0, 0, false),
 ];
 
-/// Reads a block. Its rows are no directives of the tables: they mean something here alone, and two of them
-/// (`ssl_verify`, `ssl_trusted_certificate`) mean something else around the block.
+/// Parses an `acme_issuer` block. Its rows are no directives of the tables, because they are valid only here. Two of
+/// them (`ssl_verify`, `ssl_trusted_certificate`) have another meaning outside the block.
 fn add_issuer(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, statement) = (cx.arg(0), cx.statement);
     if cx.http.of::<Wanted>().issuers.iter().any(|issuer| issuer.name == name) {
         return Err(cx.error("\"acme_issuer\" directive is duplicate"));
     }
-    // The name is a part of a path, that of the default state directory, and of the identifiers of orders.
+    // The name becomes part of the default state directory's path, and of the identifiers of orders.
     if name.is_empty() || name.contains('/') {
         return Err(cx.invalid(name));
     }
@@ -206,12 +206,12 @@ fn add_issuer(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// One row of the block; the number of its arguments is right already.
+/// Parses a row of the block, whose number of arguments was already checked.
 fn read_row(issuer: &mut Issuer, what: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.statement.args.first().map_or("", |word| word.text.as_str());
     match what {
         "uri" => {
-            // The protocol demands https (RFC 8555 section 6.1). nginx takes the last of several.
+            // The protocol requires https (RFC 8555 section 6.1). As in nginx the last of several rows counts.
             if Url::parse(text).is_none() {
                 return Err(
                     cx.error(format_args!("invalid \"uri\" value \"{text}\": it has to be an https URL"))
@@ -255,7 +255,8 @@ fn read_row(issuer: &mut Issuer, what: &str, cx: &mut Cx<'_>) -> Result<(), Erro
     Ok(())
 }
 
-/// `ecdsa`, `rsa` with a size; nothing for what names a file. nginx's words for sizes that do not exist.
+/// Parses `ecdsa`, or `rsa` with a size; returns nothing if the text is a file name. Errors for invalid sizes have
+/// nginx's text.
 fn key_kind(text: &str) -> Option<Result<KeyKind, &'static str>> {
     let wrong = match text.split(':').next() {
         Some("ecdsa") => "unsupported curve",
@@ -270,8 +271,8 @@ fn key_kind(text: &str) -> Option<Result<KeyKind, &'static str>> {
     Some(KeyKind::ALL.iter().find(|(name, _)| *name == whole).map(|(_, kind)| *kind).ok_or(wrong))
 }
 
-/// The file of an account's key. The file is read and checked here, with the rights of the master, so that `-t` reports
-/// errors in it; the process that obtains certificates gets its bytes.
+/// Reads the file of an account key. It is read and checked here, with the privileges of the master, so that `-t`
+/// reports errors in it. The process that obtains certificates gets its bytes.
 fn read_key(cx: &mut Cx<'_>, text: &str) -> Result<Vec<u8>, Error> {
     let file = exchange::tls_arguments::read_file(cx, "account key")?;
     ::tls::signing::SigningKey::from_pem(&file.bytes)
@@ -279,7 +280,7 @@ fn read_key(cx: &mut Cx<'_>, text: &str) -> Result<Vec<u8>, Error> {
     Ok(file.bytes.to_vec())
 }
 
-/// A URL for messages: without a scheme it is an address of mail.
+/// Returns a contact URL; a text without a scheme is an e-mail address.
 fn contact(text: &str) -> Option<String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return None;
@@ -292,8 +293,8 @@ fn contact(text: &str) -> Option<String> {
     Some(if has_scheme { text.to_owned() } else { format!("mailto:{text}") })
 }
 
-/// The name of a key, and the key or its file in base64url. An authority hands both out; nothing of the key is shown
-/// in a message.
+/// Parses the key identifier, and the key or its file in base64url. The authority provides both. No message may show
+/// the key.
 fn external_account(cx: &mut Cx<'_>) -> Result<ExternalAccount, Error> {
     let (id, text) = (cx.arg(0), cx.arg(1));
     if id.is_empty() || text.is_empty() {
@@ -308,8 +309,8 @@ fn external_account(cx: &mut Cx<'_>) -> Result<ExternalAccount, Error> {
     Ok(ExternalAccount { id: id.to_owned(), secret: secret.ok_or_else(invalid)? })
 }
 
-/// The setter of `acme_certificate`: the issuer, names and the kind of the key in any order behind it. The issuer is
-/// resolved later, because its block may follow.
+/// Sets `acme_certificate`: the issuer, followed by names and the kind of the key in any order. The issuer is resolved
+/// later, because its block may follow.
 fn set_certificate(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut draft = Draft { issuer: Some(cx.arg(0).to_owned()), ..Draft::default() };
     if cx.arg(0).is_empty() {
@@ -333,7 +334,8 @@ fn set_certificate(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds a name or an address in the form that the authority gets: lower case, addresses as RFC 5952 writes them. A leading dot stands for the name with `www.` and without it.
+/// Adds a name or an address in the form for the authority: lower case, addresses as in RFC 5952. A leading dot means
+/// the name with and without `www.`.
 fn add_name(names: &mut Vec<String>, text: &str) -> Result<(), String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         push(names, address.to_string());
@@ -357,15 +359,15 @@ fn add_name(names: &mut Vec<String>, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A repeated name is ordered once: authorities refuse orders with duplicates.
+/// Adds a name unless it is a duplicate, because authorities reject orders with duplicates.
 fn push(names: &mut Vec<String>, name: String) {
     if !names.contains(&name) {
         names.push(name);
     }
 }
 
-/// Gives a server its slot. Equal orders share one, so that an authority gets one order for the certificate of several
-/// servers; the order of names counts, because the first one is the common name.
+/// Assigns a slot to a server. Servers with equal orders share a slot, so that the authority gets only one order. The
+/// order of names matters, because the first one is the common name.
 fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), Error> {
     let Draft { issuer: Some(issuer), mut names, key } = scope.of::<Draft>().clone() else { return Ok(()) };
     if block.kind != BlockKind::Server {
@@ -373,7 +375,7 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     }
     let at = |message: String| Error::at(block.span, message);
     if names.is_empty() {
-        // Patterns name nothing that an authority could verify.
+        // An authority cannot verify regular expressions.
         let written = block.names.iter().filter(|name| name.pattern().is_none() && !name.text().is_empty());
         for name in written {
             add_name(&mut names, name.text())
@@ -385,7 +387,7 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     }
     let placeholder = ::tls::issue::placeholder(&names, SystemTime::now());
     let placeholder = placeholder.map_err(|error| at(error.to_string()))?;
-    // Made for each server that has one, though most have a certificate a moment later: making it takes some 30 us, and
+    // A placeholder is created for each server, although most have a certificate soon after. This takes some 30 us, and
     // only the master and the worker know later which certificates are stored.
     let order = Order { names, key };
     let mut issuers = http.own::<Wanted>().issuers.iter_mut();
@@ -400,13 +402,13 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     Ok(())
 }
 
-/// Serves a file that an authority asks for, whatever the server does with other requests. Any other path below the same directory
-/// is the server's own: another client of ACME may keep its files there.
+/// Serves a challenge file that an authority requests, independently of the server's other handlers. Other paths below
+/// the directory are left to the server, because another ACME client may store its files there.
 fn serve_challenge(_: &Acme, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Next;
     }
-    // The token alone is compared: an authority may come to any server of the port, by name or by address.
+    // Only the token is compared, because an authority may connect to any server of the port, by name or address.
     let token = request.uri.strip_prefix(b"/.well-known/acme-challenge/");
     let token = token.and_then(|token| std::str::from_utf8(token).ok());
     let Some(text) = token.and_then(http_challenge) else { return Step::Next };

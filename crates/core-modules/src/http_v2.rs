@@ -1,13 +1,14 @@
-//! `http_v2`: HTTP/2 to clients. The protocol is `http::h2` and `frontend`'s; this module has its directives.
+//! HTTP/2 to clients. `http::h2` and `frontend` implement the protocol; this module has its directives.
 //!
-//! | directives | what becomes of them |
+//! | directives | effect |
 //! |---|---|
-//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | hold for a connection, before a request says which server it wants |
-//! | `http2_chunk_size` | holds for a response, as its location has it |
-//! | those about memory of nginx | are read and passed over |
-//! | those that nginx calls obsolete | nginx's warning |
+//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | apply to a
+//! connection, before a request selects a server |
+//! | `http2_chunk_size` | applies to a response, from its location |
+//! | those about nginx's memory | are parsed and ignored |
+//! | obsolete directives | nginx's warning |
 //!
-//! With TLS the protocol is chosen by ALPN, which `ssl` offers where `http2` is on.
+//! With TLS the protocol is chosen by ALPN, which offers HTTP/2 if `http2` is on.
 
 use conf::{Args, Contexts, Error, Spec, State};
 use exchange::config::{Cx, Scope, SettingsType};
@@ -37,17 +38,18 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_v2")
 };
 
-/// Most take one argument.
+/// Most directives take one argument.
 const ONE: Args = Args::Exactly(1);
 
-/// A row of this module.
+/// Returns a row of this module.
 const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
     Spec::new("http_v2", name, contexts, args, help)
 }
 
-/// What connections and responses go by.
+/// Settings of connections and responses.
 const DIRECTIVES: &[Directive] = &[
-    // A connection begins before its server is known: that of the handshake counts, or the default of the address.
+    // A connection begins before the request's server is known: the server of the TLS handshake counts, or the
+    // address's default server.
     Directive::scope(
         spec(
             "http2",
@@ -58,7 +60,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Http2>().enabled),
     ),
-    // One that was reset counts as long as it is worked for, so that a client which resets at once gains nothing.
+    // A stream that was reset counts until its work has ended, so that a client gains nothing by immediate resets.
     Directive::scope(
         spec(
             "http2_max_concurrent_streams",
@@ -69,7 +71,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("128"),
         |scope, cx| cx.number_in(&mut scope.own::<Http2>().streams_max, 1, u32::MAX),
     ),
-    // The window of each stream (RFC 9113 section 6.9.2); a body that is needed as a whole gets a wider one.
+    // The window of each stream (RFC 9113 section 6.9.2); a body that is needed completely gets a larger window.
     Directive::scope(
         spec(
             "http2_body_preread_size",
@@ -80,12 +82,12 @@ const DIRECTIVES: &[Directive] = &[
         .default("64k"),
         read_preread_size,
     ),
-    // Short frames let other streams in sooner, long ones cost less.
+    // Small frames let other streams send sooner, large frames cost less.
     Directive::scope(
         spec("http2_chunk_size", LEVELS, ONE, "Bytes of a body in one frame at most.").default("8k"),
         read_chunk_size,
     ),
-    // nginx has one such buffer for each worker; here it is a share of the thread's time.
+    // nginx has one such buffer per worker; here it limits a connection's share of the thread's time.
     Directive::scope(
         spec(
             "http2_recv_buffer_size",
@@ -98,16 +100,16 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The largest window (RFC 9113 section 6.9.1).
+/// The maximum window (RFC 9113 section 6.9.1).
 const WINDOW_MAX: u64 = (1 << 31) - 1;
 
-/// The longest payload that any peer can allow (RFC 9113 section 4.2).
+/// The maximum payload that a peer can allow (RFC 9113 section 4.2).
 const PAYLOAD_MAX: u64 = (1 << 24) - 1;
 
-/// nginx's least buffer.
+/// nginx's minimum buffer size in bytes.
 const RECV_BUFFER_MIN: u64 = 16;
 
-/// `http2_body_preread_size`: the window of each stream.
+/// Sets `http2_body_preread_size`: the window of each stream.
 fn read_preread_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut size = 0;
     cx.size(&mut size)?;
@@ -118,7 +120,7 @@ fn read_preread_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `http2_chunk_size`: a value above the largest frame is an error, as in nginx.
+/// Sets `http2_chunk_size`: a value above the maximum frame is an error, as in nginx.
 fn read_chunk_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut size = 0;
     cx.size(&mut size)?;
@@ -129,7 +131,7 @@ fn read_chunk_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `http2_recv_buffer_size`
+/// Sets `http2_recv_buffer_size`.
 fn read_recv_buffer_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut size = 0;
     cx.size(&mut size)?;
@@ -141,7 +143,7 @@ fn read_recv_buffer_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// nginx's pools and tables, and what newer directives have replaced.
+/// Directives about nginx's pools and tables, and directives that were replaced by newer ones.
 const WITHOUT_EFFECT: &[Directive] = &[
     passed_over("http2_pool_size", "Bytes of a pool of memory of nginx."),
     passed_over("http2_streams_index_size", "Entries of a table of nginx."),
@@ -155,17 +157,17 @@ const WITHOUT_EFFECT: &[Directive] = &[
     obsolete("http2_recv_timeout", SERVER_LEVELS, ONE, "See `client_header_timeout`."),
 ];
 
-/// Is read, and has nothing to act on.
+/// Returns a directive that is parsed without effect.
 const fn passed_over(name: &'static str, help: &'static str) -> Directive {
     Directive::nothing(spec(name, SERVER_LEVELS, ONE, help), "there is no such memory")
 }
 
-/// Is read, and warned of with nginx's words.
+/// Returns a directive that is parsed, with nginx's warning.
 const fn obsolete(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Directive {
     let row = spec(name, contexts, args, help).many().state(State::Idle("it is obsolete"));
     Directive::http(row, |cx| {
         let name = cx.statement.name.text.clone();
-        // The only flag among them.
+        // The only flag among these directives.
         if name == "http2_push_preload" {
             cx.flag(&mut false)?;
         }
@@ -179,7 +181,7 @@ const fn obsolete(name: &'static str, contexts: Contexts, args: Args, help: &'st
     })
 }
 
-/// The replacement of an obsolete directive.
+/// Returns the replacement of an obsolete directive.
 fn replacement(name: &str) -> Option<&'static str> {
     match name {
         "http2_idle_timeout" => Some("keepalive_timeout"),

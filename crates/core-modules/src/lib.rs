@@ -1,7 +1,7 @@
-//! The modules of nginx that everything else stands on: `main`, `events` and the HTTP core with their blocks, TLS to
-//! clients, HTTP/2, certificates of authorities, rewriting, files that a location tries, logs.
+//! The modules of nginx that all others build on: `main`, `events` and the HTTP core with their blocks, TLS to clients,
+//! HTTP/2, certificates from ACME authorities, rewriting, `try_files`, logs.
 //!
-//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+//! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
 #![forbid(unsafe_code)]
 
 mod acme;
@@ -25,11 +25,11 @@ pub use ssl::{certificate_warnings, expiries};
 
 use exchange::config::Location;
 
-/// In the order of the handlers inside a phase.
+/// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
-    // The certificates of a server are there before its handshakes are prepared.
+    // A server's ACME slots must exist before its handshakes are prepared.
     &acme::MODULE,
     &ssl::MODULE,
     &http_v2::MODULE,
@@ -39,12 +39,12 @@ pub static MODULES: &[&Module] = &[
     &mirror::MODULE,
 ];
 
-/// Whether a location decides by itself about files that do not exist.
+/// Whether a location handles missing files itself.
 pub fn checks_files(location: &Location) -> bool {
     location.scope.of::<try_files::Conf>().is_active() || location.scope.of::<rewrite::Conf>().is_active()
 }
 
-/// What the configurations of tests are read with.
+/// Returns the modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> =

@@ -49,11 +49,11 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Where copies go.
+/// The targets of copies.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     uris: Layered<Arc<str>>,
-    /// The block that said `off`.
+    /// The block that contains `off`.
     off: u32,
     request_body: bool,
 }
@@ -66,7 +66,7 @@ impl Default for Conf {
     }
 }
 
-/// `off` stands alone in its block.
+/// Adds a URI; `off` must be the only one in its block.
 fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let conf = scope.own::<Conf>();
     let is_off = cx.arg(0) == "off";
@@ -83,9 +83,9 @@ fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts the copies; a copy is not copied again.
+/// Starts the copies; a copy is not mirrored again.
 fn run(conf: &Conf, request: &mut Request) -> Step {
-    // Otherwise two locations that mirror each other would never end.
+    // Otherwise two locations that mirror each other would cause an endless loop.
     if request.depth > 0 {
         return Step::Next;
     }
@@ -93,7 +93,7 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
         return Step::ReadBody;
     }
     for uri in conf.uris.items() {
-        // The query is the client's; a URI of the configuration is taken as it is, question marks and all.
+        // The query is the client's; a URI of the configuration is used unchanged, including question marks.
         let (uri, args) = (uri.as_bytes().to_vec(), request.args.clone());
         let wanted = Subrequest { uri, args, keeps_method: true, ..Subrequest::default() };
         if !subrequest::in_background(request, &wanted) {

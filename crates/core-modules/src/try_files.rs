@@ -1,4 +1,4 @@
-//! `try_files`: the first of several files that is there, else another URI or a status.
+//! `try_files`: uses the first of several files that exists, else another URI or a status.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     set_files,
 )];
 
-/// Holds for one block only.
+/// The setting, which is not inherited.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf(Option<Arc<Files>>);
 
@@ -56,18 +56,18 @@ impl Conf {
     }
 }
 
-/// The arguments of one directive, shared by the copies of its scope.
+/// The arguments of a directive, shared by all copies of its scope.
 #[derive(Debug)]
 struct Files {
     wanted: Vec<Wanted>,
     otherwise: Otherwise,
 }
 
-/// One file or directory to look for.
+/// A file or directory to check.
 #[derive(Debug)]
 struct Wanted {
     name: Template,
-    /// Whether it must be a directory: written with a slash at its end, which is cut off.
+    /// Whether it must be a directory; then it was written with a trailing slash, which is removed.
     folder: bool,
 }
 
@@ -80,10 +80,10 @@ enum Otherwise {
     Uri(Template),
 }
 
-/// What fits into three digits of a status line.
+/// The maximum status, which has three digits.
 const STATUS_MAX: u16 = 999;
 
-/// The last argument is no file: the fallback when no file exists.
+/// Parses the arguments; the last one is the fallback and no file.
 fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (last, texts) = texts.split_last().expect("the table promises two arguments");
@@ -103,18 +103,18 @@ fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at one after the other; the first that is there becomes the URI and the next handler serves it.
+/// Checks the files in order. The first that exists becomes the URI, and the next handler serves it.
 async fn run(files: &Files, request: &mut Request) -> Step {
     if files::alias_is_lost(request) {
         return Step::Status(500);
     }
-    // The settings stay readable while the URI in the request is changed.
+    // The cloned pointer keeps the settings accessible while the request is changed.
     let generation = Rc::clone(&request.generation);
     let scope = &generation.config.location(request.location).scope;
     let mut root = Vec::new();
     files::root_of(request, &mut root);
     for wanted in &files.wanted {
-        // Rendered for each, because a variable such as `$uri` differs from request to request.
+        // Rendered per request, because of variables such as `$uri`.
         let name = below_alias(request, &scope.core, &wanted.name);
         if is_there(request, &root, &name, wanted.folder).await {
             take(request, &scope.core, name, wanted.folder);
@@ -122,7 +122,7 @@ async fn run(files: &Files, request: &mut Request) -> Step {
         }
     }
     match &files.otherwise {
-        // The last resort is not checked: a status ends the search, a URI starts another one.
+        // The fallback is not checked: a status ends the request, a URI starts a new search.
         Otherwise::Status(status) => Step::Status(*status),
         Otherwise::Uri(uri) => {
             let uri = below_alias(request, &scope.core, uri);
@@ -131,8 +131,8 @@ async fn run(files: &Files, request: &mut Request) -> Step {
     }
 }
 
-/// Under an alias, a variable with the URI still has the location's prefix, which the alias replaces. nginx takes it
-/// from every text with a variable, from the last resort too; sites count on that.
+/// Returns a name without the location's prefix. Below an alias, a variable with the URI still has the prefix, which
+/// the alias replaces. nginx removes it from every text with a variable, including the fallback; sites depend on that.
 fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
     let text = name.rendered(request);
     match core.files.root {
@@ -144,7 +144,7 @@ fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
     }
 }
 
-/// Anything but plain absence is worth a line in the log; the search continues all the same.
+/// Checks that a file exists. Errors other than a missing file are logged; the search continues in any case.
 async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> bool {
     let path = [root, name].concat();
     match files::look(request, &path).await {
@@ -158,11 +158,11 @@ async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> 
     }
 }
 
-/// The URI becomes that of the file that was found.
+/// Sets the request's URI to that of the file.
 fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
     match core.files.root {
         Root::Root(_) => request.uri = name,
-        // An alias of a pattern stands for the whole URI: a directory keeps its own.
+        // The alias of a regular expression replaces the complete URI, so for a directory the URI is unchanged.
         Root::Alias(_) if core.files.by_pattern && folder => {}
         Root::Alias(_) if core.files.by_pattern => files::set_found_below_alias(request, name),
         Root::Alias(_) => {
@@ -173,13 +173,13 @@ fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
     }
 }
 
-/// A named location keeps the URI; another URI starts the search for a location over.
+/// Continues at the fallback: a named location retains the URI, another URI starts a new search for a location.
 fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
     if target.first() == Some(&b'@') {
         let name = String::from_utf8_lossy(&target);
         return match request.server().locations.named(&name) {
             Some(location) => Step::Named(location),
-            // Names with variables can only be missed now, so this is an error of the request and not of the
+            // A missing name with variables is detected only now, so it is an error of the request and not of the
             // start.
             None => {
                 request.log(Level::Error, format_args!("could not find named location \"{name}\""));
@@ -187,7 +187,7 @@ fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
             }
         };
     }
-    // nginx: a new URI without a query drops the old one.
+    // As in nginx a new URI without a query drops the old query.
     let question = memchr::memchr(b'?', &target).unwrap_or(target.len());
     request.args = target.get(question + 1..).unwrap_or_default().to_vec();
     request.uri = target[..question].to_vec();

@@ -1,4 +1,4 @@
-//! The directives of `events`: nginx's, and this server's own for the ring and the buffers.
+//! The directives of `events`: nginx's, and this server's own for io_uring and buffers.
 
 use conf::value;
 use conf::{Args, Contexts, Error, Spec, State};
@@ -9,26 +9,26 @@ use exchange::settings::events::{BUFFER_POOL_MIN, EventsConf, Method};
 
 const EVENTS: Contexts = Contexts::EVENTS;
 
-/// Own directives carry this instead of a module of nginx.
+/// The module name of directives that nginx does not have.
 const OWN: &str = "ringroad";
 
-/// A row of nginx's event module.
+/// Returns a row of nginx's event module.
 const fn event(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("event", name, EVENTS, args, help)
 }
 
-/// A row of this server's own; each has a default that needs no touching.
+/// Returns a row of this server's own directives; each has a default that suits most machines.
 const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new(OWN, name, EVENTS, args, help)
 }
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Asked for and not to be had is an error at start; without it the probe decides.
+    // A method that is set but not available is an error at start; without `use` the probe decides.
     Directive::events(
         event("use", Args::Exactly(1), "The network engine; without it io_uring, or epoll where there is no ring."),
         set_method,
     ),
-    // As in nginx: a number that small machines can serve.
+    // nginx's default, which suits small machines.
     Directive::events(
         event(
             "worker_connections",
@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
         "there is no debug log for single clients; use `error_log … debug`",
     ),
-    // The capacity of a disk queue; more only wait in the kernel.
+    // About the depth of a disk queue; more reads would only wait in the kernel.
     Directive::events(
         Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Reads in flight in libaio, for each thread.")
             .default("32"),
@@ -68,7 +68,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("512"),
         "the engine sizes its table of events by itself",
     ),
-    // Enough for a turn of a thousand connections; the ring is entered early when it is full.
+    // Enough for an event-loop turn with a thousand connections; a full submission queue is submitted early.
     Directive::events(
         own(
             "ring_entries",
@@ -77,13 +77,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("1024"),
         |events, cx| {
-            // The upper bound is the kernel's (IORING_MAX_ENTRIES); the lower one leaves room for one turn of
+            // The upper bound is the kernel's (IORING_MAX_ENTRIES); the lower bound suffices for one event-loop turn of
             // one connection.
             cx.number_in(&mut events.ring_entries, 8, 32768)?;
             power_of_two(cx, 0, events.ring_entries)
         },
     ),
-    // A buffer is held only from the arrival of bytes to their use, so connections may be many more.
+    // A buffer is held only from the arrival of bytes to their use, so there may be many more connections than buffers.
     Directive::events(
         own(
             "ring_recv_buffers",
@@ -93,8 +93,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1024 4k"),
         set_recv_buffers,
     ),
-    // A device gets a quarter of them, enough for the queues of a fast disk. The kernel makes them when they are
-    // needed and ends them when they have been idle.
+    // A device gets a quarter of them, enough for the queues of a fast disk. The kernel creates the workers on demand
+    // and ends them when they are idle.
     Directive::events(
         own(
             "ring_io_workers",
@@ -104,7 +104,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("128"),
         |events, cx| cx.number_in(&mut events.io_workers, 1, 1024),
     ),
-    // With a quarter, one disk that hangs leaves three quarters of the workers to the others.
+    // With a quarter, a hanging disk leaves three quarters of the workers to other disks.
     Directive::events(
         own(
             "device_share",
@@ -114,12 +114,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("4"),
         |events, cx| cx.number_in(&mut events.device_share, 1, 1024),
     ),
-    // Memory comes and goes in pieces of a megabyte; this is where a thread stops asking for more.
+    // Memory is allocated and freed in pieces of a megabyte; this is the limit of a thread.
     Directive::events(
         own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread; less by default where a control group limits memory: a quarter of that for all threads.").default("256m"),
         set_buffer_pool,
     ),
-    // Below it, pinning pages costs more than copying them.
+    // Below this size, pinning pages costs more than copying them.
     Directive::events(
         own(
             "zero_copy",
@@ -128,13 +128,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("16k"),
         |events, cx| {
-            // Zero would be another way to write "always"; `off` is a separate word, so that the two are not mixed up.
+            // Zero means "always", so `off` is a separate keyword to avoid confusion.
             let off = cx.arg(0).eq_ignore_ascii_case("off");
             events.zero_copy = if off { None } else { Some(cx.statement.value(0, value::size)?) };
             Ok(())
         },
     ),
-    // Off to measure or test the engines themselves: a warm file would not reach them.
+    // Turned off to measure or test the engines themselves, because reads of resident files would not reach them.
     Directive::events(
         own(
             "try_cached",
@@ -144,7 +144,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         |events, cx| cx.flag(&mut events.try_cached),
     ),
-    // The text is read by the engine itself, so that faults and their names have one home.
+    // The engine parses the text, so that faults and their names are defined in one place.
     Directive::events(
         own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive (docs/engines.md).")
             .many(),
@@ -155,7 +155,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// nginx knows more methods; on Linux these two are all that is needed.
+/// nginx has more methods; on Linux these two suffice.
 fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     events.method = Some(match cx.arg(0) {
         "io_uring" => Method::Uring,
@@ -168,7 +168,7 @@ fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Zero would refuse every client.
+/// Zero would reject every client.
 fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let count = value::number(text).ok().and_then(|count| u32::try_from(count).ok());
@@ -178,18 +178,18 @@ fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<()
     Ok(())
 }
 
-/// The bound is that of io_setup(2) on common systems (`fs.aio-max-nr`).
+/// The upper bound is that of io_setup(2) on common systems (`fs.aio-max-nr`).
 fn set_aio_requests(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.number_in(&mut events.aio_requests, 1, 65536)
 }
 
-/// The ring requires a power of two (io_uring_register_buf_ring(3)).
+/// io_uring requires a power of two (io_uring_register_buf_ring(3)).
 fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (count, bytes) = cx.statement.buffers()?;
     if count > 32768 {
         return Err(cx.invalid(cx.arg(0)));
     }
-    // The least that holds a usual request line, and no more than the largest buffer of the pool.
+    // Between the size of a usual request line and the largest buffer of the pool.
     if !(512..=1 << 20).contains(&bytes) {
         return Err(cx.invalid(cx.arg(1)));
     }
@@ -197,7 +197,7 @@ fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Erro
     power_of_two(cx, 0, events.recv_buffers.0)
 }
 
-/// Bounded from below only: how much a machine can spare is not ours to know.
+/// Has only a lower bound, because the available memory is unknown here.
 fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let bytes = cx.statement.value(0, value::offset)?;
     if bytes < BUFFER_POOL_MIN {
@@ -207,7 +207,7 @@ fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// The kernel would round up silently; a number that is not the one in force would mislead.
+/// The kernel would round up silently, and the configured number would be misleading.
 fn power_of_two(cx: &Cx<'_>, index: usize, number: u32) -> Result<(), Error> {
     match number.is_power_of_two() {
         true => Ok(()),

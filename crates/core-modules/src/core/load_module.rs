@@ -1,6 +1,6 @@
-//! `load_module`: modules are compiled in, and no file is loaded. A configuration that works without the module, or
-//! with the one that is built in, works all the same; distributions load modules in every configuration, whether it
-//! uses them or not.
+//! `load_module`: modules are compiled in, and no file is loaded. A configuration is accepted if it needs no such
+//! module, or if this server has the module. Distributions load modules in every configuration, whether it uses them or
+//! not.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use conf::{Error, ErrorKind, Span, Statement, Verdict};
 use exchange::config::Cx;
 use exchange::module::ModuleTable;
 
-/// Words in the names of directives of modules that are not nginx's own, by the name of their file: of those that
-/// distributions have as packages. A directive of another one is an unknown directive, at its own line.
+/// For each third-party module that distributions package, by file name: the words in the names of its directives. A
+/// directive of any other module is reported as unknown, at its own line.
 const FOREIGN: &[(&str, &[&str])] = &[
     ("http_auth_pam", &["auth_pam"]),
     ("http_cache_purge", &["_cache_purge"]),
@@ -29,9 +29,9 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("stream_js", &["js_"]),
 ];
 
-/// The setter.
+/// Implements the setter of `load_module`.
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
-    // nginx counts its modules when it comes to a block of one of these.
+    // nginx counts its modules when it reads one of these blocks.
     let is_counted = |name: &str| matches!(name, "events" | "http" | "mail" | "stream");
     let mut before = cx.tree.statements.iter().take_while(|other| !std::ptr::eq(*other, cx.statement));
     if before.any(|other| is_counted(&other.name.text)) {
@@ -47,7 +47,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
         );
         return Err(cx.error(what));
     }
-    // One line for all, which the first of them has: distributions load ten.
+    // One warning for all of them, at the first: distributions load ten.
     let is_one = |other: &&Statement| other.name.text == "load_module" && other.args.len() == 1;
     let all: Vec<&Statement> = cx.tree.statements.iter().filter(is_one).collect();
     match all.as_slice() {
@@ -65,14 +65,14 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A third-party module of nginx whose directives have such names, for reports.
+/// Returns the third-party nginx module whose directives have such names, for reports.
 pub fn foreign_module(directive: &str) -> Option<&'static str> {
     FOREIGN.iter().map(|(name, _)| *name).find(|module| is_foreign(directive, module))
 }
 
-/// nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
+/// Returns nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
 fn module_of(path: &str) -> String {
-    // Only the name counts: the file is never read, so its existence is not checked.
+    // Only the file name counts: the file is never read, so its existence is not checked.
     let file = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name = file.strip_suffix(".so").unwrap_or(&file);
     let name = name.strip_suffix("_module").unwrap_or(name);
@@ -80,17 +80,17 @@ fn module_of(path: &str) -> String {
     name.strip_suffix("_filter").unwrap_or(name).to_owned()
 }
 
-/// Whether one of our modules is that one.
+/// Whether this server has that module.
 fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
-    // By the names of directives too: one of our modules may cover several of nginx.
+    // Directive names are checked too, because one of our modules may cover several modules of nginx.
     let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
     modules.modules().iter().any(|ours| name(ours.name) == module)
         || modules.specs().specs().any(|ours| name(ours.module) == module)
 }
 
-/// The first directive in the configuration that this module would bring, and its place.
+/// Returns the first directive in the configuration that this module would provide, and its position.
 fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
-    // The whole text is searched, because directives of a module stand below the line that loads it.
+    // The complete text is searched, because directives of a module follow the line that loads it.
     let mut first: Option<&Statement> = None;
     conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
         let Verdict::Fault(error) = &visit.verdict else { return };
@@ -106,7 +106,7 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
     first.map(|statement| (statement.name.text.as_str(), statement.span()))
 }
 
-/// Whether nginx's module `part` comes in the file of `module`: those of mail and stream hold many.
+/// Whether nginx's module `part` is in the file of `module`: the files of mail and stream contain many modules.
 fn is_part(part: &str, module: &str) -> bool {
     let rest = part.strip_prefix(module);
     rest.is_some_and(|rest| rest.is_empty() || matches!(module, "mail" | "stream") && rest.starts_with('_'))

@@ -18,7 +18,7 @@ const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // The default is what nginx is built with; a group that does not exist is the master's to deal with.
+    // The default is nginx's compiled-in user. The master handles a missing group.
     Directive::main(
         nginx("user", Args::Between(1, 2), "User and group that serve, when started as root.")
             .default("nobody nobody"),
@@ -30,27 +30,27 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("1"),
         set_workers,
     ),
-    // A thread without a mask takes the last one, as in nginx.
+    // A thread without a mask uses the last one, as in nginx.
     Directive::main(
         nginx("worker_cpu_affinity", Args::AtLeast(1), "CPUs that each thread is bound to, as masks."),
         set_affinity,
     ),
-    // All threads share one table of descriptors, so the process gets this times their number.
+    // All threads share one descriptor table, so the process gets this number times the number of threads.
     Directive::main(
         nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
         |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
     ),
-    // Without it the limit is that of the master's environment.
+    // Without it the limit of the master's environment applies.
     Directive::main(
         nginx("worker_rlimit_core", Args::Exactly(1), "Largest core file in bytes."),
         |main, cx| cx.set(&mut main.worker_rlimit_core, |text| value::offset(text).map(Some)),
     ),
-    // Set in the worker before it gives up its rights, because a negative value needs them.
+    // Set in the worker before it drops privileges, because a negative value needs them.
     Directive::main(
         nginx("worker_priority", Args::Exactly(1), "Scheduling priority, a nice value.").default("0"),
         |main, cx| cx.set(&mut main.worker_priority, priority),
     ),
-    // Load balancers notice within some checks that this server is about to end.
+    // Load balancers notice within a few checks that this server is about to shut down.
     Directive::main(
         Spec::new(
             "ringroad",
@@ -62,7 +62,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("0"),
         |main, cx| cx.milliseconds(&mut main.shutdown_delay),
     ),
-    // Without it a connection may keep a retired worker for as long as it lives.
+    // Without it a connection may keep a retired worker alive for any time.
     Directive::main(
         nginx(
             "worker_shutdown_timeout",
@@ -75,21 +75,21 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Relative paths do not start here but at the prefix; only core dumps of the kernel do.
+    // Relative paths start from the prefix and not from here; only core dumps of the kernel use it.
     Directive::main(nginx("working_directory", Args::Exactly(1), "Where core files go."), |main, cx| {
         main.working_directory = Some(cx.path(cx.arg(0)));
         Ok(())
     }),
-    // Supervisors of processes need it off.
+    // Process supervisors need it to be off.
     Directive::main(nginx("daemon", Args::Flag, "Goes to the background.").default("on"), |main, cx| {
         cx.flag(&mut main.daemon)
     }),
-    // Off is for debugging: nothing brings a worker back that died.
+    // Off is for debugging: nothing restarts a worker that crashed.
     Directive::main(
         nginx("master_process", Args::Flag, "Runs a worker process under a master.").default("on"),
         |main, cx| cx.flag(&mut main.master_process),
     ),
-    // Written when every socket listens, so that its being there means that clients can connect.
+    // Written once every socket listens, so that clients can connect as soon as the file exists.
     Directive::main(
         nginx("pid", Args::Exactly(1), "The file that holds the master's process number.")
             .default("logs/nginx.pid"),
@@ -98,7 +98,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Before everything that needs a module, as in nginx.
+    // Must precede everything that needs a module, as in nginx.
     Directive::main(
         nginx("load_module", Args::Exactly(1), "A module file: ignored, or an error where it is needed.")
             .many()
@@ -109,7 +109,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("lock_file", Args::Exactly(1), "The file that workers lock.").default("logs/nginx.lock"),
         "threads need no lock file",
     ),
-    // Workers keep only TZ and the variables named here, as in nginx.
+    // Workers retain only TZ and the variables named here, as in nginx.
     Directive::main(
         nginx("env", Args::Exactly(1), "An environment variable that workers keep or get.").many(),
         |main, cx| {
@@ -121,19 +121,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Both words are checked, so that a configuration with a misspelt one is refused here as it is by nginx.
+    // Both keywords are checked, so that a misspelt one is rejected here as in nginx.
     Directive::main(
         nginx("debug_points", Args::Exactly(1), "The reaction to an internal fault: stop or abort.")
             .state(conf::State::Accepted("an internal fault ends the request that met it")),
         |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
     ),
-    // nginx saves calls of the clock with it; one reading a turn needs no saving.
+    // nginx reduces clock calls with it; this server reads the clock only once per event-loop turn.
     Directive::main(
         nginx("timer_resolution", Args::Exactly(1), "How often the clock is read.")
             .state(conf::State::Accepted("the clock is read once in each turn")),
         |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
-    // Several are possible; each has its own level.
+    // Several logs are possible, each with its own level.
     Directive::main(
         Spec::new(
             "log",
@@ -146,7 +146,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("logs/error.log error"),
         |main, cx| read_error_log(&mut main.error_log, cx),
     ),
-    // The pool `default` is there without being written, and may be given other numbers.
+    // The pool `default` exists implicitly, and may be redefined.
     Directive::main(
         Spec::new(
             "thread_pool",
@@ -176,10 +176,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// As many bits as `cpu_set_t` of sched_setaffinity(2) has.
+/// Number of bits in `cpu_set_t` of sched_setaffinity(2).
 const CPUS_MAX: usize = 1024;
 
-/// The master resolves the names, as it alone can change users.
+/// The master resolves the names, because only it can change users.
 fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !started_as_root() {
         cx.warn(
@@ -193,7 +193,7 @@ fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.set(&mut main.workers, |text| match text {
-        // The value is computed when the threads start, since the processors of a process may be restricted.
+        // The number is computed when the threads start, because the CPUs of a process may be restricted.
         "auto" => Ok(Workers::Auto),
         // Zero threads could serve no request.
         _ => match value::number(text).ok().and_then(|count| u32::try_from(count).ok()) {
@@ -203,13 +203,13 @@ fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     })
 }
 
-/// `auto [mask]`, or a mask for each thread.
+/// Parses `auto [mask]`, or a mask for each thread.
 fn set_affinity(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     main.affinity = match texts.as_slice() {
         ["auto"] => Affinity::Auto(None),
         ["auto", mask] => Affinity::Auto(Some(cpus(mask, cx)?)),
-        // The table allows any number of masks, but `auto` takes one at most.
+        // The table allows any number of masks, but `auto` accepts at most one.
         ["auto", ..] => {
             return Err(cx.error("invalid number of arguments in \"worker_cpu_affinity\" directive"));
         }
@@ -218,12 +218,12 @@ fn set_affinity(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The CPUs of a mask such as `0101`, whose last digit is CPU 0.
+/// Returns the CPUs of a mask such as `0101`, whose last digit is CPU 0.
 fn cpus(mask: &str, cx: &Cx<'_>) -> Result<Vec<usize>, Error> {
     if let Some(wrong) = mask.chars().find(|digit| !matches!(digit, '0' | '1')) {
         return Err(cx.error(format_args!("invalid character \"{wrong}\" in \"worker_cpu_affinity\"")));
     }
-    // A longer mask could not be given to the kernel.
+    // The kernel does not accept a longer mask.
     if mask.len() > CPUS_MAX {
         return Err(cx.error(format_args!("\"worker_cpu_affinity\" supports up to {CPUS_MAX} CPUs only")));
     }
@@ -231,20 +231,20 @@ fn cpus(mask: &str, cx: &Cx<'_>) -> Result<Vec<usize>, Error> {
     Ok(bits.filter(|(_, digit)| *digit == b'1').map(|(cpu, _)| cpu).collect())
 }
 
-/// A nice value with an optional sign; the kernel bounds it.
+/// Parses a nice value with an optional sign; the kernel bounds it.
 fn priority(text: &str) -> Result<i32, ValueError> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let value = i32::try_from(value::number(digits)?).map_err(|_| ValueError::InvalidNumber)?;
     Ok(if text.starts_with('-') { -value } else { value })
 }
 
-/// Numbers as in nginx: threads are required, the queue is not.
+/// Parses the numbers as nginx does: `threads` is required, the queue is not.
 fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     if main.thread_pools.iter().any(|pool| pool.name == name) {
         return Err(cx.error(format_args!("duplicate thread pool \"{name}\"")));
     }
-    // The queue keeps its default when it is not written; threads do not, so that none is forgotten.
+    // The queue has a default, `threads` has none, so that a missing value is detected.
     let mut pool = ThreadPoolSpec { name: name.to_owned(), threads: 0, ..ThreadPoolSpec::default() };
     for text in cx.statement.texts().skip(1) {
         let number = |digits| value::number(digits).ok().and_then(|number| u32::try_from(number).ok());
@@ -261,7 +261,7 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.warn(format_args!("invalid parameter \"{text}\", ignored"));
         }
     }
-    // Asked at the end, because the arguments come in any order.
+    // Checked at the end, because the arguments may have any order.
     if pool.threads == 0 {
         return Err(cx.error("\"thread_pool\" must have \"threads\" parameter"));
     }
@@ -269,13 +269,13 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `error_log target [level …] [format=text|json]`, for the process and for blocks of `http`.
+/// Parses `error_log target [level …] [format=text|json]`, for the process and for blocks of `http`.
 pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let target = if text == "stderr" {
         Target::Stderr
     } else if text.starts_with("memory:") {
-        // It is there in builds for debugging, which this is not either.
+        // nginx supports it only in debug builds, which this server never is.
         return Err(cx.error("nginx was built without debug support"));
     } else if let Some(options) = text.strip_prefix("syslog:") {
         Target::Syslog(Arc::new(Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?))
@@ -284,7 +284,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
     };
     let (mut level, mut form) = (None, None);
     for name in cx.statement.texts().skip(1) {
-        // Own: nginx has one form. It is found by its name, so that it may stand anywhere.
+        // Ringroad's own parameter. It is recognised by its name, so it may be at any position.
         if let Some(name) = name.strip_prefix("format=") {
             let known = Form::NAMES.iter().find(|(known, _)| *known == name);
             let found = known.ok_or_else(|| cx.error(format_args!("invalid error log format \"{name}\"")))?;
@@ -297,8 +297,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
         let known = Level::NAMES.iter().find(|(known, _)| *known == name).map(|(_, level)| *level);
         let found = known.or(debug_part.then_some(Level::Debug));
         let found = found.ok_or_else(|| cx.error(format_args!("invalid log level \"{name}\"")))?;
-        // nginx takes one level, or several parts of `debug`; a level and parts of another one contradict each
-        // other.
+        // nginx accepts one level, or several subsets of `debug`. Another level with a subset is a contradiction.
         match level {
             Some(Level::Debug) if debug_part => {}
             Some(_) if debug_part => return Err(cx.error(format_args!("invalid log level \"{name}\""))),
@@ -307,11 +306,11 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
         }
     }
     let id = cx.http.targets.intern(Kind::Error, &target);
-    // `error` is what nginx takes when no level is written.
+    // nginx's default level is `error`.
     let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
     log.targets.own(cx.block).push(ErrorTarget { target, id, level, form });
     Ok(())
 }
 
-/// What nginx's debug log can be narrowed down to; here each means all of it.
+/// Subsets of nginx's debug log; here each means the complete log.
 const DEBUG_PARTS: [&str; 7] = ["core", "alloc", "mutex", "event", "http", "mail", "stream"];

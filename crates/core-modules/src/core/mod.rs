@@ -1,7 +1,6 @@
-//! The `main` and `events` contexts: nginx's core, its event modules, logs of errors, thread pools.
+//! The `main` and `events` contexts: nginx's core, its event modules, error logs, thread pools.
 //!
-//! `conf` holds the settings, `main` and `events` the directives. Carrying the settings out is up to the
-//! process and its threads.
+//! [`main`] and [`events`] have the directives. The process and its threads apply the settings.
 
 mod events;
 mod load_module;

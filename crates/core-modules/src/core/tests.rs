@@ -1,4 +1,4 @@
-//! Effects and errors of the directives of `main` and `events`.
+//! Tests the effects and errors of the directives of `main` and `events`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn main_of(text: &str) -> MainConf {
     config(text).main().clone()
 }
 
-/// The settings of an `events` block; [`load`] adds an empty one, so this reads its own.
+/// Returns the settings of an `events` block; [`load`] would add an empty block, so this loads the text itself.
 fn events_of(text: &str) -> Result<EventsConf, String> {
     let loader: conf::MapLoader =
         [("/conf/nginx.conf", format!("events {{\n{text} }}"))].into_iter().collect();

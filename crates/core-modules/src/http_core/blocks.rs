@@ -1,4 +1,4 @@
-//! Directives that make servers and locations, and those that restrict access to them.
+//! Directives that define servers and locations, and those that restrict access to them.
 
 use conf::{Args, Contexts, Error, State};
 
@@ -9,29 +9,29 @@ use exchange::module::{LEVELS, NO_HASH};
 use exchange::settings::listen::ServerDraft;
 use exchange::settings::names::ServerName;
 
-/// Read and checked like the others, but there is nothing to tune.
+/// Returns a directive that is parsed and checked as usual, but has nothing to tune.
 const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Directive {
     let spec = core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default);
     Directive::scope(spec.state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // The order of servers matters twice: the first one on an address is its default, and patterns are tried in
-    // turn.
+    // The order of servers matters twice: the first one of an address is its default, and regular expressions are tried
+    // in order.
     Directive::walk(
         core("server", Contexts::HTTP, Args::None, "A server: addresses, names, locations.")
             .block(Contexts::SERVER)
             .many(),
         Walk::Server,
     ),
-    // Without root rights port 80 cannot be had, so nginx takes 8000 then.
+    // Port 80 needs root privileges, so without them nginx's default is 8000.
     Directive::server(
         core("listen", Contexts::SERVER, Args::AtLeast(1), "An address that the server is reached at.")
             .many()
             .default("*:80"),
         listen::read,
     ),
-    // No name is a name too: requests without a host belong to it.
+    // The empty name is a name too: it matches requests without a host.
     Directive::server(
         core(
             "server_name",
@@ -43,7 +43,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("\"\""),
         add_names,
     ),
-    // The arguments are parsed in `locations`, which also searches.
+    // The arguments are parsed in `locations`, which also implements the search.
     Directive::walk(
         core(
             "location",
@@ -66,7 +66,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .block(Contexts::LIMIT_EXCEPT),
         Walk::LimitExcept,
     ),
-    // There is no way to write it off again, so locations inside keep it.
+    // It cannot be turned off again, so nested locations inherit it.
     Directive::scope(
         core(
             "internal",
@@ -79,13 +79,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // How the responses of the access modules are put together is up to the phases.
+    // The phases combine the results of the access modules.
     Directive::scope(
         core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
             .default("all"),
         |scope, cx| cx.choice(&mut scope.core.satisfy.any, &[("all", false), ("any", true)]),
     ),
-    // Against guessing: each wrong password costs the client time, and the server none.
+    // Slows down password guessing: each wrong password costs the client time, but not the server.
     Directive::scope(
         core("auth_delay", LEVELS, Args::Exactly(1), "How long a 401 response is delayed.").default("0s"),
         |scope, cx| cx.milliseconds(&mut scope.core.satisfy.auth_delay),
@@ -98,7 +98,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     tuning("variables_hash_max_size", Contexts::HTTP, "1024"),
 ];
 
-/// Patterns are compiled here, so that an invalid one is reported with its line.
+/// Regular expressions are compiled here, so that errors are reported with their line.
 fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         draft.names.push(server_name(text, cx)?);
@@ -106,7 +106,7 @@ fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads one argument of `server_name`.
+/// Parses an argument of `server_name`.
 fn server_name(text: &str, cx: &mut Cx<'_>) -> Result<ServerName, Error> {
     let bare_wildcard = text.starts_with('*') && (text.len() < 3 || !text.starts_with("*."));
     if bare_wildcard || text == "." {
@@ -119,7 +119,7 @@ fn server_name(text: &str, cx: &mut Cx<'_>) -> Result<ServerName, Error> {
         if pattern.is_empty() {
             return Err(cx.error(format_args!("empty regex in server name \"{text}\"")));
         }
-        // Hosts are compared in lower case; a pattern with capitals must not miss them.
+        // Hosts are in lower case, so a pattern with capitals is matched case-insensitively.
         let caseless = pattern.bytes().any(|byte| byte.is_ascii_uppercase());
         let compiled = cx.pattern(pattern, caseless)?;
         return Ok(ServerName::new(pattern.to_owned(), Some(compiled)));

@@ -1,7 +1,7 @@
-//! Which clients get compressed answers: directives of the core that `gzip`, `gunzip` and `gzip_static` obey.
+//! Directives of the core that select the clients with compressed responses, for `gzip`, `gunzip` and `gzip_static`.
 //!
-//! They are directives of the core, although only those modules ask for them; [`exchange::accept_encoding`] does so for
-//! all three. `gzip_vary` holds for the other codings as well.
+//! They are directives of the core, although only those modules use them, through [`exchange::accept_encoding`].
+//! `gzip_vary` applies to the other codings too.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use exchange::module::LEVELS;
 use exchange::settings::gzip_clients::Proxied;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Clients of HTTP/1.0 know no chunks, so their connections could not be kept behind a compressed answer.
+    // Clients of HTTP/1.0 do not support chunked coding, so their connections would have to be closed after a
+    // compressed response.
     Directive::scope(
         core(
             "gzip_http_version",
@@ -30,7 +31,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             )
         },
     ),
-    // A request with `Via` came through a proxy, which may hand its response to clients that cannot read it.
+    // A request with `Via` came through a proxy, which may serve the response to clients that do not accept gzip.
     Directive::scope(
         core("gzip_proxied", LEVELS, Args::AtLeast(1), "Responses that are compressed for proxied requests.")
             .many()
@@ -47,7 +48,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.answering.gzip_clients.vary),
     ),
-    // Patterns are matched without case, anywhere in the field.
+    // Patterns are case-insensitive and match anywhere in the field.
     Directive::scope(
         core(
             "gzip_disable",
@@ -73,7 +74,7 @@ const PROXIED: &[(&str, u64)] = &[
     ("any", Proxied::ANY),
 ];
 
-/// Several in a block add up.
+/// Sets `gzip_proxied`; several directives in a block add up.
 fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let bits = cx.statement.bits(PROXIED, cx.warnings)?;
     let proxied = &mut scope.core.answering.gzip_clients.proxied;
@@ -84,7 +85,7 @@ fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
-        // Either kind of argument ends what patterns were inherited.
+        // Either kind of argument drops the inherited patterns.
         let patterns = scope.core.answering.gzip_clients.disable.own(cx.block);
         if text == "msie6" {
             scope.core.answering.gzip_clients.disable_msie6 = true;

@@ -1,11 +1,11 @@
 //! The arguments of `listen`: addresses and options.
 //!
-//! One line may stand for several addresses: a name that resolves to more than one, or a range of ports. Each gets the
-//! options of the line. Options of several lines for one address are joined when all servers are known
-//! (`exchange::settings::listen::gather`), because the servers that share a socket may stand anywhere in `http`.
+//! One directive may specify several addresses: a name that resolves to more than one, or a range of ports. Each gets
+//! the options of the directive. Options of several directives for one address are merged when all servers are known
+//! (`exchange::settings::listen::gather`), because the servers that share a socket may be anywhere in `http`.
 //!
-//! Four options belong to the address and not to the socket: `default_server`, `ssl`, `http2` and `proxy_protocol`. All others
-//! are passed to the kernel, so nginx allows them once for an address, and so does this reader.
+//! Four options belong to the address and not to the socket: `default_server`, `ssl`, `http2` and `proxy_protocol`. All
+//! others are socket options, which nginx allows only once per address, and so does this parser.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -14,10 +14,10 @@ use conf::{Error, value};
 use exchange::config::Cx;
 use exchange::settings::listen::{ListenAddr, ListenSpec, Options, ServerDraft, SoKeepalive, Wanted};
 
-/// `sun_path` of unix(7), without the NUL at its end.
+/// Maximum length of `sun_path` of unix(7), without the NUL at its end.
 const UNIX_PATH_LEN_MAX: usize = 107;
 
-/// The setter of `listen`.
+/// Implements the setter of `listen`.
 pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let addrs = resolve(text)
@@ -39,7 +39,7 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
         }
     }
     for (index, addr) in addrs.iter().enumerate() {
-        // A name may stand for the same address several times.
+        // A name may resolve to the same address several times.
         if !addrs[..index].contains(addr) {
             let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
             let place = cx.statement.span().clone();
@@ -49,7 +49,7 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// Reads an option of the socket. Units: `rcvbuf` and `sndbuf` are bytes (socket(7), SO_RCVBUF and SO_SNDBUF), `backlog` and
+/// Parses a socket option. Units: `rcvbuf` and `sndbuf` are bytes (socket(7), SO_RCVBUF and SO_SNDBUF), `backlog` and
 /// `fastopen` are connections (listen(2); tcp(7), TCP_FASTOPEN), times of `so_keepalive` are seconds (tcp(7)).
 fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, text) = option.split_once('=').map_or((option, None), |(name, text)| (name, Some(text)));
@@ -73,7 +73,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
             let fault = || cx.error(format_args!("invalid so_keepalive value: \"{text}\""));
             spec.so_keepalive = Some(read_keepalive(text).ok_or_else(fault)?);
         }
-        // FreeBSD's (accf_http(9)); nginx warns on Linux, too.
+        // A FreeBSD option (accf_http(9)); nginx also warns on Linux.
         ("accept_filter", Some(_)) => {
             cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
             return Ok(());
@@ -85,7 +85,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
     Ok(())
 }
 
-/// `on`, `off` or `idle:interval:count`
+/// Parses `on`, `off` or `idle:interval:count`
 fn read_keepalive(text: &str) -> Option<SoKeepalive> {
     if text == "on" {
         return Some(SoKeepalive::On { idle: None, interval: None, count: None });
@@ -106,8 +106,8 @@ fn read_keepalive(text: &str) -> Option<SoKeepalive> {
     Some(SoKeepalive::On { idle: idle.flatten(), interval: interval.flatten(), count: count.flatten() })
 }
 
-/// The addresses that a text stands for; `Err` has nginx's message. The system resolves names, which may wait: for
-/// start and reload.
+/// Returns the addresses of a text; `Err` has nginx's message. The system resolves names, which may block: for start
+/// and reload only.
 fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         return match path.len() {
@@ -143,10 +143,10 @@ fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
     Ok(with_ports.map(ListenAddr::Inet).collect())
 }
 
-/// A port, or the first and the last of a range.
+/// Parses a port, or the first and the last port of a range.
 fn read_ports(text: &str) -> Result<(u16, u16), &'static str> {
     let port = |text: &str| match value::number(text).map(u16::try_from) {
-        // Unlike in nginx 0 is a port: the kernel chooses one, and the master logs which.
+        // Unlike in nginx port 0 is valid: the kernel chooses a port, and the master logs it.
         Ok(Ok(port)) => Ok(port),
         _ => Err("invalid port"),
     };
@@ -159,7 +159,7 @@ fn read_ports(text: &str) -> Result<(u16, u16), &'static str> {
     }
 }
 
-/// A literal address, `*`, or a name, which may stand for several addresses.
+/// Returns the addresses of a literal address, of `*`, or of a name, which may have several.
 fn ips_of(host: &str) -> Result<Vec<IpAddr>, &'static str> {
     match host {
         "" => return Err("no host"),

@@ -1,7 +1,7 @@
 //! nginx's HTTP core: servers, locations, files, connections, and the rules for all responses.
 //!
-//! `conf` holds the settings; `reading`, `serving` and `blocks` the directives; `listen`, `names` and
-//! `locations` the tables that requests are matched against.
+//! `reading`, `serving` and `blocks` have the directives; `listen` parses addresses, `variables` has the variables. The
+//! settings and the tables that requests are matched against are in `exchange::settings`.
 
 mod blocks;
 pub(crate) mod gzip;

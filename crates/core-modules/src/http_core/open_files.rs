@@ -15,7 +15,7 @@ use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Limits};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Each directive makes a separate cache in each worker thread; blocks inside share it.
+    // Each directive makes a separate cache in each worker thread; inner blocks share it.
     Directive::scope(
         core(
             "open_file_cache",
@@ -26,7 +26,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         set_cache,
     ),
-    // Attributes are trusted for this long without a system call.
+    // For this time attributes are used without a system call.
     Directive::scope(
         core(
             "open_file_cache_valid",
@@ -37,7 +37,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.seconds(&mut scope.core.files.opening.terms.valid),
     ),
-    // Files that are requested once would evict others.
+    // Otherwise files that are requested only once would evict others.
     Directive::scope(
         core(
             "open_file_cache_min_uses",
@@ -48,19 +48,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1"),
         |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),
     ),
-    // Only errors that the path itself causes: a disk that fails is tried again.
+    // Only errors that the path itself causes; failures of a disk are retried.
     Directive::scope(
         core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.files.opening.terms.errors),
     ),
-    // Known to nginx's parser and not to its documentation.
+    // nginx parses it, but does not document it.
     Directive::scope(
         core("open_file_cache_events", LEVELS, Args::Flag, "Watches the files in the cache for changes.")
             .default("off")
             .state(State::Idle("nginx has it for kqueue alone, which Linux does not have")),
         |_, cx| cx.flag(&mut false),
     ),
-    // The kernel checks while it opens, so a link that is replaced meanwhile does not bypass the check.
+    // The kernel checks while it opens, so a link that is replaced concurrently cannot bypass the check.
     Directive::scope(
         core(
             "disable_symlinks",
@@ -73,9 +73,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// `max=N [inactive=time]` or `off`.
+/// Parses `max=N [inactive=time]` or `off`.
 fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    // All words are checked before one of them counts: `off` does not excuse a wrong one beside it.
+    // All arguments are checked before any takes effect: invalid arguments after `off` are errors too.
     let (mut max, mut inactive, mut off) = (None, INACTIVE_DEFAULT, false);
     for text in cx.statement.texts() {
         let read = match text.split_once('=') {
@@ -105,19 +105,19 @@ fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let max = max.ok_or_else(|| cx.error("\"open_file_cache\" must have the \"max\" parameter"))?;
     let caches = &mut cx.http.open_file_caches;
     let id = u16::try_from(caches.len()).map(CacheId);
-    // Entries are numbered with 32 bits; no machine has descriptors for as many.
+    // Indices of entries have 32 bits; no machine has that many descriptors.
     caches.push(Limits { max: max.min(u64::from(u32::MAX)) as usize, inactive });
     scope.core.files.opening.cache =
         Some(id.map_err(|_| cx.error("too many \"open_file_cache\" directives"))?);
     Ok(())
 }
 
-/// `inactive` of nginx.
+/// nginx's default of `inactive`.
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// `off`, or `on` or `if_not_owner` with an optional `from=`.
+/// Parses `off`, or `on` or `if_not_owner` with an optional `from=`.
 fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    // In any order; a duplicate is distinguished from a missing argument below.
+    // The arguments may have any order; a duplicate is distinguished from a missing argument below.
     let (mut refused, mut from) = (None, None);
     for text in cx.statement.texts() {
         match text {
@@ -138,7 +138,7 @@ fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         let (first, second) = (cx.arg(0), cx.arg(1));
         return Err(cx.error(format_args!("duplicate parameters \"{first} {second}\"")));
     }
-    // `off` costs no request anything: it is the same as never having been written.
+    // `off` has no cost per request, as if the directive were not used.
     scope.core.files.opening.links = match refused {
         Refused::Nothing => None,
         refused => Some(Arc::new(Links { refused, from })),

@@ -13,7 +13,7 @@ use transfer::received::BodyInFile;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Connections.
-    // Each argument is inherited by itself, as in nginx: a block may set the first and keep the second.
+    // Each argument is inherited separately, as in nginx: a block may set the first and inherit the second.
     Directive::scope(
         core(
             "keepalive_timeout",
@@ -24,7 +24,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("75s"),
         set_keepalive_timeout,
     ),
-    // A client may be sending just when its connection is closed; this gives it a moment.
+    // A client may send a request just when its connection is closed; this reduces the race.
     Directive::scope(
         core(
             "keepalive_min_timeout",
@@ -35,13 +35,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("0"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_min_timeout),
     ),
-    // Frees the memory that a connection has gathered, from time to time.
+    // Regularly frees the memory that a connection has accumulated.
     Directive::scope(
         core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.keeping.keepalive_requests),
     ),
-    // Lets clients find new addresses of a server, even busy ones.
+    // Makes even busy clients resolve a server's name again after a while.
     Directive::scope(
         core(
             "keepalive_time",
@@ -52,7 +52,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1h"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_time),
     ),
-    // Browsers that fail on POST over kept connections; such clients are rare by now, but the header is cheap to check.
+    // For browsers that fail on POST over keep-alive connections. They are rare by now, but the check is cheap.
     Directive::scope(
         core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers without keep-alive connections.")
             .many()
@@ -78,18 +78,18 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.keeping.lingering_close, NAMES)
         },
     ),
-    // A client that sends for longer than this does not read answers anyway.
+    // A client that sends for longer than this does not read responses anyway.
     Directive::scope(
         core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_time),
     ),
-    // The wait for one more packet; a round trip around the world is a tenth of it.
+    // The time to wait for one more packet; a round trip around the world takes a tenth of it.
     Directive::scope(
         core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
             .default("5s"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_timeout),
     ),
-    // Otherwise the kernel keeps unsent bytes for minutes (tcp(7), FIN-WAIT-1).
+    // Otherwise the kernel retains unsent bytes for minutes (tcp(7), FIN-WAIT-1).
     Directive::scope(
         core(
             "reset_timedout_connection",
@@ -100,8 +100,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.keeping.reset_timedout_connection),
     ),
-    // Heads.
-    // For the whole head: a client that sends a byte a minute must not hold a connection.
+    // Header sections.
+    // Applies to the complete header section: a client that sends a byte a minute must not hold a connection.
     Directive::scope(
         core(
             "client_header_timeout",
@@ -112,7 +112,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.reading.client_header_timeout),
     ),
-    // Most heads fit; a connection that waits needs no memory in this server, so the number only bounds.
+    // Most header sections fit. A waiting connection needs no buffer in this server, so the number is only a limit.
     Directive::scope(
         core(
             "client_header_buffer_size",
@@ -123,7 +123,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1k"),
         |scope, cx| cx.size(&mut scope.core.reading.client_header_buffer_size),
     ),
-    // Longest line and longest head follow from it: 414 for the request line, 431 for the others.
+    // Determines the longest line and the longest header section: 414 for the request line, 431 for the others.
     Directive::scope(
         core(
             "large_client_header_buffers",
@@ -137,19 +137,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Each line costs work in every module that looks for one.
+    // Each header field costs work in every module that searches for one.
     Directive::scope(
         core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Most header lines of a request; one with more gets 431.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.reading.max_headers),
     ),
-    // On, as in nginx: characters that no specification allows are not passed on.
+    // On, as in nginx: field names with characters that no specification allows are not passed on.
     Directive::scope(
         core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.reading.ignore_invalid_headers),
     ),
-    // Off, because a name with underscores and one with dashes are the same variable to a CGI program.
+    // Off, because CGI maps names with underscores and names with dashes to the same variable.
     Directive::scope(
         core(
             "underscores_in_headers",
@@ -160,7 +160,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.reading.underscores_in_headers),
     ),
-    // For servers with known clients: everything that is not by the book is 400.
+    // For servers with known clients: every deviation from the specification gives 400.
     Directive::scope(
         Spec::new(
             OWN,
@@ -172,13 +172,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.reading.http_strict),
     ),
-    // On, so that a location with one slash is not passed by with two.
+    // On, so that a request with two slashes cannot bypass a location with one.
     Directive::scope(
         core("merge_slashes", SERVER_LEVELS, Args::Flag, "Takes several slashes in a row for one.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.reading.merge_slashes),
     ),
-    // Checked all the same: a configuration that nginx refuses is not accepted here by accident.
+    // Checked without effect, so that a configuration that nginx rejects is not accepted here.
     Directive::scope(
         core(
             "connection_pool_size",
@@ -203,7 +203,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .state(conf::State::Accepted("requests have no memory pool; the size is only checked")),
         |_, cx| cx.set(&mut 0, pool_size).map_err(|error| pool_error(cx, error)),
     ),
-    // Bodies. Above it the response is 413 before the body is read.
+    // Bodies. A body above the limit gives 413 before it is read.
     Directive::scope(
         core(
             "client_max_body_size",
@@ -214,7 +214,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1m"),
         |scope, cx| cx.offset(&mut scope.core.reading.client_max_body_size),
     ),
-    // Larger bodies go to a file.
+    // Larger bodies are written to a file.
     Directive::scope(
         core(
             "client_body_buffer_size",
@@ -225,13 +225,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("16k"),
         |scope, cx| cx.size(&mut scope.core.reading.client_body_buffer_size),
     ),
-    // Between two pieces of the body, not for the whole.
+    // Applies between two reads of the body, not to the complete body.
     Directive::scope(
         core("client_body_timeout", LEVELS, Args::Exactly(1), "How long to wait for more of a request body.")
             .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.reading.client_body_timeout),
     ),
-    // So that the choice of a location can depend on the body.
+    // Allows the choice of a location to depend on the body.
     Directive::scope(
         core(
             "client_body_early_read",
@@ -256,14 +256,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.body_files.in_file_only, NAMES)
         },
     ),
-    // Two buffers would save a copy for some bodies, but all readers would need a second case.
+    // Several buffers would save a copy for some bodies, but all readers would have to support them.
     Directive::scope(
         core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
             .default("off")
             .state(conf::State::Accepted("a body in memory is in one buffer; the flag is only checked")),
         |_, cx| cx.flag(&mut false),
     ),
-    // Directories in directories keep directories short on file systems that search them line by line.
+    // Nested directories stay small, which helps file systems that search them linearly.
     Directive::scope(
         core(
             "client_body_temp_path",
@@ -279,34 +279,34 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The second argument only sets the header field sent to clients; it may be longer than the first.
+/// Sets both arguments. The second only sets the `Keep-Alive` header field, and may be longer than the first.
 fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.milliseconds(&mut scope.core.keeping.keepalive_timeout)?;
     if cx.statement.args.len() > 1 {
-        // Seconds, because the header field `Keep-Alive` counts in seconds.
+        // In seconds, because the header field `Keep-Alive` counts in seconds.
         scope.core.keeping.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
     }
     Ok(())
 }
 
-/// `none` has a separate bit so that a duplicate is noticed, and removes all others.
+/// Sets `keepalive_disable`. `none` has a separate bit so that duplicates are detected; it removes all others.
 fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
-    // A name that is written twice is a warning, as in nginx, and no error.
+    // As in nginx a duplicate is a warning and no error.
     let bits = cx.statement.bits(NAMES, cx.warnings)?;
     let disable = &mut scope.core.keeping.keepalive_disable;
-    // Several in a block add up.
+    // Several directives in a block add up.
     let before = |flag: bool| flag && disable.block == cx.block;
     let (msie6, safari) = (before(disable.msie6) || bits & 2 != 0, before(disable.safari) || bits & 4 != 0);
     *disable = KeepaliveDisable { msie6, safari, block: cx.block };
     Ok(())
 }
 
-/// nginx's rules for memory pools, which a configuration that it accepts obeys.
+/// nginx's limits for memory pools, which a configuration valid in nginx satisfies.
 const POOL_SIZE_MIN: u64 = 112;
 const POOL_ALIGNMENT: u64 = 16;
 
-/// A size that nginx's allocator could work with.
+/// Parses a size that nginx's allocator would accept.
 fn pool_size(text: &str) -> Result<u64, ValueError> {
     match value::size(text)? {
         size if size < POOL_SIZE_MIN => Err(ValueError::TooSmall { min: POOL_SIZE_MIN }),
@@ -315,7 +315,7 @@ fn pool_size(text: &str) -> Result<u64, ValueError> {
     }
 }
 
-/// nginx has a separate message for an invalid pool size.
+/// Returns nginx's separate message for an invalid pool size.
 fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
     match value::size(cx.arg(0)) {
         Ok(size) if size < POOL_SIZE_MIN => {

@@ -1,4 +1,4 @@
-//! Directives for the location of files, for the way their bytes are sent, and for the header fields of responses.
+//! Directives about the directories of files, the methods to send them, and the header fields of responses.
 
 use conf::value;
 use conf::{Args, Contexts, Error, Spec};
@@ -17,16 +17,16 @@ use exchange::settings::types::Types;
 use transfer::body::rules::Aio;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Where files are.
-    // A path without variables is put behind the prefix once, here; one that starts with a variable is taken
-    // as it comes out for each request.
+    // Directories of files.
+    // A path without a leading variable is made absolute once, here. A path with a leading variable is expanded per
+    // request.
     Directive::scope(
         core("root", LEVELS_AND_IF, Args::Exactly(1), "The directory of the files of URIs.")
             .default("html"),
         |scope, cx| set_root(scope, cx, false),
     ),
-    // In a location that is found by a pattern the alias stands for the whole URI, so it needs the groups of
-    // the pattern.
+    // In a regular-expression location the alias replaces the complete URI, so it needs the groups of the regular
+    // expression.
     Directive::scope(
         core(
             "alias",
@@ -36,18 +36,18 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| set_root(scope, cx, true),
     ),
-    // nginx follows links wherever they lead, so this is off; openat2(2) with RESOLVE_BENEATH carries it out.
+    // nginx follows links anywhere, so this is off; openat2(2) with RESOLVE_BENEATH implements it.
     Directive::scope(
         Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.files.opening.beneath),
     ),
-    // The default is three types, as in nginx: larger sites include a file of them.
+    // The default is three types, as in nginx; larger sites include a file of types.
     Directive::scope(
         core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
         |scope, cx| Types::read(&mut scope.core.files.types, cx.block, cx.statement, cx.warnings),
     ),
-    // nginx's default, too: a browser shows it, and does not run it.
+    // nginx's default: a browser displays it and does not execute it.
     Directive::scope(
         core(
             "default_type",
@@ -61,8 +61,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // How their bytes move. Not written is not the same as `off`: without it long files leave so where `aio` and
-    // `directio` leave the choice too. `body::choose` combines it with those.
+    // Methods to send files. An unset `sendfile` differs from `off`: long files then use sendfile unless `aio` or
+    // `directio` is set. `body::choose` combines the settings.
     Directive::scope(
         core(
             "sendfile",
@@ -77,7 +77,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // One fast client must not keep a thread to itself: after this many bytes others get their turn.
+    // A fast client must not monopolise a thread: after this many bytes other connections get their turn.
     Directive::scope(
         core(
             "sendfile_max_chunk",
@@ -88,8 +88,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("2m"),
         |scope, cx| cx.size(&mut scope.core.sending.sendfile_max_chunk),
     ),
-    // Not written is not the same as `off`: without it the best engine reads, with `off` the thread itself
-    // does, and waits.
+    // An unset `aio` differs from `off`: without it the best engine reads; with `off` the thread itself reads and
+    // blocks.
     Directive::scope(
         core(
             "aio",
@@ -99,14 +99,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         set_aio,
     ),
-    // A thread of this server must not wait for a write either, so there is nothing to choose.
+    // A thread of this server must never block on a write, so there is no choice.
     Directive::scope(
         core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.")
             .default("off")
             .state(conf::State::Accepted("files are always written through the disk engine")),
         |_, cx| cx.flag(&mut false),
     ),
-    // The chunk is the size of a read from the disk; large ones suit large files on spinning or remote disks.
+    // The chunk is the size of a disk read; large chunks suit large files on spinning or remote disks.
     Directive::scope(
         Spec::new(
             OWN,
@@ -122,7 +122,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Large files that are read once would push small ones out of the page cache.
+    // Otherwise large files that are read once would evict small ones from the page cache.
     Directive::scope(
         core(
             "directio",
@@ -137,14 +137,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // nginx reads the unaligned start of a range without O_DIRECT, so there a small alignment saves such reads.
+    // nginx reads the unaligned start of a range without O_DIRECT, so there a small alignment reduces such reads.
     Directive::scope(
         core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
             .default("512")
             .state(conf::State::Accepted("direct reads are aligned to 4096 bytes, which suits disks of 512 and of 4096")),
         |_, cx| cx.offset(&mut 0),
     ),
-    // nginx reads 32k at a time; the engines choose by the size of the file, which costs fewer calls.
+    // nginx reads 32k at a time; here the size depends on the file, which saves system calls.
     Directive::scope(
         Spec::new(
             "http_copy",
@@ -158,7 +158,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // As in nginx this is a hint to the kernel, given once for each file.
+    // As in nginx this is a hint to the kernel, once per file.
     Directive::scope(
         core(
             "read_ahead",
@@ -169,7 +169,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("0"),
         |scope, cx| cx.size(&mut scope.core.sending.read_ahead),
     ),
-    // Saves a packet for each response; it matters with sendfile, where head and body are two calls.
+    // Saves a packet for each response; it matters with sendfile, where header section and body are two calls.
     Directive::scope(
         core(
             "tcp_nopush",
@@ -180,12 +180,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.sending.tcp_nopush),
     ),
-    // A response that is complete must not wait for the acknowledgement of the packet before it.
+    // A complete response must not wait for the acknowledgement of the preceding packet.
     Directive::scope(
         core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on keep-alive connections, in tunnels, and where a body pauses.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.sending.tcp_nodelay),
     ),
-    // Between two successful writes, not for the whole: slow clients may take any time as long as they make progress.
+    // Applies between two successful writes, not to the complete response: slow clients may take any time as long as
+    // they make progress.
     Directive::scope(
         core(
             "send_timeout",
@@ -196,7 +197,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.sending.send_timeout),
     ),
-    // FreeBSD has it; a configuration that came from there still loads.
+    // FreeBSD supports it; configurations from there still load.
     Directive::scope(
         core("send_lowat", LEVELS, Args::Exactly(1), "Least room in the socket that is worth a write.")
             .default("0")
@@ -225,7 +226,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // May depend on the request, so its value is only checked here when it is a constant.
+    // It may depend on the request, so only constants are checked here.
     Directive::scope(
         core(
             "limit_rate",
@@ -239,7 +240,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // For players that need the start of a film at once.
+    // For players that need the start of a film immediately.
     Directive::scope(
         core(
             "limit_rate_after",
@@ -253,20 +254,20 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // The header fields of a response. A second one in a block adds to the first; the first in a block replaces the
-    // inherited ones.
+    // The header fields of responses. The first directive in a block replaces the inherited ones, further ones add to
+    // it.
     Directive::scope(
         core("error_page", LEVELS_AND_IF, Args::AtLeast(2), "The URI that is shown for some statuses.")
             .many(),
         add_error_pages,
     ),
-    // Off, because a page that is missing itself would lead round in a circle.
+    // Off, because a missing error page would lead to an endless loop.
     Directive::scope(
         core("recursive_error_pages", LEVELS, Args::Flag, "Lets an error page lead to another one.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.answering.recursive_error_pages),
     ),
-    // On as in nginx. A text is a variable's business too, so it is rendered for each response.
+    // On as in nginx. A text may have variables, so it is rendered for each response.
     Directive::scope(
         core(
             "server_tokens",
@@ -277,12 +278,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         set_server_tokens,
     ),
-    // Made from time and size, as in nginx, so that caches keep their entries when servers are exchanged.
+    // Derived from time and size, as in nginx, so that cached copies stay valid when servers are replaced.
     Directive::scope(
         core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.etag),
     ),
-    // Exact, because a file that was put back to an older state must be sent again.
+    // Exact, because a file that was restored to an older state must be sent again.
     Directive::scope(
         core(
             "if_modified_since",
@@ -300,23 +301,23 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.answering.if_modified_since, NAMES)
         },
     ),
-    // Without it the range filter has its built-in limit against requests for thousands of ranges.
+    // Without it the range filter's built-in limit applies against requests with thousands of ranges.
     Directive::scope(
         core("max_ranges", LEVELS, Args::Exactly(1), "Most ranges of a request; 0 ignores them."),
         |scope, cx| cx.set(&mut scope.core.answering.max_ranges, |text| value::number(text).map(Some)),
     ),
-    // Off is for clients that speak HTTP/1.1 and cannot read chunks; their bodies end with the connection.
+    // Off is for HTTP/1.1 clients that cannot decode chunked coding; their bodies end with the connection.
     Directive::scope(
         core("chunked_transfer_encoding", LEVELS, Args::Flag, "Sends bodies of unknown length in chunks.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.chunked_transfer_encoding),
     ),
-    // Relative ones are shorter and right behind any proxy, but nginx sends absolute ones.
+    // Relative redirects are shorter and correct behind any proxy, but nginx's default is absolute.
     Directive::scope(
         core("absolute_redirect", LEVELS, Args::Flag, "Puts scheme and host into redirects.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.absolute_redirect),
     ),
-    // Off, because the name that the client used is the one that it can reach.
+    // Off, because the client can reach the name that it has used.
     Directive::scope(
         core(
             "server_name_in_redirect",
@@ -332,28 +333,28 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.port_in_redirect),
     ),
-    // Browsers of that age replaced short error pages by theirs.
+    // Old Internet Explorers replace short error pages with their own.
     Directive::scope(
         core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.msie.padding),
     ),
-    // Browsers of that age did not follow redirects to some addresses.
+    // Old Internet Explorers do not follow some redirects.
     Directive::scope(
         core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.answering.msie.refresh),
     ),
-    // Off keeps the error log readable where files are expected to be missing.
+    // Off keeps the error log readable if missing files are expected.
     Directive::scope(
         core("log_not_found", LEVELS, Args::Flag, "Logs missing files as errors.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.log_not_found),
     ),
-    // With their own URI, in the format of their location.
+    // Subrequests are logged with their own URI, in the format of their location.
     Directive::scope(
         core("log_subrequest", LEVELS, Args::Flag, "Logs subrequests to the access log.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.subrequests.log),
     ),
-    // A block with one has only its own: lines go to the targets of the innermost block.
+    // Lines go to the targets of the innermost block with an `error_log` only.
     Directive::scope(
         core(
             "error_log",
@@ -364,7 +365,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),
     ),
-    // They are memory of the server for each client: values that pages store in a variable are short.
+    // Such responses use server memory for each client; values that pages store in a variable are small.
     Directive::scope(
         core(
             "subrequest_output_buffer_size",
@@ -375,7 +376,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("4k"),
         |scope, cx| cx.size(&mut scope.core.subrequests.output_buffer_size),
     ),
-    // The connection is busy meanwhile, as in nginx.
+    // The connection is busy until the subrequest ends, as in nginx.
     Directive::scope(
         core(
             "post_action",
@@ -390,24 +391,24 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// `root` and `alias` exclude each other in one block, and remember how the location is found: an alias replaces the
-/// matched prefix.
+/// Sets `root` or `alias`, which exclude each other in one block. Records how the location is found, because an alias
+/// replaces the matched prefix.
 fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error> {
     let core = &mut scope.core;
     let name = if alias { "alias" } else { "root" };
     let before = if matches!(core.files.root, Root::Alias(_)) { "alias" } else { "root" };
-    // The same two words in blocks inside of each other are inheritance, in one block they are a contradiction.
+    // In nested blocks both directives may be used, in one block they contradict each other.
     if core.files.root_block == cx.block {
         let message =
             format_args!("\"{name}\" directive is duplicate, \"{before}\" directive was specified earlier");
         return Err(cx.error(message));
     }
-    // A named location has no prefix or pattern that an alias could stand for.
+    // A named location has no prefix or pattern that an alias could replace.
     if alias && core.found_by == FoundBy::Name {
         return Err(cx.error("the \"alias\" directive cannot be used inside the named location"));
     }
     let text = cx.arg(0);
-    // Either would be defined by itself.
+    // Either variable would be defined by itself.
     for variable in ["document_root", "realpath_root"] {
         if text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}")) {
             let message = format_args!("the ${variable} variable cannot be used in the \"{name}\" directive");
@@ -415,8 +416,8 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
         }
     }
     core.files.root_block = cx.block;
-    // A slash at the end of a root would come twice, because each URI begins with one; an alias ends as it is
-    // written, for it is put in the place of a prefix.
+    // A trailing slash of a root would be doubled, because each URI begins with a slash. An alias is used as written,
+    // because it replaces a prefix.
     core.files.root = match alias {
         true => Root::Alias(cx.path_template(text)?),
         false => Root::Root(
@@ -432,7 +433,8 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
     Ok(())
 }
 
-/// Pools are numbered as they are named; whether they exist is known when the whole text was read.
+/// Sets `aio`. Pools are numbered by first use; whether they exist is checked after the complete configuration was
+/// read.
 fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     scope.core.sending.aio = match text {
@@ -444,7 +446,7 @@ fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         _ => {
             let pool = text.strip_prefix("threads=").filter(|pool| !pool.is_empty());
             let pool = pool.ok_or_else(|| cx.invalid(text))?;
-            // A pool would have to be looked up for each request; nginx allows that.
+            // nginx allows variables, for which the pool would be looked up per request.
             if pool.contains('$') {
                 return Err(cx.not_built(text));
             }
@@ -455,10 +457,10 @@ fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Less than a page would cost more calls than it saves copies.
+/// Minimum chunk size in bytes: less than a page would need more calls than it saves copies.
 const CHUNK_MIN: u64 = 4096;
 
-/// A size that is worth a separate chunk.
+/// Parses a chunk size.
 fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
     match cx.statement.value(0, value::size)? {
         bytes if bytes < CHUNK_MIN => {
@@ -468,9 +470,9 @@ fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
     }
 }
 
-/// `on`, `off`, `build`, or a text of one's own, which is more than free nginx takes.
+/// Sets `server_tokens`: `on`, `off`, `build`, or a custom text, which open-source nginx does not accept.
 fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    // A separate type, because the texts that may follow are no choice from a list.
+    // A separate type, because a custom text is no keyword of a list.
     const NAMES: &[(&str, Tokens)] = &[("off", Tokens::Off), ("on", Tokens::On), ("build", Tokens::Build)];
     #[derive(Clone, Copy)]
     enum Tokens {
@@ -483,18 +485,18 @@ fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         Ok(Tokens::Off) => ServerTokens::Off,
         Ok(Tokens::On) => ServerTokens::On,
         Ok(Tokens::Build) => ServerTokens::Build,
-        // A slip of the pen is no signature; only text that clearly means a status code is.
+        // An unquoted text without variables is probably a typo and not a signature.
         Err(_) if cx.statement.args[0].quoted || text.contains('$') => ServerTokens::Text(cx.template(text)?),
         Err(error) => return Err(error),
     };
     Ok(())
 }
 
-/// `error_page code … [=[response]] uri`
+/// Parses `error_page code … [=[response]] uri`.
 fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (uri, mut codes) = texts.split_last().expect("the table promises two arguments");
-    // An `=` before the URI: the status that the client sees, or with an empty value that of the page.
+    // An `=` before the URI: the status that the client receives, or with an empty value that of the page.
     let mut overwrite = None;
     if let Some((last, before)) = codes.split_last()
         && let Some(code) = last.strip_prefix('=')
@@ -510,7 +512,7 @@ fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let target = cx.template(uri)?;
     for &text in codes {
         let status = status_of_page(text, cx)?;
-        // nginx's own codes above 494 are errors of the request for the client.
+        // nginx's own codes from 494 on are sent as 400.
         let hidden = matches!(status, 494..=497).then_some(400);
         let page = ErrorPage { status, overwrite: overwrite.or(hidden), target: target.clone() };
         scope.core.answering.error_pages.own(cx.block).push(page);
@@ -518,7 +520,7 @@ fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// 499 means that the client is gone: the page would never be sent.
+/// Parses a status. 499 means that the client closed the connection, so its page would never be sent.
 fn status_of_page(text: &str, cx: &Cx<'_>) -> Result<u16, Error> {
     match value::number(text) {
         Ok(499) | Err(_) => Err(cx.error(format_args!("invalid value \"{text}\""))),

@@ -16,7 +16,7 @@ use exchange::variables::{Prefixed, Variable};
 use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
-/// The reference version of nginx.
+/// The version of nginx that this server is compatible with.
 pub const NGINX_VERSION: &str = "1.31.5";
 
 type Get = fn(&Request, &mut Vec<u8>) -> bool;
@@ -26,46 +26,45 @@ const fn variable(name: &'static str, get: Get, help: &'static str) -> Variable 
 }
 
 pub(super) const VARIABLES: &[Variable] = &[
-    // Can be set, which later handlers and `$arg_…` see.
+    // It can be set, which affects later handlers and `$arg_…`.
     Variable {
         name: "args",
         get: |request, out| full(&request.args, out),
         set: Some(|request, value| (request.args, request.uri_replaced) = (value.to_vec(), true)),
         help: "The query, without the question mark.",
     },
-    // For keys: shorter than text, and the same length for all clients of one family.
+    // For keys: shorter than text, and of the same length for all clients of an address family.
     variable("binary_remote_addr", binary_remote_addr, "The client's address as 4 or 16 bytes."),
-    // Known when the response is out; 0 before that, as in nginx.
+    // Known after the response was sent; 0 before that, as in nginx.
     variable(
         "body_bytes_sent",
         |request, out| number(request.sent.saturating_sub(request.sent_head), out),
         "Bytes of the response's body that were sent.",
     ),
-    // Own: names the row of the table in docs/engines.md for a request.
+    // Ringroad's own: names the row of the table in docs/engines.md for a request.
     variable("body_engine", body_engine, "How the response's file is sent: method and disk engine."),
-    // Head and body, as they went to the socket.
+    // Header section and body, as written to the socket.
     variable("bytes_sent", |request, out| number(request.sent, out), "Bytes of the response that were sent."),
-    // Counts over all threads, so that a log can be followed.
+    // Unique over all threads, so that a connection can be followed in logs.
     variable("connection", |request, out| number(request.conn.number, out), "The number of the connection."),
     variable(
         "connection_requests",
         |request, out| number(request.conn.requests.get(), out),
         "Requests that the connection has made, with this one.",
     ),
-    // Own clock of the connection: the moment it was accepted.
+    // Measured from the time at which the connection was accepted.
     variable("connection_time", connection_time, "Age of the connection in seconds, with milliseconds."),
-    // As sent, not as measured.
-    // Of a body in chunks it is known when that was read.
+    // As sent by the client, not as measured. For a chunked body it is known after the body was read.
     variable(
         "content_length",
         content_length,
         "The request's `Content-Length`, or the bytes of its body in chunks.",
     ),
     variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
-    // Of the location that holds now; an alias counts as a root here, as in nginx.
+    // The root of the current location; an alias counts as a root here, as in nginx.
     variable("document_root", document_root, "The root directory of the request."),
     variable("document_uri", |request, out| full(&request.uri, out), "The same as `$uri`."),
-    // Never empty but for a server without a name: safe to build URLs from.
+    // Empty only for a server without a name, so it is safe to build URLs from.
     variable("host", host, "The requested host, else the server's first name."),
     // Looked up once, when the configuration is read.
     variable(
@@ -79,32 +78,32 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| request.conn.secured.get().is_none() || some(b"on", out),
         "`on` for connections with TLS, else empty.",
     ),
-    // Lets `$uri$is_args$args` be written without a stray question mark.
+    // Allows `$uri$is_args$args` without a stray question mark.
     variable("is_args", is_args, "A question mark when there is a query, else empty."),
     variable("is_request_port", is_request_port, "A colon when the client named a port, else empty."),
-    // Set values that are no sizes are ignored.
+    // Assigned values that are no sizes are ignored.
     Variable {
         name: "limit_rate",
         get: limit_rate,
         set: Some(set_limit_rate),
         help: "Bytes a second that the response may take; can be set.",
     },
-    // The time of the event that is being handled, not of the call.
+    // The time of the current event, not of the evaluation.
     variable("msec", milliseconds_of, "Seconds since 1970, with milliseconds."),
     variable(
         "nginx_version",
         |_, out| some(NGINX_VERSION.as_bytes(), out),
         "The version of nginx that this server follows.",
     ),
-    // It distinguishes worker processes, but not threads.
+    // It identifies worker processes, but not threads.
     variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
-    // The connection knows whether bytes of the next request had come along.
+    // Set if the header section had arrived before the previous response was sent.
     variable(
         "pipe",
         |request, out| some(if request.pipelined { b"p" } else { b"." }, out),
         "`p` for a pipelined request, else a dot.",
     ),
-    // Of the connection: all its requests show the same.
+    // A value of the connection: all its requests have the same.
     variable(
         "proxy_protocol_addr",
         |request, out| proxy(request, |header, out| some(&header.src_addr, out), out),
@@ -127,29 +126,29 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     // nginx has two names for some values, and configurations use both.
     variable("query_string", |request, out| full(&request.args, out), "The same as `$args`."),
-    // A path with variables has none: it would have to be looked up for each request.
+    // A path with variables has no value, because it would have to be resolved for each request.
     variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
-    // The peer of the socket, or what `realip` found in its place.
+    // The peer of the socket, or the address that `realip` determined.
     variable("remote_addr", |request, out| request.client().show_address(out), "The client's address."),
     variable("remote_port", |request, out| request.client().show_port(out), "The client's port."),
-    // The password need not be correct: for logs only.
+    // For logs only, because the password may be wrong.
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
-    // For logs; escaped there, not here.
+    // For logs, which escape it.
     variable("request", request_line, "The request line as received."),
-    // Only modules that need a body read it.
+    // Only modules that need the body read it.
     variable("request_body", request_body, "The request's body, where something has read it into memory."),
     variable("request_body_file", request_body_file, "The file with the request's body, where there is one."),
-    // Distinguishes aborted downloads from whole ones.
+    // Distinguishes aborted downloads from complete ones.
     variable(
         "request_completion",
         |request, out| some(if request.completed { b"OK" } else { b"" }, out),
         "`OK` when the whole response was sent, else empty.",
     ),
-    // Rendered at each use, because the URI may have changed.
+    // Evaluated at each use, because the URI may have changed.
     variable("request_filename", request_filename, "The file that the URI stands for."),
-    // Random, so that logs of several machines can be put together.
+    // Random, so that logs of several machines can be merged.
     variable("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
-    // With the head, as received.
+    // Includes the header section, as received.
     variable(
         "request_length",
         |request, out| number(request.received, out),
@@ -161,12 +160,12 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The method, such as `GET`.",
     ),
     variable("request_port", request_port, "The port that the client named; empty without one."),
-    // From the first byte of the request to the moment of asking; in logs, to the last byte sent.
+    // From the first byte of the request to the evaluation; in logs, to the last byte sent.
     variable("request_time", request_time, "Seconds since the request's first byte, with milliseconds."),
     variable("request_uri", request_uri, "The URI with its query as received."),
-    // For redirects that keep it.
+    // For redirects that retain the scheme.
     variable("scheme", |request, out| some(request.conn.scheme().as_bytes(), out), "`http` or `https`."),
-    // Behind a wildcard address, the one that was reached.
+    // With a wildcard address, the local address of the connection.
     variable(
         "server_addr",
         |request, out| request.conn.local.show_address(out),
@@ -184,9 +183,9 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The port that the client reached.",
     ),
     variable("server_protocol", server_protocol, "The protocol, such as `HTTP/1.1`."),
-    // After error pages: the status that the client sees.
+    // After error pages: the status that the client receives.
     variable("status", status, "The response's status."),
-    // Made once a second for each thread.
+    // Formatted once a second per thread.
     variable(
         "time_iso8601",
         |request, out| some(request.conn.thread.dates().iso_8601(), out),
@@ -197,7 +196,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| some(request.conn.thread.dates().common_log(), out),
         "Local time as in the common log format.",
     ),
-    // What locations are compared with.
+    // The path that locations are compared with.
     variable(
         "uri",
         |request, out| full(&request.uri, out),
@@ -234,53 +233,53 @@ pub(super) const PREFIXED: &[Prefixed] = &[
     Prefixed { prefix: "sent_trailer_", get: response_trailer, help: "A field behind the response's body." },
 ];
 
-/// A value that is missing when it is empty: logs show a dash for it, as nginx's do.
+/// Appends a value; it counts as missing if it is empty, and logs then show a dash as nginx's do.
 fn full(value: &[u8], out: &mut Vec<u8>) -> bool {
     !value.is_empty() && some(value, out)
 }
 
-/// Whether the request line could be read; without it a request has no method, no URI and no protocol.
+/// Whether the request line was valid; otherwise a request has no method, no URI and no protocol.
 fn has_line(request: &Request) -> bool {
     request.head.is_begun()
 }
 
-/// A value that is there, be it empty.
+/// Appends a value that exists even if it is empty.
 fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value);
     true
 }
 
-/// A value in decimal.
+/// Appends a number in decimal.
 fn number(value: u64, out: &mut Vec<u8>) -> bool {
     http::push_decimal(out, value);
     true
 }
 
-/// Something that the kernel knows of the connection; nothing for unix sockets.
+/// Appends a field of the connection's `TCP_INFO`; nothing for UNIX-domain sockets.
 fn tcp(request: &Request, field: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
     let client = request.conn.client.borrow();
     let info = client.as_ref().and_then(|client| client.tcp_info());
     info.is_some_and(|info| number(field(&info).into(), out))
 }
 
-/// `12.345`
+/// Appends a duration such as `12.345`.
 fn seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
-    // A vector takes every write.
+    // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{}.{:03}", duration.as_secs(), duration.subsec_millis());
     true
 }
 
-/// Something that a proxy said; nothing where none did.
+/// Appends a value from the PROXY protocol; nothing if the connection does not use it.
 fn proxy(request: &Request, show: fn(&Header, &mut Vec<u8>) -> bool, out: &mut Vec<u8>) -> bool {
     request.conn.proxy.get().is_some_and(|header| show(header, out))
 }
 
-/// Port 0 is none.
+/// Appends a port; port 0 means none.
 fn proxy_port(port: u16, out: &mut Vec<u8>) -> bool {
     port == 0 || number(port.into(), out)
 }
 
-/// A value that follows the addresses in version 2 of the PROXY protocol.
+/// Appends a value that follows the addresses in version 2 of the PROXY protocol.
 fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(header) = request.conn.proxy.get() else { return false };
     match header.tlv(name.as_bytes()) {
@@ -296,7 +295,7 @@ fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// All fields of this name as one list, for the variables with fixed names.
+/// Appends all fields of this name as one list, for the variables with fixed names.
 fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
     join(request.head.all(request.bytes(), id), b", ", out)
 }
@@ -309,7 +308,7 @@ fn content_length(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Short keys for tables of clients.
+/// Appends a short key for tables of clients.
 fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.client() {
         Address::Inet(peer) => match peer.ip() {
@@ -320,7 +319,7 @@ fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Only responses with a file have one.
+/// Appends the mover; only responses with a file have one.
 fn body_engine(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(mover) = &request.mover else { return false };
     let _ = write!(out, "{mover}");
@@ -332,20 +331,20 @@ fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
-    // A root may be made of variables that lead back here.
+    // The variables of a root may refer to this variable again.
     request.nested("document_root", || {
         files::root_of(request, out);
         true
     })
 }
 
-/// Found when the configuration was taken up: following links would wait for the disk.
+/// Appends the path resolved when the configuration was loaded, because resolving links now could block on the disk.
 fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
     let facts = request.generation.roots.of(request.location.0 as usize);
     facts.real().is_some_and(|path| some(path, out))
 }
 
-/// Changes with `$uri`.
+/// Appends the path, which changes with `$uri`.
 fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
     request.nested("request_filename", || {
         files::path_of(request, &request.uri, out);
@@ -353,7 +352,7 @@ fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// In lower case and without port, as it is compared with server names.
+/// Appends the host in lower case and without port, as it is compared with server names.
 fn host(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.host.as_slice() {
         b"" => some(request.server().name.as_bytes(), out),
@@ -365,7 +364,7 @@ fn is_args(request: &Request, out: &mut Vec<u8>) -> bool {
     some(if request.args.is_empty() { b"" } else { b"?" }, out)
 }
 
-/// From the request line or `Host`, whichever counted.
+/// Returns the port of the request line or of `Host`, whichever was used.
 fn named_port(request: &Request) -> Option<u16> {
     request.head.host().and_then(|host| host.port).filter(|&port| port != 0)
 }
@@ -378,7 +377,7 @@ fn request_port(request: &Request, out: &mut Vec<u8>) -> bool {
     named_port(request).is_none_or(|port| number(port.into(), out))
 }
 
-/// The value of `set`, else the configured one; 0 is no limit.
+/// Appends the value of `set`, else the configured one; 0 means no limit.
 fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
     let configured = || {
         let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
@@ -387,7 +386,7 @@ fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
     request.nested("limit_rate", || number(request.limit_rate.or_else(configured).unwrap_or(0), out))
 }
 
-/// An invalid size leaves the rate unchanged.
+/// Sets the rate; an invalid size leaves it unchanged.
 fn set_limit_rate(request: &mut Request, value: &[u8]) {
     let rate = std::str::from_utf8(value).ok().and_then(|text| conf::value::size(text).ok());
     request.limit_rate = rate.or(request.limit_rate);
@@ -399,28 +398,28 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The text before the first colon. The password is not checked.
+/// Appends the text before the first colon. The password is not checked.
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
 }
 
-/// A body in a file is not read again for this.
+/// Appends the body if it is in memory; a body in a file is not read again for this.
 fn request_body(request: &Request, out: &mut Vec<u8>) -> bool {
     request.body.as_ref().is_some_and(|body| body.push_to(out))
 }
 
-/// Only `client_body_in_file_only` leaves the file under its name.
+/// Appends the path; only `client_body_in_file_only` retains the file under its name.
 fn request_body_file(request: &Request, out: &mut Vec<u8>) -> bool {
     let path = request.body.as_ref().and_then(|body| body.path());
     path.is_some_and(|path| some(path.as_os_str().as_encoded_bytes(), out))
 }
 
-/// Without its line end.
+/// Appends the request line without its line end.
 fn request_line(request: &Request, out: &mut Vec<u8>) -> bool {
     full(&request.line(), out)
 }
 
-/// As the client sent it, whatever redirects did to `$uri`.
+/// Appends the URI as the client sent it, even if redirects changed `$uri`.
 fn request_uri(request: &Request, out: &mut Vec<u8>) -> bool {
     has_line(request) && some(request.head.request_uri(request.bytes()), out)
 }
@@ -429,11 +428,11 @@ fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
     seconds(request.elapsed(), out)
 }
 
-/// Made once for a request, when something asks for it.
+/// Appends the identifier, which is generated at its first use in a request.
 fn request_id(request: &Request, out: &mut Vec<u8>) -> bool {
     let id = request.shared.id.get().unwrap_or_else(|| {
         let mut id = [0; 16];
-        // The kernel's generator is ready long before a server runs, and answers short requests whole.
+        // The kernel's generator is initialised long before a server runs, and returns small requests completely.
         let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::NONBLOCK);
         request.shared.id.set(Some(id));
         id
@@ -452,27 +451,27 @@ fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Three digits, as in nginx; 000 while nothing is decided.
+/// Appends three digits, as in nginx; 000 while the status is undecided.
 fn status(request: &Request, out: &mut Vec<u8>) -> bool {
-    // While a page is made for it, the status that the page is for.
+    // While an error page is produced, the status of the error.
     let status = request.error_status.filter(|&status| status != 0).unwrap_or(request.response.status);
     let _ = write!(out, "{status:03}");
     true
 }
 
-/// As it was sent, still encoded.
+/// Appends the argument as sent, without decoding.
 fn argument(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     http::uri::arg(&request.args, name.as_bytes()).is_some_and(|value| some(value, out))
 }
 
-/// RFC 6265 section 4.2.1; names are compared without case, as in nginx.
+/// Appends a cookie (RFC 6265 section 4.2.1); names are case-insensitive, as in nginx.
 fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
     let found = lines.find_map(|line| cookie_in(line, name.as_bytes()));
     found.is_some_and(|value| some(value, out))
 }
 
-/// Several fields of one name are one list, as in nginx since 1.23.
+/// Appends a request header field; several fields of one name are joined to a list, as in nginx since 1.23.
 fn request_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let separator: &[u8] = if name == "cookie" { b"; " } else { b", " };
     join(request.head.variable(request.bytes(), name.as_bytes()), separator, out)
@@ -490,13 +489,14 @@ fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut 
     found
 }
 
-/// Fields that the connection writes have computed values; the others are searched by name. As in nginx some are whole
-/// only when the head was written: `Location` as a URL, the type with its charset.
+/// Appends a response header field. Fields that the connection writes are computed; others are searched by name. As in
+/// nginx some are complete only after the header section was written: `Location` as a URL, the content type with its
+/// charset.
 fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let (response, core) = (&request.response, &request.scope().core);
     let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
     let is_written = request.sent_head > 0;
-    // Neither is sent where there is no content, but the type of another server.
+    // Without content neither field is sent, except for the content type of an upstream.
     let has_content = response.status != 204;
     match name {
         "content_type" if !has_content && response.reason.is_none() => false,
@@ -512,7 +512,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
-        // These two are members of the response.
+        // These two are fields of the response struct.
         "accept_ranges" => response.allow_ranges && is_written && some(b"bytes", out),
         "location" if response.location.is_some() => {
             let location = response.location.as_deref().unwrap_or_default();
@@ -528,7 +528,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "connection" if response.status == 101 => some(b"upgrade", out),
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
-        // Those of another server; this one's own are no fields of the response in nginx either.
+        // Only those of an upstream; as in nginx, this server's own are no fields of the response.
         "server" if response.server.as_ref().is_some_and(|server| !server.is_empty()) => {
             text(response.server.as_deref(), out)
         }
@@ -537,18 +537,18 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
             let seconds = core.keeping.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
-        // The value follows from the body and the client's version.
+        // The value depends on the body and the client's HTTP version.
         "transfer_encoding" => response.chunked && some(b"chunked", out),
         _ => named(&response.fields, name, out),
     }
 }
 
-/// Known when the body has been sent.
+/// Appends a trailer field, which is known after the body was sent.
 fn response_trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     named(&request.response.sent_trailers, name, out)
 }
 
-/// The fields of this name, in which underscores stand for dashes.
+/// Appends the fields of this name, in which underscores stand for dashes.
 fn named(fields: &[(Vec<u8>, Vec<u8>)], name: &str, out: &mut Vec<u8>) -> bool {
     let same = |field: &[u8]| {
         let mut pairs = field.iter().zip(name.as_bytes());

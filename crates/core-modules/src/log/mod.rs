@@ -1,6 +1,6 @@
 //! `access_log` and `log_format`: which requests are logged, and in which format.
 //!
-//! The lines are written elsewhere ([`telemetry`]); this file has the targets and formats the text.
+//! [`telemetry`] writes the lines; this file has the targets and formats the text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -81,8 +81,8 @@ const DIRECTIVES: &[Directive] = &[
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     logs: Layered<AccessLog>,
-    /// Whether the list is that of a configuration without `access_log`. Its format has variables of modules, so it is
-    /// made at the end of `http`.
+    /// Whether the list is the default of a configuration without `access_log`. Its format uses variables of modules,
+    /// so it is created at the end of `http`.
     is_start: bool,
     /// Whether the block has `off`, which empties the list.
     off_in_block: u32,
@@ -92,15 +92,15 @@ pub(crate) struct Conf {
 /// One `access_log`.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessLog {
-    /// Where lines go.
+    /// The target of the lines.
     to: LogTo,
     /// The format of a line.
     format: Arc<LogFormat>,
-    /// Requests for which this is empty or `0` leave no line.
+    /// Requests for which this is empty or `0` are not logged.
     condition: Option<Template>,
 }
 
-/// Where the lines of an `access_log` go.
+/// The target of an `access_log`.
 #[derive(Clone, Debug)]
 enum LogTo {
     /// A target that is open from the start.
@@ -120,7 +120,7 @@ impl Settings for Conf {
 }
 
 impl Conf {
-    /// Completes the log of a configuration without `access_log`.
+    /// Sets the format of the default log of a configuration without `access_log`.
     fn give_format(&mut self, format: LogFormat) {
         let format = Arc::new(format);
         let log = |log: &AccessLog| AccessLog { format: Arc::clone(&format), ..log.clone() };
@@ -128,12 +128,12 @@ impl Conf {
         self.is_start = false;
     }
 
-    /// Those that hold.
+    /// Returns the access logs of the block.
     pub(crate) fn logs(&self) -> &[AccessLog] {
         self.logs.items()
     }
 
-    /// The files that are opened before the privileges go.
+    /// Returns the files that are opened before privileges are dropped.
     fn files<'c>(&'c self, targets: &'c Targets) -> impl Iterator<Item = &'c Path> {
         self.logs().iter().filter_map(|log| match &log.to {
             LogTo::Target(id) => targets.get(*id).target.path(),
@@ -165,7 +165,7 @@ fn write(conf: &Conf, request: &Request) {
     }
 }
 
-/// nginx: an empty value and `0` mean no.
+/// Whether a condition is true; as in nginx an empty value and `0` are false.
 fn holds(request: &Request, condition: &Template) -> bool {
     request.conn.thread.logs.with_scratch(|value| {
         condition.render(request, value);
@@ -173,20 +173,20 @@ fn holds(request: &Request, condition: &Template) -> bool {
     })
 }
 
-/// `off`, or a file or syslog server with a format and options.
+/// Parses `off`, or a file or syslog server with a format and options.
 fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     scope.own::<Conf>().is_start = false;
     if text == "off" {
         if let Some(further) = cx.statement.args.get(1) {
-            // A format behind `off` shows that something else was meant.
+            // A format after `off` is probably a mistake.
             return Err(cx.error(format_args!("invalid parameter \"{}\"", further.text)));
         }
         scope.own::<Conf>().off_in_block = cx.block;
         scope.own::<Conf>().logs.own(cx.block).clear();
         return Ok(());
     }
-    // Where to first, then the format, then the options: nginx's order, so that of several faults the same one is reported.
+    // First the target, then the format, then the options: nginx's order, so that the same error of several is reported.
     let target = match text.strip_prefix("syslog:") {
         Some(options) => {
             let peer = Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?;
@@ -197,11 +197,11 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     };
     let to = match &target {
         Some(target) => LogTo::Target(cx.http.targets.intern(Kind::Access, target)),
-        // Always below the prefix, also where the name starts with a variable.
+        // Always below the prefix, even if the name starts with a variable.
         None => LogTo::Named(cx.template(&cx.prefix.join(text).to_string_lossy())?),
     };
     let mut log = AccessLog { to, format: format_of(cx)?, condition: None };
-    // Options of the buffer come in any order, and are put together when all are read.
+    // Buffer options may have any order, and are combined after all are read.
     let mut gather = Gather::default();
     for option in cx.statement.texts().skip(2) {
         gather.read(&mut log, option, cx)?;
@@ -220,16 +220,16 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             return Err(cx.error(message));
         }
     }
-    // nginx: `off` in a block wins over the other logs of the same block.
+    // As in nginx `off` overrides the other logs of the same block.
     if scope.own::<Conf>().off_in_block != cx.block {
         scope.own::<Conf>().logs.own(cx.block).push(log);
     }
     Ok(())
 }
 
-/// Formats must be defined above their use, as in nginx.
+/// Returns the format of an `access_log`. Formats must be defined above their use, as in nginx.
 fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
-    // The built-in format is rendered at each use; that happens when a configuration is read, and never later.
+    // The built-in format is created at each use, but only while a configuration is read.
     let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
     if name == COMBINED {
         return Ok(Arc::new(LogFormat::combined(cx.http.registry.modules())));
@@ -238,7 +238,7 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
 }
 
-/// Buffering of lines, by the options.
+/// The buffering options of an `access_log`.
 #[derive(Default)]
 struct Gather {
     bytes: Option<u64>,
@@ -246,25 +246,25 @@ struct Gather {
     gzip: Option<u32>,
 }
 
-/// nginx's buffer where only `gzip` is written.
+/// nginx's buffer size in bytes if only `gzip` is set.
 const GZIP_BUFFER: u64 = 64 << 10;
 
-/// Level of the compression where none is written: the fastest.
+/// Default compression level: the fastest.
 const GZIP_LEVEL: u32 = 1;
 
 impl Gather {
-    /// One of `buffer=`, `flush=`, `gzip`, `gzip=`, `if=`.
+    /// Parses one of `buffer=`, `flush=`, `gzip`, `gzip=`, `if=`.
     fn read(&mut self, log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
         if let Some(text) = option.strip_prefix("buffer=") {
             let size = value::size(text).ok().filter(|&size| size > 0);
             self.bytes = Some(size.ok_or_else(|| cx.error(format_args!("invalid buffer size \"{text}\"")))?);
         } else if let Some(text) = option.strip_prefix("flush=") {
-            // Zero would flush each line, which is the behaviour without a buffer.
+            // Zero would flush each line, as without a buffer.
             let time = value::milliseconds(text).ok().filter(|&time| time > 0);
             let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
             self.flush = Some(Duration::from_millis(time));
         } else if option == "gzip" {
-            // A `buffer=` behind it replaces the size again.
+            // A later `buffer=` replaces the size again.
             (self.gzip, self.bytes) = (Some(GZIP_LEVEL), self.bytes.or(Some(GZIP_BUFFER)));
         } else if let Some(text) = option.strip_prefix("gzip=") {
             let level = value::number(text).ok().filter(|level| (1..=9).contains(level));
@@ -272,7 +272,7 @@ impl Gather {
                 level.ok_or_else(|| cx.error(format_args!("invalid compression level \"{text}\"")))?;
             (self.gzip, self.bytes) = (Some(level as u32), self.bytes.or(Some(GZIP_BUFFER)));
         } else if let Some(text) = option.strip_prefix("if=") {
-            // Any text will do, since only emptiness and `0` count when it is rendered.
+            // Any text is valid, because only an empty value and `0` are false.
             log.condition = Some(cx.template(text)?);
         } else {
             return Err(cx.error(format_args!("invalid parameter \"{option}\"")));
@@ -280,7 +280,7 @@ impl Gather {
         Ok(())
     }
 
-    /// The value of the options; a time without a buffer would have nothing to wait with.
+    /// Returns the combined options; a flush time without a buffer is an error.
     fn hold(&self, cx: &Cx<'_>) -> Result<Option<Hold>, Error> {
         let Some(bytes) = self.bytes else {
             let none = || cx.error(format_args!("no buffer is defined for access_log \"{}\"", cx.arg(0)));
@@ -291,7 +291,7 @@ impl Gather {
     }
 }
 
-/// `off`, or `max=` with the others.
+/// Parses `off`, or `max=` with the other options.
 fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let seconds = |text| value::seconds(text).map(Duration::from_secs);
     let mut cache = FileCache {
@@ -301,7 +301,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         valid: Duration::from_secs(60),
         min_uses: 1,
     };
-    // nginx parses the arguments after `off` as well, so they must be valid.
+    // nginx parses the arguments after `off` as well, so they must be valid here too.
     let mut off = false;
     for option in cx.statement.texts() {
         let (name, text) = option.split_once('=').unwrap_or((option, ""));
@@ -321,24 +321,24 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !off && cache.max == 0 {
         return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
     }
-    // Each directive opens separate files, as in nginx; blocks that inherit it share them.
+    // As in nginx each directive opens separate files; blocks that inherit it share the files.
     cx.http.own::<LogCaches>().0 += u32::from(!off);
     scope.own::<Conf>().cache = (!off).then_some(cache);
     Ok(())
 }
 
-/// `log_format`, by name.
+/// The `log_format` directives, by name.
 #[derive(Default)]
 struct Formats(BTreeMap<String, Arc<LogFormat>>);
 
-/// How many `open_log_file_cache` there are.
+/// Number of `open_log_file_cache` directives.
 #[derive(Default)]
 struct LogCaches(u32);
 
 /// nginx's built-in format.
 const COMBINED: &str = "combined";
 
-/// `log_format name [escape=…] text …`: the texts are put together without spaces.
+/// Parses `log_format name [escape=…] text …`: the texts are joined without spaces.
 fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     if name == COMBINED || cx.http.own::<Formats>().0.contains_key(name) {
@@ -346,14 +346,14 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
     let mut escape = LogEscape::Default;
-    // Only the first argument can be the option; a text that merely begins alike further behind is a text.
+    // Only the first argument can be the option; a later text that begins in the same way is a text.
     if let Some(text) = texts[0].strip_prefix("escape=") {
         let known = LogEscape::NAMES.iter().find(|(name, _)| *name == text);
         let fault = || cx.error(format_args!("unknown log format escaping \"{text}\""));
         escape = known.ok_or_else(fault)?.1;
         texts.remove(0);
     }
-    // Each argument by itself: a name ends where its argument ends.
+    // Each argument is parsed separately, because a variable name ends with its argument.
     let mut parts = Vec::new();
     for text in texts {
         read_parts(text, &mut parts, cx)?;
@@ -363,7 +363,7 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Text and variables of one argument.
+/// Parses the text and variables of one argument.
 fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
@@ -377,9 +377,9 @@ fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), 
             }
             unclosed => cx.error(unclosed),
         })?;
-        // Whether the variable exists is known when all of the configuration was read: `set` may come below.
+        // Whether the variable exists is known only after the complete configuration was read, because `set` may follow.
         let variable = cx.http.registry.reference(name, cx.statement);
-        // nginx looks names up here and knows no groups, which belong to the last match, whichever that was.
+        // nginx does not support groups here, because they would refer to any last match.
         if matches!(variable, VarRef::Capture(_)) {
             return Err(cx.error(format_args!("unknown \"{name}\" variable")));
         }
@@ -399,21 +399,21 @@ pub(crate) struct LogFormat {
     escape: LogEscape,
 }
 
-/// A piece of a format.
+/// A part of a format.
 #[derive(Debug)]
 enum Part {
     Text(Box<str>),
     Variable(VarRef),
 }
 
-/// `escape=`: what happens to bytes that could break a line or a string.
+/// `escape=`: how bytes are escaped that could break a line or a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogEscape {
-    /// `"`, `\`, and characters other than printable ASCII become `\xXX`; no value becomes `-`.
+    /// `"`, `\`, and characters other than printable ASCII become `\xXX`; a missing value becomes `-`.
     Default,
-    /// As in strings of JSON; no value becomes nothing.
+    /// As in JSON strings; a missing value is empty.
     Json,
-    /// Values stay as they are; no value becomes nothing.
+    /// Values are unchanged; a missing value is empty.
     None,
 }
 
@@ -421,7 +421,7 @@ impl LogEscape {
     const NAMES: [(&'static str, LogEscape); 3] =
         [("default", LogEscape::Default), ("json", LogEscape::Json), ("none", LogEscape::None)];
 
-    /// How many bytes longer a byte becomes. Bytes above ASCII stay in JSON, where UTF-8 is as good as an escape.
+    /// Returns by how many bytes a byte grows. Non-ASCII bytes are unchanged in JSON, where UTF-8 is valid.
     fn growth(self, byte: u8) -> usize {
         match (self, byte) {
             (LogEscape::Default, b'"' | b'\\' | 0..0x20 | 0x7f..) => 3,
@@ -433,7 +433,7 @@ impl LogEscape {
 }
 
 impl LogFormat {
-    /// nginx's built-in format.
+    /// Returns nginx's built-in format.
     fn combined(variables: &ModuleVariables) -> LogFormat {
         let text = |text: &str| Part::Text(text.into());
         let variable = |name: &str| Part::Variable(variables.named(name).expect("the modules have it"));
@@ -464,11 +464,11 @@ impl LogFormat {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Variable(variable) => {
-                    // The value is rendered straight into the line and escaped in place, so most values are
-                    // copied once.
+                    // The value is rendered into the line and escaped in place, so that most values are copied only
+                    // once.
                     let start = out.len();
                     let found = variable.value(request, out);
-                    // A dash, so that the columns of a line stay where a reader of it expects them.
+                    // A dash, so that the columns of a line keep their positions.
                     if !found && self.escape == LogEscape::Default {
                         out.push(b'-');
                     } else {
@@ -480,23 +480,23 @@ impl LogFormat {
     }
 }
 
-/// Escapes the text in `out` from `start` on, in place: the line's memory is all that is needed.
+/// Escapes the text in `out` from `start` on, in place, without further memory.
 fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
-    // Nearly all values have nothing to escape, and are looked through once without being moved.
+    // Nearly all values need no escapes, and are scanned once without being moved.
     let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
     let first = start + first;
-    // Counted before anything moves, so that the line grows once.
+    // Counted first, so that the line grows only once.
     let growth: usize = out[first..].iter().map(|&byte| escape.growth(byte)).sum();
     let (mut from, mut to) = (out.len(), out.len() + growth);
     out.resize(to, 0);
-    // From the end, so that nothing is overwritten before it has been moved.
+    // From the end, so that no byte is overwritten before it was moved.
     while from > first {
         from -= 1;
         let byte = out[from];
         let len = 1 + escape.growth(byte);
         to -= len;
         match len {
-            // By its length each form is known: these are the lengths that `growth` gives.
+            // The length identifies the form: these are the lengths that `growth` returns.
             1 => out[to] = byte,
             2 => out[to..to + 2].copy_from_slice(&[b'\\', json_letter(byte)]),
             4 => out[to..to + 4].copy_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]),
@@ -508,7 +508,7 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The character after the backslash where JSON has a short form.
+/// Returns the character after the backslash if JSON has a short form.
 fn json_letter(byte: u8) -> u8 {
     match byte {
         b'\n' => b'n',
@@ -520,7 +520,7 @@ fn json_letter(byte: u8) -> u8 {
     }
 }
 
-/// Upper case, as nginx writes it.
+/// Returns an upper-case digit, as nginx does.
 fn hex(digit: u8) -> u8 {
     b"0123456789ABCDEF"[usize::from(digit)]
 }
@@ -587,7 +587,7 @@ mod tests {
             let conditional = options.contains("if=");
             assert_eq!(logs, [("/a".to_owned(), expected, conditional)], "{options}");
         }
-        // The file has one buffer, whoever names it.
+        // A file has only one buffer, whichever directives name it.
         let shared = logs_of("access_log /a combined buffer=1k; server { access_log /a; }");
         assert_eq!(shared[0].1, hold(1 << 10, None, None));
     }

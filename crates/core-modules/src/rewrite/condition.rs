@@ -34,29 +34,29 @@ pub(super) enum FileKind {
     Plain,
     /// `-d`
     Folder,
-    /// `-e`: one of these two.
+    /// `-e`: a file or a directory.
     Any,
-    /// `-x`: its owner may run it.
+    /// `-x`: executable by its owner.
     Executable,
 }
 
 /// The result of a condition.
 pub(super) enum Verdict {
-    /// It is known whether it holds.
+    /// The result is known.
     Holds(bool),
-    /// It has to look at the file of this path first.
+    /// The file at this path has to be checked first.
     Asks(Vec<u8>),
-    /// Undecided: a pattern took too long.
+    /// Undecided: PCRE aborted the search.
     Fails,
 }
 
 impl Condition {
-    /// Reads the words in parentheses. Blanks may stand anywhere but in words, so the parentheses are separate words or
-    /// parts of the first and the last one.
+    /// Parses the words in parentheses. Blanks are allowed between all words, so the parentheses are separate words or
+    /// parts of the first and last word.
     pub(super) fn read(cx: &mut Cx<'_>) -> Result<Condition, Error> {
         let mut words: Vec<&str> = cx.statement.texts().collect();
         let invalid = |cx: &Cx<'_>, word: &str| cx.error(format_args!("invalid condition \"{word}\""));
-        // The words are named as they are without the parentheses, as nginx names them.
+        // Messages name the words without the parentheses, as nginx does.
         let first = words[0].strip_prefix('(').ok_or_else(|| invalid(cx, words[0]))?;
         if first.is_empty() && words.len() > 1 {
             words.remove(0);
@@ -67,7 +67,7 @@ impl Condition {
         let without = words[last].strip_suffix(')').ok_or_else(|| invalid(cx, words[last]))?;
         match without {
             "" if last > 0 => drop(words.pop()),
-            // The parentheses are empty; nginx names the one that closes them.
+            // The parentheses are empty; nginx's message names the closing one.
             "" => {}
             without => words[last] = without,
         }
@@ -82,7 +82,7 @@ impl Condition {
         }
     }
 
-    /// A comparison with a text or with a pattern.
+    /// Parses a comparison with a text or with a pattern.
     fn of_variable(
         variable: VarRef,
         operator: &str,
@@ -100,9 +100,9 @@ impl Condition {
         }
     }
 
-    /// A test of a file.
+    /// Parses a test of a file.
     fn of_file(test: &str, path: &str, cx: &mut Cx<'_>) -> Result<Condition, Error> {
-        // The path is checked before the letter, as in nginx.
+        // The path is checked before the operator, as in nginx.
         let path = cx.template(path)?;
         let kind = match test.trim_start_matches('!') {
             "-f" => FileKind::Plain,
@@ -114,16 +114,16 @@ impl Condition {
         Ok(Condition::File { path, kind, wanted: !test.starts_with('!') })
     }
 
-    /// Whether the disk has to be asked.
+    /// Whether the condition has to wait for the disk.
     pub(super) fn waits(&self) -> bool {
         matches!(self, Condition::File { .. })
     }
 
-    /// Whether it holds. `escaped` is how groups go into texts; with `log`, a match is logged.
+    /// Evaluates the condition. `escaped` is whether groups in texts are escaped; with `log`, a match is logged.
     pub(super) fn look(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
         Verdict::Holds(match self {
             Condition::Set(variable) => {
-                // `00` is true: nginx compares with this one text and not with a number.
+                // `00` is true: nginx compares with the text `0` and not with a number.
                 let value = value_of(variable, request);
                 !value.is_empty() && value != b"0"
             }
@@ -148,7 +148,7 @@ impl Condition {
         })
     }
 
-    /// Whether it holds, after the check of the file; nothing is there without a `stat`.
+    /// Whether the condition is true after the check of the file; without `stat` the file does not exist.
     pub(super) fn holds_for(&self, stat: Option<&Stat>) -> bool {
         let Condition::File { kind, wanted, .. } = self else { return false };
         stat.is_some_and(|stat| kind.fits(stat)) == *wanted
@@ -156,7 +156,7 @@ impl Condition {
 }
 
 impl FileKind {
-    /// Whether the target of a path, links followed, is of this kind.
+    /// Whether the target of a path, with links followed, is of this kind.
     fn fits(self, stat: &Stat) -> bool {
         match self {
             FileKind::Plain => files::is_file(stat),
@@ -167,8 +167,8 @@ impl FileKind {
     }
 }
 
-/// Whether a pattern matches. Its groups are in the request then; without a match there are none any more. `None` if
-/// PCRE gave the search up, as the log shows.
+/// Searches for a pattern. The groups of a match are stored in the request; without a match they are cleared. Returns
+/// `None` if PCRE aborted the search, which is logged.
 pub(super) fn find(
     pattern: &Pattern,
     text: &str,
@@ -186,19 +186,19 @@ pub(super) fn find(
     Some(found.is_some())
 }
 
-/// The variable behind a dollar sign; here a group of the last match is none, as in nginx.
+/// Returns the variable after a dollar sign; groups of the last match are not supported here, as in nginx.
 fn variable(text: &str, cx: &mut Cx<'_>) -> VarRef {
     cx.http.registry.reference_named(&text[1..], cx.statement)
 }
 
-/// A variable without a value is empty, so that it can be compared.
+/// Returns the value of a variable; a missing value is empty, so that it can be compared.
 fn value_of(variable: &VarRef, request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     variable.value(request, &mut value);
     value
 }
 
-/// `-x` or `!-x`, with any character in the place of the letter.
+/// Whether a word is `-x` or `!-x`, with any character for `x`.
 fn is_file_test(word: &str) -> bool {
     let test = word.strip_prefix('!').unwrap_or(word);
     test.len() == 2 && test.starts_with('-')

@@ -1,8 +1,8 @@
 //! nginx's rewrite module: `rewrite`, `if`, `return`, `set`, `break`.
 //!
-//! The directives of a block make a script (`script`), which runs at server level and in the location. An `if` in a
-//! location is a nested location: if its condition holds, the request continues with its settings, and with the rest of
-//! its script.
+//! The directives of a block are compiled to a script (`script`), which runs at server level and in the location. An
+//! `if` in a location is a nested location: if its condition is true, the request continues with its settings, and with
+//! the remaining instructions of its script.
 
 mod condition;
 mod replace;
@@ -49,7 +49,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_rewrite")
 };
 
-/// Puts a script on the plan. At server level it runs again after each internal redirect, as in nginx.
+/// Adds a script to the plan. At server level it runs again after each internal redirect, as in nginx.
 fn add_script(plan: &mut Plan, phase: Phase, script: &Option<Arc<Script>>) {
     match script {
         None => {}
@@ -60,21 +60,22 @@ fn add_script(plan: &mut Plan, phase: Phase, script: &Option<Arc<Script>>) {
     }
 }
 
-/// Scripts belong to a server or a location, and to the conditions in them; `http` has none.
+/// Scripts belong to a server or a location, and to the `if` blocks in them; `http` has none.
 const EVERYWHERE: Contexts =
     Contexts::SERVER.or(Contexts::SERVER_IF).or(Contexts::LOCATION).or(Contexts::LOCATION_IF);
 
-/// An instruction of a script.
+/// Returns the row of an instruction of a script.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_rewrite", name, EVERYWHERE, args, help).many()
 }
 
-/// A setting, which unlike the scripts is inherited.
+/// Returns the row of a setting, which unlike the scripts is inherited.
 const fn flag(name: &'static str, help: &'static str) -> Spec {
     Spec::new("http_rewrite", name, EVERYWHERE.or(Contexts::HTTP), Args::Flag, help)
 }
 
-/// `if` in a server holds rewrites alone; in a location it has settings too. So it is two directives.
+/// Returns a directive `if`. In a server it contains only rewrites, in a location also settings, so it is two
+/// directives.
 const fn condition(context: Contexts, inside: Contexts) -> Directive {
     let help = "Directives for requests that match a condition on a variable or a file.";
     let spec = Spec::new("http_rewrite", "if", context, Args::AtLeast(1), help).block(inside).many();
@@ -82,7 +83,7 @@ const fn condition(context: Contexts, inside: Contexts) -> Directive {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // A location that a rewrite before it would lead to is not searched for.
+    // The location for a URI changed by an earlier rewrite is not searched.
     Directive::scope(
         spec("break", Args::None, "Ends rewriting in a block; the location stays."),
         |scope, _| {
@@ -90,15 +91,15 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // The resolver reads the blocks, when the one around them is complete.
+    // The resolver reads the blocks after the enclosing block.
     condition(Contexts::SERVER, Contexts::SERVER_IF),
     condition(Contexts::LOCATION, Contexts::LOCATION_IF),
-    // Its text is a body or a URL; the status decides which one.
+    // The status determines whether its text is a body or a URL.
     Directive::scope(
         spec("return", Args::Between(1, 2), "Ends a request with a status, a text or a redirect."),
         add_return,
     ),
-    // Looks at the decoded path without the query, as locations do.
+    // Matches the decoded path without the query, as locations do.
     Directive::scope(
         spec("rewrite", Args::Between(2, 3), "Another URI, or a redirect, for URIs that match a pattern."),
         |scope, cx| {
@@ -107,7 +108,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Only a log that takes notices shows them.
+    // Only logged at level `notice` or below.
     Directive::scope(
         flag("rewrite_log", "Logs at level notice what rewrites and conditions matched.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().log),
@@ -127,18 +128,18 @@ const DIRECTIVES: &[Directive] = &[
 /// The script of the directives of one block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// While the block is read.
+    /// The instructions while the block is read.
     draft: Draft,
-    /// What runs in the location.
+    /// The script that runs in the location.
     script: Option<Arc<Script>>,
-    /// What runs before a location is searched, in a server's own scope.
+    /// The script that runs before the search for a location, in a server's own scope.
     server_script: Option<Arc<Script>>,
     /// `rewrite_log`
     log: bool,
 }
 
 impl Conf {
-    /// Whether anything runs in the location before its content.
+    /// Whether a script runs in the location before its content handler.
     pub(crate) fn is_active(&self) -> bool {
         self.script.is_some()
     }
@@ -151,7 +152,7 @@ impl Settings for Conf {
 }
 
 impl Conf {
-    /// Adds the condition of an `if`, whose block is parsed when the one around it is complete.
+    /// Adds the condition of an `if`, whose block is parsed after the enclosing block.
     fn add_condition(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
         let condition = Condition::read(cx)?;
         self.draft.0.push(Instruction::If { condition, location: None, skip: 0 });
@@ -171,20 +172,20 @@ impl Conf {
 /// nginx's own code: close the connection without a response.
 const CLOSE: u16 = 444;
 
-/// nginx takes any number that has room in a status line, registered or not.
+/// nginx accepts any number that fits in a status line, registered or not.
 const STATUS_MAX: u64 = 999;
 
-/// What nginx takes for a URL of another place by how it begins.
+/// Whether nginx treats a text as a URL, by its beginning.
 fn is_url(text: &str) -> bool {
     ["http://", "https://", "$scheme"].iter().any(|start| text.starts_with(start))
 }
 
-/// A code, a code with a text or a URL, or a URL alone, which is recognised by its beginning.
+/// Parses a status, a status with a text or a URL, or a URL alone, which is recognised by its beginning.
 fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let behind = cx.statement.args.get(1).map(|word| word.text.as_str());
     let instruction = match (value::number(text), behind) {
-        // The text of a redirect is a URL, of others a body; which one is known by the status when it runs.
+        // The text of a redirect is a URL, of other statuses a body; the status decides at run time.
         (Ok(status), _) if status <= STATUS_MAX => {
             let text = behind.map(|text| cx.template(text)).transpose()?;
             Instruction::Return { status: status as u16, text }
@@ -196,30 +197,30 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A name that no module has becomes a slot of the request; one that a module has must allow it.
+/// Parses `set`. A name that no module has becomes a slot of the request; a variable of a module must allow it.
 fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let variable = cx.http.registry.define(cx.variable_name(text)?, cx.statement)?;
-    // The name first: a value may use the variable that it is assigned to.
+    // The name is defined first, because a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
     scope.own::<Conf>().draft.0.push(Instruction::Set { variable, value });
     Ok(())
 }
 
-/// A line of `rewrite_log`.
+/// Logs a line of `rewrite_log`.
 fn note(request: &Request, log: bool, message: fmt::Arguments<'_>) {
     if log {
         request.log(Level::Notice, message);
     }
 }
 
-/// nginx: a redirect takes its text as `Location`; an error without a text gets its page; everything else
-/// is a response with the text as its body.
+/// Responds as nginx does: the text of a redirect becomes `Location`, an error without a text gets its page, and any
+/// other text is the body.
 fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     if status == CLOSE {
         return Step::Drop;
     }
-    // Known before the text, which may show it.
+    // Set before the text is rendered, which may use it.
     request.response.status = status;
     if matches!(status, 301 | 302 | 303 | 307 | 308) {
         request.response.location = text.map(|text| text.rendered(request));
@@ -232,7 +233,7 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     let body = text.map_or(Source::Static(b""), |text| text.source(request));
     let response = &mut request.response;
     response.status = status;
-    // Another server may have set the type of the target (`X-Accel-Redirect`).
+    // An upstream may have set the content type (`X-Accel-Redirect`).
     if matches!(response.content_type, ContentType::None) {
         response.content_type = ContentType::OfUri;
     }
@@ -247,7 +248,7 @@ mod tests {
     use exchange::config::{Config, ServerId};
     use exchange::phases::Phase;
 
-    /// The script of the server and that of the location that was read last.
+    /// Returns the script of the server and that of the location that was read last.
     fn scripts(server: &str) -> (String, String) {
         let config = loaded(&format!("server {{ {server} }}"));
         let root = config.server(ServerId(0)).root;
@@ -256,7 +257,7 @@ mod tests {
         (format!("{outer:?}"), format!("{:?}", inner.scope.of::<Conf>().script))
     }
 
-    /// How many handlers take part in each location.
+    /// Returns the number of handlers in each location.
     fn counts(config: &Config, phase: Phase) -> Vec<usize> {
         config.http.locations.iter().map(|location| location.plan.of_phase(phase).len()).collect()
     }
@@ -290,7 +291,7 @@ mod tests {
         assert!(location.contains("skip: 2") && location.contains("skip: 0") && location.contains("skip: 1"));
         assert!(location.contains("waits: true"), "{location}");
         let config = loaded("server { if (-d x) { set $a 1; } location / { if ($a) { } } }");
-        // The server, the condition in the location, the location.
+        // The server, the `if` in the location, the location.
         assert_eq!(counts(&config, Phase::ServerRewrite), [1, 0, 0]);
         assert_eq!(counts(&config, Phase::Rewrite), [0, 0, 1]);
         assert_eq!(config.http.locations[1].name, config.http.locations[2].name);

@@ -1,4 +1,4 @@
-//! `rewrite`: another URI, or a redirect, for a URI that matches.
+//! Implements `rewrite`: another URI, or a redirect, for a URI that matches.
 
 use conf::Error;
 
@@ -11,34 +11,34 @@ use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::Level;
 
-/// One directive.
+/// One `rewrite` directive.
 #[derive(Debug)]
 pub(super) struct Rewrite {
     pattern: Pattern,
-    /// The pattern as it was written, for the log.
+    /// The pattern as written, for the log.
     text: Box<str>,
-    /// The new path, or all of a redirect.
+    /// The new path, or the complete target of a redirect.
     path: Template,
-    /// The new query, where the replacement has a question mark.
+    /// The new query, if the replacement has a question mark.
     args: Option<Template>,
-    /// Whether the old query follows: it does without a question mark at the very end.
+    /// Whether the old query is appended: not if the replacement ends with a question mark.
     keeps_args: bool,
     kind: Kind,
 }
 
-/// The use of the replacement.
+/// The effect of the replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The URI from here on.
+    /// It becomes the URI.
     Uri(After),
-    /// A redirect with this status; whether its text has a question mark.
+    /// A redirect with this status, and whether its text has a question mark.
     Redirect(u16, bool),
 }
 
 /// The next step after a rewritten URI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The next instruction, and behind the last one the search for a location.
+    /// The next instruction; after the last one the search for a location.
     Next,
     /// The search for a location.
     Search,
@@ -57,7 +57,7 @@ pub(super) enum Outcome {
 }
 
 impl Rewrite {
-    /// Reads a pattern, a replacement, and perhaps a flag.
+    /// Parses a pattern, a replacement, and an optional flag.
     pub(super) fn read(cx: &mut Cx<'_>) -> Result<Rewrite, Error> {
         let (text, replacement) = (cx.arg(0), cx.arg(1));
         if replacement.is_empty() {
@@ -73,7 +73,7 @@ impl Rewrite {
         let kind = match flag {
             None if is_url(source) => to_client,
             None => Kind::Uri(After::Next),
-            // A URL stays a redirect, with any flag.
+            // A URL remains a redirect, with any flag.
             Some("last" | "break") if is_url(source) => to_client,
             Some("last") => Kind::Uri(After::Search),
             Some("break") => Kind::Uri(After::Stay),
@@ -98,7 +98,7 @@ impl Rewrite {
             Some(false) => return Outcome::None,
             None => return Outcome::End(Step::Status(500)),
         }
-        // As in nginx: from here on the server itself has said where the request goes.
+        // As in nginx the request is internal from here on.
         request.internal = true;
         match self.kind {
             Kind::Redirect(status, has_question) => {
@@ -121,8 +121,8 @@ impl Rewrite {
         }
     }
 
-    /// The groups were decoded with the URI, so in a query they are encoded again; where the client had sent
-    /// nothing that needed decoding they are as it sent them.
+    /// Returns the new URI and query. Groups were decoded with the URI, so they are encoded again in a query, unless
+    /// the client's URI needed no decoding.
     fn uri_and_args(&self, request: &Request) -> (Vec<u8>, Vec<u8>) {
         let uri = self.path.rendered(request);
         let Some(template) = &self.args else {
@@ -138,7 +138,7 @@ impl Rewrite {
         (uri, args)
     }
 
-    /// The `Location` of a redirect.
+    /// Returns the `Location` of a redirect.
     fn target(&self, request: &Request, has_question: bool, log: bool) -> Vec<u8> {
         let mut text = Vec::new();
         self.path.render_groups(request, request.was_encoded(), &mut text);

@@ -1,7 +1,7 @@
-//! The script of the directives of one block: a list of instructions, which a request runs through.
+//! The script of the directives of one block: a list of instructions, which run for a request.
 //!
-//! A condition that looks at a file has to wait for the disk. The interpreter stops there and is called again, so that
-//! scripts without such conditions, nearly all, run without a future.
+//! A condition that checks a file has to wait for the disk. The interpreter stops there and is called again, so that
+//! nearly all scripts, which have no such condition, run without a future.
 
 use std::sync::Arc;
 
@@ -18,39 +18,39 @@ use exchange::template::Template;
 use exchange::variables::VarRef;
 use telemetry::{Level, Reason};
 
-/// Instructions in the order of the configuration, while its blocks are read.
+/// Instructions in the order of the configuration, while blocks are read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Draft(pub(super) Vec<Instruction>);
 
-/// Instructions in the order of the configuration, those of conditions in their places.
+/// Instructions in the order of the configuration, including those of `if` blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     instructions: Vec<Instruction>,
-    /// Whether one of them may have to wait for the disk.
+    /// Whether an instruction may have to wait for the disk.
     waits: bool,
     /// `rewrite_log`
     log: bool,
 }
 
-/// One directive.
+/// An instruction, from one directive.
 #[derive(Clone, Debug)]
 pub(crate) enum Instruction {
     /// Ends the request.
     Return { status: u16, text: Option<Template> },
-    /// Assigns.
+    /// Assigns a variable.
     Set { variable: VarRef, value: Template },
     /// Ends the script.
     Break,
     /// Replaces the URI.
     Rewrite(Arc<Rewrite>),
-    /// Goes on with the next instruction, and in another location, where the condition holds; otherwise skips N
+    /// If the condition is true, continues with the next instruction, in another location; otherwise skips N
     /// instructions.
     If { condition: Condition, location: Option<LocationId>, skip: usize },
 }
 
 impl Draft {
-    /// Puts the instructions of a block behind the condition that it belongs to, the first from this place on. Answers
-    /// where the block ends: conditions are not nested, so the next follows it.
+    /// Inserts the instructions of a block after its condition, which is the first one from index `from` on. Returns
+    /// the index after the block: conditions are not nested, so the next one follows it.
     pub(super) fn fill(&mut self, from: usize, block: Draft, inside: Option<LocationId>) -> usize {
         let mut places = from..self.0.len();
         let at = places.find(|&place| matches!(self.0[place], Instruction::If { .. }));
@@ -63,7 +63,7 @@ impl Draft {
         end
     }
 
-    /// The script, unless there is nothing to do.
+    /// Returns the script, unless it is empty.
     pub(super) fn finish(self, log: bool) -> Option<Arc<Script>> {
         let instructions = self.0;
         let waits = |instruction: &Instruction| match instruction {
@@ -79,23 +79,23 @@ impl Draft {
 struct State {
     /// The next instruction.
     at: usize,
-    /// Whether the texts of `set` and `if` have the groups of a decoded URI encoded: so it is in nginx up to the
-    /// first rewrite that takes place.
+    /// Whether groups of the decoded URI are encoded in texts of `set` and `if`: as in nginx, up to the first rewrite
+    /// that matches.
     escaped: bool,
-    /// The result of the condition that the script waits for.
+    /// The result of the file check that the script waits for.
     looked: Option<bool>,
 }
 
-/// Why the interpreter stopped.
+/// The reason why the interpreter stopped.
 enum Stop {
-    /// The script is over.
+    /// The script has ended.
     End(Step),
-    /// A condition asks for the file of this path.
+    /// A condition needs a check of the file at this path.
     Look(Vec<u8>),
 }
 
 impl Script {
-    /// Whether it may have to wait.
+    /// Whether the script may have to wait.
     pub(super) fn waits(&self) -> bool {
         self.waits
     }
@@ -104,12 +104,12 @@ impl Script {
     pub(super) fn run(&self, request: &mut Request) -> Step {
         match self.advance(&mut State::new(), request) {
             Stop::End(step) => step,
-            // A condition that asks makes the script one that waits.
+            // Unreachable: a script with such a condition runs in [`Script::run_waiting`].
             Stop::Look(_) => Step::Status(500),
         }
     }
 
-    /// Runs it, and looks at files where it asks for them.
+    /// Runs the script, and checks files for its conditions.
     pub(super) async fn run_waiting(&self, request: &mut Request) -> Step {
         let mut state = State::new();
         loop {
@@ -134,13 +134,13 @@ impl Script {
         }
     }
 
-    /// Carries out the instructions up to one that ends the script, or that needs to know more.
+    /// Executes the instructions up to one that ends the script, or that has to wait.
     fn advance(&self, state: &mut State, request: &mut Request) -> Stop {
         while let Some(instruction) = self.instructions.get(state.at) {
             match instruction {
                 Instruction::Set { variable, value } => {
-                    // Rendered now and not when it is used: a later change of its parts does not reach it, as in
-                    // nginx.
+                    // Rendered at the assignment and not at use, so later changes of its variables have no effect, as
+                    // in nginx.
                     let mut text = Vec::new();
                     value.render_groups(request, state.escaped && request.was_encoded(), &mut text);
                     variable.assign(request, &text);

@@ -1,4 +1,4 @@
-//! Settings of TLS, and what handshakes are made with out of them.
+//! Settings of TLS, and the preparation of handshakes from them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,15 +28,15 @@ pub(super) struct Conf {
     pub(super) certificates: Layered<PemSource>,
     /// `ssl_certificate_key`
     pub(super) keys: Layered<PemSource>,
-    /// `ssl_password_file`: a password in each line.
+    /// `ssl_password_file`: the passwords, one per line.
     pub(super) passwords: Arc<Vec<Vec<u8>>>,
     /// `ssl_certificate_cache`
     pub(super) certificate_cache: Option<CacheLimits>,
-    /// The directory that names of files start from.
+    /// The base directory of relative file names.
     pub(super) prefix: PathBuf,
     /// `ssl_protocols`
     pub(super) versions: Versions,
-    /// The block of that directive; 0 without one.
+    /// The block of that directive; 0 if there is none.
     pub(super) versions_block: u32,
     /// `ssl_ciphers`
     pub(super) ciphers: String,
@@ -76,7 +76,7 @@ pub(super) struct Conf {
     pub(super) compresses_certificates: bool,
     /// `ssl_conf_command`
     pub(super) commands: Layered<(String, String)>,
-    /// When the certificates of a server end.
+    /// Expiry times of the server's certificates.
     pub(super) expiries: Vec<Expiry>,
 }
 
@@ -141,14 +141,14 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     Ok(())
 }
 
-/// The protocols for ALPN, in order of preference.
+/// Returns the protocols for ALPN, in order of preference.
 fn protocols(has_http2: bool) -> Vec<Vec<u8>> {
     let first = if has_http2 { Some(b"h2".to_vec()) } else { None };
     let others = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"];
     first.into_iter().chain(others.map(<[u8]>::to_vec)).collect()
 }
 
-/// The reason why a file cannot be used, in nginx's words.
+/// Returns the reason why a file cannot be used, in nginx's words.
 fn unusable(what: &str, path: &Path, error: &FileError) -> String {
     format!("cannot load {what} \"{}\": {error}", path.display())
 }
@@ -171,7 +171,7 @@ impl Conf {
         if groups.supported.is_empty() {
             return Err(format!("no curve of \"ssl_ecdh_curve\" \"{}\" is supported", self.groups));
         }
-        // Without a suite of TLS 1.2 that version cannot be offered.
+        // TLS 1.2 is only offered with at least one of its cipher suites.
         let versions = Versions { tls12: versions.tls12 && !suites.is_empty(), ..versions };
         let (identities, slots) = self.identities(acme)?;
         let settings = ServerSettings {
@@ -212,7 +212,7 @@ impl Conf {
                     slot.ok_or("\"$acme_certificate\" is used without \"acme_certificate\" in this server")?;
                     continue;
                 }
-                // A handshake reads them.
+                // A handshake loads these.
                 (PemSource::Named(..), PemSource::Named(..) | PemSource::File(_))
                 | (PemSource::File(_), PemSource::Named(..)) => {
                     continue;
@@ -243,7 +243,7 @@ impl Conf {
         Ok((identities, slots))
     }
 
-    /// Pairs that a handshake reads.
+    /// Returns the pairs that a handshake loads.
     fn named(&self) -> Option<NamedCertificates> {
         let is_named = |origin: &PemSource| matches!(origin, PemSource::Named(..));
         let pairs = self.certificates.items().iter().zip(self.keys.items());
@@ -258,7 +258,7 @@ impl Conf {
         Some(NamedCertificates { pairs, passwords, prefix, cache })
     }
 
-    /// Authorities whose names are sent to clients with a request for a certificate.
+    /// Returns the CAs whose names are sent to clients with a certificate request.
     fn client_authorities(&self) -> Result<Option<Vec<::tls::CertificateDer<'static>>>, String> {
         match (&self.verify, &self.client_certificate) {
             (VerifyClient::Off, _) => Ok(None),
@@ -270,7 +270,7 @@ impl Conf {
         }
     }
 
-    /// The authorities for certificates of clients.
+    /// Returns the trusted CAs for client certificates.
     fn trust(&self) -> Result<Option<Trust>, String> {
         if self.verify == VerifyClient::Off {
             return Ok(None);
@@ -317,8 +317,8 @@ impl Conf {
         Ok(TicketKeys::from_files(&bytes))
     }
 
-    /// The name of the block for its sessions: the same after a reload that changed nothing of it, another one where
-    /// clients are judged otherwise.
+    /// Returns the scope of the block's sessions: unchanged after a reload without changes to it, different if client
+    /// certificates are verified differently.
     fn scope(&self, block: &BlockEnd<'_>) -> Vec<u8> {
         let mut scope = Vec::new();
         for name in block.names {
@@ -328,7 +328,7 @@ impl Conf {
         scope.extend_from_slice(format!("{:?} {}", self.verify, self.verify_depth).as_bytes());
         let files = self.certificates.items().iter().filter_map(|origin| match origin {
             PemSource::File(file) => Some(file),
-            // The names stand for it: a renewed certificate ends no session.
+            // Not included, so that sessions survive the renewal of a certificate.
             PemSource::Acme | PemSource::Named(..) => None,
         });
         let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];

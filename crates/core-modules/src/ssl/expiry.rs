@@ -1,7 +1,8 @@
-//! When the certificates of servers end, for numbers and for warnings.
+//! Expiry times of servers' certificates, for metrics and for warnings.
 //!
-//! Of a chain the server's own certificate counts: those between it and a root are renewed with it. One of `acme_certificate` changes while the
-//! server runs: its number is that of the moment, and its failures are in the error log.
+//! Of a chain only the server's own certificate counts, because intermediate certificates are renewed with it. A
+//! certificate of `acme_certificate` changes while the server runs: its number is current, and failures are in the
+//! error log.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,10 @@ use super::conf::Conf;
 use exchange::tls_arguments::PemSource;
 use telemetry::time_zone::since_1970;
 
-/// A certificate and its end in seconds since 1970.
+/// The path of a certificate, and its expiry time in seconds since 1970.
 pub(super) type Expiry = (PathBuf, i64);
 
-/// The ends of these certificates, as far as they can be read.
+/// Returns the expiry times of these certificates, as far as they can be parsed.
 pub(super) fn of(certificates: &[PemSource]) -> Vec<Expiry> {
     let end = |origin: &PemSource| {
         let PemSource::File(file) = origin else { return None };
@@ -30,11 +31,11 @@ pub(super) fn of(certificates: &[PemSource]) -> Vec<Expiry> {
     certificates.iter().filter_map(end).collect()
 }
 
-/// The word that replaces a file for the certificate of an authority.
+/// The text shown instead of a file for the certificate of an ACME authority.
 const OF_AUTHORITY: &str = "$acme_certificate";
 
-/// The certificates of all servers, each once: the server's first name, the file, the end. The end is 0 where an authority has
-/// not issued a certificate yet.
+/// Returns the certificates of all servers without duplicates: the server's first name, the file, the expiry time. The
+/// time is 0 if an authority has not issued a certificate yet.
 pub fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
     let mut found = of_files(http);
     for server in &http.servers {
@@ -48,7 +49,7 @@ pub fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
     found
 }
 
-/// The same for files alone.
+/// Does the same for files alone.
 fn of_files(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
     let of_server =
         |server: &Server| http.locations[server.root.0 as usize].scope.of::<Conf>().expiries.as_slice();
@@ -62,13 +63,13 @@ fn name_of(server: &Server) -> &str {
     if server.name.is_empty() { "_" } else { &server.name }
 }
 
-/// Warnings count whole days.
+/// Seconds of a day; warnings count complete days.
 const DAY_S: i64 = 24 * 60 * 60;
 
-/// Seconds before the end of a certificate that are worth a warning: automatic renewal happens earlier.
+/// Seconds before the expiry at which a warning is given; automatic renewal happens earlier.
 const NEAR_S: i64 = 14 * DAY_S;
 
-/// Warnings of certificates in files that have ended or will soon, and the time until these warnings change.
+/// Returns warnings of certificates in files that have expired or will soon, and the time until these warnings change.
 pub fn certificate_warnings(http: &Http, now: SystemTime) -> (Vec<String>, Option<Duration>) {
     let (now, _) = since_1970(now);
     let (mut warnings, mut next) = (Vec::new(), None);

@@ -1,6 +1,7 @@
 //! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`variables`] shows their results.
 //!
-//! Directives of things that the library does not have are accepted with a warning: the traffic is secret without them.
+//! Directives for features that the TLS library lacks are accepted with a warning, because the traffic is encrypted
+//! without them.
 
 mod conf;
 mod expiry;
@@ -37,12 +38,12 @@ pub(crate) static MODULE: Module = Module {
 /// One argument.
 const ONE: Args = Args::Exactly(1);
 
-/// A row for `http` and `server`.
+/// Returns a row for `http` and `server`.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_ssl", name, SERVER_LEVELS, args, help)
 }
 
-/// Certificates and keys that the server presents, and from where they are read.
+/// Certificates and keys that the server presents, and their sources.
 const CERTIFICATES: &[Directive] = &[
     Directive::scope(
         spec(
@@ -147,7 +148,7 @@ const HANDSHAKES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A record is decrypted when all of it is here.
+    // A client can decrypt a record only after receiving it completely.
     Directive::scope(
         spec("ssl_buffer_size", ONE, "Bytes of a record at most.").default("16k"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size),
@@ -177,7 +178,7 @@ const HANDSHAKES: &[Directive] = &[
     ),
 ];
 
-/// Certificates of clients, and the authorities that may sign them.
+/// Client certificates, and the CAs that may sign them.
 const CLIENTS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -231,7 +232,7 @@ const CLIENTS: &[Directive] = &[
     ),
 ];
 
-/// Sessions that later connections of a client resume.
+/// Sessions, which later connections of a client resume.
 const SESSIONS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -266,7 +267,7 @@ const SESSIONS: &[Directive] = &[
     ),
 ];
 
-/// Settings that the library does not support. Not silent: a configuration with one relies on it.
+/// Settings that the library does not support. They give a warning, because a configuration may rely on them.
 const WITHOUT_EFFECT: &[Directive] = &[
     without_effect(
         "ssl_dhparam",
@@ -307,10 +308,10 @@ const WITHOUT_EFFECT: &[Directive] = &[
     ),
 ];
 
-/// Why nothing is asked about clients' certificates.
+/// The reason why client certificates are not checked with OCSP.
 const NO_RESPONDER: &str = "no authority is asked about certificates of clients: use ssl_crl";
 
-/// A row that is accepted with a warning.
+/// Returns a directive that is accepted with a warning.
 const fn without_effect(
     name: &'static str,
     args: Args,
@@ -347,16 +348,16 @@ fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// nginx asks for eight pages.
+/// Minimum size in bytes, as in nginx: eight pages.
 const CACHE_BYTES_MIN: u64 = 8 * 4096;
 
-/// Bytes of a session in nginx's builtin cache, which is counted in sessions.
+/// Assumed bytes per session of nginx's builtin cache, whose size is given in sessions.
 const SESSION_BYTES: usize = 512;
 
-/// nginx's count of sessions where none is written.
+/// nginx's default number of sessions.
 const BUILTIN_SESSIONS: usize = 20 * 1024;
 
-/// `off`, `none`, or caches: `builtin[:SESSIONS]` of a worker, `shared:NAME:SIZE` of all of them.
+/// Parses `off`, `none`, or caches: `builtin[:SESSIONS]` of one worker, `shared:NAME:SIZE` of all workers.
 fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut cache = None;
     for text in cx.statement.texts() {
@@ -388,7 +389,7 @@ fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Addresses with TLS have a certificate, which should not end soon.
+/// Checks that addresses with TLS have a certificate, and warns if it expires soon.
 fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     for listen in &http.listens {
         for server in listen.tls_defaults() {
@@ -419,7 +420,7 @@ mod tests {
     use super::Conf;
     use crate::testing::loaded;
 
-    /// Files of settings that servers include, such as those of ACME clients, set it beside the server itself.
+    /// Included files of settings, such as those of ACME clients, set it in addition to the server itself.
     #[test]
     fn the_last_ssl_session_cache_of_a_block_counts() {
         let has_cache = |text: &str| {

@@ -1,4 +1,4 @@
-//! `$ssl_*`: values of a connection's handshake and of its client's certificate. Without TLS none has a value.
+//! `$ssl_*`: values of a connection's handshake and of its client certificate. Without TLS they have no value.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use exchange::variables::Variable;
 /// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Each with the function that writes its value; `false` means that there is none.
+/// The variables, each with the function that writes its value; `false` means that it has none.
 pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_alpn_protocol",
@@ -144,7 +144,7 @@ const fn text(name: &'static str, get: fn(&Request, &mut Vec<u8>) -> bool, help:
     Variable { name, get, set: None, help }
 }
 
-/// Writes a value out of the facts of a connection with TLS.
+/// Writes a value from the facts of a TLS connection.
 fn put(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Secured) -> Option<Vec<u8>>) -> bool {
     let value = request.conn.secured.get().and_then(|secured| get(secured));
     value.is_some_and(|value| {
@@ -153,7 +153,7 @@ fn put(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Secured) -> Optio
     })
 }
 
-/// Writes a value out of the client's certificate.
+/// Writes a value from the client certificate.
 fn of_client(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Certificate) -> Option<String>) -> bool {
     put(request, out, |secured| get(secured.client.as_ref()?.parsed()?).map(String::into_bytes))
 }
@@ -178,7 +178,7 @@ fn schemes(secured: &Secured) -> Option<Vec<u8>> {
     joined(secured.offer.schemes().map(|scheme| format!("0x{:04x}", u16::from(scheme))))
 }
 
-/// nginx shows what OpenSSL has as the name of a signature, which is that of RFC 8446.
+/// Returns OpenSSL's name of a signature scheme, which nginx shows and which is that of RFC 8446.
 fn scheme(scheme: Option<SignatureScheme>) -> Option<Vec<u8>> {
     not_empty(seen::scheme_name(scheme?).as_bytes())
 }
@@ -197,7 +197,7 @@ fn pem_of(secured: &Secured) -> Option<String> {
     secured.client.as_ref().map(|client| to_pem(&client.der))
 }
 
-/// The certificate for a header field: every line but the first is behind a tab.
+/// Returns the certificate for a header field: every line except the first is preceded by a tab.
 fn tabbed(secured: &Secured) -> Option<Vec<u8>> {
     let pem = pem_of(secured)?;
     Some(pem.trim_end().replace('\n', "\n\t").into_bytes())

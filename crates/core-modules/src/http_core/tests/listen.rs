@@ -1,4 +1,4 @@
-//! `listen`: addresses, options, and how servers share a socket.
+//! Tests `listen`: addresses, options, and servers that share a socket.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! `location`: nginx's documented examples, errors, and a slow model of the search.
+//! Tests `location`: nginx's documented examples, errors, and a slow reference implementation of the search.
 
 use crate::http_core::tests::server;
 use crate::testing::error;
@@ -6,7 +6,7 @@ use exchange::config::{Config, ServerId};
 use exchange::settings::core::FoundBy;
 use exchange::settings::core::LimitExcept;
 
-/// The name of the location that a URI belongs to.
+/// Returns the name of the location of a URI.
 fn find<'c>(config: &'c Config, uri: &str) -> &'c str {
     let found = config
         .server(ServerId(0))
@@ -62,7 +62,7 @@ fn nested_locations_are_searched_first() {
             ("/1", "server"),
         ]
     );
-    // Several patterns look alike: the one inside of the prefix wins.
+    // Several patterns are similar: the one nested in the prefix wins.
     let inner = |uri: &str| {
         let found = config
             .server(ServerId(0))
@@ -119,7 +119,7 @@ fn a_location_knows_how_it_is_found() {
         &found.expect("it is there").scope.core
     };
     assert_eq!(core("/a").found_by, FoundBy::Prefix("/a".into()));
-    // The alias is inherited with the prefix that it stands for.
+    // The alias is inherited with the prefix that it replaces.
     assert_eq!((&*core("/a/b").files.location_prefix, core("/a/b").files.by_pattern), ("/a", false));
     assert_eq!((&*core("~ c").files.location_prefix, core("~ c").files.by_pattern), ("/a", false));
     assert!(core("~ b").files.by_pattern);
@@ -170,7 +170,7 @@ fn limit_except_has_settings_of_its_own() {
     assert_eq!(location.scope.of::<crate::log::Conf>().logs().len(), 1);
 }
 
-/// What the documentation says of prefixes, without tables.
+/// Implements the documented search for prefixes, without tables.
 fn slow<'n>(paths: &[&'n str], uri: &str) -> Option<&'n str> {
     paths.iter().copied().filter(|path| uri.starts_with(path)).max_by_key(|path| path.len())
 }

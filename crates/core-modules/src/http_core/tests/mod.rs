@@ -1,4 +1,4 @@
-//! Tests of what the directives set, and of the tables that requests are matched against.
+//! Tests of the settings of directives, and of the tables that requests are matched against.
 
 mod listen;
 mod locations;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::testing::loaded;
 use exchange::config::Config;
 
-/// A configuration with one server.
+/// Returns a configuration with one server.
 fn server(text: &str) -> Arc<Config> {
     loaded(&format!("server {{ {text} }}"))
 }

@@ -1,10 +1,10 @@
-//! `server_name`: nginx's documented examples, errors, and a slow model of the search.
+//! Tests `server_name`: nginx's documented examples, errors, and a slow reference implementation of the search.
 
 use crate::testing::{error, loaded, warnings};
 use exchange::config::ServerId;
 use exchange::request::Address;
 
-/// The number of the server that a host belongs to among servers with these names.
+/// Returns the index of the server that matches a host, among servers with these names.
 fn choose(names: &[&str], host: &str) -> Option<u32> {
     let servers: String =
         names.iter().map(|names| format!("server {{ listen 81; server_name {names}; }}")).collect();
@@ -97,11 +97,11 @@ fn wrong_and_conflicting_names() {
         warnings("http { server {\nserver_name a/b; } }"),
         ["server name \"a/b\" has suspicious symbols in /conf/nginx.conf:2"]
     );
-    // With a single server nginx does not look.
+    // With a single server nginx does not check the names.
     assert_eq!(warnings("http { server { server_name x.*.y; } }"), Vec::<String>::new());
 }
 
-/// What the documentation says, name by name and without tables.
+/// Implements the documented search, name by name and without tables.
 fn slow(names: &[&str], host: &str) -> Option<u32> {
     let ids = || names.iter().zip(0_u32..);
     let exact = ids().find(|(name, _)| **name == host || name.strip_prefix('.') == Some(host));

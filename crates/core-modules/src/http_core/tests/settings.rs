@@ -1,4 +1,4 @@
-//! What the directives of the core set, how blocks inherit it, and what is refused.
+//! Tests the settings of the core's directives, their inheritance by blocks, and the errors.
 
 use std::time::Duration;
 

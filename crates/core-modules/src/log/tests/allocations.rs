@@ -1,4 +1,4 @@
-//! What a line costs: in the steady state no allocation, whatever the target and the format.
+//! Tests that in the steady state a log line needs no allocation, for any target and format.
 #![expect(clippy::disallowed_methods, reason = "a test may wait")]
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -23,17 +23,17 @@ use telemetry::shared::Shared;
 
 const ROUNDS: u32 = 1000;
 
-/// Rounds until every buffer has its size.
+/// Number of rounds until every buffer has reached its size.
 const WARM_UP: u32 = 200;
 
-/// Allocations that are no line's: the waker of `block_on`, a wall clock that goes on, a table that grows once when a socket
-/// is full.
+/// Allocations that do not belong to lines: the waker of `block_on`, an advancing wall clock, a table that grows once
+/// when a socket is full.
 const ONCE_MAX: u64 = 8;
 
 const HEAD: &[u8] =
     b"GET /a/b?x=1 HTTP/1.1\r\nHost: here\r\nUser-Agent: \"agent\"\r\nReferer: http://x/\xff\r\n\r\n";
 
-/// A request that was read, on a thread of its own configuration.
+/// Returns a request that was read, on a thread with its own configuration.
 fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
     let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
     let thread =
@@ -62,7 +62,7 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
     request
 }
 
-/// The files that the master would have opened.
+/// Opens the files that the master would open.
 fn opened(config: &Config) -> Opened {
     let open = |path: &PathBuf| -> OwnedFd {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
@@ -71,7 +71,7 @@ fn opened(config: &Config) -> Opened {
     config.log_files().into_iter().map(|path| (path.clone(), open(&path))).collect()
 }
 
-/// Writes lines one by one, each with turns in which the writer works.
+/// Writes lines one by one, each followed by event-loop turns in which the writer works.
 async fn rounds(request: &Request, count: u32) {
     for _ in 0..count {
         request.end();
@@ -81,8 +81,8 @@ async fn rounds(request: &Request, count: u32) {
     }
 }
 
-/// Most allocations of all lines under these directives, by way of a ring where there is one, and without; `FOLDER` in
-/// them is a directory.
+/// Returns the maximum number of allocations of all lines under these directives, with io_uring if available, and
+/// without; `FOLDER` in them is a directory.
 fn allocations(http: &str, folder: &TempDir) -> u64 {
     let config = testing::loaded(&http.replace("FOLDER", &folder.path().display().to_string()));
     let engine = |disk_ring| EngineConfig { net: NetKind::Epoll, disk_ring, ..EngineConfig::default() };
@@ -127,7 +127,7 @@ fn a_message_allocates_nothing() {
     let reader = std::thread::spawn(move || {
         let mut bytes = [0; 4096];
         let mut messages = 0;
-        // An empty one is the end.
+        // An empty datagram is the end.
         while let Ok(count @ 1..) = socket.recv(&mut bytes) {
             assert!(bytes[..count].starts_with(b"<190>"));
             messages += 1;
