@@ -1,4 +1,4 @@
-//! Measures the time of parsing typical requests; ignored by default because it asserts nothing. Run it with 
+//! Measures the time of parsing typical requests; ignored by default because it asserts nothing. Run it with
 //! `cargo test -p http --release --test parse_speed -- --ignored --nocapture`.
 
 use http::request::{Head, Policy, Progress, parse};

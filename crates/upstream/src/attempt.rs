@@ -1,7 +1,7 @@
-//! One try: a request goes out on a connection, and the header section of its response comes back.
+//! One try: sends a request on a connection and receives the header section of the response.
 //!
-//! Sending and reading run concurrently, because an upstream may answer before it has received all of the request, and
-//! one that refuses a body closes its side without reading it.
+//! Sending and receiving run concurrently: an upstream may respond before it has received the complete request, and may close the
+//! connection without reading a body that it refuses.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -26,40 +26,40 @@ use exchange::request::Request;
 use telemetry::{Level, Reason};
 use transfer::incoming::BodyAborted;
 
-/// The result of a try with a response.
+/// Result of a try that received a response.
 pub(super) struct Answer {
     pub(super) heading: Rc<Heading>,
-    /// The bytes received behind the header section.
+    /// The bytes received after the header section.
     pub(super) rest: Option<Buf>,
-    /// Whether the receive that brought them has filled its buffer: more is there.
+    /// Whether the receive that returned these bytes filled its buffer, so that more bytes are available.
     pub(super) is_full: bool,
-    /// Takes the body out of its framing.
+    /// Decodes the framing of the body.
     pub(super) decoder: Decoder,
-    /// Whether the request lets the connection be used again when the body has been read.
+    /// Whether the request permits reuse of the connection after the body.
     pub(super) keeps: bool,
-    /// The rest of the request, if the upstream has answered before it received all of it.
+    /// The unsent remainder of the request, if the response arrived before the request was sent completely.
     pub(super) sending: Option<Sending>,
 }
 
-/// Why a try has none, which is logged already.
+/// Reason why a try failed, already logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The connection could not be made, or broke.
+    /// The connection could not be established, or broke.
     Failed,
-    /// It took too long.
+    /// A timeout expired.
     TimedOut,
     /// The response is not HTTP.
     InvalidHeader,
     /// A local failure.
     Local,
-    /// The client's body could not be had; the client gets this status.
+    /// The client's body could not be read; the client gets this status.
     Client(u16),
 }
 
-/// Interim responses before one that counts; more are a way to hold us for ever.
+/// Maximum number of interim responses before the final response; it stops an upstream that sends them endlessly.
 const INTERIM_MAX: u32 = 64;
 
-/// Sends the request and reads the header section of the response. `sent` is whether any byte of the request was sent.
+/// Sends the request and reads the header section of the response. `sent` is set once any byte of the request was sent.
 pub(super) async fn run(
     request: &Request,
     settings: &Settings,
@@ -84,7 +84,7 @@ pub(super) async fn run(
         if send_result.is_none()
             && let Poll::Ready(result) = sending.poll(context)
         {
-            // An early response of the upstream is worth more than a failed send.
+            // A failed send does not end the try: the upstream may have sent an early response.
             timer.set(rt::now() + settings.read_timeout);
             send_result = Some(result);
         }
@@ -104,7 +104,7 @@ pub(super) async fn run(
     let doing = if send_result.is_some() { READING } else { SENDING };
     match read {
         Some(Ok(mut answer)) => {
-            // After half a request the upstream waits for the other half: the send continues, or the connection ends.
+            // After a partial request the upstream waits for the remainder: the send must continue, or the connection is closed.
             answer.keeps = outgoing.keepalive && !matches!(send_result, Some(Err(_)));
             answer.sending = send_result.is_none().then_some(sending);
             Ok(answer)
@@ -124,24 +124,24 @@ pub(super) async fn run(
     }
 }
 
-/// Phrases of nginx's log.
+/// Phrases of nginx's error log.
 const SENDING: &str = "while sending request to upstream";
 const READING: &str = "while reading response header from upstream";
 
-/// Why there is no head.
+/// Reason why no head was received.
 enum HeadTrouble {
     Closed,
     Receive(Errno),
     Cut(Cut),
-    /// With what nginx shows of it.
+    /// With the text that nginx logs about it.
     Invalid(ReplyError, Option<String>),
-    /// An unrequested 101, or interim responses without end.
+    /// A 101 without an upgrade request, or too many interim responses.
     Unexpected(&'static str),
     Local(Errno),
     Client(BodyAborted),
 }
 
-/// Writes the log line of a failed try.
+/// Logs a failed try.
 fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_reused: bool) -> Trouble {
     if let (Some(errno), HeadTrouble::Closed | HeadTrouble::Receive(_)) = (send_errno, &trouble) {
         request.log(Level::Error, format_args!("send() failed ({}) {SENDING}", Reason(errno)));
@@ -149,7 +149,7 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
     }
     match trouble {
         HeadTrouble::Closed => {
-            // An upstream may end a connection that it was to keep whenever it likes.
+            // An upstream may close an idle connection at any time.
             let level = if is_reused { Level::Info } else { Level::Error };
             request.log(level, format_args!("upstream prematurely closed connection {READING}"));
             Trouble::Failed
@@ -186,7 +186,7 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
     }
 }
 
-/// Logs that a body has not ended properly.
+/// Logs that the client's body is incomplete.
 fn log_aborted(aborted: BodyAborted, request: &Request) {
     match aborted {
         BodyAborted::TimedOut => {
@@ -210,13 +210,13 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
     }
 }
 
-/// How long a head may be.
+/// Limits for the head of the response.
 fn limits(settings: &Settings) -> Limits {
     let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
     Limits { head_max, fields_max: FIELDS_MAX_DEFAULT }
 }
 
-/// Reads heads until one is no interim response.
+/// Reads heads until a final response.
 async fn read_head(
     wire: &mut Wire,
     timer: &Timer,
@@ -288,7 +288,7 @@ async fn read_head(
     }
 }
 
-/// The line of a head that is wrong, where nginx shows it.
+/// The offending line of a head, for the errors where nginx logs it.
 fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
     let shown = ["header", "line", "response"].iter().any(|end| error.message().ends_with(end));
     if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {
@@ -299,7 +299,7 @@ fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>>
     Some(line[..end].trim_ascii_end().to_vec())
 }
 
-/// An offending line as nginx's log has it.
+/// Formats an offending line as in nginx's log.
 fn shown(error: ReplyError, line: &[u8], outgoing: &Outgoing) -> String {
     let line = line.escape_ascii();
     match outgoing.encoded.key().filter(|_| error.shows_key()) {
@@ -308,7 +308,7 @@ fn shown(error: ReplyError, line: &[u8], outgoing: &Outgoing) -> String {
     }
 }
 
-/// Puts received bytes behind others.
+/// Appends received bytes to those received before.
 fn join(held: Option<Buf>, received: Buf, most: usize) -> Option<Buf> {
     let Some(mut held) = held else { return Some(received) };
     if held.capacity() - held.len() < received.len() {
@@ -319,14 +319,14 @@ fn join(held: Option<Buf>, received: Buf, most: usize) -> Option<Buf> {
     (held.append(&received) == received.len()).then_some(held)
 }
 
-/// Takes bytes off the front.
+/// Removes `count` bytes from the front.
 pub(super) fn cut(buf: &mut Buf, count: usize) {
     let len = buf.len() - count;
     buf.copy_within(count.., 0);
     buf.set_len(len);
 }
 
-/// A head that is complete, of these bytes.
+/// Creates the heading from a complete head of these bytes.
 fn complete(
     request: &Request,
     outgoing: &Outgoing,
@@ -343,11 +343,11 @@ fn complete(
             format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
         );
     }
-    // The header section is copied, but not the part of the body received with it, which may be longer.
+    // The header section is copied. The body bytes received with it are not, since they may be longer.
     Ok(Rc::new(Heading::new(Source::Vec(bytes.to_vec()), head)))
 }
 
-/// A head that the decoder has made.
+/// Creates the heading that the decoder generated.
 fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Heading> {
     if let Some(key) = decoder.missing_key() {
         let key = key.escape_ascii();
@@ -356,14 +356,14 @@ fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Head
     Rc::new(Heading::new(Source::Vec(decoder.take_written()), head))
 }
 
-/// A response without a head: all of it is body, which nginx passes on too.
+/// Returns a response without a head: all bytes are body, which nginx passes on too.
 fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
     Answer { heading, rest: Some(buf), is_full: false, decoder, keeps: true, sending: None }
 }
 
-/// The response to CONNECT: the connection is there.
+/// Returns the response to CONNECT: the connection is established.
 fn connected(outgoing: &Outgoing) -> Result<Answer, ReplyError> {
     let decoder = Decoder::new(&outgoing.encoded, outgoing.method, Limits::default());
     let (raw, head) = HeadWriter::new(StatusCode::OK, b"200 OK", 0)?.finish()?;
@@ -371,7 +371,7 @@ fn connected(outgoing: &Outgoing) -> Result<Answer, ReplyError> {
     Ok(Answer { heading, rest: None, is_full: false, decoder, keeps: false, sending: None })
 }
 
-/// Passes an interim response to the client if it should get it.
+/// Passes an interim response to the client if it should receive it.
 async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
     let Some(interim) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
     let Some(client) = request.conn.client.borrow().clone() else { return };

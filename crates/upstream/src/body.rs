@@ -1,7 +1,7 @@
-//! The body of a response as it comes from an upstream: taken out of its framing, with an end that is known or not.
+//! The body of an upstream's response as it arrives, with its framing removed.
 //!
-//! Main type: [`Live`], a connection from which the rest of a response is read. [`Direct`] passes it on at the client's
-//! speed; [`super::spool`] reads it ahead; [`Coming`] is for callers that keep all of it.
+//! Main type: [`Live`], a connection from which the remaining bytes of a response are read. [`Direct`] passes them on at the
+//! client's speed, [`super::spool`] reads ahead, and [`Coming`] is for callers that store the complete body.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -21,24 +21,24 @@ use crate::wire::Wire;
 use transfer::body::BodyError;
 use transfer::body::source::{BodySource, SEND_BYTES};
 
-/// The connection that the rest of a response comes from. Dropping it closes the connection.
+/// The connection that delivers the remaining bytes of a response. Dropping it closes the connection.
 pub struct Live {
     link: Option<Box<Link>>,
-    /// The rest of the request, if the upstream has answered before it received all of it.
+    /// The unsent remainder of the request, if the response arrived before the request was sent completely.
     sending: Option<Sending>,
     decoder: Decoder,
-    /// The bytes received with the header section.
+    /// The body bytes received with the header section.
     rest: Option<Buf>,
     record: Rc<Try>,
-    /// The upstream counts as busy for as long as this lives.
+    /// Counts the upstream as busy until this is dropped.
     chosen: Chosen,
     keeps: bool,
-    /// Whether the last receive found as much as an engine's buffer holds: more is there, or will be in a moment.
+    /// Whether the last receive returned at least [`FAST_BYTES`]: more bytes are available or will arrive soon.
     is_fast: bool,
-    /// Whether the last receive has filled its buffer: more is there now.
+    /// Whether the last receive filled its buffer: more bytes are available now.
     is_full: bool,
     calls_directly: bool,
-    /// Bytes received by calls since the engine's last receive.
+    /// Number of bytes received by direct calls since the last receive through the engine.
     at_once: usize,
     read_timeout: Duration,
     rate: Option<Rate>,
@@ -51,25 +51,25 @@ struct Rate {
     since: Instant,
 }
 
-/// Bytes from which on a body is read into separate buffers, while the upstream fills them: a body that waits for its
-/// upstream holds no buffer. Fewer bytes fit into a large buffer of the engine.
+/// Minimum number of remaining bytes from which a fast body is read into separate buffers. A slow body uses no separate buffer
+/// while it waits for the upstream. Fewer bytes fit into a large buffer of the engine.
 const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
-/// Bytes that are received by calls of this thread, one after the other: what one send takes, so that a body in the socket leaves
-/// by one send. Others have their turn then, however fast the upstream is.
+/// Maximum number of bytes received by consecutive direct calls of this thread: the size of one send, so that the bytes in the
+/// socket buffer are passed on by a single send. The limit gives other tasks a turn even if the upstream is fast.
 const AT_ONCE_MAX: usize = SEND_BYTES;
 
-/// What came of a body with its header section.
+/// Body bytes received with the header section.
 pub(super) struct Begun {
-    /// These bytes.
+    /// The bytes.
     pub(super) rest: Option<Buf>,
-    /// Whether the receive that brought them has filled its buffer.
+    /// Whether the receive that returned the bytes filled its buffer.
     pub(super) is_full: bool,
-    /// Whether this thread may make calls beside its engine.
+    /// Whether this thread may call recv(2) directly, bypassing its engine.
     pub(super) calls_directly: bool,
 }
 
-/// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
+/// Minimum number of bytes in one receive that indicate a fast upstream: the buffers of the engine are seldom larger.
 const FAST_BYTES: usize = 4 << 10;
 
 impl Live {
@@ -83,7 +83,7 @@ impl Live {
     ) -> Live {
         let Begun { rest, is_full, calls_directly } = begun;
         let (link, chosen) = (Some(link), Chosen::default());
-        // The beginning of a body behind its head is as good as a full buffer.
+        // Body bytes received with the head count as a filled buffer.
         let is_fast = rest.is_some();
         Live {
             link,
@@ -102,13 +102,13 @@ impl Live {
         }
     }
 
-    /// Continues to send the rest of the request while the body is read.
+    /// Continues sending the remainder of the request while the body is read.
     pub(super) fn go_on_sending(&mut self, sending: Option<Sending>) {
         self.sending = sending;
     }
 
-    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use. A
-    /// stream may have its response before that.
+    /// Sends more of the request. If that fails, the response may still be complete, but the connection cannot be reused. On an
+    /// HTTP/2 stream the response may already have ended.
     fn poll_sending(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         if let Some(sending) = &mut self.sending
             && let Poll::Ready(result) = sending.poll(context)
@@ -123,17 +123,17 @@ impl Live {
         Ok(())
     }
 
-    /// Has the upstream count as busy from here on.
+    /// Counts the upstream as busy from here on.
     pub(super) fn hold(&mut self, chosen: Chosen) {
         self.chosen = chosen;
     }
 
-    /// Reads no faster than this.
+    /// Limits the rate of reading.
     pub(super) fn limit_rate(&mut self, bytes_per_second: u64) {
         self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
     }
 
-    /// When the next bytes may be read, if that is not now.
+    /// Time before which no further bytes may be read; `None` if they may be read now.
     pub(super) fn not_before(&self) -> Option<Instant> {
         let rate = self.rate?;
         let passed = self.record.response_length.get();
@@ -141,12 +141,12 @@ impl Live {
         (due > rt::now()).then_some(due)
     }
 
-    /// Bytes that remain, if known.
+    /// Remaining bytes of the body, if known.
     pub(super) fn left(&self) -> Option<u64> {
         self.decoder.left()
     }
 
-    /// Whether all of it has been taken.
+    /// Whether the complete body was taken.
     pub(super) fn is_over(&self) -> bool {
         self.decoder.is_over() && self.rest.is_none()
     }
@@ -155,13 +155,13 @@ impl Live {
         &self.record
     }
 
-    /// The body leaves piece by piece, as fast as the client takes it: bytes that came with the header section wait in no more
-    /// memory than they need.
+    /// Moves the bytes received with the header section to a buffer that is not larger than they need, because a slow client may
+    /// not read them soon.
     pub(super) fn shrink(&mut self) {
         self.rest = self.rest.take().map(fitting);
     }
 
-    /// The received bytes, when they are the whole rest of the body.
+    /// Takes the received bytes if they are the complete remainder of the body.
     pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
         if !self.decoder.ends_within(self.rest.as_deref().unwrap_or_default()) {
             return None;
@@ -176,7 +176,7 @@ impl Live {
         }
     }
 
-    /// The next bytes of the body, as large a piece as this if it has to be waited for; `None` at its end.
+    /// The next bytes of the body, up to `size` if they must be waited for; `None` at the end.
     pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -188,7 +188,7 @@ impl Live {
                 return Ok(None);
             }
             if self.sending.is_some() {
-                // The rest of the request is sent meanwhile.
+                // Sends the remainder of the request while it waits.
                 return poll_fn(|context| self.poll_next(context)).await;
             }
             if self.receive_at_once(size)? {
@@ -198,7 +198,7 @@ impl Live {
             let Some(link) = &mut self.link else { return Err(Fault::Closed) };
             link.timer.set(rt::now() + self.read_timeout);
             let timer = link.timer.clone();
-            // Where memory is short, the engine's own buffers are waited for.
+            // Without a pool buffer the receive uses a buffer of the engine.
             let buf = if is_bulk { rt::pool().get(size) } else { None };
             let received = match buf {
                 Some(buf) => timer.limit(link.wire.recv_into(buf)).await,
@@ -208,8 +208,8 @@ impl Live {
         }
     }
 
-    /// Receives by a call of this thread where more is in the socket; whether there was any. What an upstream sent in one
-    /// go leaves for the client in one go too.
+    /// Receives by a direct call if more bytes are in the socket; returns whether any were received. Bytes that the upstream sent
+    /// together can then be sent to the client together.
     fn receive_at_once(&mut self, size: usize) -> Result<bool, Fault> {
         if !self.is_full || !self.calls_directly || self.at_once >= AT_ONCE_MAX {
             self.at_once = 0;
@@ -226,12 +226,12 @@ impl Live {
         Ok(true)
     }
 
-    /// Whether enough is to come, or has come already, to justify separate buffers.
+    /// Whether the body is fast, and large enough to justify separate buffers.
     fn is_bulk(&self) -> bool {
         self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
 
-    /// The same for a hand-written future, in buffers of the engine's choice.
+    /// Like [`Live::next`], for a hand-written future, with buffers that the engine chooses.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Fault>> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -260,7 +260,7 @@ impl Live {
         }
     }
 
-    /// Takes the result of a receive.
+    /// Processes the result of a receive.
     fn received(&mut self, received: Result<Option<Buf>, Errno>) -> Result<(), Fault> {
         match received {
             Ok(Some(buf)) => {
@@ -282,7 +282,7 @@ impl Live {
         }
     }
 
-    /// Takes bytes out of their framing, in place; `None` where there is nothing of the body in them.
+    /// Removes the framing, in place; `None` if the bytes contain nothing of the body.
     fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
         let (mut kept, mut at) = (0..0, 0);
         let ended = loop {
@@ -319,7 +319,7 @@ impl Live {
         length.set(length.get() + buf.len() as u64);
     }
 
-    /// The body is over: the connection can be used again, unless more came than belongs to it.
+    /// Ends the body: the connection is kept for reuse, unless excess bytes arrived.
     fn end(&mut self, excess: usize) {
         self.record.excess.set(excess > 0);
         self.record.end();
@@ -330,19 +330,19 @@ impl Live {
             (Some(link), Some(sending)) if sending.is_nearly_over(REST_MAX) => {
                 rt::spawn(finish(link, sending));
             }
-            // A connection that is dropped here is closed.
+            // Dropping the link closes the connection.
             _ => {}
         }
     }
 
-    /// Notes why the body broke off, and gives the connection up.
+    /// Records the reason of the failure and closes the connection.
     pub(super) fn give_up(&mut self, fault: Fault) {
         self.record.fault.set(Some(fault));
         self.record.end();
         self.link = None;
     }
 
-    /// The connection, when it speaks another protocol from here on, and the bytes of that received already.
+    /// Returns the connection, when it switches to another protocol, and the bytes already received.
     pub(super) fn into_parts(mut self) -> (Option<Box<Link>>, Option<Buf>, Rc<Try>, Chosen) {
         (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
     }
@@ -354,11 +354,11 @@ impl Drop for Live {
     }
 }
 
-/// Bytes of a request that are sent on after its response has ended, so that the connection can be kept: a new one costs
-/// about as much as some hundred KiB.
+/// Maximum number of request bytes that are still sent after the response has ended, so that the connection can be reused. A new
+/// connection costs about as much as sending some hundred KiB.
 const REST_MAX: u64 = 1 << 20;
 
-/// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.
+/// Copies the content to a smaller buffer if its buffer is much too large: a slow client would occupy it for long.
 fn fitting(buf: Buf) -> Buf {
     if buf.len() > SMALL || buf.capacity() <= SMALL {
         return buf;
@@ -368,10 +368,10 @@ fn fitting(buf: Buf) -> Buf {
     small
 }
 
-/// Bytes of the smallest buffers.
+/// Size of the smallest buffers in bytes.
 const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
-/// Sends the rest of a request whose response has ended, and then keeps the connection alive.
+/// Sends the remainder of a request whose response has ended, then keeps the connection alive.
 async fn finish(link: Box<Link>, mut sending: Sending) {
     let timer = link.timer.clone();
     if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
@@ -379,7 +379,7 @@ async fn finish(link: Box<Link>, mut sending: Sending) {
     }
 }
 
-/// A body that is read no faster than the client takes it.
+/// A body that is read at the speed of the client.
 pub(super) struct Direct {
     live: Box<Live>,
     delay: Option<rt::Sleep>,
@@ -429,26 +429,26 @@ impl BodySource for Direct {
     }
 }
 
-/// A body for callers that keep all of it: it is read as fast as it arrives, in large pieces.
+/// A body for callers that store all of it: read as fast as it arrives, in large pieces.
 pub enum Coming {
-    /// All of it is here, or has been taken.
+    /// The complete body was received; `None` once it was taken.
     Whole(Option<SharedBytes>),
-    /// It is still to be read.
+    /// The body must still be read.
     Live(Box<Live>),
-    /// There is none to keep alive.
+    /// The body is lost.
     Broken,
 }
 
-/// Bytes of a receive of [`Coming`].
+/// Buffer size in bytes of a receive of [`Coming`].
 const COMING_BYTES: u64 = 64 << 10;
 
 impl Coming {
-    /// All of it.
+    /// Creates a complete body.
     pub(super) fn of_bytes(source: Source) -> Coming {
         Coming::Whole(Some(shared(source)))
     }
 
-    /// All of it, if it has arrived.
+    /// The complete body, if it has arrived.
     pub fn whole(&self) -> Option<&SharedBytes> {
         match self {
             Coming::Whole(bytes) => bytes.as_ref(),
@@ -456,7 +456,7 @@ impl Coming {
         }
     }
 
-    /// Whether nothing is left to be taken.
+    /// Whether the complete body was taken.
     pub fn is_over(&self) -> bool {
         match self {
             Coming::Whole(bytes) => bytes.is_none(),

@@ -1,4 +1,4 @@
-//! The choice of the next upstream: by the rules of a group, or one address after the other.
+//! Choice of the next upstream: by the method of a group, or from a list of addresses.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,32 +14,31 @@ use crate::{Failure, Target};
 use exchange::request::Request;
 use telemetry::Level;
 
-/// The upstreams of one request.
+/// The upstreams available to one request.
 pub(super) enum Choice {
     Group {
         selection: Selection,
         home: Option<Rc<Home>>,
     },
-    /// Addresses that no group has.
+    /// Addresses without a group.
     List {
         left: VecDeque<(PeerAddr, Arc<str>)>,
         tries: u32,
     },
 }
 
-/// A chosen upstream, which counts as busy until its outcome is reported here. Boxed, because few responses keep one
-/// for long.
+/// A chosen upstream, which counts as busy until its outcome is reported here. Boxed, because few responses hold one for long.
 #[derive(Default)]
 pub(super) struct Chosen(Option<Box<Busy>>);
 
-/// An upstream that has a request.
+/// An upstream with a request in flight.
 struct Busy {
     choice: Choice,
     pick: Option<Pick>,
     record: Rc<Try>,
 }
 
-/// Where to, by which names.
+/// The address of an upstream and its names.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) address: PeerAddr,
@@ -47,14 +46,14 @@ pub(super) struct Peer {
     pub(super) server: Arc<str>,
 }
 
-/// The next upstream.
+/// The next upstream to try.
 pub(super) struct Next {
     pub(super) peer: Peer,
     pub(super) pick: Option<Pick>,
 }
 
 impl Next {
-    /// The try at it has ended for a reason that it has no part in.
+    /// Ends the try for a reason that is not the upstream's fault.
     pub(super) fn give_up(self, record: &Try) {
         if let Some(pick) = self.pick {
             pick.give_up(&record.facts());
@@ -69,7 +68,7 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// The upstreams of a target; a name is looked up.
+    /// The upstreams of a target; resolves a name.
     pub(super) async fn of(request: &Request, target: &Target) -> Result<Choice, Failure> {
         match target {
             Target::Group(group) => {
@@ -97,7 +96,7 @@ impl Choice {
         Choice::List { tries: left.len() as u32, left }
     }
 
-    /// No more than this many tries.
+    /// Limits the number of tries.
     pub(super) fn limit_tries(&mut self, most: u32) {
         match self {
             Choice::Group { selection, .. } => selection.limit_tries(most),
@@ -105,7 +104,7 @@ impl Choice {
         }
     }
 
-    /// Tries that are left.
+    /// Number of remaining tries.
     pub(super) fn tries(&self) -> u32 {
         match self {
             Choice::Group { selection, .. } => selection.tries(),
@@ -113,7 +112,7 @@ impl Choice {
         }
     }
 
-    /// The next upstream; else how the log calls those that are not to be had. Boxed: it goes through all of a try.
+    /// Selects the next upstream, or returns why none is available. Boxed, because it exists during the complete try.
     pub(super) fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
         match self {
             Choice::Group { selection, .. } => {
@@ -132,7 +131,7 @@ impl Choice {
         }
     }
 
-    /// The name of the group, where no server is available.
+    /// The name of the group, for the log if no server is available.
     pub(super) fn name(&self) -> Arc<str> {
         match self {
             Choice::Group { selection, .. } => selection.group().name.as_str().into(),
@@ -140,7 +139,7 @@ impl Choice {
         }
     }
 
-    /// Where connections are kept.
+    /// The pool of idle connections.
     pub(super) fn home(&self) -> Option<&Rc<Home>> {
         match self {
             Choice::Group { home, .. } => home.as_ref(),
@@ -148,7 +147,7 @@ impl Choice {
         }
     }
 
-    /// The header section of a response is here.
+    /// Notes that the header section of a response was received.
     pub(super) fn answered(&mut self, request: &Request, pick: Option<&mut Pick>) {
         if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
             selection.answered(request, pick);
@@ -174,7 +173,7 @@ impl Chosen {
         Chosen(Some(Box::new(Busy { choice, pick, record })))
     }
 
-    /// The response has ended.
+    /// Notes that the response has ended.
     pub(super) fn answered(&mut self) {
         if let Some(chosen) = &mut self.0
             && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen
@@ -186,14 +185,13 @@ impl Chosen {
 }
 
 impl Drop for Chosen {
-    /// A response that is no longer needed, or that broke off behind its header section, is no failure in nginx's
-    /// count.
+    /// A response that is no longer needed, or that broke off after its header section, does not count as a failure, as in nginx.
     fn drop(&mut self) {
         self.answered();
     }
 }
 
-/// An address as `$upstream_addr` has it.
+/// The address in the form of `$upstream_addr`.
 fn name_of(address: &PeerAddr) -> Arc<str> {
     match address {
         PeerAddr::Inet(address) => address.to_string().into(),

@@ -1,4 +1,4 @@
-//! One try after the other, until an upstream responds or no server is left.
+//! Tries upstreams until one responds or no server remains.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -25,7 +25,7 @@ use exchange::client;
 use exchange::request::Request;
 use telemetry::{Level, Reason};
 
-/// Asks upstreams until one answers. Each try is recorded for `$upstream_*`.
+/// Sends the request to upstreams until one responds. Each try is recorded for `$upstream_*`.
 ///
 /// # Errors
 /// See [`Failure`]; the log has the reason of each try.
@@ -59,7 +59,7 @@ struct TrySeries<'a> {
     choice: Choice,
     started: Instant,
     is_first: bool,
-    /// An upstream that closed an idle connection: the request is sent again on a new one.
+    /// An upstream that closed an idle connection: the request is sent again on a new connection.
     fresh: Option<Box<Next>>,
 }
 
@@ -76,7 +76,7 @@ impl TrySeries<'_> {
         })
     }
 
-    /// One try; no reply where another one is to follow.
+    /// Makes one try; returns `None` if another try must follow.
     async fn attempt(
         &mut self,
         request: &mut Request,
@@ -124,7 +124,7 @@ impl TrySeries<'_> {
                     Trouble::Local => return ended(next, 500),
                     Trouble::Client(status) => return ended(next, status),
                     Trouble::Failed if is_reused && self.may_repeat(NextUpstream::ERROR, sent.get()) => {
-                        // It was closed while it was idle, which is no fault of the upstream.
+                        // The connection was closed while idle, which is not a failure of the upstream.
                         failed(&record, 502);
                         self.fresh = Some(next);
                         return Ok(None);
@@ -141,7 +141,7 @@ impl TrySeries<'_> {
         }
     }
 
-    /// Ends a try that has failed, and the request where no other server may be tried.
+    /// Ends a failed try, and the request if no other server may be tried.
     fn go_on(
         &mut self,
         request: &mut Request,
@@ -162,36 +162,36 @@ impl TrySeries<'_> {
         }
     }
 
-    /// Whether another upstream may get the request too, for this reason, after this much happened with one.
+    /// Whether another upstream may be tried for this reason. `was_sent` is whether any byte of the request was sent.
     fn may_repeat(&self, reason: NextUpstream, was_sent: bool) -> bool {
         let Settings { next_upstream, next_upstream_timeout, .. } = self.settings;
         let waited = rt::now().saturating_duration_since(self.started);
         let in_time = next_upstream_timeout.is_zero() || waited < *next_upstream_timeout;
         let is_safe = self.outgoing.is_idempotent || next_upstream.contains(NextUpstream::NON_IDEMPOTENT);
-        // Of a body that was passed on while it came, nothing is left to be sent again.
+        // A body that was passed on while it arrived cannot be sent again.
         let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
         next_upstream.contains(reason) && in_time && (!was_sent || is_safe && is_whole)
     }
 }
 
-/// The result of a try with a response.
+/// Result of a try with a response.
 struct Done {
     heading: Rc<Heading>,
     body: Here,
 }
 
-/// How much of the body of a response is here.
+/// The body of a response, as far as it was received.
 enum Here {
     All(Option<Source>),
     Part(Box<Live>),
-    /// The connection speaks another protocol from here on.
+    /// The connection switches to another protocol.
     Tunnel(Box<Live>),
 }
 
 impl Done {
     fn reply(self, chosen: Chosen, settings: &Settings) -> Reply {
         let body = match self.body {
-            // The upstream is free again.
+            // The upstream no longer counts as busy.
             Here::All(None) => ReplyBody::None,
             Here::All(Some(source)) => ReplyBody::Bytes(source),
             Here::Part(mut live) => {
@@ -207,15 +207,15 @@ impl Done {
     }
 }
 
-/// A try has ended without a response for the client.
+/// Records a try that ended without a response for the client.
 fn failed(record: &Try, status: u16) -> Failure {
     record.status.set(status);
     record.end();
     Failure::Status(status)
 }
 
-/// The output of a future, or `None` when the client is gone before. It does not move: each call that takes a future has
-/// room for it twice, once as an argument.
+/// The output of a future, or `None` if the client disconnects first. The future is pinned by the caller: passing it by value would
+/// need its space twice, once as an argument.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,
@@ -243,13 +243,13 @@ struct Attempt<'a> {
     settings: &'a Settings,
     outgoing: &'a Outgoing,
     record: &'a Rc<Try>,
-    /// Whether anything has gone out.
+    /// Whether any byte was sent.
     sent: &'a Cell<bool>,
 }
 
 impl Attempt<'_> {
-    /// Gets a connection and asks on it. An error comes with whether the connection had been used before and brought
-    /// nothing since.
+    /// Gets a connection and sends the request on it. An error includes whether the connection was reused and returned no byte in
+    /// this try.
     async fn run(
         &self,
         request: &Request,
@@ -275,7 +275,7 @@ impl Attempt<'_> {
             && link.wire.cut() == Some(Cut::Unprocessed)
             && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_begun())
         {
-            // The upstream reports it (RFC 9113 section 8.7), and all of the request is still here.
+            // The upstream reports that it did not process the request (RFC 9113 section 8.7), which is still complete here.
             sent.set(false);
         }
         let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;
@@ -284,22 +284,22 @@ impl Attempt<'_> {
         self.begin_body(request, link, answer).await.map_err(|trouble| (trouble, false))
     }
 
-    /// A connection that is there already.
+    /// Takes an idle connection, or a stream of an HTTP/2 connection.
     fn idle(&self, home: &Home, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
         let secure = self.outgoing.secure.as_ref();
         match self.outgoing.encoded.protocol() {
             Protocol::Http2 => home.join(address, options, secure),
-            // Connection state of one client is not used for another one.
+            // A tunnel may carry connection state of one client, so its connection is not reused.
             Protocol::Bytes => None,
             _ => home.take(address, options, secure),
         }
     }
 
-    /// The body as far as it is here, or will be in a moment: a body that fits into the buffer of the header section is
-    /// received first, so that both leave together, and an interrupted one can still be tried again.
+    /// Receives a small body before it returns: a body that fits into the buffer of the header section. Header section and body can
+    /// then be sent together, and a try with a broken body can be repeated.
     async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
         let Answer { heading, rest, is_full, decoder, keeps, sending } = answer;
-        // Boxed once for all of its way: it is large, and passes through many hands.
+        // Boxed once: it is large and moved often.
         let (record, read_timeout) = (Rc::clone(self.record), self.settings.read_timeout);
         let calls_directly = request.generation.config.events().calls_directly();
         let begun = Begun { rest, is_full, calls_directly };
@@ -314,7 +314,7 @@ impl Attempt<'_> {
             return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });
         }
         let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
-        // A HEAD that becomes a GET for a cache is complete with the header section.
+        // A HEAD that is sent as GET for a cache needs only the header section.
         let waits = self.settings.buffering && !unbuffered && request.method != Method::Head;
         let left = match live.left().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,
@@ -342,7 +342,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Makes the handshake of TLS where the upstream is spoken to by that, within `proxy_connect_timeout`.
+    /// Performs the TLS handshake, if the upstream uses TLS, within `proxy_connect_timeout`.
     async fn secure(
         &self,
         request: &Request,
@@ -351,12 +351,12 @@ impl Attempt<'_> {
     ) -> Result<Box<Link>, Trouble> {
         let Some(secure) = self.outgoing.secure.clone() else { return Ok(link) };
         timer.set(rt::now() + self.settings.connect_timeout);
-        // Boxed: most requests do without it.
+        // Boxed: most requests do not need it.
         match timer.limit(Box::pin(link.secure(secure))).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {
                 request.log(Level::Error, format_args!("{error} while SSL handshaking to upstream"));
-                // No other upstream would do better.
+                // With another upstream the same error would occur.
                 let is_ours = matches!(error, SecureError::Load(_));
                 Err(if is_ours { Trouble::Local } else { Trouble::Failed })
             }
@@ -396,7 +396,7 @@ impl Attempt<'_> {
             }
             Ok(Err(error)) => {
                 let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
-                // nginx's levels: an error without the upstream's part is worse, and another server would not help.
+                // nginx's levels: a local error is more severe, and another server would not help.
                 let (level, trouble) = match error.step {
                     ConnectStep::Connect => (Level::Error, Trouble::Failed),
                     ConnectStep::Bind => (Level::Crit, Trouble::Local),

@@ -1,14 +1,14 @@
-//! The way of a request to another server and of its response back, whatever the protocol's directives are called.
+//! Passing a request to another server and returning its response, independent of the directives of a protocol.
 //!
 //! ```text
 //! handler -- Outgoing --> fetch --> peers (server) --> link (connection) --> header section --> Reply -- handler
 //!                           ^                                |
-//!                           +---- another try ---------------+          body: straight, or by way of a spool
+//!                           +---- another try ---------------+          body: direct, or through a spool
 //! ```
 //!
-//! A module such as `proxy` makes the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`];
-//! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. This crate knows neither
-//! names of directives nor the treatment of response fields.
+//! A module such as `proxy` creates the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`]. [`fetch`]
+//! returns a [`Reply`], or the [`Failure`] for the client. This crate contains neither names of directives nor the handling of
+//! response fields.
 
 #![forbid(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub use link::Pools;
 use transfer::received::ReceivedBody;
 pub use tunnel::Tunnel;
 
-/// A location's settings for upstreams, with nginx's names and defaults.
+/// Upstream settings of a location, with nginx's names and defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `proxy_connect_timeout`
@@ -64,7 +64,7 @@ pub struct Settings {
     pub send_timeout: Duration,
     /// `proxy_read_timeout`
     pub read_timeout: Duration,
-    /// `proxy_buffer_size`: the longest header section of a response, and the size of reads without buffering.
+    /// `proxy_buffer_size`: maximum size of a response's header section, and size of reads without buffering.
     pub buffer_size: u64,
     /// `proxy_buffers`: number and size.
     pub buffers: (u32, u64),
@@ -74,17 +74,17 @@ pub struct Settings {
     pub buffering: bool,
     /// `proxy_request_buffering`
     pub request_buffering: bool,
-    /// `proxy_max_temp_file_size`; 0 is no file.
+    /// `proxy_max_temp_file_size`; 0 disables temporary files.
     pub max_temp_file_size: u64,
     /// `proxy_temp_file_write_size`, if set
     pub temp_file_write_size: Option<u64>,
-    /// `proxy_temp_path`: directory and digits of the levels.
+    /// `proxy_temp_path`: directory, and number of digits of each level.
     pub temp_path: (PathBuf, SmallVec<[u8; 3]>),
     /// `proxy_next_upstream`
     pub next_upstream: NextUpstream,
-    /// `proxy_next_upstream_tries`; 0 is no limit.
+    /// `proxy_next_upstream_tries`; 0 means no limit.
     pub next_upstream_tries: u32,
-    /// `proxy_next_upstream_timeout`; zero is no limit.
+    /// `proxy_next_upstream_timeout`; zero means no limit.
     pub next_upstream_timeout: Duration,
     /// `proxy_bind`
     pub bind: Option<Bind>,
@@ -96,11 +96,11 @@ pub struct Settings {
     pub socket_sndbuf: Option<u64>,
     /// `proxy_ignore_client_abort`
     pub ignore_client_abort: bool,
-    /// `proxy_limit_rate`: bytes a second that are read from an upstream.
+    /// `proxy_limit_rate`: maximum rate of reading from an upstream, in bytes per second.
     pub limit_rate: Option<Template>,
     /// `proxy_pass_trailers`
     pub pass_trailers: bool,
-    /// `proxy_ssl_*`, where requests may be passed on by TLS.
+    /// `proxy_ssl_*`, if upstreams may be reached over TLS.
     pub secure: Option<Arc<SecureSettings>>,
 }
 
@@ -135,25 +135,25 @@ impl Default for Settings {
     }
 }
 
-/// `proxy_bind`: the address that connections go out from.
+/// `proxy_bind`: the local address of connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bind {
     /// The address.
     pub address: BindAddr,
-    /// Whether it need not be one of this machine's (`transparent`).
+    /// Whether the address need not belong to this machine (`transparent`).
     pub transparent: bool,
 }
 
-/// Where the address of a [`Bind`] comes from.
+/// Source of the address of a [`Bind`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum BindAddr {
-    /// It was written; port 0 leaves the port to the kernel.
+    /// A literal address; with port 0 the kernel chooses the port.
     Fixed(SocketAddr),
-    /// It has variables; a text that is empty or no address means none, as in nginx.
+    /// A text with variables; an empty text or an invalid address means no bind, as in nginx.
     Text(Template),
 }
 
-/// When another upstream is tried (`proxy_next_upstream`): a set of reasons.
+/// Reasons to try another upstream (`proxy_next_upstream`): a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextUpstream(u16);
 
@@ -178,17 +178,17 @@ impl NextUpstream {
     pub const HTTP_404: NextUpstream = NextUpstream(1 << 8);
     /// `http_429`
     pub const HTTP_429: NextUpstream = NextUpstream(1 << 9);
-    /// Also requests that may have had an effect already are sent again.
+    /// Requests with side effects may be sent again too.
     pub const NON_IDEMPOTENT: NextUpstream = NextUpstream(1 << 10);
-    /// No reason at all (`off`).
+    /// The empty set (`off`).
     pub const OFF: NextUpstream = NextUpstream(0);
 
-    /// Whether all of these are in the set.
+    /// Whether the set contains all of `reasons`.
     pub fn contains(self, reasons: NextUpstream) -> bool {
         self.0 & reasons.0 == reasons.0
     }
 
-    /// The reason that a response of this status is, if one.
+    /// The reason for a response with this status, if any.
     pub fn of_status(status: u16) -> Option<NextUpstream> {
         Some(match status {
             500 => NextUpstream::HTTP_500,
@@ -211,12 +211,12 @@ impl std::ops::BitOr for NextUpstream {
     }
 }
 
-/// The upstream.
+/// Destination of a request.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// An `upstream` block, or the implicit one of an address that was written.
+    /// An `upstream` block, or the implicit group of a literal address.
     Group(Arc<peers::Group>),
-    /// A name that came out of variables and is no group's: it is resolved for this request.
+    /// A name from variables that is not a group: it is resolved for this request.
     Dynamic {
         /// The name, or an address as text.
         host: Vec<u8>,
@@ -227,32 +227,32 @@ pub enum Target {
     Address(PeerAddr),
 }
 
-/// The request as it goes out; made once and sent once for each try.
+/// The encoded request; created once and sent once per try.
 pub struct Outgoing {
-    /// The head as bytes of the upstream's protocol, and how the body is framed.
+    /// The head in the upstream's protocol, and the framing of the body.
     pub encoded: Encoded,
-    /// The text before the address in the error log.
+    /// The text that precedes the address in the error log.
     pub scheme: &'static str,
-    /// How the upstream is spoken to by TLS, if it is.
+    /// The TLS settings, if the upstream uses TLS.
     pub secure: Option<Secure>,
-    /// The rest of the response.
+    /// The body of the request.
     pub body: OutgoingBody,
     /// The method, which determines whether the response has a body.
     pub method: Method,
-    /// Whether it may be sent again without harm (RFC 9110 section 9.2.2).
+    /// Whether the request is idempotent (RFC 9110 section 9.2.2) and may be sent again.
     pub is_idempotent: bool,
-    /// Whether the head lets the connection be kept.
+    /// Whether the head permits reuse of the connection.
     pub keepalive: bool,
-    /// Whether it asks for another protocol (`Upgrade`); an unrequested 101 is an error.
+    /// Whether the request has `Upgrade`; a 101 without it is an error.
     pub upgrade: bool,
-    /// Words of messages beside the response that make it a failure (`fastcgi_catch_stderr`).
+    /// Texts in messages that make a response a failure (`fastcgi_catch_stderr`).
     pub caught: Vec<Box<str>>,
-    /// Makes the interim response (103) for the client, or returns none.
+    /// Creates the interim response (103) for the client, or returns `None`.
     pub interim: Option<MakeInterim>,
 }
 
 impl Outgoing {
-    /// A request on a separate connection, without TLS, which is sent once.
+    /// Creates a request on a new connection, without TLS, which is sent once.
     pub fn new(encoded: Encoded, scheme: &'static str, body: OutgoingBody, method: Method) -> Outgoing {
         Outgoing {
             encoded,
@@ -274,34 +274,34 @@ pub type MakeInterim = fn(&Request, &ReplyHead, &[u8]) -> Option<Interim>;
 
 /// The body of an [`Outgoing`].
 pub enum OutgoingBody {
-    /// There is none.
+    /// No body.
     None,
     /// These bytes.
     Bytes(SharedBytes),
-    /// The body that was received, from memory or from its file.
+    /// The complete body, received in memory or in a file.
     Received(Rc<ReceivedBody>),
-    /// The body while it comes: with its length where the client said one, else in chunks.
+    /// The body while it arrives: with its length if the client announced one, otherwise in chunks.
     Streamed,
 }
 
 /// A response to pass on: from an upstream, or from a cache.
 pub struct Reply {
-    /// Shared with the variables that show its fields.
+    /// Shared with the variables of its fields.
     pub head: Rc<Heading>,
     /// The body.
     pub body: ReplyBody,
-    /// When the head was here.
+    /// Time of arrival of the head.
     pub received_at: (Instant, SystemTime),
-    /// Its facts when a cache has it, or is fetching it.
+    /// Set if the response is cached or being cached.
     pub stored: Option<Stored>,
 }
 
 /// The facts of a cached response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Bytes of the body, when they are known.
+    /// Length of the body in bytes, if known.
     pub length: Option<u64>,
-    /// Seconds since it was made, for `Age`.
+    /// Age of the response in seconds, for `Age`.
     pub age_s: Option<u32>,
 }
 
@@ -313,12 +313,12 @@ pub struct Heading {
 }
 
 impl Heading {
-    /// A head that was parsed from the start of these bytes.
+    /// Creates the heading from a head that was parsed from the start of `raw`.
     pub fn new(raw: Source, head: ReplyHead) -> Heading {
         Heading { raw, head }
     }
 
-    /// The bytes of the head's spans.
+    /// The bytes that the head's spans refer to.
     pub fn raw(&self) -> &[u8] {
         self.raw.bytes()
     }
@@ -331,20 +331,20 @@ impl Heading {
 
 /// The body of a [`Reply`].
 pub enum ReplyBody {
-    /// There is none.
+    /// No body.
     None,
-    /// All of it.
+    /// The complete body.
     Bytes(Source),
-    /// It is as the response is to have it, out of a cache.
+    /// A body from a cache, ready to be sent.
     Ready(Body),
-    /// It is still to be read from an upstream.
+    /// A body that must still be read from an upstream.
     Live(Box<Live>),
-    /// The connection speaks another protocol from here on (101).
+    /// The connection switches to another protocol (101).
     Tunnel(Box<Tunnel>),
 }
 
 impl ReplyBody {
-    /// The body as the response has it. `buffering` is whether it is read ahead of the client (`proxy_buffering`,
+    /// Converts to the body of the response. `buffering` is whether it is read ahead of the client (`proxy_buffering`,
     /// `X-Accel-Buffering`).
     pub fn into_body(self, request: &Request, settings: &Settings, buffering: bool) -> Body {
         match self {
@@ -362,7 +362,7 @@ impl ReplyBody {
         }
     }
 
-    /// The body for callers that keep all of it.
+    /// Converts to a body for callers that store all of it.
     pub fn into_coming(self, request: &Request, settings: &Settings) -> Coming {
         match self {
             ReplyBody::None => Coming::Whole(None),
@@ -376,19 +376,19 @@ impl ReplyBody {
     }
 }
 
-/// Bytes a second that may be read from an upstream; 0 is no limit.
+/// Maximum rate of reading from an upstream in bytes per second; 0 means no limit.
 fn rate(settings: &Settings, request: &Request) -> u64 {
     let Some(rate) = &settings.limit_rate else { return 0 };
     let text = String::from_utf8(rate.rendered(request)).unwrap_or_default();
     conf::value::size(&text).unwrap_or(0)
 }
 
-/// The reason without a response.
+/// Reason why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The status for the client: 502, 504, 500 ….
     Status(u16),
-    /// The client is gone (499).
+    /// The client has disconnected (499).
     Gone,
 }
 

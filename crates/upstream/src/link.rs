@@ -1,8 +1,8 @@
-//! A connection to an upstream: made, used for one exchange at a time, kept for the next one. One of HTTP/2 is shared: each exchange
-//! has a stream of it for its link.
+//! A connection to an upstream: opened, used for one exchange at a time, kept alive for the next. An HTTP/2 connection is shared:
+//! the link of each exchange is a stream of it.
 //!
-//! Main types: [`Link`], and [`Pools`], which holds the idle ones of a thread. An idle link has a receive armed, so
-//! that an end or an unexpected message of the upstream is noticed without a call.
+//! Main types: [`Link`], and [`Pools`], which contains the idle connections of a thread. An idle link has an armed receive, so that
+//! a close or unexpected data is noticed without a call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -33,47 +33,47 @@ use exchange::thread::Thread;
 pub(super) struct Link {
     pub(super) wire: Wire,
     pub(super) timer: Timer,
-    /// Requests that were sent on it.
+    /// Number of requests that were sent on it.
     pub(super) requests: u64,
     opened: Instant,
     way: Rc<Way>,
     home: Option<Rc<Home>>,
-    /// Its part of `worker_connections`; a stream has none.
+    /// Its share of `worker_connections`; `None` for a stream.
     place: Option<Counted>,
 }
 
 /// How a connection reaches its server.
 struct Way {
     address: PeerAddr,
-    /// How its socket was made: the local address and the socket options.
+    /// Local address and socket options.
     options: ConnectOptions,
-    /// How it speaks TLS, if it does.
+    /// TLS settings, if it uses TLS.
     secure: Option<Secure>,
 }
 
 impl Way {
-    /// Whether a new connection would be made in the same way: an upstream that lets clients in by `proxy_bind` must not get those
-    /// of another address.
+    /// Whether a new connection with these parameters would be equal: an upstream that authorises clients by their address
+    /// (`proxy_bind`) must not get requests from another address.
     fn is(&self, address: &PeerAddr, options: &ConnectOptions, secure: Option<&Secure>) -> bool {
         self.address == *address && self.options == *options && self.secure.as_ref() == secure
     }
 }
 
-/// Where a connection goes when it is not used.
+/// The pool that an idle connection returns to.
 pub(super) struct Home {
     thread: Rc<Thread>,
-    /// The configuration that it was made under; of another one nothing is kept.
+    /// Number of the configuration version that opened it; connections of other versions are not kept.
     generation: u64,
     key: Key,
     keepalive: Keepalive,
 }
 
-/// Pool key: which requests may reuse an idle connection.
+/// Pool key: determines which requests may reuse an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// The group, by its place in memory: pools are emptied with the configuration that holds it.
+    /// Memory address of the group: pools are emptied together with the configuration that owns it.
     group: usize,
-    /// The location, where others must not use them.
+    /// The location, if other locations must not use the connection.
     location: Option<LocationId>,
 }
 
@@ -83,7 +83,7 @@ struct IdleList {
     until: Instant,
 }
 
-/// A connection of HTTP/2, which exchanges share.
+/// An HTTP/2 connection, shared by exchanges.
 struct SharedLink {
     connection: Rc<Connection>,
     key: Key,
@@ -91,22 +91,22 @@ struct SharedLink {
     way: Rc<Way>,
 }
 
-/// The connections of a thread that another exchange may use.
+/// The reusable connections of a thread.
 #[derive(Default)]
 pub struct Pools {
-    /// Idle ones: for each group those that were used last at the end.
+    /// Idle connections by group, the most recently used at the end.
     pools: RefCell<BTreeMap<usize, Vec<IdleList>>>,
-    /// Those of HTTP/2, idle or not.
+    /// HTTP/2 connections, idle or in use.
     shared: RefCell<Vec<SharedLink>>,
-    /// Whether a task looks for those that have ended.
+    /// Whether a task removes closed connections.
     is_watched: Cell<bool>,
 }
 
-/// How often connections that upstreams have closed are let go: their descriptors are all that they cost.
+/// Interval of removing connections that upstreams have closed; until then each costs only its file descriptor.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 impl Home {
-    /// Where connections to a group are kept, if they are.
+    /// The pool for connections to a group, if it keeps any.
     pub(super) fn of(group: &Arc<Group>, request: &Request) -> Option<Rc<Home>> {
         let keepalive = group.keepalive?;
         let location = keepalive.local.then_some(request.location);
@@ -118,7 +118,7 @@ impl Home {
         }))
     }
 
-    /// An idle connection to this address, which the upstream has not closed as far as is known.
+    /// Takes an idle connection to this address that is not known to be closed.
     pub(super) fn take(
         &self,
         address: &PeerAddr,
@@ -137,8 +137,8 @@ impl Home {
         }
     }
 
-    /// A stream of a connection to this address, as [`Home::take`]. Idle ones have their limit too, and give way to those that
-    /// were used last.
+    /// Begins a stream of a connection to this address, like [`Home::take`]. Idle HTTP/2 connections have a limit too: the least
+    /// recently used are closed.
     pub(super) fn join(
         &self,
         address: &PeerAddr,
@@ -162,7 +162,7 @@ impl Home {
         self.keeps(link.requests, link.opened)
     }
 
-    /// Whether a connection of this age that has served N requests may serve again.
+    /// Whether a connection may be reused, given its age and number of requests.
     fn keeps(&self, requests: u64, opened: Instant) -> bool {
         let Home { thread, generation, keepalive, .. } = self;
         !thread.is_draining()
@@ -173,7 +173,7 @@ impl Home {
 }
 
 impl SharedLink {
-    /// A new stream of it.
+    /// Creates a new stream.
     fn link(&self) -> Box<Link> {
         let requests = self.connection.requests();
         Box::new(Link {
@@ -189,7 +189,7 @@ impl SharedLink {
 }
 
 impl Link {
-    /// Connects. Boxed for as long as it is there: it goes through many hands with each exchange.
+    /// Connects. Boxed for its lifetime, because it is moved often.
     pub(super) async fn connect(
         thread: &Thread,
         address: &PeerAddr,
@@ -204,8 +204,8 @@ impl Link {
             connected = Socket::connect_with(address.clone(), &options).await;
         }
         let mut socket = connected?;
-        // One receive at a time. No send follows the bytes of a response, so each turn would have to check whether an
-        // armed receive has missed an end (`io::uring::doubt`); a fresh one looks at the socket's state first.
+        // A single receive, not multishot: no send follows the bytes of a response, so each turn would have to check whether an
+        // armed receive has missed the end (`io::uring::doubt`). A new receive checks the state of the socket first.
         let (reader, _) = socket.split();
         reader.set_multishot(false);
         reader.set_large(true);
@@ -214,10 +214,10 @@ impl Link {
         Ok(Box::new(Link { wire, timer, requests: 0, opened, way, home, place: Some(place) }))
     }
 
-    /// Keeps the connection for another exchange, if its settings allow it; the last one has ended properly.
+    /// Keeps the connection for another exchange, if the settings permit it. The last exchange must have ended properly.
     pub(super) fn keep(mut self: Box<Self>) {
         let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
-        // Arms a receive, which brings the response to the next request, or the end of the connection.
+        // Arms a receive, which returns the response to the next request, or the end of the connection.
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Ready(()) = pin!(self.wire.news()).poll(&mut context) {
             return;
@@ -236,12 +236,12 @@ impl Link {
         }
     }
 
-    /// Bytes that came; `None` at the end of the stream.
+    /// Receives bytes; `None` at the end of the stream.
     pub(super) fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         self.wire.poll_recv(context)
     }
 
-    /// Speaks HTTP/2 from here on: this exchange has the first stream, others may have more.
+    /// Switches to HTTP/2: this exchange uses the first stream, other exchanges may use further streams.
     pub(super) fn multiplex(self) -> Box<Link> {
         let Link { wire, opened, way, home, place, .. } = self;
         let idle = home.as_ref().map(|home| home.keepalive.timeout);
@@ -265,7 +265,7 @@ impl Link {
         link
     }
 
-    /// Makes the handshake of TLS, and judges the upstream's certificate.
+    /// Performs the TLS handshake and verifies the upstream's certificate.
     pub(super) async fn secure(mut self: Box<Self>, secure: Secure) -> Result<Box<Link>, SecureError> {
         let Wire::Plain(socket) = &mut self.wire else { return Ok(self) };
         let client = secure.client().await?;
@@ -280,13 +280,13 @@ impl Link {
 }
 
 impl Pools {
-    /// Lets all of them go: another configuration is in force, or the thread ends.
+    /// Closes all connections: the configuration was replaced, or the thread ends.
     pub fn clear(&self) {
         self.pools.borrow_mut().clear();
         self.shared.take().iter().for_each(|one| one.connection.close());
     }
 
-    /// Lets go of the one that has been idle longest, to make room; whether there was one.
+    /// Closes the connection that has been idle longest, to free a connection slot; returns whether one existed.
     pub fn give_up_one(&self) -> bool {
         let mut pools = self.pools.borrow_mut();
         let used = pools.values_mut().filter(|idle| !idle.is_empty());
@@ -300,13 +300,13 @@ impl Pools {
         idle.map(|place| shared.remove(place).connection.close()).is_some()
     }
 
-    /// How many there are.
+    /// Number of idle connections.
     pub fn count(&self) -> usize {
         self.pools.borrow().values().map(Vec::len).sum()
     }
 }
 
-/// Lets connections go that have ended or have been idle for long enough, for as long as there are any.
+/// Closes connections that have ended or exceeded their idle time, as long as any exist.
 async fn sweep(thread: Rc<Thread>) {
     loop {
         rt::sleep_until(rt::now() + SWEEP_EVERY).await;
@@ -327,12 +327,12 @@ pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request
     let bytes = |size: Option<u64>| size.map(|size| size.min(u64::from(u32::MAX)) as u32);
     let bind = settings.bind.as_ref().and_then(|bind| bind_address(bind, request));
     ConnectOptions {
-        // A family that cannot reach the peer would fail each time; nginx ignores the address then.
+        // Binding to the wrong address family would always fail; nginx ignores the address then.
         bind: bind.filter(|bind| matches!(address, PeerAddr::Inet(peer) if peer.is_ipv4() == bind.is_ipv4())),
         transparent: settings.bind.as_ref().is_some_and(|bind| bind.transparent),
         bind_address_no_port: true,
         keepalive: settings.socket_keepalive,
-        // Whatever is sent goes out in pieces that are as large as they can be.
+        // Data is already sent in pieces as large as possible.
         nodelay: true,
         receive_buffer: bytes(settings.socket_rcvbuf),
         send_buffer: bytes(settings.socket_sndbuf),
@@ -348,12 +348,12 @@ fn bind_address(bind: &Bind, request: &Request) -> Option<SocketAddr> {
     text.parse().ok().or_else(bare)
 }
 
-/// The call of a step, for the log.
+/// The system call of a step, for the log.
 pub(super) fn call(step: ConnectStep, options: &ConnectOptions) -> String {
     match (step, options.bind) {
         (ConnectStep::Socket, _) => "socket()".to_owned(),
         (ConnectStep::Option(name), _) => format!("setsockopt({name})"),
-        // nginx names the configured address of the bind, without an unconfigured port.
+        // nginx logs the configured address of the bind, without a port if none is configured.
         (ConnectStep::Bind, Some(address)) if address.port() == 0 => format!("bind({})", address.ip()),
         (ConnectStep::Bind, Some(address)) => format!("bind({address})"),
         (ConnectStep::Bind, None) => "bind()".to_owned(),

@@ -1,4 +1,4 @@
-//! TLS to upstreams: the settings of a location, and the verdict on an upstream's certificate.
+//! TLS to upstreams: the settings of a location, and the verification of an upstream's certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,48 +10,48 @@ use tls::handshake::HandshakeError;
 use tls::x509::{Certificate, Distrust};
 use tls::{Client, Session, Trust};
 
-/// How the connections of a location speak TLS (`proxy_ssl_*`).
+/// TLS settings of a location (`proxy_ssl_*`).
 #[derive(Debug)]
 pub struct SecureSettings {
-    /// What handshakes are made with.
+    /// Client configuration of handshakes.
     pub client: Client,
-    /// `proxy_ssl_certificate` with variables in its name: one pair.
+    /// `proxy_ssl_certificate` with variables: one certificate and key.
     pub named: Option<NamedCertificates>,
-    /// `proxy_ssl_name`, if set: the name in the upstream's certificate, and the one sent in the hello.
+    /// `proxy_ssl_name`, if set: the name to verify in the upstream's certificate, and the name sent by SNI.
     pub name: Option<Template>,
-    /// The authorities for its certificate (`proxy_ssl_verify`).
+    /// The trusted CAs (`proxy_ssl_verify`).
     pub trust: Option<Trust>,
 }
 
-/// How one connection speaks TLS.
+/// TLS settings of one connection.
 #[derive(Clone, Debug)]
 pub struct Secure {
     pub(super) settings: Arc<SecureSettings>,
     pub(super) name: String,
-    /// Names of the certificate and the key, where they have variables.
+    /// Names of the certificate and the key, if they contain variables.
     pair: Option<(String, String)>,
 }
 
-/// Connections that were made with the same settings and name may serve for each other.
+/// Connections with the same settings and name are interchangeable.
 impl PartialEq for Secure {
     fn eq(&self, other: &Secure) -> bool {
         Arc::ptr_eq(&self.settings, &other.settings) && self.name == other.name && self.pair == other.pair
     }
 }
 
-/// Why there is no TLS to an upstream.
+/// Reason why a TLS connection to an upstream failed.
 pub(super) enum SecureError {
     Handshake(HandshakeError),
-    /// The certificate to show cannot be read.
+    /// The client certificate cannot be read.
     Load(LoadError),
     NoCertificate,
     Distrust(Distrust),
-    /// The certificate is another host's.
+    /// The certificate is for another host.
     Name(String),
 }
 
 impl Secure {
-    /// For a request that goes to `host`, which may have a port.
+    /// Creates the settings for a request to `host`, which may include a port.
     pub fn of(settings: &Arc<SecureSettings>, host: &[u8], request: &Request) -> Secure {
         let name = settings.name.as_ref().map(|name| name.rendered(request));
         let name = name.as_deref().unwrap_or(host);
@@ -60,7 +60,7 @@ impl Secure {
         Secure { settings: Arc::clone(settings), name, pair }
     }
 
-    /// What handshakes are made with. A certificate whose name is empty is none, as in nginx.
+    /// Client configuration of handshakes. A certificate with an empty name is not used, as in nginx.
     pub(super) async fn client(&self) -> Result<Client, SecureError> {
         let SecureSettings { client, named, .. } = &*self.settings;
         let pair = self.pair.clone().filter(|(certificate, _)| !certificate.is_empty());
@@ -69,7 +69,7 @@ impl Secure {
         Ok(loaded.first().map_or_else(|| client.clone(), |identity| client.with_identity(identity)))
     }
 
-    /// Judges the certificate that an upstream has shown.
+    /// Verifies the certificate of an upstream.
     pub(super) fn judge(&self, session: &Session) -> Result<(), SecureError> {
         let Some(trust) = &self.settings.trust else { return Ok(()) };
         let chain = session.peer_certificates();
@@ -82,7 +82,7 @@ impl Secure {
     }
 }
 
-/// A name without its port, as in nginx, and an address without its brackets.
+/// The host without its port, as in nginx; an address without brackets.
 fn host_of(text: &str) -> &str {
     if let Some(rest) = text.strip_prefix('[') {
         return rest.split(']').next().unwrap_or(rest);

@@ -1,6 +1,6 @@
-//! The request on its way out: its head with what fits behind it, then the rest of its body piece by piece.
+//! Sending a request: its head with the body bytes that fit, then the remaining body piece by piece.
 //!
-//! Main type: [`Sending`], which owns its bytes, so that it continues when the response has begun.
+//! Main type: [`Sending`], which owns its bytes, so that it can continue after the response has begun.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,41 +24,41 @@ use exchange::request::Request;
 use transfer::incoming::{BodyAborted, IncomingBody, Piece};
 use transfer::received::ReceivedBody;
 
-/// Why the request did not go out as a whole.
+/// Reason why a request was not sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendTrouble {
-    /// The connection takes no more.
+    /// Sending on the connection failed.
     Send(Errno),
-    /// The client has not sent the rest of the body.
+    /// The client did not send the complete body.
     Client(BodyAborted),
-    /// The body is ours, and cannot be read.
+    /// The body is in a local file that cannot be read.
     Local(Errno),
 }
 
-/// A request on its way to an upstream. Dropped before its end it leaves a connection that is of no further use.
+/// A request that is being sent. If it is dropped before its end, the connection cannot be reused.
 pub(super) struct Sending {
     future: Pin<Box<dyn Future<Output = Result<(), SendTrouble>>>>,
     record: Rc<Try>,
     left: Left,
 }
 
-/// How much of a request is still to be sent.
+/// Unsent part of a request.
 enum Left {
-    /// The missing part of this many bytes.
+    /// A request of this many bytes in total, part of which is unsent.
     Of(u64),
-    /// Pieces of a body, which the client may not have sent yet.
+    /// Pieces of a body that the client may not have sent yet.
     Coming(Rc<IncomingBody>),
 }
 
-/// Bytes of a file that are sent at once.
+/// Number of bytes that are read from a file per send.
 const PIECE: usize = 64 << 10;
 
-/// Bytes from which on a send may be slow without being stuck: the socket is checked for room then.
+/// Size in bytes from which a send may be slow without being stuck: then the progress of the socket is checked.
 const LONG_SEND: usize = 64 << 10;
 
 impl Sending {
-    /// Begins to send all of the request. Each send has `proxy_send_timeout`, by the timer of the link, which the caller
-    /// watches.
+    /// Begins to send the complete request. Each send is limited by `proxy_send_timeout`, with the timer of the link, which the
+    /// caller polls.
     pub(super) fn begin(
         link: &Link,
         settings: &Settings,
@@ -100,28 +100,28 @@ impl Sending {
         Sending { future, record: Rc::clone(record), left }
     }
 
-    /// Continues. It is not polled again after its result.
+    /// Continues sending. Must not be polled again after it is ready.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendTrouble>> {
         self.future.as_mut().poll(context)
     }
 
-    /// Whether no more than this many bytes are left, and all of them are here.
+    /// Whether at most `most` bytes are unsent, and all of them were received from the client.
     pub(super) fn is_nearly_over(&self, most: u64) -> bool {
         match &self.left {
             Left::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,
-            // One piece waits and one is being sent.
+            // At most one piece waits and one is being sent.
             Left::Coming(incoming) => incoming.is_whole(),
         }
     }
 }
 
-/// Whether fields behind the client's body are passed on: by HTTP/2, and behind that very body.
+/// Whether trailers are passed on: only in HTTP/2, and only with the client's body.
 fn has_trailers(outgoing: &Outgoing) -> bool {
     let is_clients = matches!(outgoing.body, OutgoingBody::Streamed | OutgoingBody::Received(_));
     is_clients && outgoing.encoded.framing() == BodyFraming::Frames
 }
 
-/// Sends bytes from memory without a copy.
+/// Sends bytes from memory without copying.
 async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let mut pieces = 1;
@@ -137,13 +137,13 @@ async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<()
     out.end(data).await
 }
 
-/// A piece in parts of at most this many bytes.
+/// Splits a piece into parts of at most `most` bytes.
 fn parts(piece: &SharedBytes, most: u64) -> impl Iterator<Item = SharedBytes> {
     let (len, most) = (piece.len(), usize::try_from(most).unwrap_or(usize::MAX));
     (0..len).step_by(most).map(move |start| piece.part(start..len.min(start.saturating_add(most))))
 }
 
-/// Memory of which several parts can be sent.
+/// Converts to memory of which several parts can be sent.
 pub(super) fn shared(source: Source) -> SharedBytes {
     match source {
         Source::Buf(buf) => buf.freeze(),
@@ -174,7 +174,7 @@ async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Resul
     out.end(data).await
 }
 
-/// Sends a body while it comes.
+/// Sends a body while it arrives.
 async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let mut piece = incoming.try_next();
@@ -185,7 +185,7 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
         if !data.is_empty() {
             out.send(std::mem::take(&mut data), Follows::Later).await?;
         }
-        // For as long as the client has the word, its own timeout is the one that counts.
+        // While the client's data is awaited, only the client's timeout applies.
         out.timer.clear();
         piece = incoming.next().await.map_err(SendTrouble::Client)?;
         if piece.is_none() {
@@ -195,29 +195,29 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
     out.end(data).await
 }
 
-/// The upstream's side of it.
+/// The sending side of the connection to the upstream.
 struct Out {
     writer: WireWriter,
     timer: Timer,
     timeout: Duration,
     record: Rc<Try>,
     framing: BodyFraming,
-    /// The source of trailers.
+    /// The client whose trailers are passed on.
     client: Option<Rc<dyn Client>>,
 }
 
 impl Out {
-    /// Segments of one piece of a body in its frame.
+    /// Maximum number of segments per piece, including its framing.
     fn segments_each(&self) -> usize {
         if self.is_bare() { 1 } else { 3 }
     }
 
-    /// Whether the bytes of a piece stand alone: they need no frame, or get it later.
+    /// Whether a piece is sent without framing at this level.
     fn is_bare(&self) -> bool {
         matches!(self.framing, BodyFraming::Plain | BodyFraming::Frames)
     }
 
-    /// Appends a piece of the body in its frame.
+    /// Appends a piece of the body with its framing.
     fn push(&self, data: &mut Segments, piece: Piece) {
         if self.is_bare() {
             piece.into_iter().for_each(|source| data.push(source));
@@ -239,7 +239,7 @@ impl Out {
         data.push(Source::Static(after));
     }
 
-    /// Sends the last bytes, and the end of the body.
+    /// Sends the last bytes and the end of the body.
     async fn end(&mut self, mut data: Segments) -> Result<(), SendTrouble> {
         if let Some(client) = &self.client {
             self.writer.set_trailers(&client.trailers());
@@ -258,7 +258,7 @@ impl Out {
         let len = data.len();
         let Out { writer, timer, timeout, record, .. } = self;
         timer.set(rt::now() + *timeout);
-        // A long send completes late. What counts is whether the upstream takes anything meanwhile.
+        // A long send completes late; the timeout applies only if the upstream accepts no bytes during it.
         let mut progress = if len > LONG_SEND { writer.progress() } else { 0 };
         let result = poll_fn(|context| {
             let sent = writer.poll_send(context, &mut data, follows);

@@ -1,12 +1,12 @@
-//! A body that is read ahead of its client: in memory as far as `proxy_buffers` go, then in a temporary file.
+//! Reads a body ahead of its client: into memory up to `proxy_buffers`, then into a temporary file.
 //!
 //! ```text
 //! upstream --> pump (a task) --> Spool: memory, file --> Spooled (a stream) --> client
 //! ```
 //!
-//! The upstream sends its response at full speed, however slow the client is, and the cost of a slow client is bounded:
-//! memory by `proxy_buffers`, the file by `proxy_max_temp_file_size`, and then the pump waits. Pieces leave in the
-//! order in which they came, whether they are in memory or in the file.
+//! The upstream sends its response at full speed, however slow the client is. The cost of a slow client is limited: memory by
+//! `proxy_buffers`, the file by `proxy_max_temp_file_size`; then the pump waits. Pieces are sent in the order of arrival, from
+//! memory or from the file.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -33,23 +33,23 @@ use transfer::body::BodyError;
 use transfer::body::source::{BodySource, SEND_BYTES};
 use transfer::received;
 
-/// State that pump and stream share.
+/// State shared by the pump and the stream.
 struct Spool {
     pieces: VecDeque<Piece>,
-    /// Bytes of buffers in memory.
+    /// Number of bytes of buffers in memory.
     held: u64,
     file: Option<rt::File>,
-    /// Nothing can be written to a file: only bytes in memory are read ahead.
+    /// Whether writing to the file has failed: then only memory is used.
     has_no_file: bool,
-    /// Bytes that could not be written were lost for this reason.
+    /// Error that caused the loss of bytes that could not be written.
     lost: Option<Errno>,
-    /// Where the next bytes go in the file. It starts again when all of it has been taken.
+    /// Offset of the next write in the file; reset to 0 when the client has taken all bytes in it.
     file_end: u64,
-    /// Bytes in the file that were not taken.
+    /// Number of bytes in the file that the client has not taken.
     in_file: u64,
     via: DiskVia,
     end: Option<Result<(), Fault>>,
-    /// The client is gone.
+    /// Whether the client has disconnected.
     is_dropped: bool,
     stream: Option<Waker>,
     pump: Option<Waker>,
@@ -64,28 +64,28 @@ enum Piece {
 /// Limits of one spool.
 struct Limits {
     memory: u64,
-    /// Bytes of a read.
+    /// Maximum size of a read in bytes.
     read: usize,
-    /// Bytes of a write to the file.
+    /// Maximum size of a write to the file in bytes.
     write: usize,
     file: u64,
     folder: PathBuf,
     levels: SmallVec<[u8; 3]>,
-    /// The log for errors of the file.
+    /// The thread, for logging file errors.
     thread: Rc<Thread>,
 }
 
-/// How long the client has to take something before the first bytes go to a file: one that reads as fast as it can
-/// often needs a moment, and a file for that would be a waste.
+/// Time that the client has to take a piece before the first bytes are written to a file. A fast client often needs a moment, and a
+/// file would be a waste.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Bytes that are read from the file at once.
+/// Maximum size in bytes of a read from the file.
 const FILE_PIECE: u64 = 64 << 10;
 
-/// The largest read from an upstream: a socket seldom holds more.
+/// Maximum size in bytes of a read from an upstream: a socket seldom has more.
 const READ_MAX: u64 = 64 << 10;
 
-/// The smallest one, whatever the buffers' size.
+/// Minimum size in bytes of a read from an upstream, regardless of the buffers' size.
 const READ_MIN: u64 = 4 << 10;
 
 impl Limits {
@@ -93,7 +93,8 @@ impl Limits {
         let memory = u64::from(settings.buffers.0) * settings.buffers.1;
         Limits {
             memory,
-            // Half of it, so that one part is sent while the other is read; no more than may be on its way to the client.
+            // Half of the memory, so that one half is sent while the other is filled; at most as much as may be in flight to the
+            // client.
             read: (memory / 2).clamp(READ_MIN, READ_MAX).min(piece_max(settings)) as usize,
             write: settings.temp_file_write_size.unwrap_or(READ_MAX).min(READ_MAX) as usize,
             file: settings.max_temp_file_size,
@@ -104,8 +105,8 @@ impl Limits {
     }
 }
 
-/// Bytes of one piece: several may be on their way to the client together, limited by `proxy_busy_buffers_size` if set.
-/// nginx's small default would only make more calls of the same bytes.
+/// Size of one piece in bytes. Several pieces may be in flight to the client, limited by `proxy_busy_buffers_size` if set. nginx's
+/// small default would only cause more calls for the same bytes.
 fn piece_max(settings: &Settings) -> u64 {
     settings.busy_buffers_size.map_or(FILE_PIECE, |busy| busy.min(FILE_PIECE))
 }
@@ -134,7 +135,7 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
     Spooled { spool, record, reading: None, piece_max, busy_max, pass_trailers, minds_client }
 }
 
-/// Reads to the end, or until the body is dropped.
+/// Reads until the end, or until the body is dropped.
 async fn pump(mut live: Box<Live>, spool: Rc<RefCell<Spool>>, limits: Limits) {
     let result = fill(&mut live, &spool, &limits).await;
     if let Some(Err(fault)) = result {
@@ -146,7 +147,7 @@ async fn pump(mut live: Box<Live>, spool: Rc<RefCell<Spool>>, limits: Limits) {
     wake(&mut spool.stream);
 }
 
-/// `None` when the client is gone.
+/// Reads the body into the spool; `None` if the client disconnects.
 async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> Option<Result<(), Fault>> {
     loop {
         wait_for_room(spool, limits).await?;
@@ -174,7 +175,7 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
     }
 }
 
-/// The output of a future, or `None` when the client is gone before.
+/// The output of a future, or `None` if the client disconnects first.
 async fn wanted<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -186,7 +187,7 @@ async fn wanted<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Outpu
     .await
 }
 
-/// Waits until there is room for another piece; `None` when the client is gone.
+/// Waits until there is room for another piece; `None` if the client disconnects.
 async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     let read = limits.read as u64;
     if spool.borrow().has_memory(limits, read) {
@@ -194,7 +195,7 @@ async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     }
     let may_spill = |spool: &Spool| !spool.has_no_file && spool.file_len() + read <= limits.file;
     if spool.borrow().in_file == 0 && may_spill(&spool.borrow()) {
-        // A client that takes something meanwhile is not slow.
+        // A client that takes a piece within this time is not slow.
         let until: Instant = rt::now() + PATIENCE;
         let mut patience = pin!(rt::sleep_until(until));
         return poll_fn(|context| {
@@ -221,7 +222,7 @@ async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     .await
 }
 
-/// The first bytes of a buffer as a separate buffer, if it has more. Where memory is short it stays as it is.
+/// Moves the first `most` bytes to a separate buffer, if the buffer has more. If memory is scarce, the buffer remains as it is.
 fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
     if buf.len() <= most {
         return None;
@@ -235,8 +236,8 @@ fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
     Some(first)
 }
 
-/// Writes received bytes to the file, at most the size of one write at once. If a write fails they stay in memory, and
-/// the upstream waits for the client from then on.
+/// Writes received bytes to the file, in writes of limited size. If a write fails, the bytes stay in memory, and from then on the
+/// pump waits for the client.
 async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) {
     while let Some(first) = split(&mut buf, limits.write) {
         keep(spool, limits, first).await;
@@ -244,7 +245,7 @@ async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) {
     keep(spool, limits, buf).await;
 }
 
-/// Writes a piece to the file, or holds it.
+/// Writes a piece to the file, or holds it in memory.
 async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
     if spool.borrow().has_no_file {
         return spool.borrow_mut().hold(buf);
@@ -276,17 +277,17 @@ async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
     spool.has_no_file = true;
     match rest {
         Some(rest) => spool.hold(rest),
-        // The engine has lost the bytes.
+        // The engine did not return the bytes.
         None => spool.lost = Some(errno),
     }
 }
 
-/// A write that failed.
+/// A failed write.
 struct FailedWrite {
     call: &'static str,
     path: PathBuf,
     errno: Errno,
-    /// Bytes that are not in the file.
+    /// The bytes that were not written.
     rest: Option<Buf>,
 }
 
@@ -314,7 +315,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
     };
     let len = buf.len() as u64;
     let (result, rest) = file.write_at(start, buf, DeviceId::default(), via).await;
-    // A file system that fills up takes the start of a piece: that is not in the buffer any more.
+    // On a full file system the start of a piece may have been written; the returned buffer contains only the remaining bytes.
     let left = match (&result, &rest) {
         (Ok(_), _) => 0,
         (Err(_), Some(rest)) => rest.len() as u64,
@@ -327,17 +328,17 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
 
 impl Spool {
     fn has_memory(&self, limits: &Limits, bytes: u64) -> bool {
-        // One piece always has a place, whatever was configured.
+        // One piece is always allowed, regardless of the configuration.
         self.held == 0 || self.held + bytes <= limits.memory
     }
 
-    /// Bytes of the file on its disk. Those that the client has received are free only when it has received all:
-    /// otherwise a client that is always a little behind would have the whole response written, however long it is.
+    /// Length of the file on disk. Its space is reused only when the client has received all of it: otherwise a client that is
+    /// always slightly behind would cause the complete response to be written.
     fn file_len(&self) -> u64 {
         if self.in_file == 0 { 0 } else { self.file_end }
     }
 
-    /// These bytes are in the file now.
+    /// Records that these bytes are in the file.
     fn add_to_file(&mut self, start: u64, end: u64) {
         if start == end {
             return;
@@ -357,7 +358,7 @@ impl Spool {
         wake(&mut self.stream);
     }
 
-    /// Whether the client is gone; else the pump is woken when it goes, or takes something.
+    /// Whether the client has disconnected. Otherwise registers the pump to be woken when the client disconnects or takes a piece.
     fn is_over(&mut self, context: &Context<'_>) -> bool {
         if !self.is_dropped {
             register(&mut self.pump, context);
@@ -387,16 +388,16 @@ pub(super) struct Spooled {
     spool: Rc<RefCell<Spool>>,
     record: Rc<Try>,
     reading: Option<SpoolRead>,
-    /// Bytes of the returned piece.
+    /// Maximum size of a returned piece in bytes.
     piece_max: usize,
-    /// Bytes that may be on their way to the client together.
+    /// Maximum number of bytes in flight to the client.
     busy_max: Option<usize>,
     pass_trailers: bool,
     minds_client: bool,
 }
 
 impl Spooled {
-    /// Takes the next piece of the file in hand.
+    /// Starts reading the next piece of the file.
     fn read(&self, spool: &mut Spool) -> Option<SpoolRead> {
         let Some(Piece::File { start, end }) = spool.pieces.front_mut() else { return None };
         let (offset, len) = (*start, (*end - *start).min(FILE_PIECE).min(self.piece_max as u64));
@@ -426,7 +427,7 @@ impl Spooled {
                 if all.len() as u64 == len {
                     return Ok(all);
                 }
-                // Short reads of a file are rare enough for a copy into a buffer that holds all.
+                // A short read is so rare that its bytes are copied into a larger buffer.
                 let mut larger = rt::pool().get(len as usize).ok_or(Errno::NOMEM)?;
                 larger.append(&all);
                 have = Some(larger);
@@ -451,7 +452,7 @@ impl BodySource for Spooled {
                     Err(errno) => return self.broken(Fault::Local(errno)),
                 };
                 let mut spool = self.spool.borrow_mut();
-                // Only now may the pump write there again.
+                // Only now may the pump overwrite this part of the file.
                 spool.in_file -= buf.len() as u64;
                 wake(&mut spool.pump);
                 return Poll::Ready(Ok(Some(Source::Buf(buf))));
@@ -499,7 +500,7 @@ impl BodySource for Spooled {
     }
 
     fn send_bytes(&self) -> usize {
-        // One more piece behind this many is still within the limit.
+        // One more piece after this many bytes is still within the limit.
         self.busy_max.map_or(SEND_BYTES, |most| most.saturating_sub(self.piece_max) + 1)
     }
 

@@ -1,7 +1,7 @@
-//! The record of each try at an upstream, for `$upstream_*` and for log lines.
+//! Records of the tries at upstreams, for `$upstream_*` and for log lines.
 //!
-//! [`Tries`] are kept with the request; a [`Try`] is shared with the body that follows the header section, because
-//! lengths and times are known only at its end.
+//! [`Tries`] are stored in the request. A [`Try`] is shared with the body after the header section, because lengths and times are
+//! known only at its end.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -25,9 +25,9 @@ pub struct Tries {
     list: Vec<Rc<Try>>,
     /// Scheme and URI of the request to the upstream, for log lines.
     url: (&'static str, Vec<u8>),
-    /// The cache's facts of the response.
+    /// Facts about the response from the cache.
     pub cached: Option<Cached>,
-    /// The header section of a stored response that the client gets.
+    /// The header section of a stored response that the client receives.
     pub stored: Option<Rc<Heading>>,
 }
 
@@ -36,23 +36,23 @@ pub struct Tries {
 pub struct Cached {
     /// `HIT`, `MISS` and others.
     pub status: &'static str,
-    /// Seconds since the response was made or last found valid.
+    /// Age in seconds since the response was generated or last validated.
     pub age_s: Option<u64>,
-    /// Further facts: its entity tag and its date.
+    /// Metadata with its entity tag and date.
     pub found: Option<Arc<Meta>>,
 }
 
-/// One try.
+/// Record of one try.
 pub struct Try {
-    /// As `$upstream_addr` has it.
+    /// Name as shown in `$upstream_addr`.
     name: Arc<str>,
-    /// The server as it was written.
+    /// The server as configured.
     server: Arc<str>,
     is_unix: bool,
-    /// Whether it begins what another location asks, after a redirect inside of the server.
+    /// Whether it is the first try of another location, after an internal redirect.
     begins: bool,
     started: Instant,
-    /// 0 without a response or its replacement.
+    /// Status; 0 without a response or a substitute status.
     pub(super) status: Cell<u16>,
     pub(super) connect_time: Cell<Option<Duration>>,
     pub(super) header_time: Cell<Option<Duration>>,
@@ -62,43 +62,43 @@ pub struct Try {
     pub(super) response_length: Cell<u64>,
     pub(super) heading: RefCell<Option<Rc<Heading>>>,
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
-    /// Messages of a server beside the body, for the log.
+    /// Messages that the server sent beside the body, for the log.
     pub(super) messages: RefCell<Vec<u8>>,
-    /// An error after a complete body, for the log.
+    /// Error after a complete body, for the log.
     pub(super) note: Cell<Option<&'static str>>,
-    /// Whether more came than was announced.
+    /// Whether more bytes arrived than announced.
     pub(super) excess: Cell<bool>,
-    /// Why the body broke off, reported by its sender.
+    /// Reason why the body broke off, reported by the component that sends it to the client.
     pub(super) fault: Cell<Option<Fault>>,
-    /// The code by which the upstream has reset its stream of HTTP/2, before a header section.
+    /// Error code with which the upstream reset its HTTP/2 stream before a header section.
     pub(super) reset: Cell<Option<u32>>,
-    /// Whether the received bytes were no header section of a response.
+    /// Whether the received bytes were not a valid header section.
     pub(super) is_invalid: Cell<bool>,
-    /// Whether its connection had been used before.
+    /// Whether the connection was reused.
     pub(super) is_reused: Cell<bool>,
 }
 
-/// Why the body of a response broke off.
+/// Reason why the body of a response broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection ended before the body did.
+    /// The connection ended before the body.
     Closed,
     /// The connection broke.
     Receive(io::Errno),
-    /// Nothing came for `proxy_read_timeout`.
+    /// No bytes arrived for `proxy_read_timeout`.
     TimedOut,
-    /// The framing of the body breaks the rules; with words for the log.
+    /// The framing of the body is invalid; with a text for the log.
     Framing(&'static str),
-    /// The rest of the request did not come, which a response beside it waits for.
+    /// The remaining request body did not arrive, while the response depended on it.
     Request,
-    /// Its stream of HTTP/2 has ended early.
+    /// The HTTP/2 stream ended early.
     Stream(crate::Cut),
-    /// There was no memory for it, or its file could not be written or read.
+    /// No memory was available, or the temporary file could not be written or read.
     Local(io::Errno),
 }
 
 impl Fault {
-    /// The same for the response that the body belongs to.
+    /// Converts to the error of the response body.
     pub(super) fn of_body(self) -> BodyError {
         match self {
             Fault::Stream(crate::Cut::Reset(code)) => BodyError::Reset(code),
@@ -123,19 +123,19 @@ impl fmt::Display for Fault {
 }
 
 impl Try {
-    /// Since it began.
+    /// Time since the start of the try.
     pub(super) fn elapsed(&self) -> Duration {
         rt::now().saturating_duration_since(self.started)
     }
 
-    /// No more bytes follow.
+    /// Records the end of the response.
     pub(super) fn end(&self) {
         if self.response_time.get().is_none() {
             self.response_time.set(Some(self.elapsed()));
         }
     }
 
-    /// Facts for the counts of its server. One in progress takes until now.
+    /// Facts for the statistics of the server. For a try in progress, the time ends now.
     pub(super) fn facts(&self) -> Tried {
         Tried {
             status: self.status.get(),
@@ -153,12 +153,12 @@ impl Try {
 }
 
 impl Tries {
-    /// The tries of this request; it has a list from here on.
+    /// The tries of this request; creates the list if needed.
     pub fn of(request: &mut Request) -> &mut Tries {
         request.extensions.get_or_default()
     }
 
-    /// Another one begins. `first`: it is the first of this location.
+    /// Begins another try. `first` is whether it is the first of this location.
     pub(super) fn begin(
         &mut self,
         name: &Arc<str>,
@@ -193,14 +193,14 @@ impl Tries {
         new
     }
 
-    /// The requested URI, for log lines.
+    /// Sets the requested URI, for log lines.
     pub(super) fn set_url(&mut self, scheme: &'static str, target: &[u8]) {
         self.url.0 = scheme;
         self.url.1.clear();
         self.url.1.extend_from_slice(target);
     }
 
-    /// Whether the last try failed because the received bytes were no header section of a response.
+    /// Whether the last try failed because the received bytes were not a valid header section.
     pub fn had_invalid_header(&self) -> bool {
         self.last().is_some_and(|last| last.is_invalid.get())
     }
@@ -211,16 +211,16 @@ impl Tries {
     }
 }
 
-/// A try as operators see it.
+/// A try as displayed to operators.
 #[derive(Clone, Copy, Debug)]
 pub struct ShownTry<'t> {
-    /// As `$upstream_addr` has it.
+    /// Name as shown in `$upstream_addr`.
     pub name: &'t str,
-    /// Of the response; 0 without one.
+    /// Status of the response; 0 without a response.
     pub status: u16,
-    /// Times from the begin of the try: of the connection, of the header section, of the whole response.
+    /// Times from the start of the try to the connection, the header section, and the end of the response.
     pub times: [Option<Duration>; 3],
-    /// Whether its connection had been used before.
+    /// Whether the connection was reused.
     pub is_reused: bool,
 }
 
@@ -235,12 +235,12 @@ pub fn shown_tries(request: &Request) -> impl Iterator<Item = ShownTry<'_>> {
     })
 }
 
-/// The word of `$upstream_cache_status`; empty without a cache.
+/// The value of `$upstream_cache_status`; empty without a cache.
 pub fn cache_word(request: &Request) -> &'static str {
     cached(request).map_or("", |cached| cached.status)
 }
 
-/// `http://127.0.0.1:80/path`: the upstream of a log line, beside the client.
+/// `http://127.0.0.1:80/path`: the upstream in a log line.
 pub fn url(request: &Request) -> Option<Vec<u8>> {
     let tries = request.extensions.get::<Tries>()?;
     let last = tries.last()?;
@@ -254,7 +254,7 @@ pub fn url(request: &Request) -> Option<Vec<u8>> {
     Some(url)
 }
 
-/// Logs an error in the body of another server.
+/// Logs an error in the body of an upstream's response.
 pub fn log_body(request: &Request) {
     let Some(last) = request.extensions.get::<Tries>().and_then(Tries::last) else { return };
     let messages = last.messages.take();
@@ -273,13 +273,13 @@ pub fn log_body(request: &Request) {
     }
 }
 
-/// Logs the messages of a server beside its response, in nginx's words.
+/// Logs the messages of a server, with nginx's text.
 pub(super) fn log_messages(request: &Request, text: &[u8], doing: &str) {
     let text = text.trim_ascii_end().escape_ascii();
     request.log(Level::Error, format_args!("FastCGI sent in stderr: \"{text}\" {doing}"));
 }
 
-/// Appends a value of each try; `false` where there was none.
+/// Appends a value for each try; `false` if there was none.
 fn each(request: &Request, out: &mut Vec<u8>, show: impl Fn(&Try, &mut Vec<u8>)) -> bool {
     let Some(tries) = request.extensions.get::<Tries>().filter(|tries| !tries.list.is_empty()) else {
         return false;
@@ -295,9 +295,9 @@ fn each(request: &Request, out: &mut Vec<u8>, show: impl Fn(&Try, &mut Vec<u8>))
     true
 }
 
-/// Seconds with three digits, or the mark for an event that did not happen.
+/// Appends seconds with three decimals, or a hyphen for an event that did not occur.
 fn push_time(time: Option<Duration>, out: &mut Vec<u8>) {
-    // A vector takes every write.
+    // Writing to a `Vec` cannot fail.
     let _ = match time {
         Some(time) => write!(out, "{}.{:03}", time.as_secs(), time.subsec_millis()),
         None => write!(out, "-"),
@@ -353,8 +353,8 @@ pub fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
     last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
 }
 
-/// The header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is that of
-/// the stored response if that is sent, whatever status an upstream has sent.
+/// The header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is that of the stored
+/// response if that is sent, regardless of the upstream's status.
 pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     let tries = request.extensions.get::<Tries>()?;
     let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");
@@ -364,12 +364,12 @@ pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     }
 }
 
-/// The code by which the last upstream has reset its stream of HTTP/2 in the place of a response.
+/// The error code with which the last upstream reset its HTTP/2 stream instead of a response.
 pub fn last_reset(request: &Request) -> Option<u32> {
     request.extensions.get::<Tries>()?.last()?.reset.get()
 }
 
-/// `$upstream_http_NAME`: all fields of the name, in order.
+/// `$upstream_http_NAME`: all fields with this name, in order.
 pub fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(heading) = last_heading(request) else { return false };
     let mut found = false;
@@ -382,7 +382,7 @@ pub fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found
 }
 
-/// `$upstream_cookie_NAME`: the value of the first cookie of the name that the response sets, as in nginx.
+/// `$upstream_cookie_NAME`: the value of the first cookie with this name that the response sets, as in nginx.
 pub fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(heading) = last_heading(request) else { return false };
     let cookies = heading.head().named(heading.raw(), b"set-cookie");

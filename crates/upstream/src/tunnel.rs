@@ -1,7 +1,6 @@
-//! A connection that has changed its protocol (101): the bytes of each end go to the other, until both have ended.
+//! A connection after a protocol switch (101): bytes are relayed in both directions until both have ended.
 //!
-//! The waiting bytes are bounded: each direction holds those of a few receives, and receives no more before they have
-//! been sent.
+//! Buffered bytes are limited: each direction buffers a few receives, and receives no more until they are sent.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,15 +21,15 @@ use crate::state::Try;
 use exchange::takeover::{Ended, Takeover, TakeoverEnd};
 use transfer::duplex::Duplex;
 
-/// A connection that has changed its protocol.
+/// A connection after a protocol switch.
 pub struct Tunnel {
     link: Option<Box<Link>>,
-    /// The bytes received with the header section of the 101.
+    /// The bytes received after the header section of the 101.
     rest: Option<Buf>,
     record: Rc<Try>,
-    /// The upstream counts as busy to the end.
+    /// Counts the upstream as busy until the end.
     _chosen: Chosen,
-    /// It ends when nothing was passed on in either direction for so long.
+    /// Maximum time without data in either direction; then the tunnel is closed.
     idle_max: Duration,
 }
 
@@ -46,7 +45,7 @@ impl Tunnel {
         Tunnel { link, rest, record, _chosen: chosen, idle_max: settings.read_timeout }
     }
 
-    /// Passes everything on.
+    /// Relays all bytes in both directions.
     async fn pass_all(mut self, client: &mut dyn Duplex, timer: &Timer, early: &[u8]) -> TakeoverEnd {
         let Some(mut link) = self.link.take() else { return TakeoverEnd { reason: Ended::Closed, sent: 0 } };
         let idle = Idle { timer, most: self.idle_max };
@@ -58,7 +57,7 @@ impl Tunnel {
         let both = async {
             let to_upstream = pass(&client, &upstream, early, &idle, &up);
             let to_client = pass(&upstream, &client, rest, &idle, &down);
-            // An error of one direction ends both; an end of one leaves the other.
+            // An error in one direction ends both; the end of one direction does not.
             let to_upstream = async {
                 match to_upstream.await {
                     Ok(()) => Ok(()),
@@ -98,16 +97,16 @@ impl Takeover for Tunnel {
     }
 }
 
-/// Receives whose bytes leave in one send: with the engine's buffers of 4 KiB a message of 64 KiB.
+/// Maximum number of receives whose bytes are sent together: with the engine's buffers of 4 KiB, a message of 64 KiB.
 const PIECES_MAX: usize = 16;
 
-/// Which end of a direction failed.
+/// The side of a direction that failed.
 enum Side {
     From,
     To,
 }
 
-/// One end, for both directions: none of them keeps it while it waits.
+/// One end, shared by both directions: neither borrows it while it waits.
 struct TunnelEnd<'a>(RefCell<&'a mut dyn Duplex>);
 
 impl<'a> TunnelEnd<'a> {
@@ -132,7 +131,7 @@ impl<'a> TunnelEnd<'a> {
     }
 }
 
-/// When the tunnel is given up.
+/// The timeout of the tunnel.
 struct Idle<'a> {
     timer: &'a Timer,
     most: Duration,
@@ -144,7 +143,7 @@ impl Idle<'_> {
     }
 }
 
-/// One direction, to its end, which is passed on too.
+/// Relays one direction until its end, and passes the end on.
 async fn pass(
     from: &TunnelEnd<'_>,
     to: &TunnelEnd<'_>,
@@ -168,7 +167,7 @@ async fn pass(
             Err(errno) => return Err((Side::From, errno)),
         }
         idle.passed();
-        // The rest of a message that has arrived leaves in the same send.
+        // Further bytes of a message that have already arrived are sent together.
         for _ in 1..PIECES_MAX {
             match from.try_recv() {
                 Some(Ok(Some(buf))) => data.push(Source::Buf(buf)),

@@ -1,7 +1,6 @@
-//! The bytes of an exchange with an upstream, whatever lies between them and the protocol: a socket, TLS over it, or a stream of a
-//! connection of HTTP/2.
+//! Transport of an exchange with an upstream: a socket, TLS over a socket, or a stream of an HTTP/2 connection.
 //!
-//! Main types: [`Wire`], which a link owns, and [`WireWriter`], which sends beside it. There is one branch per call.
+//! Main types: [`Wire`], which a link owns, and [`WireWriter`], which sends concurrently. Each call has one branch.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -19,16 +18,16 @@ use transfer::duplex::Duplex;
 
 /// A connection to an upstream.
 pub(super) enum Wire {
-    /// The socket itself.
+    /// A plain socket.
     Plain(Socket),
-    /// TLS over it.
+    /// TLS over a socket.
     Tls(Box<Stream>),
     /// A stream of HTTP/2.
     Stream(StreamEnd),
 }
 
 impl Wire {
-    /// The same socket with TLS over it, behind the handshake.
+    /// Wraps the socket in TLS after the handshake.
     pub(super) fn secured(self, handshaken: Handshaken) -> Wire {
         match self {
             Wire::Plain(socket) => Wire::Tls(Box::new(handshaken.over(socket))),
@@ -36,7 +35,7 @@ impl Wire {
         }
     }
 
-    /// The sending half, used while the other receives. Only it may have bytes in flight.
+    /// The sending half, for use while the other half receives. Only one writer may have bytes in flight.
     pub(super) fn writer(&self) -> WireWriter {
         match self {
             Wire::Plain(socket) => WireWriter::Plain(Writer::aside(socket.fd())),
@@ -45,7 +44,7 @@ impl Wire {
         }
     }
 
-    /// Bytes that came; `None` at the end of the stream.
+    /// Receives bytes; `None` at the end of the stream.
     pub(super) fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         match self {
             Wire::Plain(socket) => socket.reader.poll_recv(context),
@@ -59,7 +58,7 @@ impl Wire {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// As [`Wire::recv`], into memory of the caller's size where the bytes can come there.
+    /// Like [`Wire::recv`], into the caller's buffer if the transport permits it.
     pub(super) async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         match self {
             Wire::Plain(socket) => socket.reader.recv_into(buf).await,
@@ -68,8 +67,8 @@ impl Wire {
         }
     }
 
-    /// Bytes that are in the socket, by a call of this thread, into a buffer of this size. None where there are none, where memory is
-    /// short and where the bytes need more than a receive.
+    /// Receives bytes that are already in the socket by a direct call, into a buffer of this size. `None` if there are none, if
+    /// memory is scarce, or if the transport needs more than a plain receive.
     pub(super) fn recv_now(&mut self, size: usize) -> Option<Result<Option<Buf>, Errno>> {
         match self {
             Wire::Plain(socket) => {
@@ -81,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// Waits until there is something to receive, and arms a receive for it; see [`rt::net::Reader::news`].
+    /// Waits until data can be received, and arms a receive for it; see [`rt::net::Reader::news`].
     pub(super) async fn news(&mut self) {
         match self {
             Wire::Plain(socket) => socket.reader.news().await,
@@ -90,7 +89,7 @@ impl Wire {
         }
     }
 
-    /// Whether there are no untaken bytes.
+    /// Whether no received bytes are pending.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
             Wire::Plain(socket) => socket.reader.is_quiet(),
@@ -99,14 +98,14 @@ impl Wire {
         }
     }
 
-    /// Gives a stream the properties of the request: which responses have a body depends on it.
+    /// Passes the method and limits of the request to a stream, which needs them to parse the response.
     pub(super) fn ask(&self, method: Method, limits: Limits) {
         if let Wire::Stream(stream) = self {
             stream.ask(method, limits);
         }
     }
 
-    /// Why a stream has ended early; other connections show it by their errors alone.
+    /// Reason why a stream ended early; other transports report errors only.
     pub(super) fn cut(&self) -> Option<Cut> {
         match self {
             Wire::Plain(_) | Wire::Tls(_) => None,
@@ -132,7 +131,7 @@ impl Duplex for Wire {
         match self {
             Wire::Plain(socket) => socket.writer.poll_send(context, data, false),
             Wire::Tls(stream) => stream.poll_send(context, data, false),
-            // No protocol takes a stream over (RFC 9113 section 8.6).
+            // No other protocol can take over a stream (RFC 9113 section 8.6).
             Wire::Stream(_) => Poll::Ready(Err(Errno::INVAL)),
         }
     }
@@ -146,7 +145,7 @@ impl Duplex for Wire {
     }
 }
 
-/// Sends beside a [`Wire`].
+/// The sending half of a [`Wire`].
 pub(super) enum WireWriter {
     /// To the socket itself.
     Plain(Writer),
@@ -157,7 +156,7 @@ pub(super) enum WireWriter {
 }
 
 impl WireWriter {
-    /// Sends all of `data`; polled again, with the same segments, until it is ready.
+    /// Sends all of `data`; must be polled again with the same segments until it is ready.
     pub(super) fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -172,14 +171,14 @@ impl WireWriter {
         }
     }
 
-    /// Has these fields follow the body, where the protocol sends such.
+    /// Sets the trailers to send after the body, if the protocol supports them.
     pub(super) fn set_trailers(&mut self, fields: &[(Vec<u8>, Vec<u8>)]) {
         if let WireWriter::Stream(writer) = self {
             writer.set_trailers(fields);
         }
     }
 
-    /// Bytes of the request that were passed on.
+    /// Number of request bytes sent.
     pub(super) fn sent(&self) -> u64 {
         match self {
             WireWriter::Plain(writer) => writer.sent(),
@@ -188,7 +187,7 @@ impl WireWriter {
         }
     }
 
-    /// A number that grows as the upstream takes bytes; see [`Writer::progress`].
+    /// A number that increases as the upstream accepts bytes; see [`Writer::progress`].
     pub(super) fn progress(&self) -> u64 {
         match self {
             WireWriter::Plain(writer) => writer.progress(),

@@ -1,6 +1,6 @@
-//! The part of a response that a request needs, and the part that an upstream has sent: the numbers alone.
+//! Byte ranges: requested by the client, sent by an upstream, and of slices.
 //!
-//! [`Asked`] is the range of a client, [`Part`] the content of a 206, [`SliceStart`] the slice of a request.
+//! [`Asked`] is the range that a client requests, [`Part`] the range of a 206, [`SliceStart`] the slice of a subrequest.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use http::request::{HeaderId, Method};
 use exchange::facts::Fact;
 use exchange::request::Request;
 
-/// The single range that a client requests (RFC 9110 section 14.1.2), before the length of the whole is known.
+/// The single range that a client requests (RFC 9110 section 14.1.2), before the complete length is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// From a byte to the byte before another one, or to the end.
+    /// From a byte offset up to an end offset (exclusive), or to the end of the body.
     From(u64, Option<u64>),
     /// The last N bytes.
     Last(u64),
 }
 
-/// The range of a request, if it asks for one that parts are fetched for. Several ranges are cut out of the whole.
+/// The requested range, if it is fetched and stored separately. Several ranges are cut out of the complete response.
 pub fn asked(request: &Request) -> Option<Asked> {
-    // A filter that changes the body, or splits the request, needs the whole.
+    // A filter that changes the body, and a slice subrequest, need the complete response.
     if request.method != Method::Get || request.depth > 0 {
         return None;
     }
@@ -43,14 +43,14 @@ pub fn asked(request: &Request) -> Option<Asked> {
     }
 }
 
-/// Where the range of a request starts, whatever is done with ranges.
+/// Start of the requested range, regardless of how ranges are handled.
 pub fn start(request: &Request) -> Option<u64> {
     request.header(HeaderId::Range)?;
     asked(request)?.start()
 }
 
 impl Asked {
-    /// The range for the upstream: whole chunks, because those can be stored.
+    /// The range to request from the upstream: complete chunks, because only these can be stored.
     pub fn aligned(self) -> Vec<u8> {
         let mut text = b"bytes=".to_vec();
         match self {
@@ -69,14 +69,14 @@ impl Asked {
         text
     }
 
-    /// The same as numbers, where the start is known; without an end it goes as far as there is something.
+    /// The range in complete chunks, if the start is known; without an end it is unlimited.
     pub fn chunks(self) -> Option<Range<u64>> {
         let Asked::From(first, end) = self else { return None };
         let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
         Some(first / CHUNK_BYTES * CHUNK_BYTES..end)
     }
 
-    /// Where it starts, when that is known.
+    /// Start of the range, if known.
     pub fn start(self) -> Option<u64> {
         match self {
             Asked::From(first, _) => Some(first),
@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// The range in a body of this many bytes; an empty range if it has none there.
+    /// The range in a body of `length` bytes; empty if it is outside.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
             Asked::From(first, end) => {
@@ -95,23 +95,23 @@ impl Asked {
     }
 }
 
-/// A part that an upstream has sent.
+/// A part of a body, sent by an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which.
+    /// The range of the part.
     pub range: Range<u64>,
-    /// Bytes of the whole.
+    /// Complete length of the body in bytes.
     pub length: u64,
 }
 
 impl Part {
-    /// Whether it has all bytes of a range.
+    /// Whether the part contains all bytes of `range`.
     pub fn has(&self, range: &Range<u64>) -> bool {
         self.range.start <= range.start && self.range.end >= range.end
     }
 }
 
-/// The first byte of the slice that a request is for.
+/// Offset of the slice that a request is for.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceStart(pub u64);
 
@@ -121,7 +121,7 @@ impl Fact for SliceStart {
     }
 }
 
-/// The first byte of the slice of a request (`slice`), once `$slice_range` was evaluated.
+/// Offset of the slice of a request (`slice`), once `$slice_range` was evaluated.
 pub fn slice_start(request: &Request) -> Option<u64> {
     request.facts.get::<SliceStart>().map(|start| start.0)
 }

@@ -1,16 +1,16 @@
-//! Asking the upstream for a response that others may get too, and filling the cache with it.
+//! Fetching a response from the upstream for several requests, and filling the cache with it.
 //!
-//! The leading request fetches in a separate task, so that the waiting requests and the cache still get the response
-//! when its client disconnects. A response that must not be shared is returned to the leader alone.
+//! The leading request fetches in a separate task, so that waiting requests and the cache receive the response even if its client
+//! disconnects. A response that must not be shared is returned to the leader alone.
 //!
 //! ```text
-//!   leader --spawn--> task: ask --+-- may be stored --> Filling: to leader, to followers, into the store
-//!      ^                          +-- 304 ------------> stored answer refreshed; all look it up again
-//!      |                          +-- is for one ------> handed to the leader; the others ask themselves
-//!      +----- handed over --------+-- failed ----------> leader and followers decide on a stale answer, each for itself
+//!   leader --spawn--> task: ask --+-- may be stored ---> Filling: read by leader and followers, written to the store
+//!      ^                          +-- 304 -------------> stored response refreshed; all repeat the lookup
+//!      |                          +-- not shareable ---> handed over to the leader; the followers request it themselves
+//!      +----- handed over --------+-- failed ----------> leader and followers each decide whether to use a stale response
 //! ```
-//! Order matters twice. The leader's reader of a [`Filling`] is made before the first byte is read from the upstream,
-//! and the leader gets the outcome of a fetch before the waiting requests.
+//! Two orders matter. The leader's reader of a [`Filling`] is created before the first byte is read from the upstream, and the
+//! leader receives the outcome of a fetch before the waiting requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,60 +39,58 @@ use telemetry::Level;
 
 /// One fetch.
 pub struct Fetch {
-    /// The way to ask the upstream.
+    /// How to send a request to the upstream.
     pub origin: &'static Origin,
     /// The shared fetches of the cache.
     pub cache: Arc<Cache>,
-    /// Where the response goes.
+    /// The store that the response is written to.
     pub store: Arc<Store>,
     /// The primary key: the store distinguishes variants.
     pub key: Key,
-    /// Its text.
+    /// The text of the key.
     pub text: Vec<u8>,
-    /// The stored stale response. The fetch may confirm it (304), or it may be the better response when the new one is
-    /// an error.
+    /// The stored stale response. The upstream may confirm it (304), or it may be better than an error response.
     pub stale: Option<Rc<Hit>>,
-    /// How long other fetches may bring nothing before they are no longer waited for.
+    /// Time without progress after which requests no longer wait for another fetch.
     pub limit: Duration,
 }
 
-/// The facts of a stored response to be revalidated: enough for the conditions of a request, without holding the entry
-/// while it is served to another request.
+/// The metadata of a stored response to be revalidated. It suffices for a conditional request, and does not keep the entry in use.
 pub struct Known(Arc<Meta>);
 
 impl Known {
-    /// The facts of an entry.
+    /// The metadata of an entry.
     pub fn of(hit: &Hit) -> Known {
         Known(Arc::clone(&hit.meta))
     }
 }
 
-/// The outcome of a request to the upstream.
+/// Outcome of a request to the upstream.
 pub enum Answered {
-    /// A response for this request, and for others if it is being stored.
+    /// A response for this request; others share it if it is being stored.
     Reply(Reply),
-    /// The stored one is fresh again, for the waiting requests too or for this request alone.
+    /// The stored response is fresh again, for waiting requests too or for this request alone.
     Refreshed {
-        /// Whether others may use it too.
+        /// Whether other requests may use it too.
         is_for_others: bool,
     },
-    /// There is none, and the log has the reason of each try, or one that is worse than the stored one.
+    /// No response, with the reason of each try in the log; or a response that is worse than the stale one.
     Failed(Failed),
 }
 
-/// The result that the task of a fetch passes to its leader.
+/// The result that the fetch task hands over to its leader.
 #[derive(Clone, Default)]
 struct Handed {
-    /// Filled before the event is set.
+    /// Set before the event is signalled.
     slot: Rc<RefCell<Option<Handing>>>,
     event: Event,
 }
 
-/// The response, and the record of its fetch.
+/// The response, the upstream tries, and the cache record of the fetch.
 type Handing = (Answered, Option<state::Tries>, Record);
 
 impl Fetch {
-    /// Fetches for this request alone: others do not wait for it. `stores` is whether the response may be stored.
+    /// Fetches for this request alone: other requests do not wait for it. `stores` is whether the response may be stored.
     pub async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
         let (answered, filler) = self.ask(request, stores).await;
         let shared = filler.as_ref().filter(|filler| !policy::is_of_head(&filler.filling.meta));
@@ -101,7 +99,7 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// Fetches for this request and the waiting ones.
+    /// Fetches for this request and the waiting requests.
     pub async fn lead(self, request: &mut Request, lead: FetchLeader) -> Result<Reply, Failure> {
         let Some(child) = detached(request) else { return Err(Failure::Status(500)) };
         let handed = Handed::default();
@@ -118,28 +116,27 @@ impl Fetch {
         fetch.conclude(request, answered).await
     }
 
-    /// Fetches beside a request that has its response already.
+    /// Fetches in the background of a request that already has its response.
     pub fn beside(self, request: &Request, lead: FetchLeader, known: Known) {
         let Some(mut child) = detached(request) else { return };
         child.extensions.insert(Rc::new(known));
         spawn(child, Rc::new(self), lead, None);
     }
 
-    /// Fetches for the waiting requests, beside a request whose response stalls. Nothing is fetched where memory is
-    /// short.
+    /// Fetches for the waiting requests, in the background of a request whose response stalls. Does nothing if memory is scarce.
     pub fn lead_beside(fetch: &Rc<Fetch>, request: &Request, lead: FetchLeader) {
         if let Some(child) = detached(request) {
             spawn(child, Rc::clone(fetch), lead, None);
         }
     }
 
-    /// The settings of the cache where the request is.
+    /// The cache settings of the request's location.
     pub fn conf<'r>(&self, request: &'r Request) -> &'r CacheConf {
         (self.origin.conf)(request.scope())
     }
 
-    /// Makes the response to this request out of the outcome. State that a miss does not need is boxed, so that a miss
-    /// has no room for it.
+    /// Converts the outcome into the response to this request. State that a miss does not need is boxed, so that the future of a
+    /// miss stays small.
     pub async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
         let had = record::of(request).had();
         let status = |record: &mut Record, status| {
@@ -179,13 +176,13 @@ impl Fetch {
         }
     }
 
-    /// The outcome of a response with this status, where the stale one is better.
+    /// The failure that a response with this status counts as, if the stale response is better.
     pub fn worse_than_stale(&self, request: &Request, conf: &CacheConf, status: u16) -> Option<Failed> {
         let (stale, failed) = (self.known(request)?, Failed::of_status(status));
         failed.is_worse_than(conf, stale, now_s()).then_some(failed)
     }
 
-    /// The facts of the stored stale response, which another request may hold.
+    /// The metadata of the stale response; another request may hold the entry.
     fn known<'a>(&'a self, request: &'a Request) -> Option<&'a Meta> {
         match &self.stale {
             Some(hit) => Some(&hit.meta),
@@ -193,7 +190,7 @@ impl Fetch {
         }
     }
 
-    /// The stored stale response. It is looked up again, because the fetch may still hold the first result.
+    /// Serves the stale response. The lookup is repeated, because the fetch may still hold the first result.
     async fn served_stale(&self, request: &mut Request) -> Option<Reply> {
         let found = {
             let request = &*request;
@@ -207,7 +204,7 @@ impl Fetch {
         Some(reply)
     }
 
-    /// The refreshed entry is gone meanwhile: the whole is requested.
+    /// The refreshed entry was removed in the meantime: requests the complete response.
     async fn unconditionally(&self, request: &mut Request) -> Result<Reply, Failure> {
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;
@@ -215,8 +212,7 @@ impl Fetch {
         Ok(reply)
     }
 
-    /// Sends `request`, with or without a client, to the upstream, and begins to store the response if it may be
-    /// stored.
+    /// Sends `request`, with or without a client, to the upstream, and begins to store the response if permitted.
     async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
@@ -224,7 +220,7 @@ impl Fetch {
         self.ask_what(request, stores, wanted).await
     }
 
-    /// As [`Fetch::ask`] without conditions.
+    /// Like [`Fetch::ask`], without conditions.
     async fn ask_for_whole(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         self.ask_what(request, stores, Wanted { is_shared: true, ..Wanted::default() }).await
     }
@@ -251,7 +247,7 @@ impl Fetch {
             if self.known(request).is_none_or(|stored| policy::is_confirmed(stored, &heading)) {
                 return (Box::pin(self.refresh(request, conf, &answer)).await, None);
             }
-            // It is about another response than the stored one, of which nothing is here.
+            // The 304 refers to another response than the stored one; the cache has nothing of that response.
             drop(reply);
             return Box::pin(self.ask_for_whole(request, stores)).await;
         }
@@ -265,14 +261,14 @@ impl Fetch {
         self.take(request, &answer, reply).await
     }
 
-    /// Begins to store a response if permitted; otherwise it is for its own request.
+    /// Begins to store a response if permitted; otherwise the response is for its own request only.
     async fn take(
         &self,
         request: &mut Request,
         answer: &Answer<'_>,
         reply: Reply,
     ) -> (Answered, Option<Box<Filler>>) {
-        // `proxy_method` may have requested a body that this client does not get.
+        // With `proxy_method` the upstream may send a body that the client of a HEAD must not receive.
         if self.is_of_head(request) && !matches!(reply.body, ReplyBody::None) {
             return (Answered::Reply(reply), None);
         }
@@ -284,9 +280,9 @@ impl Fetch {
                 let body = reply.body.into_coming(request, (self.origin.upstream)(scope));
                 let age = policy::age(&filling.meta, now_s());
                 let own = match body.whole() {
-                    // Received bytes need no further wait.
+                    // The body was already received completely.
                     Some(bytes) => stored::of_whole(&filling, bytes.clone(), age),
-                    // Made before a byte has come, so that none of them can be lost to it.
+                    // The reader is created before the first byte is read, so that it cannot miss any.
                     None => stored::of_filling(&filling, age),
                 };
                 let filler = Filler::new(self, answer, fill, filling, body);
@@ -302,8 +298,8 @@ impl Fetch {
         }
     }
 
-    /// Takes the whole response of an upstream to a request for a range. Other requests for the resource wait for it,
-    /// because each would get the whole. Requests for the same range wait for `waited_for`.
+    /// Handles a complete response to a range request. Other requests for the resource wait for it, because each would receive the
+    /// complete response too. Requests for the same range wait for `waited_for`.
     pub async fn take_whole(
         &self,
         request: &mut Request,
@@ -331,7 +327,7 @@ impl Fetch {
                 self.start(request, Some(filler), Some(lead));
             }
             None => {
-                // A failure of one range is no failure of other ranges.
+                // A 416 for one range says nothing about other ranges.
                 if heading.head().status().code() != 416 {
                     lead.publish(Outcome::Alone);
                 }
@@ -343,7 +339,7 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// As [`Fetch::take`], of a response that came for this request alone.
+    /// Like [`Fetch::take`], for a response that was fetched for this request alone.
     pub async fn take_alone(
         &self,
         request: &mut Request,
@@ -360,8 +356,8 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// Shares a response that came for one request alone and may be stored after all: others read along, unless another
-    /// fetch is in flight.
+    /// Shares a response that was fetched for one request alone but may be stored: other requests read along, unless another fetch
+    /// is in flight.
     fn announce(&self, filler: &Filler) -> Option<FetchLeader> {
         if !policy::is_for_others(&filler.filling.meta) {
             return None;
@@ -376,7 +372,7 @@ impl Fetch {
         Some(lead)
     }
 
-    /// Lets a fill continue beside the request. `lead` is dropped at its end.
+    /// Continues a fill in the background of the request. `lead` is dropped when the fill ends.
     fn start(&self, request: &Request, filler: Option<Box<Filler>>, lead: Option<FetchLeader>) {
         let Some(filler) = filler else { return };
         let cache = Arc::clone(&self.cache);
@@ -384,16 +380,16 @@ impl Fetch {
         let finishes = self.conf(request).finishes_fills;
         rt::spawn(async move {
             filler.pump(&cache, finishes).await;
-            // Only now: until its entry is found, others read along.
+            // Dropped only now: other requests read along until the entry is published.
             drop((lead, counted));
         });
     }
 
-    /// The request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle
-    /// conditions wrongly, and nginx does not send them by default.
+    /// The request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle conditions
+    /// incorrectly, and nginx sends none by default.
     fn wanted(&self, request: &Request, conf: &CacheConf) -> Wanted {
         let mut wanted = Wanted { is_shared: true, ..Wanted::default() };
-        // An entry with holes cannot be served, so a confirmation would not help.
+        // An entry with holes cannot be served, so a 304 would not help.
         let is_answer = self.stale.as_ref().is_none_or(|hit| parts::is_servable(request, hit));
         if !conf.revalidate || !is_answer {
             return wanted;
@@ -405,17 +401,17 @@ impl Fetch {
         wanted
     }
 
-    /// Whether the upstream gets a HEAD.
+    /// Whether the upstream receives a HEAD request.
     fn is_of_head(&self, request: &Request) -> bool {
         request.method == Method::Head && !self.conf(request).convert_head
     }
 
-    /// Counts this use, and returns whether more are required (`proxy_cache_min_uses`).
+    /// Counts this use; returns whether `proxy_cache_min_uses` requires more uses.
     pub fn has_too_few_uses(&self, conf: &CacheConf) -> bool {
         conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
     }
 
-    /// Begins to store a response, and to share it.
+    /// Begins to store a response and to share it.
     async fn begin(
         &self,
         request: &Request,
@@ -425,11 +421,10 @@ impl Fetch {
         if self.has_too_few_uses(conf) {
             return Err(Unstored::TooFewUses);
         }
-        // Judged before the store is called: the header section rules out most responses that may not be stored.
+        // Checked before the store is called: the header section excludes most responses that may not be stored.
         let mut meta = policy::judge(request, conf, answer)?;
         if matches!(meta.status, 206 | 416) && !conf.sets_range {
-            // Not the requested part, or not one that could be joined with others; or a part that the others did not
-            // request.
+            // Not the requested part, or not joinable with stored parts, or not the part that the waiting requests need.
             return Err(Unstored::Rules(NotStored::Partial));
         }
         let (head, raw) = (answer.heading.head(), answer.heading.raw());
@@ -439,7 +434,7 @@ impl Fetch {
         }
         let status_line = head.status_line(raw);
         let status = (head.status(), &*status_line);
-        // Its lines have just been parsed.
+        // The field lines were parsed just before.
         let (stored_head, parsed) =
             policy::stored_head(status, head.lines(raw), kept_fields(&meta), answer.times.response)
                 .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
@@ -458,7 +453,7 @@ impl Fetch {
         Ok((fill, Filling::new(meta, SharedHead::new(stored_head, parsed))))
     }
 
-    /// Updates the stored response by a 304 (RFC 9111 section 4.3.4).
+    /// Updates the stored response after a 304 (RFC 9111 section 4.3.4).
     async fn refresh(&self, request: &mut Request, conf: &CacheConf, answer: &Answer<'_>) -> Answered {
         let hit = match &self.stale {
             Some(hit) => Rc::clone(hit),
@@ -475,7 +470,7 @@ impl Fetch {
         match updated(request, conf, answer, &hit) {
             Some((meta, head)) => {
                 let is_for_others = policy::is_for_others(&meta);
-                // If the write fails, the old entry is revalidated each time, which is correct too.
+                // If the write fails, the old entry is revalidated at each use, which is correct too.
                 if let Err(reason @ (Refused::Disk(_) | Refused::Gone)) =
                     self.store.refresh(&hit, meta, &head).await
                 {
@@ -489,7 +484,7 @@ impl Fetch {
     }
 }
 
-/// Fields of a stored head that describe its own body. A response to HEAD has none, so its length is that of GET.
+/// Fields of a stored head that describe its own body. A response to HEAD has no body; its `Content-Length` is that of GET.
 fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
     match policy::is_of_head(meta) {
         true => &[HeaderId::ContentRange, HeaderId::ContentLength],
@@ -497,7 +492,7 @@ fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
     }
 }
 
-/// The facts and the header section of a stored response after a 304.
+/// The metadata and the header section of a stored response after a 304.
 fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
     let head = http::reply::parse_written(hit.head())?;
     let (fresh, raw) = (answer.heading.head(), answer.heading.raw());
@@ -513,7 +508,7 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
     let heading = crate::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
     let answer = Answer { heading: &heading, ..*answer };
     let mut meta = policy::judge(request, conf, &answer).ok()?;
-    // The stored body has not changed.
+    // The stored body is unchanged.
     meta.length = hit.meta.length;
     meta.vary.clone_from(&hit.meta.vary);
     meta.variant.clone_from(&hit.meta.variant);
@@ -522,18 +517,18 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
     Some((meta, merged))
 }
 
-/// A copy of this request without a client, which continues when this one is gone.
+/// Copies this request without its client, so that the copy can continue after this request has ended.
 pub fn detached(request: &Request) -> Option<Box<Request>> {
     let mut child = request.child()?;
     child.location = request.location;
     child.method = request.method;
     child.uri.clone_from(&request.uri);
     child.args.clone_from(&request.args);
-    // The present values of the configuration's variables: key and upstream address may depend on them.
+    // The current values of the configuration's variables: the key and the upstream address may depend on them.
     child.shared = Rc::new(request.shared.apart_with_values());
     child.captures.clone_from(&request.captures);
     child.started = request.started;
-    // Not one that the client made: what counts on its depth is about responses that are put into others.
+    // The copy is not a client request: it keeps the depth of the original, which matters for responses included in others.
     child.depth = request.depth;
     child.internal = request.internal;
     child.uri_replaced = request.uri_replaced;
@@ -547,7 +542,7 @@ pub fn detached(request: &Request) -> Option<Box<Request>> {
 
 /// Starts the task of a fetch.
 fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: Option<Handed>) {
-    // A worker that ends waits for it.
+    // A worker process that shuts down waits for it.
     let counted = child.conn.thread.fetches.enter();
     child.is_awaited = handed.is_some();
     rt::spawn(async move {
@@ -566,9 +561,9 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             *handed.slot.borrow_mut() = Some((answered, tries, record));
             handed.event.set();
         } else if let Answered::Failed(_) = answered {
-            // No request waits, and the stale response is still served: the log has the reason already.
+            // No request waits, and the stale response remains in use; the reason is already logged.
         }
-        // After the hand-over: followers that are quicker than the leader would find the store as it was.
+        // After the hand-over: followers that run before the leader would find the previous state of the store.
         if let Some(fill) = fill.as_ref().filter(|fill| policy::is_for_others(&fill.filling.meta)) {
             lead.spread(&fetch.key, &fill.filling.meta);
         }

@@ -1,7 +1,7 @@
-//! The task that moves a response from the upstream to its readers and into the store. Main type: [`Filler`].
+//! The task that moves a response from the upstream to its readers and to the store. Main type: [`Filler`].
 //!
-//! The response is pending ([`crate::caching::pending`]) from before its last byte goes to a reader until its entry is
-//! published, so that no client that has all of it gets an older one afterwards.
+//! The response is pending ([`crate::caching::pending`]) from before a reader gets its last byte until its entry is published. So a
+//! client that has the complete response cannot get an older one afterwards.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,28 +19,28 @@ use crate::caching::tasks::Cache;
 
 /// A fill in flight.
 pub struct Filler {
-    /// The entry that is written; none any more when the disk has failed.
+    /// The entry being written; `None` after a disk failure.
     fill: Option<Fill>,
-    /// The readers.
+    /// The response, shared with its readers.
     pub filling: Arc<Filling>,
-    /// The body as it comes from the upstream, at the upstream's speed.
+    /// The body from the upstream, at the upstream's speed.
     body: Coming,
     /// The primary key.
     key: Key,
-    /// Its text.
+    /// The text of the key.
     text: Vec<u8>,
-    /// The time of the upstream's request: a subject changed since then is not stored.
+    /// Time of the request to the upstream: the response is not stored if its resource was changed since then.
     asked: Instant,
-    /// The question: purges since then are remembered until this is dropped.
+    /// Number of the last purge before the request: later purges are recorded until this is dropped.
     question: Arc<Asked>,
-    /// The place of the fetch among all fetches of the key.
+    /// Position of this fetch among all fetches of the key.
     ticket: Arc<Ticket>,
-    /// Set once all of the body has come, if it is the newest response.
+    /// Set once the complete body has arrived, if it is the newest response.
     pending: Option<Pending>,
 }
 
 impl Filler {
-    /// A fill of a response whose body is still to be read. Boxed, because it is moved often.
+    /// Creates the fill of a response whose body is not read yet. Boxed, because it is moved often.
     pub fn new(
         fetch: &Fetch,
         answer: &Answer<'_>,
@@ -59,14 +59,14 @@ impl Filler {
             ticket: Arc::clone(answer.ticket),
             pending: None,
         });
-        // The client may get all of it before a byte is written.
+        // The client may receive the complete response before a byte is written.
         if filler.body.whole().is_some() || filler.body.is_over() {
             filler.completed(fetch.cache.shared_fetches());
         }
         filler
     }
 
-    /// The body is complete: from here on requests for its key get it.
+    /// The body is complete: from here on requests for its key use it.
     fn completed(&mut self, shared_fetches: &Arc<SharedFetches>) {
         if self.pending.is_none() {
             let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));
@@ -75,19 +75,18 @@ impl Filler {
         }
     }
 
-    /// Moves the body from the upstream to the store and the readers. `finishes`: whether it continues when no client
-    /// reads any more.
+    /// Moves the body from the upstream to the store and the readers. `finishes` is whether it continues without readers.
     pub async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
         let Some(end) = self.take_all(cache, finishes).await else { return };
         if end == End::Whole {
             self.completed(cache.shared_fetches());
         }
         self.filling.finish(end);
-        // Not stored if it is not whole, if a newer one is complete, or if a request has changed its subject.
+        // Not stored if it is incomplete, if a newer response is complete, or if a request has changed its resource.
         if end == End::Broken || self.pending.is_none() {
             return;
         }
-        // Readers have their end already: they do not wait for the disk.
+        // The readers have been notified of the end: they do not wait for the disk.
         let committed = match self.fill.take() {
             Some(fill) => fill.commit().await,
             None => Err(FillError::Refused(Refused::Gone)),
@@ -102,7 +101,7 @@ impl Filler {
             }
             Err(FillError::Refused(Refused::Older | Refused::Stopping | Refused::NotOwner))
             | Err(FillError::Purged) => false,
-            // The stored response is older than one that clients have seen.
+            // The entry in the store is older than a response that clients have received.
             Err(_) => true,
         };
         if is_wrong
@@ -113,7 +112,7 @@ impl Filler {
         }
     }
 
-    /// `None` when no reader is left to continue for.
+    /// Reads the complete body; `None` if it stops because no reader is left.
     async fn take_all(&mut self, cache: &Cache, finishes: bool) -> Option<End> {
         loop {
             match self.body.next().await {
@@ -127,14 +126,14 @@ impl Filler {
             if self.fill.is_none() && !self.filling.room().await {
                 return None;
             }
-            // `proxy_cache_finish off`: a fill that no client reads is not worth the bytes that are still to come.
+            // `proxy_cache_finish off`: a fill without readers does not justify further transfers.
             if !finishes && self.filling.end_if_unread() {
                 return None;
             }
         }
     }
 
-    /// Moves bytes to the disk first, and then to the readers: bytes that leave memory can be read from the file.
+    /// Writes bytes to the disk before the readers get them: bytes that leave memory can then be read from the file.
     async fn take(&mut self, piece: SharedBytes, shared_fetches: &Arc<SharedFetches>) {
         let at = self.filling.arrived();
         let written = match &mut self.fill {
@@ -147,7 +146,7 @@ impl Filler {
             self.fill = None;
         }
         let file = self.fill.as_ref().and_then(Fill::reader);
-        // A reader that knows the length of the body is at its end with the last byte.
+        // A reader that knows the length of the body ends at the last byte.
         if self.body.is_over() {
             self.completed(shared_fetches);
         }

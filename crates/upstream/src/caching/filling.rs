@@ -1,15 +1,15 @@
-//! A response on its way into the cache, and its readers meanwhile, on any thread.
+//! A response being stored in the cache, and its readers on any thread.
 //!
 //! ```text
 //!   upstream --> the fill's task --+--> store (file)  --- on disk up to here ---+
-//!                                  |                                            v
+//!   upstream --> the fill's task --+--> store (file)  --- readable up to here ---+
 //!                                  +--> window of the last pieces (memory) --> readers, each at its own place
-//! ```
-//! A reader takes bytes from the pieces in memory, and older ones from the file: a slow client holds no memory and does
-//! not delay others. When the disk fails half-way the fill waits for the slowest reader instead, so that no present
-//! reader loses the body; new readers are refused then.
+//!                                  +--> window of the last pieces (memory) --> readers, each at its own offset
+//! A reader takes bytes from the window in memory, and older bytes from the file: a slow client occupies no memory and does not
+//! delay others. If the disk fails, the fill waits for the slowest reader instead, so that present readers still receive the
+//! complete body; new readers are refused then.
 //!
-//! Main types: [`Filling`], its [`FillingReader`].
+//! Main types: [`Filling`] and its [`FillingReader`].
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -30,32 +30,32 @@ use crate::caching::stored::{PendingRead, source_of};
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
 
-/// A response whose bytes still arrive. One task pushes; readers of all threads take. The lock is held to take or push
-/// pieces, never across an await.
+/// A response whose bytes are still arriving. One task pushes pieces; readers on all threads take them. The lock is held to push or
+/// take pieces, never across an await.
 pub struct Filling {
-    /// Its facts.
+    /// The metadata of the response.
     pub meta: Arc<Meta>,
-    /// Its head as it is stored, where there is one.
+    /// The stored head, if any.
     head: Option<SharedHead>,
-    /// The whole that it is a part of, if it is a part.
+    /// The range and complete length, if this is a part.
     part: Option<Part>,
     state: Mutex<FillingState>,
-    /// Counts what readers wait for: pieces that have come, and the end.
+    /// Counts the events that readers wait for: arrival of pieces, and the end.
     news: Publisher,
-    /// Names readers.
+    /// The ID of the next reader.
     next_reader: AtomicU64,
-    /// Whether the upstream has answered a range request with it.
+    /// Whether the upstream sent this complete response to a range request.
     refuses_parts: AtomicBool,
 }
 
-/// A header section for readers of all threads, with its parsed form.
+/// A header section for readers on all threads, with its parsed form.
 pub struct SharedHead {
     raw: Arc<[u8]>,
     parsed: ReplyHead,
 }
 
 impl SharedHead {
-    /// The parsed form of these bytes.
+    /// Creates it from the bytes and their parsed form.
     pub fn new(raw: Arc<[u8]>, parsed: ReplyHead) -> SharedHead {
         SharedHead { raw, parsed }
     }
@@ -63,76 +63,75 @@ impl SharedHead {
 
 #[derive(Default)]
 struct FillingState {
-    /// The last pieces, each with the place of its first byte.
+    /// The last pieces, each with the offset of its first byte.
     window: VecDeque<(u64, SharedBytes)>,
     window_bytes: u64,
-    /// Bytes before this one are never read from the file: a part that begins within a chunk leaves out the bytes of
-    /// that chunk.
+    /// Bytes below this offset are never read from the file: a part that begins within a chunk does not store the bytes of that
+    /// chunk.
     unwritten_below: u64,
-    /// Bytes that have come, counted from the start of the body also where a part of it is fetched.
+    /// Offset after the last received byte, counted from the start of the complete body.
     arrived: u64,
-    /// When the last of them came, or the head.
+    /// Time at which the last byte, or the head, arrived.
     moved: Option<Instant>,
-    /// The file that the body is written to, once there is one.
+    /// The file that the body is written to, once it exists.
     file: Option<FillReader>,
     disk: Disk,
     end: Option<End>,
-    /// Where readers are: the window waits for the slowest when there is no disk behind it.
+    /// Positions of the readers: without a working disk the window waits for the slowest.
     readers: Vec<ReaderPosition>,
-    /// The fill, when it waits for the slowest reader.
+    /// Wakes the fill when it waits for the slowest reader.
     filler: Option<Waker>,
 }
 
-/// Where one reader is.
+/// Position of one reader.
 struct ReaderPosition {
     reader: u64,
     at: u64,
 }
 
-/// The use of the file.
+/// State of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Disk {
-    /// Everything goes to it.
+    /// All bytes are written to it.
     #[default]
     Works,
-    /// Nothing more goes to it; the bytes received so far can be read.
+    /// No more bytes are written to it; the bytes written before can be read.
     Lost,
 }
 
 /// How a fill ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The body is whole.
+    /// The body is complete.
     Whole,
-    /// The upstream broke off.
+    /// The upstream closed the connection too early.
     Broken,
 }
 
-// The window is no cache: it bridges the time between a byte's coming and its being in the file, and spares fast clients
-// the way there. It is memory of the thread that receives: where half of that is lent, what everybody has taken and the file
-// has goes at once.
+// The window is not a cache: it bridges the time until a byte is in the file, and saves fast clients the read from the file. It
+// uses the memory of the receiving thread. If half of that memory is in use, bytes that are in the file and were taken by all
+// readers are dropped immediately.
 
-/// Bytes of the window above those that have not reached the disk: clients that are a little slower than others do not
-/// wait for the file then.
+/// Maximum size in bytes of the window, excluding bytes that are not on disk: slightly slower clients need not read the file.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// Bytes that the window holds at most when it has to wait for readers because the disk is lost.
+/// Maximum size in bytes of the window after the disk has failed, when it waits for the readers.
 const STRANDED_BYTES_MAX: u64 = 4 << 20;
 
-/// Reads of the file that one reader has in flight.
+/// Maximum number of file reads in flight per reader.
 const READS: usize = 2;
 
-/// Bytes that one reader asks the file for at once.
+/// Size in bytes of one read from the file.
 const READ_BYTES: u64 = 256 << 10;
 
 impl Filling {
-    /// A response whose header section has arrived.
+    /// Creates the filling for a response whose header section has arrived.
     pub fn new(meta: Arc<Meta>, head: SharedHead) -> Arc<Filling> {
         Filling::with(meta, Some(head), None, FillingState::default())
     }
 
-    /// A part of one, with the header section of the whole. Where it is not stored, bytes behind the slowest reader are
-    /// gone, as after a failure of the disk.
+    /// Creates the filling for a part, with the header section of the complete response. If it is not stored, bytes before the
+    /// slowest reader are dropped, as after a disk failure.
     pub fn of_part(meta: Arc<Meta>, head: Option<SharedHead>, part: Part, is_stored: bool) -> Arc<Filling> {
         let arrived = part.range.start;
         let unwritten_below = arrived.checked_next_multiple_of(CHUNK_BYTES).unwrap_or(arrived);
@@ -157,29 +156,29 @@ impl Filling {
         Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
     }
 
-    /// Its header section as stored, for a reader.
+    /// The stored header section, for a reader.
     pub fn heading(&self) -> Option<Heading> {
         let SharedHead { raw, parsed } = self.head.as_ref()?;
         Some(Heading::new(Source::Shared(Arc::clone(raw)), parsed.clone()))
     }
 
-    /// The whole that it is a part of, if it is a part.
+    /// The range and complete length, if this is a part.
     pub fn part(&self) -> Option<&Part> {
         self.part.as_ref()
     }
 
-    /// Remembers that the upstream ignores ranges.
+    /// Records that the upstream ignores ranges.
     pub fn refuse_parts(&self) {
         self.refuses_parts.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a part of it can be had from the upstream, as far as is known.
+    /// Whether the upstream can send parts, as far as is known.
     pub fn has_parts(&self) -> bool {
         !self.refuses_parts.load(Ordering::Relaxed)
     }
 
-    /// Takes the next bytes of the body, which the store has already (or takes no longer), and wakes the readers that
-    /// wait for them. They share the memory that the bytes were received into.
+    /// Adds the next bytes of the body, which the store already has (or no longer accepts), and wakes waiting readers. The readers
+    /// share the memory that the bytes were received into.
     pub fn push(&self, piece: SharedBytes, file: Option<FillReader>) {
         let mut state = self.state();
         let (at, len) = (state.arrived, piece.len() as u64);
@@ -195,13 +194,13 @@ impl Filling {
         self.tell();
     }
 
-    /// The disk takes no more.
+    /// Records that the disk accepts no more bytes.
     pub fn lose_disk(&self) {
         self.state().disk = Disk::Lost;
     }
 
-    /// Waits, when the disk has failed, until the slowest reader has made room. `false` without readers: then the fill
-    /// ends, and new readers are refused.
+    /// After a disk failure, waits until the slowest reader has made room. Returns `false` without readers: the fill then ends, and
+    /// new readers are refused.
     pub async fn room(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut state = self.state();
@@ -220,12 +219,12 @@ impl Filling {
         .await
     }
 
-    /// Whether there are no readers at the moment.
+    /// Whether the filling has no readers at present.
     pub fn is_unread(&self) -> bool {
         self.state().readers.is_empty()
     }
 
-    /// Ends it when there are no readers: in one step, so that none can join an ending fill.
+    /// Ends the filling if it has no readers, in one step, so that no reader can join while it ends.
     pub fn end_if_unread(&self) -> bool {
         let mut state = self.state();
         let is_unread = state.readers.is_empty();
@@ -235,7 +234,7 @@ impl Filling {
         is_unread
     }
 
-    /// Nothing follows.
+    /// Ends the filling.
     pub fn finish(&self, end: End) {
         let mut state = self.state();
         state.end = Some(end);
@@ -243,13 +242,13 @@ impl Filling {
         self.tell();
     }
 
-    /// Wakes waiting readers. Only the fill calls it, so that calls never overlap.
+    /// Wakes waiting readers. Only the fill calls it, so calls never overlap.
     fn tell(&self) {
         self.news.publish(self.news.value() + 1);
     }
 
-    /// A reader of a part of the body, or of everything to come. From here on no bytes that it needs are dropped unless
-    /// the file has them. `None` when some may be lost already.
+    /// Creates a reader of a range. From here on the bytes that it needs are not dropped unless the file has them. `None` if some
+    /// may already be lost.
     pub fn reader(self: &Arc<Filling>, range: Range<u64>) -> Option<FillingReader> {
         let mut state = self.state();
         let is_lost =
@@ -266,14 +265,14 @@ impl Filling {
         Some(FillingReader { filling: Arc::clone(self), reader, range, from_file, news, waiting, patience })
     }
 
-    /// Bytes of the body, when they are known before its end.
+    /// Length of the body in bytes, if known.
     pub fn length(&self) -> Option<u64> {
         let state = self.state();
         let whole = (state.end == Some(End::Whole)).then_some(state.arrived);
         self.meta.length.or(whole)
     }
 
-    /// Whether the start of a range has come, or is the next to come.
+    /// Whether the start of a range has arrived, or is the next byte to arrive.
     pub fn comes_to(&self, asked: Asked) -> bool {
         let start = match self.length() {
             Some(length) => Some(asked.within(length).start),
@@ -282,18 +281,18 @@ impl Filling {
         start.is_some_and(|start| start <= self.arrived())
     }
 
-    /// Whether all of the body has come.
+    /// Whether the complete body has arrived.
     pub fn is_complete(&self) -> bool {
         self.state().end == Some(End::Whole)
     }
 
-    /// When it will have brought nothing for so long; `None` when it has ended.
+    /// Time at which the filling counts as stalled if no byte arrives; `None` if it has ended.
     pub fn stalls_at(&self, limit: Duration) -> Option<Instant> {
         let state = self.state();
         state.moved.filter(|_| state.end.is_none()).map(|moved| moved + limit)
     }
 
-    /// Bytes of the body that have come.
+    /// Offset after the last received byte.
     pub fn arrived(&self) -> u64 {
         self.state().arrived
     }
@@ -304,13 +303,13 @@ impl Filling {
 }
 
 impl FillingState {
-    /// Drops pieces that no reader needs from memory, the oldest first.
+    /// Drops pieces that no reader needs, the oldest first.
     fn trim(&mut self) {
         let on_disk = self.file.as_ref().map_or(0, FillReader::on_disk);
         let pool = rt::pool();
         let is_short = pool.spare_bytes() < pool.bytes_max() / 2;
         let slowest = self.readers.iter().map(|place| place.at).min().unwrap_or(self.arrived);
-        // Pieces that the file has not, before others that it has: they are few, and stay.
+        // Pieces that are never in the file precede those that are; they are few, and remain.
         let index = match self.disk {
             Disk::Works => self.window.partition_point(|(at, _)| *at < self.unwritten_below),
             Disk::Lost => 0,
@@ -320,7 +319,7 @@ impl FillingState {
             let is_on_disk = *at >= self.unwritten_below && end <= on_disk;
             let spare = match self.disk {
                 Disk::Works => is_on_disk && (self.window_bytes > WINDOW_BYTES || end <= slowest && is_short),
-                // Bytes in the file can still be read from it.
+                // Bytes in the file can still be read from there.
                 Disk::Lost => end <= slowest || is_on_disk,
             };
             if !spare {
@@ -331,7 +330,7 @@ impl FillingState {
         }
     }
 
-    /// The rest of the piece that has this byte.
+    /// The remaining bytes of the piece that contains offset `at`.
     fn piece(&self, at: u64) -> Option<(&SharedBytes, usize)> {
         let (first, _) = self.window.front()?;
         if at < *first {
@@ -344,11 +343,11 @@ impl FillingState {
     }
 }
 
-/// A body that is read while it is filled. Belongs to one thread.
+/// A reader of a body that is still arriving. It belongs to one thread.
 pub struct FillingReader {
     filling: Arc<Filling>,
     reader: u64,
-    /// The range to read. Its end may be beyond that of the body, if that is unknown.
+    /// The range to read. Its end may be beyond the end of the body, if that is unknown.
     range: Range<u64>,
     from_file: FromFile,
     news: Watcher,
@@ -356,43 +355,43 @@ pub struct FillingReader {
     patience: Option<Patience>,
 }
 
-/// How long a reader waits for a fetch that brings nothing.
+/// Maximum time that a reader waits for a fetch without progress.
 struct Patience {
     limit: Duration,
     timer: rt::Timer,
 }
 
-/// The read from the file in flight.
+/// State of reading from the file.
 enum FromFile {
     Idle,
     Reading(PendingRead),
     Ready(Box<Reader>),
 }
 
-/// Where the next bytes are.
+/// Source of the next bytes.
 enum NextBytes {
     /// In the window.
     Piece(SharedBytes),
-    /// In the file, which has this many.
+    /// The file, readable up to this offset.
     File(FillReader, u64),
-    /// Still to come.
+    /// Not received yet.
     Wait,
-    /// Nowhere: the body is over, or broken off.
+    /// No further bytes: the body has ended or is broken.
     End(Result<(), BodyError>),
 }
 
 impl FillingReader {
-    /// The same with a limit for the time without bytes of the fetch, which [`FillingReader::poll_stalled`] reports.
+    /// Sets a limit for the time without progress, which [`FillingReader::poll_stalled`] reports.
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> FillingReader {
         self.patience = Some(Patience { limit, timer: rt::Timer::new() });
         self
     }
 
-    /// To be asked when no piece is here: ready when the fetch has brought nothing for as long as this reader waits.
+    /// Call it if no piece is available: ready when the fetch has made no progress for the limit.
     pub fn poll_stalled(&self, context: &Context<'_>) -> Poll<()> {
         let Some(Patience { limit, timer }) = &self.patience else { return Poll::Pending };
-        // The read from the file has completed.
+        // A read from the file is in progress or has completed.
         if !matches!(self.from_file, FromFile::Idle) {
             return Poll::Pending;
         }
@@ -404,7 +403,7 @@ impl FillingReader {
         Poll::Ready(())
     }
 
-    /// Its source.
+    /// The filling that it reads.
     pub fn filling(&self) -> &Arc<Filling> {
         &self.filling
     }
@@ -414,13 +413,13 @@ impl FillingReader {
         self.range.clone()
     }
 
-    /// Goes on with this part instead.
+    /// Continues with this range instead.
     pub fn narrow(&mut self, range: Range<u64>) {
         self.range = range;
         self.advance(0);
     }
 
-    /// Where the next bytes are to be had from.
+    /// Determines the source of the next bytes.
     fn next(&self) -> NextBytes {
         let state = self.filling.state();
         let at = self.range.start;
@@ -436,7 +435,7 @@ impl FillingReader {
             (Some(file), _) if at < on_disk && at >= state.unwritten_below => {
                 NextBytes::File(file.clone(), on_disk)
             }
-            // After the received bytes, with a known end.
+            // All received bytes were read, and the end is known.
             (_, Some(End::Whole)) if at >= state.arrived => NextBytes::End(Ok(())),
             (_, Some(_)) => NextBytes::End(Err(BodyError::Broken)),
             _ if at < state.arrived => NextBytes::End(Err(BodyError::Broken)),
@@ -444,7 +443,7 @@ impl FillingReader {
         }
     }
 
-    /// Publishes the position of this reader, so that a fill that waits for it continues.
+    /// Publishes the position of this reader, so that a waiting fill can continue.
     fn advance(&mut self, bytes: u64) {
         self.range.start += bytes;
         let (reader, at) = (self.reader, self.range.start);
@@ -462,7 +461,7 @@ impl FillingReader {
         }
     }
 
-    /// Reads on from the file.
+    /// Continues reading from the file.
     fn poll_file(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             match std::mem::replace(&mut self.from_file, FromFile::Idle) {
@@ -479,7 +478,7 @@ impl FillingReader {
                         return Poll::Pending;
                     };
                     let Some(piece) = piece.map_err(|_| BodyError::Broken)? else {
-                        // This part of the file is read; later bytes may be in the window by now.
+                        // The readable range of the file is exhausted; later bytes may be in the window.
                         return Poll::Ready(Ok(None));
                     };
                     self.from_file = FromFile::Ready(reader);
@@ -501,7 +500,7 @@ impl BodySource for FillingReader {
             if let Some(source) = ready!(self.poll_file(context))? {
                 return Poll::Ready(Ok(Some(source)));
             }
-            // Read first: later bytes than this number are missed below.
+            // Read before the lookup, so that later arrivals are noticed below.
             let seen = self.news.value();
             match self.next() {
                 NextBytes::Piece(piece) => {
@@ -513,7 +512,7 @@ impl BodySource for FillingReader {
                     let located = file.located().map_err(|_| BodyError::Broken)?;
                     self.from_file = FromFile::Ready(Box::new(located.read(self.range.start..end, READS)));
                 }
-                // The fill keeps its side while any reader exists, so that the notifications do not end.
+                // The filling keeps its publisher while any reader exists, so that the notifications do not end.
                 NextBytes::Wait => drop(ready!(self.waiting.poll_above(seen, context))),
                 NextBytes::End(result) => return Poll::Ready(result.map(|()| None)),
             }

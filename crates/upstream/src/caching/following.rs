@@ -1,14 +1,14 @@
-//! The response of a fetch that another request leads, for a client that does not wait without end for it.
+//! The response of a fetch that another request leads, for a client with a limited wait.
 //!
 //! ```text
-//!   read along --brings nothing for too long--> far on, strong validator --> the rest, by a range for this client
-//!       ^                                   \-> else the fetch of the key that goes on, or a new one
+//!   read along --stalled--> most bytes received, strong validator --> remaining bytes by a range request for this client
+//!       ^              \-> otherwise another fetch of the key that makes progress, or a new one
 //!       |                                               |
-//!       +---- its bytes are those that were sent -------+---- they are not: cut
+//!       +---- same bytes as those sent ------------------+---- different bytes: connection closed
 //! ```
-//! A client has the header section of the first fetch and the beginning of its body. It gets the rest of another body
-//! only if both have the same strong validator, or if the other one has the same describing fields and begins with the
-//! bytes that the client has: then it has the whole of the other one.
+//! The client has the header section of the first fetch and the beginning of its body. It gets the remaining bytes of another body
+//! only in two cases. Either both have the same strong validator; or the other response has the same describing fields and begins
+//! with the bytes that the client has, so that the client gets the complete other body.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -33,14 +33,14 @@ use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody};
 use transfer::body::source::BodySource;
 
-/// The response of another request's fetch of this key; `None` when it cannot be joined any more.
+/// The response from another request's fetch of this key; `None` if it can no longer be joined.
 pub fn reply(
     fetch: &Rc<Fetch>,
     request: &Request,
     filling: &Arc<Filling>,
     (key, age): (Key, u32),
 ) -> Option<Reply> {
-    // Without memory for a separate request it waits as long as the upstream may take.
+    // Without memory for a separate request, it waits as long as the upstream needs.
     let Some(child) = detached(request).filter(|_| !filling.is_complete()) else {
         return stored::of_filling(filling, age);
     };
@@ -64,24 +64,24 @@ pub fn reply(
     Some(stored::reply(heading, ReplyBody::Ready(body), length, age))
 }
 
-/// State that a client needs to continue without the fetch that it has joined.
+/// State that a client needs to continue after the joined fetch has stalled.
 struct Continuation {
-    /// The way to ask the upstream.
+    /// The fetch: how to send a request to the upstream.
     fetch: Rc<Fetch>,
-    /// A request without a client, like that of the client.
+    /// A copy of the client's request, without the client.
     request: Box<Request>,
     /// The joined fetch.
     filling: Arc<Filling>,
-    /// The head that the client has.
+    /// The head that the client has received.
     heading: Heading,
-    /// Where requests like this one meet.
+    /// The key at which requests like this one share a fetch.
     key: Key,
 }
 
 /// A body of a known length.
 struct Following {
     way: Rc<Continuation>,
-    /// Keeps the needed parts of the body from being dropped until the first part is opened.
+    /// Prevents needed bytes of the body from being dropped until the first range is opened.
     held: Cell<Option<FillingReader>>,
 }
 
@@ -107,11 +107,11 @@ impl Ranged for Following {
 struct FollowingSource {
     way: Rc<Continuation>,
     reader: FillingReader,
-    /// The range of the body that the client has.
+    /// The range of the body that was sent to the client.
     sent: Range<u64>,
-    /// Whether that is all that it has; other parts of the body may have gone before.
+    /// Whether the client has only that range; other ranges may have been sent before.
     is_alone: bool,
-    /// How often it has gone on with another fetch.
+    /// Number of times that it switched to another fetch.
     changes: u32,
     changing: Option<Changing>,
 }
@@ -139,14 +139,14 @@ impl BodySource for FollowingSource {
                     self.sent.end += source.as_ref().map_or(0, |source| source.bytes().len() as u64);
                     return Poll::Ready(Ok(source));
                 }
-                // An upstream that pauses each time is waited for in the end.
+                // After this many switches it waits for the upstream without limit.
                 Poll::Pending if self.changes == LOOKS_MAX => return Poll::Pending,
                 Poll::Pending => {
                     ready!(self.reader.poll_stalled(context));
                     self.changes += 1;
                     let (way, sent, end) =
                         (Rc::clone(&self.way), self.sent.clone(), self.reader.wanted().end);
-                    // The comparable bytes: a separately fetched range has no beginning.
+                    // The fetch to compare with: a separately fetched range has no beginning.
                     let current = Arc::clone(self.reader.filling());
                     let has_all = self.is_alone && current.part().is_none();
                     let current = has_all.then_some(current);
@@ -162,8 +162,8 @@ impl BodySource for FollowingSource {
 }
 
 impl Continuation {
-    /// The rest of the body, up to `end`, from another fetch; `None` where none matches the bytes that the client has,
-    /// the part `sent` of the `current` fetch.
+    /// Returns a reader of the remaining bytes, up to `end`, from another fetch. Returns `None` if no fetch matches the bytes that
+    /// the client has, the range `sent` of the `current` fetch.
     async fn go_on(
         &self,
         current: Option<Arc<Filling>>,
@@ -200,8 +200,8 @@ impl Continuation {
         None
     }
 
-    /// The progressing fetch of the key, or a new one; no filling where the lookup is to be repeated, and `None` where
-    /// there is none for this client.
+    /// The progressing fetch of the key, or a new one. The inner `None` means that the lookup must be repeated, the outer `None`
+    /// that this client cannot use any fetch.
     async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
         let Fetch { cache, limit, .. } = &*self.fetch;
         let shared_fetch = match cache.shared_fetches().join(&self.key, self.key, rt::now(), *limit) {
@@ -223,7 +223,7 @@ impl Continuation {
     }
 }
 
-/// Whether two header sections describe equal bodies, although without proof that they are the same.
+/// Whether two header sections describe the same content, without proof that the bodies are equal.
 fn describes_same(one: &Heading, other: &Heading) -> bool {
     const DESCRIBING: [HeaderId; 5] = [
         HeaderId::ContentType,
@@ -236,7 +236,7 @@ fn describes_same(one: &Heading, other: &Heading) -> bool {
         && DESCRIBING.iter().all(|id| one.head().get(one.raw(), *id) == other.head().get(other.raw(), *id))
 }
 
-/// Whether two readers have the same bytes; `None` where one of them has brought nothing for too long.
+/// Whether two readers return the same bytes; `None` if one of them has stalled.
 async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<bool> {
     let mut sides = [ComparedBody::new(one), ComparedBody::new(other)];
     loop {
@@ -247,7 +247,7 @@ async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<boo
         let (left, right) = (one.bytes(), other.bytes());
         let count = left.len().min(right.len());
         if count == 0 {
-            // Where one is over the other one has to be too, and neither may have broken off.
+            // If one body has ended, the other must have ended too, and neither may be broken.
             return Some(left.len() == right.len() && one.is_whole && other.is_whole);
         }
         if left[..count] != right[..count] {
@@ -257,12 +257,12 @@ async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<boo
     }
 }
 
-/// One of two bodies that are compared.
+/// One of two bodies to compare.
 struct ComparedBody {
     reader: FillingReader,
     piece: Option<Source>,
     at: usize,
-    /// Whether its proper end has come.
+    /// Whether the body has ended properly.
     is_whole: bool,
     is_over: bool,
 }
@@ -276,7 +276,7 @@ impl ComparedBody {
         self.piece.as_ref().map_or(&[], |piece| &piece.bytes()[self.at..])
     }
 
-    /// Ready when there are bytes or none will come, and with `None` when it has waited too long.
+    /// Ready when bytes are available or the body has ended; `None` if it has stalled.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         while self.bytes().is_empty() && !self.is_over {
             match self.reader.poll_next(context) {

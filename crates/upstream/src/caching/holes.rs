@@ -1,8 +1,8 @@
-//! The body for one request of a response that is stored in parts: stored parts and holes in turn. A hole is requested
-//! when it is reached, unless another fetch of it is in flight.
+//! The body of a partially stored response for one request: stored ranges and holes alternate. A hole is requested when it is
+//! reached, unless another fetch of it is in flight.
 //!
-//! A chunk that turns out damaged while it is read is a hole too, so large unverified bodies are served from here. Main
-//! types: [`Holed`], the body; [`join`] decides which request fetches a hole.
+//! A chunk that turns out to be damaged while it is read is treated as a hole, so large unverified bodies are served from here.
+//! Main types: [`Holed`], the body; [`join`] decides which request fetches a hole.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -28,19 +28,19 @@ use transfer::body::BodyError;
 use transfer::body::ranged::Ranged;
 use transfer::body::source::BodySource;
 
-/// The role of a request for a hole.
+/// Role of a request for a hole.
 pub enum Joined {
-    /// This request, with the duty to inform waiting ones if there may be some.
+    /// This request fetches it. The leader informs waiting requests, if there may be any.
     Lead(Option<FetchLeader>),
-    /// Another request fetches it, with this result.
+    /// Another request fetches it, with this filling.
     Along(Arc<Filling>),
-    /// Another request fetched it, without a response.
+    /// Another request fetched it and failed.
     Failed(Failure),
 }
 
-/// Joins the fetch of a hole in an entry, or begins it. Requests for holes of the same content share a key (the
-/// validator is a part of it). One joins the fetch of another that will soon deliver everything it lacks: a hole
-/// shrinks while it is filled, so later requests lack less of it.
+/// Joins the fetch of a hole in an entry, or starts it. Requests for holes of the same content share a key (the validator is a part
+/// of it). A request joins another fetch that will soon deliver all the bytes it needs: a hole shrinks while it is filled, so later
+/// requests need less of it.
 pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64>) -> Joined {
     let mut name = if_range_of(heading);
     if name.is_empty() {
@@ -60,48 +60,48 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
             shared_fetch::Joined::Marked => return Joined::Lead(None),
             shared_fetch::Joined::Follow(shared_fetch) => shared_fetch,
         };
-        // One that brings nothing is left: another one starts.
+        // A stalled fetch is abandoned: another one starts.
         let Some(outcome) = shared_fetch.outcome_within(fetch.limit).await else { continue };
         match outcome {
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);
             }
-            // The response is shorter than requested.
+            // The response has a shorter range than requested.
             Outcome::Filling(_) => return Joined::Lead(None),
             Outcome::Failed(failed) => return Joined::Failed(failed.failure),
             // Another outcome: all waiting requests contact the upstream concurrently.
             Outcome::Alone => return Joined::Lead(None),
-            // The leader has gone: another request takes over, maybe this one.
+            // The leader has ended without an outcome: another request takes over, maybe this one.
             Outcome::LookAgain => {}
         }
     }
     Joined::Lead(None)
 }
 
-/// A stored body with holes, for one request. Stored parts are read and verified; a hole is requested when it is
-/// reached, passed on as it arrives, and stored. A body without stored parts is a single hole.
+/// A stored body with holes, for one request. Stored ranges are read and verified. A hole is requested when it is reached, passed
+/// on as it arrives, and stored. A body without stored ranges is a single hole.
 pub struct Holed {
     located: Option<Located>,
     shared: Rc<SharedHoles>,
-    /// A hole that is being fetched already.
+    /// A hole whose fetch is already in flight.
     first: RefCell<Option<(Range<u64>, FillingReader)>>,
 }
 
-/// State for the fetches of all parts of one response. They are fetched one after the other, as the client reaches
-/// them: a client that stops reading causes no further request.
+/// State for the fetches of all holes of one response. They run one after the other, as the client reaches them: a client that
+/// stops reading causes no further request.
 struct SharedHoles {
-    /// The way to ask the upstream, and to store parts.
+    /// The fetch: how to send requests to the upstream and to store parts.
     fetch: Rc<Fetch>,
-    /// A request without a client, lent to one fetch after the other.
+    /// A request without a client, used by one fetch at a time.
     request: RefCell<Option<Box<Request>>>,
-    /// The entry that is completed; none if the response is not stored.
+    /// The entry that is being completed; `None` if the response is not stored.
     hit: Option<Rc<Hit>>,
-    /// The stored header section, whose validator the parts must have.
+    /// The stored header section, whose validator the parts must match.
     heading: Rc<Heading>,
 }
 
 impl Holed {
-    /// The body of a hit with holes. `request` stays with it to fetch them.
+    /// Creates the body of a hit with holes. `request` is used to fetch them.
     pub fn new(
         fetch: Rc<Fetch>,
         request: Box<Request>,
@@ -137,35 +137,35 @@ impl Ranged for Holed {
 struct HoledSource {
     /// The entry's file.
     located: Option<Located>,
-    /// How holes are fetched.
+    /// Fetches the holes.
     shared: Rc<SharedHoles>,
-    /// The range still to be served.
+    /// The range that remains to be served.
     range: Range<u64>,
     /// A hole that was requested before the header section was sent.
     first: Option<(Range<u64>, FillingReader)>,
     state: HoleState,
-    /// How often a fetch has stalled and another one has gone on.
+    /// Number of times that a fetch stalled and another one continued.
     stalls: u32,
 }
 
 type Fetching = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
 
 enum HoleState {
-    /// To be found out.
+    /// Not determined yet.
     Next,
-    /// From the file, with the rest of its range.
+    /// A stored range is read from the file, with the remaining range.
     Stored(Box<dyn BodySource>, Range<u64>),
-    /// A hole is being fetched.
+    /// A hole is being requested.
     Fetching(Range<u64>, Fetching),
-    /// A hole comes in.
+    /// A hole is arriving.
     Live(FillingReader),
 }
 
 impl HoledSource {
-    /// The next part of the range.
+    /// Starts the next part of the range.
     fn next(&mut self) -> HoleState {
         let wanted = self.range.clone();
-        // The range need not be the client's: a filter may need the whole.
+        // The range may be larger than the client's: a filter may need the complete body.
         if let Some((coming, mut reader)) = self.first.take_if(|(coming, _)| coming.contains(&wanted.start)) {
             let part = wanted.start..coming.end.min(wanted.end);
             self.range.start = part.end;
@@ -185,7 +185,7 @@ impl HoledSource {
         }
         match (missing, &self.located) {
             (Some(hole), _) if hole.start <= wanted.start => {
-                // Not the part in flight already.
+                // Excludes the part that is already in flight.
                 let hole = hole.start..hole.end.min(end.next_multiple_of(CHUNK_BYTES));
                 let part = wanted.start..hole.end.min(end);
                 self.range.start = part.end;
@@ -201,7 +201,7 @@ impl HoledSource {
         }
     }
 
-    /// Asks for a hole, of which a part is needed.
+    /// Requests a hole, of which `part` is needed.
     fn fetch(&self, hole: Range<u64>, part: Range<u64>) -> HoleState {
         let shared = Rc::clone(&self.shared);
         HoleState::Fetching(part, Box::pin(async move { shared.fetch_hole(hole).await }))
@@ -229,7 +229,7 @@ impl BodySource for HoledSource {
                     }
                     Ok(None) => self.state = HoleState::Next,
                     Err(error @ BodyError::NoMemory) => return Poll::Ready(Err(error)),
-                    // Chunks that cannot be read, or are damaged, are holes like any other.
+                    // Chunks that cannot be read or are damaged are treated as holes.
                     Err(_) => {
                         let rest = part.clone();
                         self.state = self.fetch(rest.clone(), rest);
@@ -259,9 +259,9 @@ impl BodySource for HoledSource {
 }
 
 impl SharedHoles {
-    /// Fetches a hole while the header section that promises it is sent: anything else is no answer.
+    /// Fetches a hole after the header section was sent, so only a matching part is usable.
     async fn fetch_hole(&self, hole: Range<u64>) -> Option<FillingReader> {
-        // Without stored parts no other request fetches the same one.
+        // Without stored ranges no other request fetches the same hole.
         let joined = match &self.hit {
             Some(hit) => join(&self.fetch, hit.key(), &self.heading, &hole).await,
             None => Joined::Lead(None),
@@ -270,7 +270,7 @@ impl SharedHoles {
             Joined::Lead(lead) => lead,
             Joined::Failed(_) => return None,
             Joined::Along(filling) => {
-                // A complete new response does not match the header section already sent.
+                // A complete new response does not match the header section that was sent.
                 let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
                 if let Some(reader) = reader {
                     return Some(reader.with_limit(self.fetch.limit));

@@ -1,6 +1,6 @@
-//! What a cache holds for a request, for `ringroad explain`. No upstream is asked.
+//! The content of a cache for a request, for `ringroad explain`. Sends no request to an upstream.
 //!
-//! It looks up as a request does, so that the entry counts as used.
+//! The lookup is the same as for a request, so the entry counts as used.
 
 use ::cache::Key;
 use exchange::config::Config;
@@ -8,7 +8,7 @@ use exchange::config::Config;
 use crate::caching::policy::{self, Grade, now_s};
 use crate::caching::settings::Caches;
 
-/// The parts of a request that decide on a stored response.
+/// The parts of a request that select a stored response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
     /// The cache, by the name of its zone.
@@ -17,11 +17,11 @@ pub struct Question {
     pub key: Vec<u8>,
     /// The method.
     pub method: String,
-    /// Header fields, for responses that vary.
+    /// Request header fields, for responses with `Vary`.
     pub fields: Vec<(String, String)>,
 }
 
-/// What would become of the request, in lines for people.
+/// Describes how the request would be handled, in lines for humans.
 pub async fn inspect(config: &Config, question: &Question) -> Vec<String> {
     let caches = config.http.of::<Caches>();
     let Some(zone) = caches.zones.iter().find(|zone| zone.name() == question.zone) else {

@@ -1,6 +1,6 @@
-//! Rows of the counters of stores and fetches, and their part of a page with the numbers of all caches.
+//! Metrics of stores and fetches, and their section of the page with the metrics of all caches.
 //!
-//! Counters of threads are in [`tally`]; their rows come first.
+//! The metrics that threads count are in [`tally`]; their rows come first.
 
 use ::cache::Stats;
 use telemetry::metric::{Label, Metric, Page};
@@ -8,9 +8,9 @@ use telemetry::metric::{Label, Metric, Page};
 use crate::caching::tally;
 use crate::caching::tasks::Cache;
 
-/// The numbers of one cache at a moment.
+/// The values of one cache at one time.
 struct Numbers {
-    /// Of a cache that could not be opened there is nothing.
+    /// `None` if the cache could not be opened.
     stats: Option<Stats>,
     max_size: Option<u64>,
     marks: u64,
@@ -31,27 +31,27 @@ impl Numbers {
     }
 }
 
-/// Facts of a cache for its users.
+/// Figures of a cache for display.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Bytes on disk; nothing where the cache could not be opened.
+    /// Number of bytes on disk; `None` if the cache could not be opened.
     pub bytes: Option<u64>,
     /// `max_size`
     pub max_size: Option<u64>,
-    /// Whether not all entries on the disk are known yet.
+    /// Whether the index does not contain all entries on disk yet.
     pub is_loading: bool,
-    /// Whether the disk takes no entries, or the cache could not be opened.
+    /// Whether the disk accepts no entries, or the cache could not be opened.
     pub is_degraded: bool,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Entries that were removed to make room.
+    /// Number of entries evicted.
     pub evicted: u64,
-    /// Requests with a response, by `$upstream_cache_status`.
+    /// Number of requests with a response, by `$upstream_cache_status`.
     pub requests: Vec<(&'static str, u64)>,
 }
 
 impl Facts {
-    /// Those of a cache.
+    /// Reads the figures of a cache.
     pub fn of(cache: &Cache) -> Facts {
         let Numbers { stats, max_size, .. } = Numbers::of(cache);
         let sums = cache.tallies().sums();
@@ -69,21 +69,21 @@ impl Facts {
     }
 }
 
-/// A metric that is computed when it is read.
+/// A metric whose value is computed when it is read.
 struct Row {
     metric: Metric,
-    /// Appends a number for each value of the last label, or one; nothing if it is not known.
+    /// Appends a value for each value of the last label, or a single value; nothing if it is unknown.
     read: fn(&Numbers, &mut Vec<u64>),
 }
 
 const ZONE: Label = Label { name: "zone", values: &[] };
 
-/// One that threads or the fetches count.
+/// Creates a row with the label `zone`.
 const fn own(metric: Metric, read: fn(&Numbers, &mut Vec<u64>)) -> Row {
     Row { metric: metric.labelled(&[ZONE]), read }
 }
 
-/// Reads numbers of a store that could be opened.
+/// Reads values of a store, if it could be opened.
 fn store<const N: usize>(numbers: &Numbers, out: &mut Vec<u64>, read: fn(&Stats) -> [u64; N]) {
     if let Some(stats) = &numbers.stats {
         out.extend(read(stats));
@@ -286,7 +286,7 @@ const OWNER: Row = own(
     |numbers, out| store(numbers, out, |stats| [stats.is_owner.into()]),
 );
 
-/// All of them, in the order of the page.
+/// All rows, in the order of the page.
 const ROWS: &[Row] = &[
     REFUSED,
     LOOKUPS,
@@ -312,13 +312,13 @@ const ROWS: &[Row] = &[
     OWNER,
 ];
 
-/// The metrics of the page, in its order.
+/// The metrics of the page, in order.
 pub fn metrics() -> Vec<&'static Metric> {
     let counted = tally::METRICS.iter().map(|series| &series.metric);
     counted.chain(ROWS.iter().map(|row| &row.metric)).collect()
 }
 
-/// Appends the numbers of these caches, by the names of their zones.
+/// Appends the values of these caches, by the names of their zones.
 pub fn write<'a>(caches: impl Iterator<Item = (&'a str, &'a Cache)>, page: &mut Page) {
     let all: Vec<_> =
         caches.map(|(zone, cache)| (zone, cache.tallies().sums().to_vec(), Numbers::of(cache))).collect();

@@ -1,16 +1,16 @@
-//! The cache of upstreams' responses: which requests may use one, which request fetches it, which ones wait.
+//! The cache of upstream responses: decides which requests use an entry, which request fetches, and which requests wait.
 //!
 //! ```text
-//!   handler -- serve --> look it up --fresh--> served (HIT)
+//!   handler -- serve --> lookup --fresh--> served (HIT)
 //!                           |
 //!                           +--stale or none--> join the fetch of the key (shared_fetch)
 //!                                                |            \-- follow: wait for the head, read along (filling)
-//!                                                +-- lead: a task of its own asks the upstream and fills the cache
+//!                                                +-- lead: a separate task requests the upstream and fills the cache
 //! ```
-//! A module such as `proxy` makes the requests to its upstream ([`Origin`]); this directory decides when. [`policy`]
-//! has the rules, [`shared_fetch`] the coalesced requests, [`filling`] a body with several readers as it arrives,
-//! [`stored`] responses from the cache, [`inspect`] what it holds for a request, [`purge`] purges and invalidation, [`tasks`] the opening and closing of stores.
-//! The store itself is the crate `cache`.
+//! A module such as `proxy` sends the requests to its upstream ([`Origin`]); this directory decides when. [`policy`] has the rules,
+//! [`shared_fetch`] the coalesced requests, [`filling`] a body with several readers as it arrives, and [`stored`] responses from the cache.
+//! [`inspect`] shows the cache content for a request, [`purge`] handles purges and invalidation, [`tasks`] opens and closes stores. The
+//! store itself is the crate `cache`.
 
 pub mod asked;
 pub mod fetch;
@@ -57,15 +57,15 @@ use exchange::config::Scope;
 use exchange::request::Request;
 use transfer::body::{buffer_turns, choose};
 
-/// How a module requests its upstream, and its configuration of the cache.
+/// How a module sends requests to its upstream, and its cache settings.
 pub struct Origin {
-    /// The settings.
+    /// The cache settings.
     pub conf: fn(&Scope) -> &CacheConf,
-    /// How upstreams are talked to.
+    /// The upstream settings.
     pub upstream: fn(&Scope) -> &Settings,
-    /// Fields of responses that are to be ignored.
+    /// The response fields to ignore.
     pub ignored: fn(&Scope) -> Ignored,
-    /// Asks.
+    /// Sends a request to the upstream.
     pub ask: Ask,
 }
 
@@ -73,10 +73,10 @@ pub struct Origin {
 pub type Ask =
     for<'a> fn(&'a mut Request, &'a Wanted) -> Pin<Box<dyn Future<Output = Result<Reply, Failure>> + 'a>>;
 
-/// Parts of a request to an upstream beside the client's.
+/// Changes to the client's request when it is sent to an upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whether the response may be for others too: without the client's conditions and ranges, and with GET for HEAD.
+    /// Whether the response may be shared: the request then omits the client's conditions and ranges, and uses GET for HEAD.
     pub is_shared: bool,
     /// `If-None-Match`
     pub if_none_match: Option<Vec<u8>>,
@@ -89,19 +89,19 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether a 304 would be a response to us, and not to the client.
+    /// Whether the conditions are those of the cache, so that a 304 is for the cache and not for the client.
     pub fn has_conditions(&self) -> bool {
         self.if_none_match.is_some() || self.if_modified_since.is_some()
     }
 }
 
-/// Most lookups of one request: beyond it the entry changes faster than it can be looked up.
+/// Maximum number of lookups per request; more are needed only if the entry changes faster than it is looked up.
 const LOOKS_MAX: u32 = 4;
 
-/// Answers a request from the cache or from the upstream.
+/// Serves a request from the cache or from the upstream.
 ///
 /// # Errors
-/// The status of an error, or the end of the client.
+/// The status of an error, or the disconnection of the client.
 pub async fn serve(
     request: &mut Request,
     origin: &'static Origin,
@@ -123,7 +123,7 @@ pub async fn serve(
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
         let answered = match control.only_if_cached {
             true => Err(Failure::Status(504)),
-            // Boxed, as in `run` all that a hit does not come to: it would carry the room.
+            // Boxed, like all state in `run` that a hit does not need: it would enlarge the future.
             false => Box::pin(lookup.fetch(None).alone(request, !control.no_store)).await,
         };
         record::of(request).key = lookup.text;
@@ -133,7 +133,7 @@ pub async fn serve(
     let answered = lookup.run(request).await;
     let record = record::of(request);
     record.key = lookup.text;
-    // Also without a response, the entry found is recorded.
+    // The found entry is recorded even without a response.
     record.status.get_or_insert(match record.forwarded {
         Some(Forwarded::Stale) => Status::Expired,
         _ => Status::Miss,
@@ -142,53 +142,53 @@ pub async fn serve(
     answered
 }
 
-/// One request that looks for a response.
+/// One request that looks up a response.
 struct CacheLookup<'a> {
-    /// The way to ask the upstream.
+    /// How to send a request to the upstream.
     origin: &'static Origin,
     /// The settings of the request's location.
     conf: &'a CacheConf,
-    /// The cache that these name.
+    /// The cache that the settings name.
     cache: &'a Arc<Cache>,
-    /// Its content on disk and in memory.
+    /// The store of the cache.
     store: &'a Arc<Store>,
-    /// The digest of the text: what names the entry.
+    /// The digest of the text; it identifies the entry.
     key: Key,
-    /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
+    /// The value of `proxy_cache_key`; it is stored in every entry and compared at every lookup.
     text: Vec<u8>,
-    /// The client's `Cache-Control`; nothing if it is ignored.
+    /// The client's `Cache-Control`; empty if it is ignored.
     control: RequestCacheControl,
 }
 
-/// The result of a lookup.
+/// Result of a lookup.
 enum LookupResult {
     /// A response.
     Reply(Reply),
-    /// One that is fresh and has holes, or may have.
+    /// A fresh response that has holes, or may have holes.
     Parts(Hit),
-    /// A stale one, to be revalidated.
+    /// A stale response, to be revalidated.
     Stale(Hit),
-    /// A fresh one, but not for this client, which requires a newer one.
+    /// A fresh response that this client refuses, because it requires a newer one.
     Unwanted(Hit),
-    /// None.
+    /// No entry.
     Nothing,
 }
 
-/// Where requests for the same wait for one another.
+/// Where requests for the same response share a fetch.
 struct Meeting {
-    /// The key of the lookup; the fetch to wait for is narrowed down once variants are known.
+    /// The key of the fetch to join; narrowed to a variant once variants are known.
     key: Key,
     /// The value of [`shared_fetch::SharedFetches::ended`] before the lookup.
     ended: u64,
 }
 
 impl CacheLookup<'_> {
-    /// Repeats the lookup until there is a response. An awaited response may be gone, or another variant, on its
-    /// arrival: then the lookup is repeated, a few times.
+    /// Repeats the lookup until it has a response. When an awaited response arrives, it may already be removed or be another
+    /// variant; the lookup is then repeated, up to [`LOOKS_MAX`] times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
         for _ in 0..LOOKS_MAX {
-            // Looked up each time: the fields of `Vary` may be known by now, and its variants are fetched concurrently.
+            // Checked in each round: the fields of `Vary` may be known by now, and variants are fetched concurrently.
             if meeting.key == self.key
                 && let Some(vary) = self.cache.shared_fetches().varying(&self.key)
             {
@@ -203,7 +203,7 @@ impl CacheLookup<'_> {
                     let asked = self.asked(request);
                     return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
                 }
-                // RFC 9111 section 5.2.1.7: this answers it, without an upstream.
+                // RFC 9111 section 5.2.1.7: responds 504 without a request to the upstream.
                 _ if self.control.only_if_cached => {
                     record::of(request).status = Some(Status::Miss);
                     return Err(Failure::Status(504));
@@ -247,8 +247,8 @@ impl CacheLookup<'_> {
         Box::pin(self.fetch(None).alone(request, true)).await
     }
 
-    /// Requests a missing or stale response from the upstream, or lets another request do it. Rare paths are boxed,
-    /// because most misses fetch in a separate task.
+    /// Fetches a missing or stale response, or waits for another request's fetch. Rare paths are boxed, because most misses fetch
+    /// in a separate task.
     async fn obtain(
         &self,
         request: &mut Request,
@@ -262,27 +262,27 @@ impl CacheLookup<'_> {
         if self.control.no_store {
             return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
         }
-        // A range of a response that is not stored is fetched alone, without the bytes before it. A response that was
-        // stored completely is requested completely: a part would replace it.
+        // A range of a response that is not stored is fetched alone, without the bytes before it. If the complete response was
+        // stored before, the complete response is requested: a part would replace it.
         let had_all = stale.as_ref().is_some_and(parts::is_whole);
         let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
         if let Some(asked) = part {
             return Box::pin(self.obtain_part(request, stale, asked)).await;
         }
-        // As in nginx: a response that will not be stored is requested as the client does, and several ranges are cut from
-        // the whole only if that is stored.
+        // As in nginx: if the response will not be stored, the client's ranges are passed on. Several ranges are cut out of the
+        // complete response only if that is stored.
         let has_range = request.header(HeaderId::Range).is_some();
         if has_range && stale.is_none() && self.fetch(None).has_too_few_uses(self.conf) {
             let record = record::of(request);
             (record.status, record.unstored) = (Some(Status::Miss), Some(Unstored::TooFewUses));
             return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
         }
-        // Its response has no body that others could have. It must not take the place of one with a body.
+        // A response to HEAD has no body for other requests. It must not replace an entry with a body.
         if request.method == Method::Head && !self.conf.convert_head {
             let stores = stale.as_ref().is_none_or(|hit| policy::is_of_head(&hit.meta));
             return Box::pin(self.fetch(stale).alone(request, stores)).await.map(Followed::Reply);
         }
-        // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
+        // An explicit `proxy_cache_lock off` has nginx's meaning: every request goes to the upstream.
         let has_updating =
             stale.as_ref().is_some_and(|hit| policy::uses_stale(self.conf, &hit.meta, Stale::Updating));
         if self.conf.lock == Some(false) && !has_updating {
@@ -291,7 +291,7 @@ impl CacheLookup<'_> {
         let shared_fetches = self.cache.shared_fetches();
         let reply = match shared_fetches.join(&self.key, meeting.key, rt::now(), self.conf.join_limit()) {
             Joined::Lead(lead) => {
-                // Another request's fetch may have ended between the lookup and now. None can while this one leads.
+                // Another request's fetch may have ended between the lookup and now. None can end while this request leads.
                 let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
                     true => stale,
                     false => match self.look(request).await {
@@ -304,7 +304,7 @@ impl CacheLookup<'_> {
                 self.fetch(stale).lead(request, lead).await
             }
             Joined::Marked => Box::pin(self.fetch(stale).alone(request, true)).await,
-            // A fetch that started before this request does not revalidate for it.
+            // A fetch that started before this request cannot revalidate for it.
             Joined::Follow(_) if self.wants_new(request) => {
                 Box::pin(self.fetch(stale).alone(request, true)).await
             }
@@ -315,14 +315,14 @@ impl CacheLookup<'_> {
         reply.map(Followed::Reply)
     }
 
-    /// Waits for another request's fetch, and makes a response of its outcome.
+    /// Waits for another request's fetch, and converts its outcome into a response.
     async fn follow(
         &self,
         request: &mut Request,
         shared_fetch: &Arc<SharedFetch>,
         (stale, key): (Option<Hit>, Key),
     ) -> Result<Followed, Failure> {
-        // A fetch is in flight, so the old response does no harm if it is allowed at all.
+        // A fetch is in flight, so the old response may be served if stale use is allowed.
         let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
         let mut stale = stale;
         let is_good = |hit: &mut Hit| {
@@ -338,7 +338,7 @@ impl CacheLookup<'_> {
             Waited::Outcome(Outcome::Filling(filling)) => {
                 let variant = policy::variant_of(request, &filling.meta.vary);
                 if variant != filling.meta.variant {
-                    // It applies to requests without another value. Others may be after the same variant as this one.
+                    // The response is for another variant. Other requests may want the same variant as this one.
                     return Ok(Followed::Variant(self.key.variant(&variant)));
                 }
                 let age = policy::age(&filling.meta, now_s());
@@ -350,39 +350,39 @@ impl CacheLookup<'_> {
                         record.stored = true;
                         reply
                     }
-                    // It has broken off, or its beginning is lost: the response is not stored beside it.
+                    // The fetch broke off, or the start of its body is lost: this response is not stored beside it.
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
             Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
-            // Concurrently with all other waiting requests: none has to queue behind another one.
+            // Concurrently with all other waiting requests: none has to wait for another.
             Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
-            // As in nginx, its response is not stored, because another fetch is in flight.
+            // As in nginx, the response is not stored, because another fetch is in flight.
             Waited::TooLong => self.fetch(stale).alone(request, false).await?,
         };
         Ok(Followed::Reply(reply))
     }
 
-    /// The range that is fetched separately, if requested.
+    /// The range to fetch separately, if any.
     fn asked(&self, request: &Request) -> Option<Asked> {
-        // Where the configuration sets the range of the request, that range is stored under its key.
+        // If the configuration sets the range of the request, that range is stored under its own key.
         if self.conf.stores_parts && !self.conf.sets_range { asked::asked(request) } else { None }
     }
 
-    /// Whether a range starts so far behind that it is not worth to fetch all before it (nginx's
-    /// `proxy_cache_max_range_offset`): it is passed on as it is, and its response is not stored.
+    /// Whether a range starts beyond nginx's `proxy_cache_max_range_offset`, so that fetching all bytes before it is not worth it.
+    /// The range is passed on unchanged, and its response is not stored.
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
         let start = self.conf.max_range_offset.and_then(|most| Some((most, asked::start(request)?)));
         start.is_some_and(|(most, start)| start > most)
     }
 
-    /// Whether the client refuses stored responses by its `Cache-Control`.
+    /// Whether the client's `Cache-Control` refuses stored responses.
     fn wants_new(&self, request: &mut Request) -> bool {
         self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
     }
 
-    /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.
+    /// Whether a range is fetched separately: not if a fetch of the complete response has already reached it.
     fn is_for_a_part(&self, asked: Asked) -> bool {
         let shared_fetches = self.cache.shared_fetches();
         if shared_fetches.refuses_parts(&self.key) {
@@ -397,7 +397,7 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// Fetches a range alone, or reads along with another fetch of the same one.
+    /// Fetches a range alone, or reads along with another fetch of the same range.
     async fn obtain_part(
         &self,
         request: &mut Request,
@@ -419,7 +419,7 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// A fetch of the missing part of a range.
+    /// The fetch in flight of the missing part of a range.
     fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<SharedFetch>> {
         let body = hit.located()?;
         body.missing(&asked.within(body.length))?;
@@ -449,10 +449,10 @@ impl CacheLookup<'_> {
                         let reader = filling.reader(part.range.clone())?.with_limit(fetch.limit);
                         Fetch::along(&fetch, request, &filling, reader)
                     }),
-                    // A request for another variant fetches that one.
+                    // The fetch is for another variant; this request fetches its own.
                     false => return self.alone_with_part(request, stale, asked).await,
                 };
-                // The whole came, or it is over by now: it is in the cache, or on its way there.
+                // The complete response arrived instead, or the fetch has ended: the response is in the cache, or being stored.
                 let Some(reply) = along else { return Ok(Followed::LookAgain) };
                 let record = record::of(request);
                 (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
@@ -467,7 +467,7 @@ impl CacheLookup<'_> {
         Ok(Followed::Reply(reply))
     }
 
-    /// Fetches a range for this request, concurrently with others for the same.
+    /// Fetches a range for this request, concurrently with other requests for it.
     async fn alone_with_part(
         &self,
         request: &mut Request,
@@ -477,9 +477,9 @@ impl CacheLookup<'_> {
         self.fetch(stale).part(request, asked, None).await.map(Followed::Reply)
     }
 
-    /// Looks into the cache.
+    /// Looks up an entry.
     async fn look(&self, request: &mut Request) -> LookupResult {
-        // Before the store: the entry may be older.
+        // Checked before the store, whose entry may be older.
         if let Some(found) = self.look_for_pending(request) {
             return found;
         }
@@ -488,7 +488,7 @@ impl CacheLookup<'_> {
             let selector = |vary: &[u8]| policy::variant_of(request, vary);
             self.store.find_by(&self.key, &self.text, &selector, access(request, self.store)).await
         };
-        // An entry that cannot be read counts as not stored: requests continue without a disk. The store logs it, once.
+        // An unreadable entry counts as not stored, so requests continue without a disk. The store logs the error once.
         let Ok(Some(hit)) = found else { return LookupResult::Nothing };
         if self.is_damaged(request, &hit).await {
             return LookupResult::Nothing;
@@ -505,7 +505,7 @@ impl CacheLookup<'_> {
             Reuse::Validate(_) => return LookupResult::Unwanted(hit),
         }
         match policy::grade(&hit, now) {
-            // An unverified one may have unknown holes.
+            // An unverified body may have holes that are not known yet.
             Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {
                 record::of(request).status = Some(Status::Hit);
                 LookupResult::Parts(hit)
@@ -513,7 +513,7 @@ impl CacheLookup<'_> {
             Grade::Fresh => {
                 self.served(request, hit, Status::Hit).map_or(LookupResult::Nothing, LookupResult::Reply)
             }
-            // With holes in the requested range it cannot be served at once.
+            // With holes in the requested range it cannot be served immediately.
             _ if !parts::is_servable(request, &hit) => LookupResult::Stale(hit),
             Grade::StaleWhileRevalidate => self.update_beside(request, hit),
             Grade::Stale
@@ -526,8 +526,8 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// Whether the first bytes of the requested body are damaged on the disk, which drops the entry. This is found out
-    /// before the head goes, so that the request is a miss. Later only the rest can be requested.
+    /// Whether the first bytes of the requested body are damaged on disk, which drops the entry. The check precedes the sending of
+    /// the head, so that the request is a miss. Damage found later allows only a request of the remaining bytes.
     async fn is_damaged(&self, request: &Request, hit: &Hit) -> bool {
         let Some(body) = hit.located().filter(|_| request.method != Method::Head) else { return false };
         let start = self.asked(request).map_or(0, |asked| asked.within(body.length).start);
@@ -541,7 +541,7 @@ impl CacheLookup<'_> {
         )
     }
 
-    /// Looks for a response that is complete and not in its place yet; `None` where the store has to be asked.
+    /// Looks for a complete response whose entry is not published yet; `None` if the store must be searched.
     fn look_for_pending(&self, request: &mut Request) -> Option<LookupResult> {
         let is_wanted = |meta: &Meta| policy::variant_of(request, &meta.vary) == meta.variant;
         let (filling, sequence) = self.cache.shared_fetches().pending.find(&self.key, is_wanted)?;
@@ -552,7 +552,7 @@ impl CacheLookup<'_> {
         let now = now_s();
         let age = policy::age(meta, now);
         if meta.fresh_until <= now {
-            // The stored response is not better.
+            // The entry in the store is not better.
             return Some(LookupResult::Nothing);
         }
         let left = meta.fresh_until.saturating_sub(now);
@@ -571,7 +571,7 @@ impl CacheLookup<'_> {
         Some(LookupResult::Reply(reply))
     }
 
-    /// Serves a stale response while this request or another one fetches a new one.
+    /// Serves a stale response while this or another request fetches a new one.
     fn update_beside(&self, request: &mut Request, hit: Hit) -> LookupResult {
         let (status, lead) =
             match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.conf.join_limit()) {
@@ -586,7 +586,7 @@ impl CacheLookup<'_> {
         LookupResult::Reply(reply)
     }
 
-    /// The response to a request when another request's fetch failed.
+    /// The response to a request after another request's fetch failed.
     fn after_failure(
         &self,
         request: &mut Request,
@@ -604,7 +604,7 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// A stored response for the client, with its facts. `None` where its header section is invalid.
+    /// A stored response for the client, recorded for the variables. `None` if its header section is invalid.
     fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
         let age = policy::age(&hit.meta, now_s());
         let reply = stored::of_hit(request, hit, age)?;
@@ -612,7 +612,7 @@ impl CacheLookup<'_> {
         Some(reply)
     }
 
-    /// Keeps the properties of a stored response for variables.
+    /// Records the properties of a stored response for variables.
     fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_s: i64) {
         let record = record::of(request);
         record.stored_for_s = Some(now_s.saturating_sub(meta.response_time_ms / 1000).max(0) as u64);
@@ -620,7 +620,7 @@ impl CacheLookup<'_> {
         record.found = Some(Arc::clone(meta));
     }
 
-    /// State for a request to the upstream, which may outlive the client's request.
+    /// Creates the state of a fetch, which may outlive the client's request.
     fn fetch(&self, stale: Option<Hit>) -> Fetch {
         Fetch {
             origin: self.origin,
@@ -654,28 +654,28 @@ impl CacheLookup<'_> {
     }
 }
 
-/// The outcome of following another request's fetch.
+/// Outcome of following another request's fetch.
 enum Followed {
     /// A response.
     Reply(Reply),
-    /// The fetched response is not for this request; requests like it use this key.
+    /// The fetched response is not for this request; use this key instead.
     Variant(Key),
-    /// There is something new.
+    /// The state has changed: repeat the lookup.
     LookAgain,
 }
 
-/// The outcome of waiting.
+/// Outcome of waiting.
 enum Waited {
     /// The outcome of the other request's fetch.
     Outcome(Outcome),
-    /// `proxy_cache_lock_timeout` is over.
+    /// `proxy_cache_lock_timeout` has expired.
     TooLong,
-    /// The fetch has brought nothing for too long: it is no longer joined, so that another one starts.
+    /// The fetch has stalled: it is no longer joined, so that another fetch starts.
     Stalled,
 }
 
-/// Waits for a future, or until the client is gone. A fetch with other waiting requests continues then, because fetches
-/// are separate tasks.
+/// Waits for a future, or until the client disconnects. A fetch with other waiting requests continues then, because fetches are
+/// separate tasks.
 pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
     match select(future, client::gone(request.client_if(true))).await {
         Either::Left(value) => Ok(value),
@@ -683,7 +683,7 @@ pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> R
     }
 }
 
-/// How stored responses are read for a request: by the engine of its location, bypassing the page cache by `directio`.
+/// How to read stored responses for a request: with the engine of its location, bypassing the page cache if `directio` applies.
 pub fn access(request: &Request, store: &Store) -> Access {
     let core = &request.scope().core;
     let events = request.config().events();
@@ -693,12 +693,12 @@ pub fn access(request: &Request, store: &Store) -> Access {
         direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
         sends_files: core.sending.sendfile == Some(true),
         has_room: !buffer_turns::are_on() || is_quick(request),
-        // Injected faults shall occur, and they occur in the engine.
+        // Injected faults must take effect, and they are injected in the engine.
         calls_directly: store.config().calls_directly && events.calls_directly(),
     }
 }
 
-/// Whether a response that is read whole leaves at once, as far as client and configuration are concerned.
+/// Whether a response read in one piece can be sent immediately, as far as client and configuration are concerned.
 fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
     let client = request.conn.client.borrow();

@@ -1,16 +1,16 @@
-//! Responses that are stored in parts: a range request for a response that is not stored fetches only the needed part,
-//! stored parts serve any range within them, and holes are fetched when a request needs them.
+//! Partially stored responses: a range request for a response that is not stored fetches only the needed part. Stored parts serve
+//! any range within them, and holes are fetched when a request needs them.
 //!
 //! ```text
 //!   wanted   |-----------------------------------------|
 //!   stored   |#######|          |############|
-//!   fetched          |~~~~~~~~~~|            |~~~~~~~~~|     one request for each hole, as it is come to
+//!   fetched          |~~~~~~~~~~|            |~~~~~~~~~|     one request for each hole, when it is reached
 //! ```
-//! This file requests parts and distributes them as they arrive: several requests for the same part read along with the
-//! first one ([`Filling`]). The body of stored parts and holes for one request is in [`holes`].
+//! This file requests parts and distributes them as they arrive: several requests for the same part read along with the first
+//! ([`Filling`]). [`holes`] has the body for one request, made of stored parts and holes.
 //!
-//! Parts are joined only where both have the same strong validator (RFC 9110 section 15.3.7.3). An upstream that answers
-//! with a different response, or with the whole, has a new version: the stored parts are removed.
+//! Parts are joined only if both have the same strong validator (RFC 9110 section 15.3.7.3). If an upstream sends a different
+//! response, or the complete one, it has a new version: the stored parts are removed.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -40,12 +40,12 @@ use exchange::request::Request;
 use exchange::response::Body;
 use transfer::body::ranged::RangedBody;
 
-/// Whether a stored response has all of its body.
+/// Whether the complete body of a response is stored.
 pub fn is_whole(hit: &Hit) -> bool {
     hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
 }
 
-/// Whether a stored response can be served as it is: the requested range, or the whole, has no holes.
+/// Whether a stored response can be served without a fetch: the requested range, or the complete body, has no holes.
 pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     hit.located().is_none_or(|body| {
         let asked = asked(request).filter(|_| request.header(HeaderId::IfRange).is_none());
@@ -53,33 +53,33 @@ pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     })
 }
 
-/// The part in a 206, when it can be stored: its range, the whole length, and its validator.
+/// The part in a 206, if it can be stored: its range and the complete length; it must have a strong validator.
 pub fn part_of(heading: &Heading) -> Option<Part> {
     let (range, total) = ContentRange::of_part(heading.head(), heading.raw()).ok()?;
     validator(heading).is_strong().then_some(())?;
     Some(Part { range: range.start..range.end, length: total? })
 }
 
-/// The strong validator: the entity tag, or a date that is old enough to be one (RFC 9110 section 8.8.2.2).
+/// The strong validator: the entity tag, or a date that is old enough (RFC 9110 section 8.8.2.2).
 fn validator(heading: &Heading) -> Validator<'_> {
     let get = |id| heading.head().get(heading.raw(), id);
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
     Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date)
 }
 
-/// The validator of a stored head, as `If-Range` has it; empty if it has no validator to join parts by.
+/// The `If-Range` value of a stored head; empty if it has no validator for joining parts.
 pub fn if_range_of(head: &Heading) -> Vec<u8> {
     let mut text = Vec::new();
     let _ = validator(head).push_if_range(&mut text);
     text
 }
 
-/// Whether two are of the same bytes, so that parts of both may be put together (RFC 9110 section 15.3.7.3).
+/// Whether two responses have the same content, so that their parts may be joined (RFC 9110 section 15.3.7.3).
 pub fn joins(stored: &Heading, coming: &Heading) -> bool {
     validator(stored).joins(validator(coming))
 }
 
-/// Asks an upstream for a hole.
+/// Requests a hole from the upstream.
 pub async fn ask_for(
     fetch: &Fetch,
     request: &mut Request,
@@ -99,14 +99,14 @@ pub async fn ask_for(
     (fetch.origin.ask)(request, &wanted).await
 }
 
-/// Whether a response is the requested hole, of the same content as the stored parts.
+/// Whether a response is the requested hole, with the same content as the stored parts.
 pub fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
     joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
 }
 
-/// Whether the body of a response has as many bytes as its `Content-Range` states, as far as the body has arrived. A
-/// `Content-Length` was compared with that field already.
+/// Whether the body of a response has as many bytes as its `Content-Range` states, as far as the body has arrived. `Content-Length`
+/// was already compared with that field.
 fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     let length = match &reply.body {
         ReplyBody::None => 0,
@@ -116,7 +116,7 @@ fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     length == range.end - range.start
 }
 
-/// Begins to pass on a hole, and to store it if permitted. `lead` publishes it to the requests for the same one.
+/// Begins to pass on a hole, and to store it if permitted. `lead` publishes it to the requests for the same hole.
 pub async fn begin(
     fetch: &Fetch,
     request: &Request,
@@ -126,7 +126,7 @@ pub async fn begin(
 ) -> Option<FillingReader> {
     let part = part_of(&reply.head)?;
     let (fill, meta, head) = match hit {
-        // Where it cannot be stored it is passed on only.
+        // If it cannot be stored, it is only passed on.
         Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), stored::shared(hit.head())),
         None => (None, Arc::default(), None),
     };
@@ -137,9 +137,9 @@ pub async fn begin(
     Some(reader)
 }
 
-/// The destination of a part beside its readers.
+/// Destination of a part, besides its readers.
 struct Writing {
-    /// Where it starts.
+    /// Start offset.
     start: u64,
     /// The entry, if it is stored.
     fill: Option<Fill>,
@@ -147,7 +147,7 @@ struct Writing {
     lead: Option<FetchLeader>,
 }
 
-/// The fault when a part has not its announced length.
+/// The object of a part, needed if the part does not have its announced length.
 struct Object {
     cache: Arc<Cache>,
     store: Arc<Store>,
@@ -155,21 +155,20 @@ struct Object {
 }
 
 impl Object {
-    /// Removes all parts, and has the whole fetched for a while.
+    /// Removes all parts and disables requests for parts of the object for some time.
     async fn drop_parts(&self) {
         self.cache.shared_fetches().refuse_parts(&self.key);
-        // Where the disk refuses it the next part is found out in the same way.
+        // If the disk refuses it, the next part leads to the same result.
         let _ = self.store.purge(Scope::Key(self.key.0), Fate::Gone).await;
     }
 }
 
-/// Passes a part of a body on as it arrives, to its readers and to the store. The reader of the leading request is made
-/// before.
+/// Passes a part of a body on as it arrives, to its readers and to the store. The reader of the leading request was created before.
 fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Reply, writing: Writing) {
     if let Some(lead) = &writing.lead {
         lead.publish(match &writing.fill {
             Some(_) => Outcome::Filling(Arc::clone(&filling)),
-            // A part that is not stored is read at the speed of its client, which must not slow others.
+            // A part that is not stored is read at the speed of its client, which must not slow others down.
             None => Outcome::Alone,
         });
     }
@@ -184,24 +183,24 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
     });
 }
 
-/// Informs waiting requests that there was no response. Where the leader has gone, the next of them takes over.
+/// Informs waiting requests that there was no response. If the leader's client has disconnected, a waiting request takes over.
 pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
     if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
         lead.publish(Outcome::Failed(failed));
     }
 }
 
-/// A part of at most this many bytes is fetched to its end even without readers.
+/// Maximum size in bytes of a part that is fetched completely even without readers.
 const FINISHED_MAX: u64 = 1 << 20;
 
-/// Moves a part from the upstream to its readers, and to the store.
+/// Moves a part from the upstream to its readers and to the store.
 async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object: Object) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
-    // Media players read only the start of the ranges that they request.
+    // Media players often read only the start of the range that they request.
     let wanted = filling.part().map_or(0, |part| part.range.end);
     let is_short = wanted.saturating_sub(start) <= FINISHED_MAX;
-    // Where it may stop without readers: the end of the chunk that has begun.
+    // Offset at which it may stop without readers: the end of the current chunk.
     let mut worth = None;
     let end = loop {
         match body.next().await {
@@ -231,14 +230,14 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
             Err(_) => break Some(End::Broken),
         }
     };
-    // Shorter than announced: nothing of it can be trusted, and it must not look whole.
+    // Shorter than announced: no byte of it can be trusted, and it must not appear complete.
     let Some(end) = end else {
         drop(fill);
         object.drop_parts().await;
         return filling.finish(End::Broken);
     };
     filling.finish(end);
-    // Whole chunks are as good as they would have been had the rest come too.
+    // Complete chunks are valid even if the remaining part did not arrive.
     if let Some(fill) = fill {
         let _ = fill.commit().await;
     }
@@ -246,8 +245,7 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
 }
 
 impl Fetch {
-    /// Fetches a range of a response that is not stored, and stores the outcome. `lead` publishes it to requests for
-    /// the same range.
+    /// Fetches a range of a response that is not stored, and stores the result. `lead` publishes it to requests for the same range.
     pub async fn part(
         self,
         request: &mut Request,
@@ -269,7 +267,7 @@ impl Fetch {
             return self.part_failed(request, failed, lead).await;
         }
         if status != 206 {
-            // The whole, or an error: as if it had been requested.
+            // The complete response or an error: handled as if it had been requested.
             return self.take_whole(request, question, reply, lead).await;
         }
         let record = record::of(request);
@@ -277,11 +275,11 @@ impl Fetch {
         let part = match ContentRange::of_part(reply.head.head(), reply.head.raw()) {
             Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
             Err(ContentRangeError::LengthDiffers) => None,
-            // It does not include the range of the client; the client's range is requested.
+            // The part does not include the client's range; that range is requested unchanged.
             Ok((_, None)) | Err(_) => return (self.origin.ask)(request, &Wanted::default()).await,
         };
         let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
-            // The upstream sends other bytes than announced. Requests that wait for the part get the whole too.
+            // The body does not match the announced range. Requests that wait for the part get the complete response too.
             drop(reply);
             self.cache.shared_fetches().refuse_parts(&self.key);
             return self.whole(request, lead).await;
@@ -299,8 +297,8 @@ impl Fetch {
         Ok(stored::as_new(answer))
     }
 
-    /// The outcome for a request whose part could not be fetched, and for the waiting ones: each decides itself whether
-    /// a stale response is allowed.
+    /// The outcome for a request whose part could not be fetched, and for the waiting requests: each decides whether stale use is
+    /// allowed.
     async fn part_failed(
         self,
         request: &mut Request,
@@ -311,7 +309,7 @@ impl Fetch {
         self.conclude(request, Answered::Failed(failed)).await
     }
 
-    /// The response to a request out of a part that is on its way; `None` when that cannot be joined any more.
+    /// The response from a part that is arriving; `None` if it can no longer be joined.
     pub fn along(
         fetch: &Rc<Fetch>,
         request: &Request,
@@ -328,8 +326,8 @@ impl Fetch {
         Some(stored::reply(heading, ReplyBody::Ready(body), Some(part.length), age))
     }
 
-    /// Begins to store a part of something new; the body is read from it even if it is not stored. `None` when the head
-    /// cannot be made to be that of the whole.
+    /// Begins to store a part of a new response; the body is read from the filling even if it is not stored. `None` if the head
+    /// cannot be converted to that of the complete response.
     async fn begin_part(
         &self,
         request: &mut Request,
@@ -342,7 +340,7 @@ impl Fetch {
         let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
         let judged = match self.has_too_few_uses(conf) {
             true => Err(Unstored::TooFewUses),
-            // Rules for the whole apply to its parts, because they become one entry.
+            // The rules for the complete response apply to its parts, because they become one entry.
             false => policy::judge_as(StatusCode::OK.code(), request, conf, &answer),
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
@@ -428,8 +426,8 @@ impl Fetch {
         Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
     }
 
-    /// Reads along with another fetch of the same hole; or the response, where the fetch brought new content. `None`
-    /// when it cannot be joined any more.
+    /// Reads along with another fetch of the same hole, or returns the response if the fetch delivered new content. `None` if it
+    /// can no longer be joined.
     fn hole_along(
         &self,
         request: &mut Request,
@@ -446,7 +444,7 @@ impl Fetch {
         Some(joined)
     }
 
-    /// Asks for the first hole of a response, before its head is out; or the response, if it is a new version.
+    /// Requests the first hole of a response before its head is sent. Returns the response instead if it is a new version.
     async fn ask_first(
         &self,
         request: &mut Request,
@@ -458,7 +456,7 @@ impl Fetch {
         let record = record::of(request);
         record.forwarded = Some(Forwarded::Partial);
         record.status = Some(Status::Miss);
-        // In the name of the request, so that its variables show the fetch.
+        // Uses the request itself, so that its variables show the fetch.
         let reply = match ask_for(self, request, heading, &hole).await {
             Ok(reply) => reply,
             Err(failure) => {
@@ -473,14 +471,14 @@ impl Fetch {
             return Ok(Ok((hole, reader.ok_or(Failure::Status(502))?)));
         }
         if status == 206 {
-            // Of other content than the stored one: the whole is requested.
+            // The part has other content than the stored response: the complete response is requested.
             drop(reply);
             return self.whole(request, lead).await.map(Err);
         }
         self.take_whole(request, question, reply, lead).await.map(Err)
     }
 
-    /// Fetches the whole to replace the stored response.
+    /// Fetches the complete response, to replace the stored one.
     async fn whole(&self, request: &mut Request, lead: Option<FetchLeader>) -> Result<Reply, Failure> {
         let question = Question::new(&self.store, &self.key);
         let wanted = Wanted { is_shared: true, ..Wanted::default() };

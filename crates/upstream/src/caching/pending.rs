@@ -1,7 +1,7 @@
-//! Complete responses before their entries are published: they wait for the disk. A request gets such a response and
-//! not the entry that it replaces.
+//! Complete responses whose entries are not published yet because they wait for the disk. A request gets such a response instead of
+//! the entry that it replaces.
 //!
-//! Main types: [`Table`], all of one cache; [`Pending`], one of them.
+//! Main types: [`Table`], all pending responses of one cache; [`Pending`], one of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::caching::shared_fetch::SharedFetches;
 /// The pending responses of one cache, by primary key.
 #[derive(Default)]
 pub struct Table {
-    /// Their number. Lookups take no lock while it is zero.
+    /// Number of pending responses. Lookups take no lock while it is zero.
     count: AtomicUsize,
     responses: Mutex<KeyMap<Vec<PendingVariant>>>,
 }
@@ -27,7 +27,7 @@ struct PendingVariant {
 }
 
 impl Table {
-    /// The newest pending response that a request may use, and the number of the last purge when it was requested.
+    /// The newest pending response that a request may use, and the number of the last purge at the time of its request.
     pub fn find(&self, key: &Key, is_wanted: impl Fn(&Meta) -> bool) -> Option<(Arc<Filling>, u64)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -39,7 +39,7 @@ impl Table {
         Some((Arc::clone(&newest.filling), newest.sequence))
     }
 
-    /// Removes those of a key.
+    /// Removes the pending responses of a key.
     pub fn remove(&self, key: &Key) {
         let removed = self.responses().remove(key).map_or(0, |responses| responses.len());
         self.count.fetch_sub(removed, Ordering::Release);
@@ -67,7 +67,7 @@ impl Table {
     }
 }
 
-/// A response that requests for its key get, until this is dropped.
+/// A response that requests for its key receive until this is dropped.
 pub struct Pending {
     shared_fetches: Arc<SharedFetches>,
     key: Key,

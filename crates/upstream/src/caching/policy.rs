@@ -1,8 +1,8 @@
-//! Whether a response may be stored, how long it is fresh, and whether a stored one may be used.
+//! Rules: whether a response may be stored, how long it is fresh, and whether a stored response may be used.
 //!
-//! The rules are those of `http::freshness`; here they meet the configuration and the request. Where nginx and RFC 9111
-//! differ on storing or sharing, the stricter one applies; an explicit setting (`proxy_cache_valid`,
-//! `proxy_ignore_headers`, `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
+//! `http::freshness` has the rules; this file combines them with the configuration and the request. Where nginx and RFC 9111 differ
+//! on storing or sharing, the stricter rule applies. An explicit setting (`proxy_cache_valid`, `proxy_ignore_headers`,
+//! `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -25,26 +25,26 @@ use crate::{Failure, Heading, Reply};
 use exchange::request::Request;
 use telemetry::time_zone::since_1970;
 
-/// Targeted fields that this cache listens to (RFC 9213), in order.
+/// Targeted fields that this cache obeys (RFC 9213), in order of preference.
 const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
 
-/// A response as it is judged.
+/// A response to be judged.
 pub struct Answer<'a> {
     /// The header section of the response.
     pub heading: &'a Heading,
-    /// Seconds since 1970 at the request, and at the arrival of the header section.
+    /// Times of the request and of the arrival of the header section, in seconds since 1970.
     pub times: Times,
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
-    /// The purge number at that time, to recognise later purges.
+    /// Number of the last purge at the time of the request, to detect later purges.
     pub question: &'a Arc<Asked>,
     /// The time of the request.
     pub asked: Instant,
-    /// The place of the question among all questions for its key.
+    /// Position of the request among all requests for its key.
     pub ticket: &'a Arc<Ticket>,
 }
 
-/// A question that goes to an upstream.
+/// A request to an upstream, for the store.
 #[derive(Debug)]
 pub struct Question {
     at_s: i64,
@@ -54,13 +54,13 @@ pub struct Question {
 }
 
 impl Question {
-    /// A new question for an entry of this store.
+    /// Creates it for an entry of this store.
     pub fn new(store: &Store, key: &Key) -> Question {
         let (open, ticket) = (store.ask(), Arc::new(store.ticket(key)));
         Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
     }
 
-    /// The response to it.
+    /// The response to this request.
     pub fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
         let Question { ref open, asked, ref ticket, .. } = *self;
@@ -81,19 +81,19 @@ pub fn seconds(moment: SystemTime) -> i64 {
 /// Bit of [`Meta::flags`]: the response has `must-revalidate` or `proxy-revalidate`.
 const MUST_REVALIDATE: u32 = 1;
 
-/// Bit of [`Meta::flags`]: the response has `no-cache` without fields.
+/// Bit of [`Meta::flags`]: the response has `no-cache` without field names.
 const NO_CACHE: u32 = 2;
 
-/// Precedes the names of `Vary` of a response to HEAD that is stored without the body, which is a separate variant. No
+/// Precedes the names of `Vary` in the metadata of a response to HEAD that is stored without a body, as a separate variant. No
 /// field has this name.
 const METHOD: &[u8] = b":method";
 
-/// Whether a stored response is one to HEAD, without the body.
+/// Whether a stored response is a response to HEAD, without a body.
 pub fn is_of_head(meta: &Meta) -> bool {
     meta.vary.starts_with(METHOD)
 }
 
-/// Makes the facts those of a response to HEAD.
+/// Marks the metadata as that of a response to HEAD.
 pub fn set_of_head(request: &Request, meta: &mut Meta) {
     let names = [METHOD, &meta.vary].into_iter().filter(|names| !names.is_empty());
     meta.vary = names.collect::<Vec<_>>().join(&b","[..]);
@@ -101,12 +101,12 @@ pub fn set_of_head(request: &Request, meta: &mut Meta) {
     meta.length = Some(0);
 }
 
-/// The facts to store a response with.
+/// The metadata to store a response with.
 pub fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
     judge_as(answer.heading.head().status().code(), request, conf, answer)
 }
 
-/// The facts to store a response with under this status: a 206 is stored as the 200 that it is a part of.
+/// The metadata to store a response with under this status: a 206 is stored as a part of a 200.
 pub fn judge_as(
     status: u16,
     request: &Request,
@@ -127,9 +127,9 @@ pub fn judge_as(
         stores_parts: conf.stores_parts || conf.sets_range,
         heuristic: conf.heuristic,
         s_maxage_forbids_stale: !conf.s_maxage_stale,
-        // Requests with other credentials have other keys.
+        // Requests with different credentials have different keys.
         stores_authorized: conf.stores_authorized || conf.credential_key.is_some() && valid.is_some(),
-        // Without conditional requests to the upstream such an entry would never be used.
+        // Without conditional requests to the upstream, such an entry would never be used.
         stores_for_validation: conf.revalidate,
     };
     if conf.no_store.items().iter().any(|text| is_set(&text.rendered(request))) {
@@ -140,7 +140,7 @@ pub fn judge_as(
         true => Vec::new(),
         false => vary::selecting_names(head.all(raw, HeaderId::Vary)).map_err(Unstored::Vary)?,
     };
-    // Kept with the entry as it is compared: lower case, sorted, each once.
+    // Stored in the form in which it is compared: lower case, sorted, without duplicates.
     let vary = names.join(&b","[..]);
     let until = |window: u32| match window {
         0 => 0,
@@ -168,7 +168,7 @@ pub fn judge_as(
     Ok(meta)
 }
 
-/// The facts of a response that is not stored: when it came, and how old it was by its own words.
+/// The metadata of a response that is not stored: its arrival, and its age according to its own fields.
 pub fn unstored(answer: &Answer<'_>) -> Meta {
     let (head, raw) = (answer.heading.head(), answer.heading.raw());
     Meta {
@@ -179,32 +179,32 @@ pub fn unstored(answer: &Answer<'_>) -> Meta {
     }
 }
 
-/// Whether requests that wait for a response may have it without asking the upstream themselves (RFC 9111 section 4).
+/// Whether waiting requests may use a response without a request to the upstream (RFC 9111 section 4).
 pub fn is_for_others(meta: &Meta) -> bool {
     meta.fresh_until.max(meta.stale_while_revalidate_until) > meta.response_time_ms / 1000
 }
 
-/// Whether the configuration lets a stale response be used in this case. `must-revalidate` and `proxy-revalidate` take
-/// precedence (RFC 9111 section 5.2.2.2) unless configured otherwise, `no-cache` always does.
+/// Whether the configuration allows a stale response in this case. `must-revalidate` and `proxy-revalidate` have precedence (RFC
+/// 9111 section 5.2.2.2) unless configured otherwise; `no-cache` always has.
 pub fn uses_stale(conf: &CacheConf, meta: &Meta, case: Stale) -> bool {
     let forbidding = if conf.ignores_must_revalidate() { NO_CACHE } else { NO_CACHE | MUST_REVALIDATE };
     conf.uses_stale(case) && meta.flags & forbidding == 0
 }
 
-/// Whether a 304 is about this stored response: it has the same validator, or none (RFC 9111 section 4.3.4).
+/// Whether a 304 refers to this stored response: it has the same validator, or none (RFC 9111 section 4.3.4).
 pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
     let get = |id| fresh.head().get(fresh.raw(), id);
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
     let modified = stored.last_modified.map(http::date::http);
     let own = Validator::of(Some(&stored.etag), modified.as_ref().map(|text| &text[..]), None);
     match Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date) {
-        // Of a date alone nothing is known of a stored entity tag.
+        // A date alone is not compared with a stored entity tag.
         Validator::Date(..) if !stored.etag.is_empty() => true,
         fresh => own.confirmed_by(fresh),
     }
 }
 
-/// Tags as an entry has them: parted by one blank.
+/// Collects tags in the form of an entry: separated by one space.
 fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
     for word in words(values).filter(|word| !word.is_empty()) {
         if !tags.is_empty() {
@@ -214,13 +214,13 @@ fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) 
     }
 }
 
-/// Tags follow each other, separated by blanks (`Surrogate-Key`) or commas (`Cache-Tag`). Some of them are empty.
+/// Splits tags, which are separated by spaces (`Surrogate-Key`) or commas (`Cache-Tag`). Some results are empty.
 pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
     values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }
 
-/// The request's values of the fields in the stored `Vary`. Requests with equal texts get the same variant; a response
-/// that does not vary has an empty one.
+/// The request's values of the fields in the stored `Vary`. Requests with equal texts get the same variant; the text is empty for a
+/// response without `Vary`.
 pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     let mut key = Vec::new();
     if vary.is_empty() {
@@ -240,7 +240,7 @@ pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     key
 }
 
-/// The same for a request that is not there, by its method and header fields.
+/// Like [`variant_of`], for a hypothetical request with this method and these header fields.
 pub fn variant_of_fields(method: &str, fields: &[(String, String)], vary: &[u8]) -> Vec<u8> {
     let mut key = Vec::new();
     if vary.is_empty() {
@@ -257,23 +257,23 @@ pub fn variant_of_fields(method: &str, fields: &[(String, String)], vary: &[u8])
     key
 }
 
-/// Whether a value of the configuration means yes.
+/// Whether a configured value is true: not empty and not `0`.
 pub fn is_set(value: &[u8]) -> bool {
     !matches!(value, b"" | b"0")
 }
 
-/// How good a stored response is.
+/// Usability of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
-    /// It is served.
+    /// It can be served.
     Fresh,
-    /// It may be served while a new one is fetched beside.
+    /// It may be served while a new response is fetched in the background.
     StaleWhileRevalidate,
     /// It must be revalidated.
     Stale,
 }
 
-/// How good a stored response is at this moment.
+/// Usability of a stored response at this time.
 pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     match &hit.meta {
         _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until > now_s => {
@@ -286,7 +286,7 @@ pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     }
 }
 
-/// The client's `Cache-Control`: nothing, unless `proxy_cache_request_control` is on.
+/// The client's `Cache-Control`; empty unless `proxy_cache_request_control` is on.
 pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     if !conf.heeds_requests {
         return RequestCacheControl::default();
@@ -295,7 +295,7 @@ pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     RequestCacheControl::parse(all(HeaderId::CacheControl), all(HeaderId::Pragma))
 }
 
-/// Whether a stored response satisfies the client's `Cache-Control`; for [`Reuse::Fresh`], [`grade`] decides the rest.
+/// Whether a stored response satisfies the client's `Cache-Control`. For [`Reuse::Fresh`], [`grade`] decides further.
 pub fn reuse(
     conf: &CacheConf,
     hit: &Hit,
@@ -315,27 +315,27 @@ pub fn reuse(
     let fields = CacheFields::collect(lines, TARGETS).without(ignored);
     let (age, left) = (age(&hit.meta, now_s), hit.meta.fresh_until.saturating_sub(now_s));
     let lifetime = i64::from(age).saturating_add(left).clamp(0, i64::from(u32::MAX)) as u32;
-    // A client that accepts stale responses does not make a purged one usable.
+    // A client that accepts stale responses does not make a purged response usable.
     let lifetime = if hit.is_purged_soft { 0 } else { lifetime };
     let control = match hit.is_purged_soft {
         true => RequestCacheControl { max_stale: None, ..*control },
         false => *control,
     };
     match freshness::reuse(&fields.control, lifetime, age, &control) {
-        // Of its age alone: the operator decides on the consequence.
+        // Refused only because of its age: the operator's settings decide.
         Reuse::Validate(Refusal::NotAllowed) => Reuse::Fresh,
         reuse => reuse,
     }
 }
 
-/// The outcome of a request without a response, or with one that is worse than a stale response.
+/// A request to the upstream that failed, or whose response is worse than a stale one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// Its result for a client.
+    /// The result for the client.
     pub failure: Failure,
-    /// The word of `proxy_cache_use_stale` for it.
+    /// The matching parameter of `proxy_cache_use_stale`.
     case: Option<Stale>,
-    /// Whether it is an error in the sense of `stale-if-error` (RFC 5861 section 4), which counts failures to connect.
+    /// Whether it is an error in the sense of `stale-if-error` (RFC 5861 section 4), which includes failures to connect.
     is_error: bool,
 }
 
@@ -351,7 +351,7 @@ impl Failed {
         Failed { failure, case, is_error: case.is_some() }
     }
 
-    /// A response with this status.
+    /// The outcome of a response with this status.
     pub fn of_status(status: u16) -> Failed {
         let (case, is_error) = match status {
             500 => (Some(Stale::Http500), true),
@@ -366,7 +366,7 @@ impl Failed {
         Failed { failure: Failure::Status(status), case, is_error }
     }
 
-    /// Whether a stale response is better: by `proxy_cache_use_stale`, or by its own `stale-if-error`.
+    /// Whether the stale response is better, by `proxy_cache_use_stale` or by its own `stale-if-error`.
     pub fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_s: i64) -> bool {
         self.case.is_some_and(|case| uses_stale(conf, stale, case))
             || self.is_error && stale.stale_if_error_until > now_s
@@ -378,12 +378,12 @@ pub fn age(meta: &Meta, now_s: i64) -> u32 {
     current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
 }
 
-/// The header section of a response as it is stored: without fields of the connection and of the body's framing, and
-/// without those that are computed at each use. A response without a valid `Date` gets `received_s`, when it came (RFC
-/// 9110 section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
+/// The header section to store: without hop-by-hop fields, fields of the body's framing, and fields computed at each use. A
+/// response without a valid `Date` gets its arrival time `received_s` (RFC 9110 section 6.6.1). `keeps` lists fields that describe
+/// this body; other fields about the body are omitted.
 ///
 /// # Errors
-/// Lines that no head may have.
+/// Field lines that are not allowed in a head.
 pub fn stored_head<'a, I>(
     (status, status_text): (StatusCode, &[u8]),
     lines: I,
@@ -397,7 +397,7 @@ where
     let options = http::hop_by_hop::ConnectionOptions::new(connection);
     let capacity = lines.clone().map(|line| line.name.len() + line.value.len() + 4).sum::<usize>() + 64;
     let mut out = HeadWriter::new(status, status_text, capacity)?;
-    // RFC 9111 section 5.2.2.4: a response that always needs revalidation does not count as stored.
+    // RFC 9111 section 5.2.2.4: fields that always need revalidation are not stored.
     let control = lines.clone().filter(|line| line.id == HeaderId::CacheControl).map(|line| line.value);
     let unshared: Vec<&[u8]> = qualified_fields(control, Qualified::NoCache).collect();
     let mut has_date = false;

@@ -1,7 +1,7 @@
-//! Purges by a request, and invalidation by unsafe requests.
+//! Purges by requests, and invalidation by unsafe requests.
 //!
-//! The response to a purge is sent when the purge survives a crash, which the store ensures. Fetches in flight for the
-//! same key started before it, so their responses are not stored, and later requests do not wait for them.
+//! The response to a purge is sent once the purge is durable, which the store ensures. Fetches in flight for the same key started
+//! before it: their responses are not stored, and later requests do not wait for them.
 
 use std::sync::Arc;
 
@@ -11,27 +11,25 @@ use crate::caching::tasks::Cache;
 use exchange::request::Request;
 use telemetry::Level;
 
-/// The target of a purge request.
+/// Target of a purge request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purged {
-    /// The entries of a key's text, with all variants. With a star at its end it is a pattern, in which each star
-    /// matches any text.
+    /// The entries of a key, with all variants. A key that ends in a star is a pattern; each star in it matches any text.
     Key(Vec<u8>),
-    /// All responses with one of these tags.
+    /// All responses with at least one of these tags.
     Tags(Vec<Vec<u8>>),
-    /// Everything.
+    /// All entries.
     All,
 }
 
-/// Most tags of one request: each is a record of the log. The request waits for one write of them all.
+/// Maximum number of tags per request: each is a record of the purge log. The request waits for one write of all records.
 pub const TAGS_MAX: usize = 64;
 
-/// Longest text of a key, pattern or tag that is purged: the limit of the store for keys.
+/// Maximum length in bytes of a key, pattern or tag in a purge: the store's limit for keys.
 const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
 
-/// Purges on behalf of a request, and returns the status: 204; 404 where nothing is stored under a key; 400 for what
-/// cannot be a key or a tag; 503 where another process owns the directory, and 500 where the disk refuses. The number
-/// of matches of a pattern or a tag is unknown at that time.
+/// Purges on behalf of a request, and returns the status. 204: purged; 404: no entry has the key; 400: not a valid key or tag; 503:
+/// another process owns the directory; 500: disk error. The number of matches of a pattern or tag is not known at that time.
 pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate: Fate) -> u16 {
     let Some(store) = cache.store() else {
         request.log(Level::Error, format_args!("cache purge failed: the cache could not be opened"));
@@ -44,7 +42,7 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
         Purged::Key(text) if text.ends_with(b"*") => vec![Scope::Pattern(text.as_slice().into())],
         Purged::Key(text) => {
             let key = Key::of(text);
-            // Entries that are being stored count, and so do entries that the disk does not report.
+            // Entries being stored count, and so do entries that the disk cannot report.
             was_there = cache.shared_fetches().under_way(&key).is_some()
                 || store.holds(&key, text).await.unwrap_or(true);
             vec![Scope::Key(key.0)]
@@ -72,18 +70,18 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
     if was_there { 204 } else { 404 }
 }
 
-/// Removes the entries of a key, because a request has changed its resource (RFC 9111 section 4.4). Nothing is written
-/// where nothing is stored: clients could fill the log of purges otherwise.
+/// Removes the entries of a key after a request has changed its resource (RFC 9111 section 4.4). Writes nothing if no entry exists:
+/// otherwise clients could fill the purge log.
 pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     let Some(store) = cache.store() else { return };
     let key = Key::of(text);
-    // First, so that no earlier request stores its response after this point.
+    // First, so that no earlier request can store its response from here on.
     cache.shared_fetches().outdate(&key, rt::now());
     store.outdate(&key).await;
     if !store.holds(&key, text).await.unwrap_or(true) {
         return;
     }
-    // The client's change was made, so its response is passed on even if the stored one remains.
+    // The client's change succeeded, so its response is passed on even if the stored response remains.
     if let Err(error) = store.purge(Scope::Key(key.0), Fate::Gone).await {
         request.log(Level::Error, format_args!("stored response was not invalidated: {error}"));
     }

@@ -1,6 +1,6 @@
-//! How the cache handled a request, for `$upstream_cache_*`, `Cache-Status` and the log.
+//! Records how the cache handled a request, for `$upstream_cache_*`, `Cache-Status` and the log.
 //!
-//! Each decision for the request is recorded in it, and it is shown once, with the response.
+//! Each decision about the request is recorded; the record is shown once, with the response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::caching::settings::CacheConf;
 use crate::state::{Cached, Tries};
 use exchange::request::Request;
 
-/// `$upstream_cache_status`, in nginx's words.
+/// `$upstream_cache_status`, with nginx's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nothing was stored.
+    /// No entry was found.
     Miss,
-    /// The configuration said not to look.
+    /// The configuration disabled the lookup.
     Bypass,
-    /// The stored response was stale, and the response is new.
+    /// The entry was stale, and the response is new.
     Expired,
-    /// The stored response was stale, and was used.
+    /// The entry was stale and was used.
     Stale,
-    /// The same while a new one is being fetched.
+    /// The entry was stale and was used while a new response is being fetched.
     Updating,
-    /// The stored response was stale, and the upstream has confirmed it.
+    /// The entry was stale, and the upstream confirmed it.
     Revalidated,
-    /// It was stored, or was on its way into the cache for another request.
+    /// The response was stored, or was being stored for another request.
     Hit,
 }
 
 impl Status {
-    /// The word.
+    /// The value of the variable.
     pub fn name(self) -> &'static str {
         match self {
             Status::Miss => "MISS",
@@ -48,27 +48,27 @@ impl Status {
     }
 }
 
-/// Why a response was not stored.
+/// Reason why a response was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstored {
-    /// By its header fields, or the lack of them (RFC 9111).
+    /// Its header fields, or missing header fields (RFC 9111).
     Rules(NotStored),
-    /// By `proxy_no_cache`.
+    /// `proxy_no_cache`.
     Configured,
-    /// By `proxy_cache_min_uses`.
+    /// `proxy_cache_min_uses`.
     TooFewUses,
-    /// By its `Vary`.
+    /// Its `Vary`.
     Vary(VaryError),
-    /// It is one of the responses that a stale one is used in the place of.
+    /// A stale response was better and was used instead.
     Worse,
-    /// By the cache itself.
+    /// The store refused it.
     Refused(cache::Refused),
 }
 
 impl fmt::Display for Unstored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Names of the reasons are words for programs too, so they have no blanks.
+            // Programs parse the names, so they contain no spaces.
             Unstored::Rules(reason) => write!(f, "{reason:?}"),
             Unstored::Configured => f.write_str("NoCacheConfigured"),
             Unstored::TooFewUses => f.write_str("TooFewUses"),
@@ -82,29 +82,29 @@ impl fmt::Display for Unstored {
 /// The record of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// The response to the client.
+    /// The cache status of the response to the client.
     pub status: Option<Status>,
-    /// The reason for the upstream's request, if any.
+    /// The reason for the request to the upstream, if any.
     pub forwarded: Option<Forwarded>,
     /// The upstream's status.
     pub forwarded_status: Option<u16>,
-    /// Whether the request waited for another one's response.
+    /// Whether the request waited for the response to another request.
     pub collapsed: bool,
-    /// Whether the response is on its way into the cache.
+    /// Whether the response is being stored.
     pub stored: bool,
-    /// Why it is not.
+    /// Reason why it is not stored.
     pub unstored: Option<Unstored>,
     /// Seconds since the response was stored (`$upstream_cache_age`).
     pub stored_for_s: Option<u64>,
-    /// Seconds for which it is still fresh; negative when it is stale.
+    /// Remaining freshness lifetime in seconds; negative for a stale response.
     pub ttl_s: Option<i64>,
-    /// The facts of the stored response.
+    /// The metadata of the stored response.
     pub found: Option<Arc<Meta>>,
     /// The text of the key.
     pub key: Vec<u8>,
 }
 
-/// The result of the cache for variables: to variables, and in `Cache-Status` where the configuration names this cache.
+/// Publishes the cache result: in variables, and in `Cache-Status` if the configuration names this cache.
 pub fn publish(request: &mut Request, conf: &CacheConf) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(status) = record.status else { return };
@@ -118,7 +118,7 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
-    /// The status of an upstream's response, by the earlier stored one.
+    /// The status for an upstream's response, depending on the entry found before.
     pub fn had(&self) -> Status {
         match self.forwarded {
             Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
@@ -126,7 +126,7 @@ impl Record {
         }
     }
 
-    /// RFC 9211
+    /// Converts the record for `Cache-Status` (RFC 9211).
     fn cache_status<'a>(&'a self, name: &'a [u8], status: Status) -> CacheStatus<'a> {
         let source = match status {
             Status::Hit if !self.collapsed => Source::Hit,
@@ -144,7 +144,7 @@ impl Record {
     }
 }
 
-/// The record of a request, for changes.
+/// The record of a request, mutable.
 pub fn of(request: &mut Request) -> &mut Record {
     request.extensions.get_or_default()
 }

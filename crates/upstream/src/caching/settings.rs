@@ -1,5 +1,5 @@
-//! The configuration of caches: [`CacheConf`], the settings of a block, and [`CachePath`], the declaration of a cache.
-//! Their directives are in `modules/proxy`.
+//! Configuration of caches: [`CacheConf`], the settings of a block, and [`CachePath`], the declaration of a cache. The directives
+//! are in `modules/proxy`.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -15,39 +15,40 @@ use exchange::room::GivesRoom;
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
 
-/// Timers take no longer ones.
+/// Maximum duration of a timer.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The caches of a configuration.
 #[derive(Debug, Default)]
 pub struct Caches {
-    /// Those that are declared, in order.
+    /// The declared caches, in order.
     pub zones: Vec<Arc<CacheZone>>,
-    /// Those that are used, for when the configuration has been read.
+    /// The uses of caches, checked after the configuration was read.
     pub uses: Vec<CacheUse>,
 }
 
-/// A use of a cache, which may stand above the line that declares it.
+/// A use of a cache; it may precede the line that declares the cache.
 #[derive(Debug)]
 pub struct CacheUse {
     /// The cache.
     pub zone: Arc<CacheZone>,
     /// The directive that names it.
     pub directive: String,
-    /// Where that stands.
+    /// Location of the directive in the configuration.
     pub span: Span,
 }
 
-/// The settings of the cache in a block.
+/// The cache settings of a block.
 #[derive(Clone, Debug)]
 pub struct CacheConf {
     /// `proxy_cache`
     pub zone: Zone,
     /// `proxy_cache_key`; its default is the URL of the request to the upstream.
     pub key: Option<Arc<Template>>,
-    /// Where the key is written, if `$http_authorization` is in it: requests with other credentials have other keys.
+    /// Location of the key in the configuration, if it contains `$http_authorization`: requests with different credentials then
+    /// have different keys.
     pub credential_key: Option<Span>,
-    /// `proxy_cache_valid`, the first that fits holds.
+    /// `proxy_cache_valid`; the first match counts.
     pub valid: Layered<Valid>,
     /// `proxy_cache_methods`: see [`CacheConf::has_method`].
     pub methods: Words,
@@ -69,7 +70,7 @@ pub struct CacheConf {
     pub heuristic: Option<Heuristic>,
     /// `proxy_cache_s_maxage_stale`
     pub s_maxage_stale: bool,
-    /// Whether `proxy_set_header` sets the `Range` of upstream requests, as with `slice`: found out where a block ends.
+    /// Whether `proxy_set_header` sets the `Range` of upstream requests, as with `slice`; determined at the end of a block.
     pub sets_range: bool,
     /// `proxy_cache_min_uses`
     pub min_uses: u64,
@@ -85,7 +86,7 @@ pub struct CacheConf {
     pub lock_timeout: Duration,
     /// `proxy_cache_lock_age`
     pub lock_age: Duration,
-    /// `proxy_cache_max_range_offset`; `None` is no limit.
+    /// `proxy_cache_max_range_offset`; `None` means no limit.
     pub max_range_offset: Option<u64>,
     /// `proxy_cache_convert_head`
     pub convert_head: bool,
@@ -99,7 +100,7 @@ pub struct CacheConf {
     pub tag_header: Option<Arc<[u8]>>,
     /// `proxy_cache_request_control`
     pub heeds_requests: bool,
-    /// `proxy_cache_status_header`: the name that this cache has in `Cache-Status`.
+    /// `proxy_cache_status_header`: the name of this cache in `Cache-Status`.
     pub status_name: Option<Arc<[u8]>>,
 }
 
@@ -146,14 +147,15 @@ pub enum Zone {
     /// `off`
     #[default]
     Off,
-    /// A zone by its name.
+    /// A named zone.
     Named(Arc<CacheZone>),
-    /// Each request names its own; an unknown name is an error, an empty one and `off` are no cache.
+    /// The value of the template names the zone per request. An unknown name is an error; an empty name and `off` disable the
+    /// cache.
     Variable(Arc<Template>),
 }
 
 impl Zone {
-    /// Whether responses are cached, or may be.
+    /// Whether the cache is, or may be, enabled.
     pub fn is_on(&self) -> bool {
         !matches!(self, Zone::Off)
     }
@@ -162,9 +164,9 @@ impl Zone {
 /// One status of a `proxy_cache_valid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Valid {
-    /// `None` is `any`.
+    /// `None` means `any`.
     pub status: Option<u16>,
-    /// Zero: such responses are not stored.
+    /// Freshness lifetime; zero means that such responses are not stored.
     pub time: Duration,
 }
 
@@ -198,10 +200,10 @@ pub enum Stale {
 /// `off` of `proxy_cache_use_stale`.
 pub const OFF: u64 = 1 << 63;
 
-/// nginx's habit, where `must-revalidate` does not matter.
+/// `proxy_cache_use_stale` with nginx's meaning, which ignores `must-revalidate`.
 pub const IGNORE_MUST_REVALIDATE: u64 = 1 << 62;
 
-/// The bit of a case in a set of them.
+/// The bit of a case in a set of cases.
 pub const fn bit(stale: Stale) -> u64 {
     1 << stale as u32
 }
@@ -210,14 +212,14 @@ pub const fn bit(stale: Stale) -> u64 {
 pub const POST: u64 = 4;
 
 impl CacheConf {
-    /// Longest time without a byte after which a fetch is no longer joined, and its waiting requests leave it. The
-    /// directives of the lock or their defaults set it.
+    /// Maximum time without a byte before a fetch counts as stalled: it is no longer joined, and waiting requests leave it. The
+    /// lock directives or their defaults set it.
     pub fn stall_limit(&self) -> Duration {
         self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
     }
 
-    /// How long a fetch may bring nothing before another one starts. With `proxy_cache_lock on` that and the time that a
-    /// request waits are two things, as in nginx.
+    /// Maximum time without progress before another fetch starts. With `proxy_cache_lock on`, this time and the waiting time of a
+    /// request are separate settings, as in nginx.
     pub fn join_limit(&self) -> Duration {
         match self.lock {
             Some(true) => self.lock_age.min(LONGEST_WAIT),
@@ -225,7 +227,7 @@ impl CacheConf {
         }
     }
 
-    /// Whether answers to this method may be stored.
+    /// Whether responses to this method may be stored.
     pub fn has_method(&self, method: http::request::Method) -> bool {
         use http::request::Method;
         match method {
@@ -235,7 +237,7 @@ impl CacheConf {
         }
     }
 
-    /// Whether stale responses are used without regard to `must-revalidate` and `proxy-revalidate`.
+    /// Whether stale responses are used regardless of `must-revalidate` and `proxy-revalidate`.
     pub fn ignores_must_revalidate(&self) -> bool {
         self.use_stale.has(IGNORE_MUST_REVALIDATE)
     }
@@ -245,73 +247,73 @@ impl CacheConf {
         !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
     }
 
-    /// How long a response of this status is fresh without a lifetime of its own.
+    /// Freshness lifetime of a response with this status that has no lifetime itself.
     pub fn valid_for(&self, status: u16) -> Option<Duration> {
         let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
         self.valid.items().iter().find(fits).map(|valid| valid.time)
     }
 }
 
-/// The zone of a cache, which threads and configurations share.
+/// The zone of a cache, shared by threads and configuration versions.
 pub type CacheZone = shared_zone::Zone<CachePath>;
 
 /// The settings of `proxy_cache_path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePath {
-    /// The name of its zone.
+    /// Name of the zone.
     pub name: String,
-    /// Its directory.
+    /// Directory of the cache.
     pub path: PathBuf,
-    /// `levels`: digits of each level of directories.
+    /// `levels`: number of digits of each directory level.
     pub levels: Vec<u8>,
-    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the directory itself. Unlike in
-    /// nginx they are not unless it is written: between file systems each response would be written twice.
+    /// `use_temp_path`: whether files are first written in `proxy_temp_path` instead of the cache directory. Unlike in nginx the
+    /// default is off: with different file systems each response would be written twice.
     pub use_temp_path: bool,
-    /// `keys_zone`: bytes for the index of the entries.
+    /// `keys_zone`: size in bytes of the index of the entries.
     pub keys_bytes: u64,
     /// `inactive`: entries without a request for this long are removed.
     pub inactive: Duration,
-    /// `max_size`: bytes on the disk; `None` is no limit.
+    /// `max_size`: maximum number of bytes on disk; `None` means no limit.
     pub max_size: Option<u64>,
-    /// `min_free`: bytes that stay free on the disk; 0 is no limit.
+    /// `min_free`: number of bytes to leave free on the disk; 0 means no limit.
     pub min_free: u64,
-    /// `memory`: bytes of small entries that are kept in memory as well; 0 disables it.
+    /// `memory`: number of bytes for small entries that are also held in memory; 0 disables it.
     pub memory: u64,
     /// `store`
     pub store: StoreKind,
-    /// `verify`: how long a comparison with the checksums holds; `None` is as long as the worker runs.
+    /// `verify`: time for which a verification of checksums is valid; `None` means the lifetime of the worker process.
     pub verify: Option<Duration>,
-    /// `scrub`: the time in which all entries are read and compared; `None` never does.
+    /// `scrub`: interval in which all entries are read and verified; `None` disables it.
     pub scrub: Option<Duration>,
-    /// `loader_files`, `loader_sleep`, `loader_threshold`: how fast entries become known after a start.
+    /// `loader_files`, `loader_sleep`, `loader_threshold`: pace of loading the index after a start.
     pub loader: Pace,
-    /// `manager_files`, `manager_sleep`, `manager_threshold`: how fast they are removed.
+    /// `manager_files`, `manager_sleep`, `manager_threshold`: pace of removing entries.
     pub manager: Pace,
-    /// `purger`: whether entries of a wildcard purge are searched on the disk.
+    /// `purger`: whether the entries of a wildcard purge are searched on disk.
     pub purger: bool,
     /// `purger_files`, `purger_sleep`, `purger_threshold`
     pub purger_pace: Pace,
 }
 
-/// How much is done before others get their turn.
+/// Pace of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Entries at once.
+    /// Maximum number of entries per batch.
     pub files: u64,
-    /// The pause behind them.
+    /// Pause after a batch.
     pub sleep: Duration,
-    /// How long one go may last.
+    /// Maximum duration of a batch.
     pub threshold: Duration,
 }
 
-/// `store`: how entries lie on the disk.
+/// `store`: layout of entries on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// `files`: a file for each.
+    /// `files`: one file per entry.
     Files,
 }
 
-/// A cache that makes room on its file system.
+/// A cache that can free space on its file system.
 #[derive(Debug)]
 pub struct CacheRoom(pub Arc<CacheZone>);
 
@@ -331,11 +333,10 @@ impl GivesRoom for CacheRoom {
 }
 
 impl CachePath {
-    /// The settings as the store has them.
+    /// Converts the settings to those of the store.
     fn config(&self) -> ::cache::Config {
         let defaults = CachePath::new(&self.name, self.path.clone());
-        // Pauses are made where the configuration asks for them: by nginx's defaults a million entries take minutes to
-        // become known.
+        // Pauses are made only if configured: with nginx's default pace, loading a million entries takes minutes.
         let pace = |pace: Pace, default: Pace| match pace == default {
             true => ::cache::Pace::UNPACED,
             false => ::cache::Pace {
@@ -362,7 +363,7 @@ impl CachePath {
         }
     }
 
-    /// With nginx's defaults.
+    /// Creates the settings with nginx's defaults.
     pub fn new(name: &str, path: PathBuf) -> CachePath {
         let pace = |files, sleep_ms, threshold_ms| Pace {
             files,
@@ -398,7 +399,7 @@ impl Kind for CachePath {
     }
 
     fn continues(&self, before: &CachePath) -> bool {
-        // With other limits it is another cache, which takes the directory over from the one before.
+        // With other limits it is a different cache, which takes over the directory of the previous one.
         self == before
     }
 }

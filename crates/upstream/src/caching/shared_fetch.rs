@@ -1,14 +1,14 @@
-//! Fetches in flight, so that one request contacts the upstream and the others wait for its response.
+//! Fetches in flight: one request contacts the upstream, and the others wait for its response.
 //!
 //! ```text
-//!            lead                     head of the answer
-//!   miss ----------> Asked --------------+----------------> Filling (may be shared: read along) --> over: look it up
-//!     \                                  +----------------> Alone   (may not: everybody asks, and the key is marked)
-//!      +-- follow -> waits               +----------------> Refreshed (304: look it up again)
+//!            lead                     head of the response
+//!   miss ----------> Asked --------------+----------------> Filling (may be shared: read along) --> over: lookup
+//!     \                                  +----------------> Alone   (must not be shared: each request fetches, key marked)
+//!      +-- follow -> waits               +----------------> Refreshed (304: repeat the lookup)
 //!                                        +----------------> Failed
 //! ```
-//! Main types: [`SharedFetches`], all of one cache; [`FetchLeader`], the duty to report its end; [`SharedFetch`], which
-//! coalesced requests wait for.
+//! Main types: [`SharedFetches`], all fetches of one cache; [`FetchLeader`], the duty to report the end of a fetch;
+//! [`SharedFetch`], which coalesced requests wait for.
 
 use std::cell::OnceCell;
 use std::future::poll_fn;
@@ -25,17 +25,17 @@ use crate::caching::filling::Filling;
 use crate::caching::pending::{self, Pending};
 use crate::caching::policy::{Failed, now_s};
 
-/// The outcome of a fetch, for all waiting requests. Each of them decides on its response: whether a stale one is
-/// allowed, and which variant matches, differs from request to request.
+/// Outcome of a fetch, for all waiting requests. Each of them determines its own response: whether stale use is allowed and which
+/// variant matches differ between requests.
 #[derive(Clone)]
 pub enum Outcome {
-    /// A response that may be shared, while its body comes.
+    /// A response that may be shared while its body arrives.
     Filling(Arc<Filling>),
-    /// The stored response is fresh again, or there is a new one: repeat the lookup.
+    /// The stored response is fresh again, or a new one exists: repeat the lookup.
     LookAgain,
-    /// A response for one request only: others have to ask themselves.
+    /// A response for one request only: the other requests must fetch themselves.
     Alone,
-    /// No upstream responded.
+    /// No upstream sent a response.
     Failed(Failed),
 }
 
@@ -51,8 +51,8 @@ struct FetchTable {
     waiting: Vec<Waker>,
 }
 
-/// A request for a part of a range in flight waits for at most this many bytes before it: a separate fetch of the part
-/// takes about as long.
+/// Maximum number of preceding bytes for which a request for a part waits for a range in flight: a separate fetch of the part takes
+/// about as long.
 pub const SOON_BYTES: u64 = 1 << 20;
 
 impl SharedFetch {
@@ -60,9 +60,9 @@ impl SharedFetch {
         Arc::new(SharedFetch { started: now, state: Mutex::default() })
     }
 
-    /// Waits for its outcome.
+    /// Waits for the outcome.
     pub async fn outcome(&self) -> Outcome {
-        // Once: a fetch is woken one time, when it has its outcome.
+        // Registered once: a fetch wakes a waiting request one time, when the outcome is known.
         let mut lined_up = false;
         poll_fn(|context| {
             let mut state = lock(&self.state);
@@ -77,7 +77,7 @@ impl SharedFetch {
         .await
     }
 
-    /// The same, or `None` when it has brought nothing for so long.
+    /// Like [`SharedFetch::outcome`]; `None` if the fetch has made no progress for `limit`.
     pub async fn outcome_within(&self, limit: Duration) -> Option<Outcome> {
         match select(self.outcome(), rt::sleep_until(self.started + limit)).await {
             Either::Left(outcome) => Some(outcome),
@@ -85,8 +85,7 @@ impl SharedFetch {
         }
     }
 
-    /// Whether new requests may wait for it, or use its result: not when it has brought nothing for so long, nor when it is
-    /// complete and stale.
+    /// Whether new requests may wait for the fetch or use its result: not if it has stalled, nor if it is complete and stale.
     fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
         match self.known() {
             None => now < self.started + limit,
@@ -96,12 +95,12 @@ impl SharedFetch {
         }
     }
 
-    /// Its outcome, if known.
+    /// The outcome, if known.
     pub fn known(&self) -> Option<Outcome> {
         lock(&self.state).outcome.clone()
     }
 
-    /// Whether the fetch `coming` includes a range, and reaches it soon.
+    /// Whether the fetch of range `coming` includes `range`, and reaches its start soon.
     fn comes_soon_to(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
         let at = match self.known() {
             None => coming.start,
@@ -113,7 +112,7 @@ impl SharedFetch {
 
     fn publish(&self, outcome: Outcome) {
         let mut state = lock(&self.state);
-        // The first outcome counts, because others act on it.
+        // The first outcome counts, because other requests act on it.
         if state.outcome.is_none() {
             state.outcome = Some(outcome);
         }
@@ -123,55 +122,54 @@ impl SharedFetch {
     }
 }
 
-/// The part of a request in a fetch.
+/// Role of a request in a fetch.
 pub enum Joined {
-    /// It is to ask the upstream.
+    /// This request must contact the upstream.
     Lead(FetchLeader),
-    /// Another request does.
+    /// Another request contacts the upstream.
     Follow(Arc<SharedFetch>),
-    /// The last responses to this key were for one request each: no request waits for another.
+    /// The last responses for this key were for one request each: requests do not wait for each other.
     Marked,
 }
 
-// A fetch is in the table from the first request that misses to the end of its fill. Requests that come later than its
-// head get the filling at once.
+// A fetch is in the table from the first request that misses until the end of its fill. Requests that arrive after its head get the
+// filling immediately.
 
-/// The duty to fetch. Dropped without a word, by a panic or the end of a thread, it lets the others go.
+/// The duty to fetch. If it is dropped without an outcome (by a panic or the end of a thread), waiting requests repeat the lookup.
 pub struct FetchLeader {
     shared_fetches: Arc<SharedFetches>,
     /// The primary key.
     primary: Key,
     key: Key,
-    /// The key that it fetches a part for, if known.
+    /// The primary key for whose range it fetches a part, if any.
     part_of: Option<Key>,
     /// The key of its variant, if the response has variants.
     variant: OnceCell<Key>,
     shared_fetch: Arc<SharedFetch>,
-    /// How long the fetches of the key may bring nothing before another one starts.
+    /// Time without progress after which another fetch of the key starts.
     limit: Duration,
 }
 
 impl FetchLeader {
-    /// The fetch that others wait for.
+    /// The fetch that other requests wait for.
     pub fn shared_fetch(&self) -> &Arc<SharedFetch> {
         &self.shared_fetch
     }
 
-    /// Publishes the outcome; with a [`Filling`] more requests may join while it lasts.
+    /// Publishes the outcome; with a [`Filling`], further requests may join while it lasts.
     pub fn publish(&self, outcome: Outcome) {
         let stays = matches!(outcome, Outcome::Filling(_));
         if matches!(outcome, Outcome::Alone) {
             self.shared_fetches.mark(&self.key, rt::now());
         }
         if !stays {
-            // Before the others are woken: a repeated lookup must start a new fetch.
+            // Before waiting requests are woken: a repeated lookup must start a new fetch.
             self.leave();
         }
         self.shared_fetch.publish(outcome);
     }
 
-    /// Registers the fetch at the key of its response's variant while it is in flight, and lets later requests use the
-    /// key of their variant.
+    /// Registers the fetch in flight at the key of its response's variant, and makes later requests use the key of their variant.
     pub fn spread(&self, primary: &Key, meta: &Meta) {
         if meta.vary.is_empty() {
             lock(&self.shared_fetches.varying[shard(primary)]).remove(primary);
@@ -207,7 +205,7 @@ impl FetchLeader {
             let mut table = self.shared_fetches.table(key);
             if table.get(key).is_some_and(|shared_fetch| Arc::ptr_eq(shared_fetch, &self.shared_fetch)) {
                 table.remove(key);
-                // Under the lock: a request that finds the fetch gone finds it counted.
+                // Under the lock: a request that does not find the fetch finds it counted as ended.
                 self.shared_fetches.ended[shard(key)].fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -221,57 +219,56 @@ impl Drop for FetchLeader {
     }
 }
 
-/// Shards, each with its lock.
+/// Number of shards, each with its own lock.
 const SHARDS: usize = 16;
 
-/// How long a key is marked after a response for one request only: long enough for concurrent requests of a busy key,
-/// short enough that a mistake of the origin is soon forgotten.
+/// Time for which a key is marked after a response for one request only. It covers concurrent requests for a busy key, and limits
+/// the effect of an origin's mistake.
 pub const MARK_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Keys that are marked at once, about 40 bytes each; more are not marked, and their requests wait for one another's
-/// heads.
+/// Maximum number of marked keys, about 40 bytes each. Further keys are not marked; their requests wait for each other's heads.
 pub const MARKS_MAX: usize = 1 << 16;
 
-/// Fetches of ranges of one object, with their ranges.
+/// Fetches of ranges of one object, with the ranges.
 type Parts = Vec<(Range<u64>, Arc<SharedFetch>)>;
 
 /// All fetches of one cache.
 pub struct SharedFetches {
     tables: [Mutex<KeyMap<Arc<SharedFetch>>>; SHARDS],
-    /// The other keys at which fetches of a primary key are in flight: its variants, and its parts.
+    /// Other keys at which fetches of a primary key are in flight: those of its variants and parts.
     names: [Mutex<KeyMap<Vec<Key>>>; SHARDS],
-    /// Ranges that are being fetched by themselves, by the primary key.
+    /// Ranges that are fetched separately, by primary key.
     parts: [Mutex<KeyMap<Parts>>; SHARDS],
     marks: [Mutex<KeyMap<Instant>>; SHARDS],
     /// Changed or purged keys, with the time: responses to earlier requests are not stored.
     changes: Mutex<Changes>,
-    /// The `Vary` of these keys' responses, as far as memory allows: without it, variants are sometimes fetched once
-    /// too often.
+    /// The `Vary` of the responses for these keys, as far as memory allows; without it, a variant may be fetched once more than
+    /// necessary.
     varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
-    /// Complete responses before their entries are published.
+    /// Complete responses whose entries are not published yet.
     pub pending: pending::Table,
-    /// Fetches that are over, by shard.
+    /// Number of ended fetches, by shard.
     ended: [AtomicU64; SHARDS],
-    /// Requests that did not wait because of a mark.
+    /// Number of requests that did not wait because of a mark.
     passed: AtomicU64,
 }
 
-/// Keys that were changed of late.
+/// Recently changed keys.
 #[derive(Default)]
 struct Changes {
     keys: KeyMap<Instant>,
-    /// All keys count as changed at this moment.
+    /// Time at which all keys count as changed.
     all: Option<Instant>,
-    /// Fetches that started before it cannot be joined.
+    /// Fetches that started before this time cannot be joined.
     joined_since: Option<Instant>,
 }
 
-/// Keys that are remembered as changed, about 40 bytes each. With more of them all keys count as changed at once, so
-/// that the fetches in flight are not stored.
+/// Maximum number of recorded changed keys, about 40 bytes each. Beyond it all keys count as changed, so that no response in flight
+/// is stored.
 pub const CHANGES_MAX: usize = 1 << 14;
 
 impl SharedFetches {
-    /// No fetch is in flight.
+    /// Creates an empty table.
     pub fn new() -> Arc<SharedFetches> {
         Arc::new(SharedFetches {
             tables: std::array::from_fn(|_| Mutex::default()),
@@ -286,8 +283,8 @@ impl SharedFetches {
         })
     }
 
-    /// Joins the fetch of a key, which is the primary one or that of a variant or a part, or starts it. The table's lock alone decides which request leads, so exactly one does.
-    /// A fetch without a byte for longer than `limit` is not waited for: another starts.
+    /// Joins or starts the fetch of a key: a primary key, or the key of a variant or a part. The lock of the table decides which request
+    /// leads, so exactly one does. If a fetch has made no progress for `limit`, another fetch starts.
     pub fn join(self: &Arc<SharedFetches>, primary: &Key, key: Key, now: Instant, limit: Duration) -> Joined {
         if self.is_marked(&key, now) {
             self.passed.fetch_add(1, Ordering::Relaxed);
@@ -316,7 +313,7 @@ impl SharedFetches {
         })
     }
 
-    /// Joins the fetch of a range that includes this one and reaches it soon, or that of the same name, or starts it.
+    /// Joins a fetch whose range includes this range and reaches it soon, or a fetch of the same name; otherwise starts one.
     pub fn join_part(
         self: &Arc<SharedFetches>,
         primary: &Key,
@@ -366,23 +363,23 @@ impl SharedFetches {
         parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
     }
 
-    /// The `Vary` of the last response of a key, if known.
+    /// The `Vary` of the last response for a key, if known.
     pub fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
         lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
     }
 
-    /// The same, unless it has brought nothing for so long.
+    /// The fetch of a key, unless it has stalled.
     pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<SharedFetch>> {
         self.under_way(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limit))
     }
 
-    /// The fetch of a key, if there is one.
+    /// The fetch of a key, if any.
     pub fn under_way(&self, key: &Key) -> Option<Arc<SharedFetch>> {
         self.table(key).get(key).map(Arc::clone)
     }
 
-    /// Lets requests have a response that is complete, until the result is dropped; `None` if a newer one is complete or
-    /// its subject has changed since the request.
+    /// Makes a complete response available to requests until the result is dropped. `None` if a newer response is complete, or if
+    /// the resource was changed since the request.
     pub fn add_pending(
         self: &Arc<SharedFetches>,
         key: Key,
@@ -399,8 +396,8 @@ impl SharedFetches {
         (!self.is_outdated(&key, asked)).then_some(pending)
     }
 
-    /// Later requests do not wait for the fetch in flight of a key, because it started before a purge. The store
-    /// decides whether its response is stored, by the purge numbers.
+    /// Detaches the fetch in flight of a key: later requests do not wait for it, because it started before a purge. The store
+    /// decides by the purge numbers whether its response is stored.
     pub fn part_from(&self, key: &Key) {
         self.table(key).remove(key);
         let names = lock(&self.names[shard(key)]).remove(key);
@@ -411,12 +408,12 @@ impl SharedFetches {
         lock(&self.parts[shard(key)]).remove(key);
     }
 
-    /// The same for all keys.
+    /// Detaches all fetches in flight.
     pub fn part_from_all(&self, now: Instant) {
         lock(&self.changes).joined_since = Some(now);
     }
 
-    /// The fetch in flight of a key is outdated: no further request waits for it, and its response is not stored.
+    /// Marks the fetch in flight of a key as outdated: no further request waits for it, and its response is not stored.
     pub fn outdate(&self, key: &Key, now: Instant) {
         let mut changes = lock(&self.changes);
         if changes.keys.len() >= CHANGES_MAX && !changes.keys.contains_key(key) {
@@ -428,36 +425,36 @@ impl SharedFetches {
         self.part_from(key);
     }
 
-    /// Whether a key was changed at this moment or later.
+    /// Whether a key was changed at or after this time.
     pub fn is_outdated(&self, key: &Key, asked: Instant) -> bool {
         let changes = lock(&self.changes);
         let at = changes.keys.get(key).copied().max(changes.all);
         at.is_some_and(|at| at >= asked)
     }
 
-    /// A number that changes when a fetch of this key, or of one of a few others, has ended. An earlier lookup should
-    /// then be repeated.
+    /// A number that changes when a fetch of this key, or of another key in its shard, has ended. An earlier lookup should then be
+    /// repeated.
     pub fn ended(&self, key: &Key) -> u64 {
         self.ended[shard(key)].load(Ordering::Relaxed)
     }
 
-    /// Marked keys; some marks may have expired.
+    /// Number of marked keys, possibly including expired marks.
     pub fn marks(&self) -> u64 {
         self.marks.iter().map(|marks| lock(marks).len() as u64).sum()
     }
 
-    /// Fetches in flight. One of a variant counts for its name too.
+    /// Number of fetches in flight. A fetch of a variant is counted twice.
     pub fn under_way_now(&self) -> u64 {
         self.tables.iter().map(|table| lock(table).len() as u64).sum()
     }
 
-    /// Requests that did not wait because of a mark.
+    /// Number of requests that did not wait because of a mark.
     pub fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
     }
 
-    /// Responses to this key are for one request each. Requests that pass because of a mark do not renew it, so that
-    /// after its lifetime one request checks again.
+    /// Marks a key: its responses are for one request each. Requests that pass because of a mark do not renew it, so that one
+    /// request checks again after the mark has expired.
     fn mark(&self, key: &Key, now: Instant) {
         let mut marks = lock(&self.marks[shard(key)]);
         if marks.len() >= MARKS_MAX / SHARDS {
@@ -468,23 +465,22 @@ impl SharedFetches {
         }
     }
 
-    /// The upstream has sent a part of this object that is shorter than announced: for some time the whole is
-    /// requested.
+    /// Disables parts of an object for some time, because the upstream sent a part that was shorter than announced.
     pub fn refuse_parts(&self, key: &Key) {
         self.mark(&refusal(key), rt::now());
     }
 
-    /// Whether parts of this object are not requested.
+    /// Whether parts of this object are disabled.
     pub fn refuses_parts(&self, key: &Key) -> bool {
         self.is_marked(&refusal(key), rt::now())
     }
 
-    /// A response to this key was stored: earlier marks end.
+    /// Removes the mark of a key, because a response was stored.
     pub fn unmark(&self, key: &Key) {
         lock(&self.marks[shard(key)]).remove(key);
     }
 
-    /// Notes that a fetch of a primary key is about to be found at another key.
+    /// Records that a fetch of a primary key can be found at another key.
     fn add_name(&self, primary: &Key, key: Key) {
         if key != *primary {
             lock(&self.names[shard(primary)]).entry(*primary).or_default().push(key);
@@ -505,7 +501,7 @@ impl SharedFetches {
         }
     }
 
-    /// Whether the last responses to this key were for one request each.
+    /// Whether the last responses for this key were for one request each.
     pub fn is_marked(&self, key: &Key, now: Instant) -> bool {
         lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
     }
@@ -521,7 +517,7 @@ impl std::fmt::Debug for SharedFetches {
     }
 }
 
-/// The marks of objects whose parts are not requested.
+/// The key of the mark that disables parts of an object.
 fn refusal(key: &Key) -> Key {
     key.variant(b" parts")
 }
@@ -530,7 +526,7 @@ fn shard(key: &Key) -> usize {
     usize::from(key.0[0]) % SHARDS
 }
 
-/// A panic elsewhere leaves nothing half-done here.
+/// A panic cannot leave the data inconsistent here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -541,7 +537,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(5);
 
-    /// The leader, or the fetch to wait for.
+    /// Joins the fetch of a key; returns the leader if this request leads.
     fn leads(shared_fetches: &Arc<SharedFetches>, key: Key, now: Instant) -> Option<FetchLeader> {
         match shared_fetches.join(&key, key, now, LIMIT) {
             Joined::Lead(lead) => Some(lead),
@@ -559,7 +555,7 @@ mod tests {
         shared_fetches.part_from(&one);
         let second = leads(&shared_fetches, one, later);
         assert!(second.is_some() && leads(&shared_fetches, two, later).is_none());
-        // The end of the first one is not the end of the one in its place.
+        // The end of the first fetch must not remove the fetch that replaced it.
         drop(first);
         assert!(leads(&shared_fetches, one, later).is_none());
         shared_fetches.part_from_all(later);
@@ -585,7 +581,7 @@ mod tests {
         shared_fetches.part_from(&one);
         let second = [join(&one, b"a"), join(&one, b"b")];
         assert!(second.iter().all(Option::is_some) && join(&other, b"a").is_none());
-        // The ends of the first ones are not those of the ones in their places.
+        // The ends of the first fetches must not remove the fetches that replaced them.
         drop(first);
         assert!(join(&one, b"a").is_none() && join(&one, b"b").is_none());
         drop(second);
@@ -600,14 +596,14 @@ mod tests {
         shared_fetches.mark(&key(0), now);
         assert!(matches!(shared_fetches.join(&key(0), key(0), now, LIMIT), Joined::Marked));
         assert!(matches!(shared_fetches.join(&key(1), key(1), now, LIMIT), Joined::Lead(_)));
-        // Requests that passed because of it do not renew it.
+        // Requests that passed because of a mark do not renew it.
         assert!(matches!(shared_fetches.join(&key(0), key(0), is_over, LIMIT), Joined::Lead(_)));
         assert_eq!(shared_fetches.passed(), 1);
         (1..MARKS_MAX * 2).for_each(|number| shared_fetches.mark(&key(number), now));
         assert_eq!(shared_fetches.marks(), MARKS_MAX as u64, "shards are full");
         let marked = (0..MARKS_MAX * 2).filter(|&number| shared_fetches.is_marked(&key(number), now)).count();
         assert_eq!(marked, MARKS_MAX);
-        // One that is over makes room, and a response that is stored takes its mark away.
+        // An expired mark makes room, and storing a response removes its mark.
         let late = key(MARKS_MAX * 3);
         shared_fetches.mark(&late, is_over);
         assert!(shared_fetches.is_marked(&late, is_over));
@@ -626,7 +622,7 @@ mod tests {
         for number in 1..=CHANGES_MAX {
             shared_fetches.outdate(&key(number), now);
         }
-        // A forgotten key counts as changed, like all keys.
+        // A key that was dropped from the table counts as changed, like all keys.
         assert!(
             shared_fetches.is_outdated(&key(1), before)
                 && shared_fetches.is_outdated(&key(CHANGES_MAX + 9), before)

@@ -1,9 +1,9 @@
-//! Responses from the cache: a stored response, or one being stored, as a [`Reply`] that is passed on like one from an
-//! upstream: the same directives hide, rewrite and add its fields, and the same filters change its body.
+//! Responses from the cache: a stored response, or one being stored, as a [`Reply`]. It is handled like an upstream's response: the
+//! same directives hide, rewrite and add fields, and the same filters change the body.
 //!
-//! A small body comes in the same memory as its head and leaves with it in one send. A large one is a file's part that
-//! the location's own engine moves ([`FileBody`]) once its checksums were compared; until then it is read and compared on
-//! the way ([`Checked`]).
+//! A small body is in the same memory as its head, and both are sent by one call. A large body is a range of a file that the
+//! location's engine transfers ([`FileBody`]) once its checksums were verified; before that it is verified while it is read
+//! ([`Checked`]).
 
 use std::future::Future;
 use std::ops::Range;
@@ -29,10 +29,10 @@ use transfer::body::ranged::{Ranged, RangedBody};
 use transfer::body::source::BodySource;
 use transfer::body::{BodyError, FileBody, choose};
 
-/// Reads of a stored body that are in flight at once.
+/// Maximum number of reads of a stored body in flight.
 const READS: usize = 2;
 
-/// A stored response of this age. `None` when its header section is invalid, because another program wrote it.
+/// A stored response of this age. `None` if its header section is invalid, because another program wrote it.
 pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     let heading = parse(hit.head())?;
     if policy::is_of_head(&hit.meta) {
@@ -49,7 +49,7 @@ pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
-/// A response that is still being fetched; `None` when it cannot be joined any more.
+/// A response that is still being fetched; `None` if it can no longer be joined.
 pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let heading = filling.heading()?;
     if policy::is_of_head(&filling.meta) {
@@ -58,7 +58,7 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let length = filling.length();
     let reader = filling.reader(0..u64::MAX)?;
     let body = match length {
-        // Each part gets a separate reader; this one keeps the needed bytes from being dropped.
+        // Each range gets a separate reader; this one prevents the needed bytes from being dropped.
         Some(length) => {
             let source =
                 JoinedBody { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
@@ -69,20 +69,21 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     Some(reply(heading, ReplyBody::Ready(body), length, age))
 }
 
-/// A response to HEAD that is stored without the body.
+/// A response to HEAD that is stored without a body.
 fn of_head(heading: Heading, age: u32) -> Reply {
     let length = heading.head().get(heading.raw(), HeaderId::ContentLength).and_then(http::parse_decimal);
     reply(heading, ReplyBody::None, length, age)
 }
 
-/// A response of which all is here, and on its way into the cache.
+/// A response that was received completely and is being stored.
 pub fn of_whole(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
     let (heading, length) = (filling.heading()?, bytes.len() as u64);
     let body = Body::Bytes(Source::SharedBytes(bytes));
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
-/// A response that was made for this request: without an age, unless it was old when it came (RFC 9111 section 5.1).
+/// Converts a response that was fetched for this request: without `Age`, unless it had an age at its arrival (RFC 9111 section
+/// 5.1).
 pub fn as_new(mut reply: Reply) -> Reply {
     if let Some(stored) = &mut reply.stored {
         stored.age_s = stored.age_s.filter(|age| *age > 0);
@@ -90,23 +91,24 @@ pub fn as_new(mut reply: Reply) -> Reply {
     reply
 }
 
-/// A response out of the cache, with its age in seconds.
+/// A response from the cache, with its age in seconds.
 pub fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -> Reply {
     let received_at = (rt::now(), rt::wall());
     Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
 }
 
-/// The header section of an entry: its checksum was compared when it was read.
+/// Parses the header section of an entry, whose checksum was verified when it was read.
 pub fn parse(bytes: &[u8]) -> Option<Heading> {
     parse_written(bytes).map(|head| Heading::new(Source::Vec(bytes.to_vec()), head))
 }
 
-/// A stored head for readers of all threads.
+/// A stored head for readers on all threads.
 pub fn shared(bytes: &[u8]) -> Option<SharedHead> {
     parse_written(bytes).map(|head| SharedHead::new(bytes.into(), head))
 }
 
-/// A body in a file of the cache: the location's own way of moving files, once its checksums were compared.
+/// A body in a cache file: transferred like the location's files once its checksums were verified, otherwise verified while it is
+/// read.
 fn body_of(request: &mut Request, located: Located) -> Body {
     let whole = 0..located.length;
     // A slice becomes a part of another body.
@@ -117,7 +119,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     let core = &generation.config.location(request.location).scope.core;
     let mover = match choose::mover(&core.sending, &rt::caps(), located.length) {
         mover @ (Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. }) => mover,
-        // It was opened so, by the length of the whole file.
+        // The file was opened with O_DIRECT because of its length.
         _ if located.file.fd().is_direct() => Mover::Read { via: located.via, direct: true },
         mover => mover,
     };
@@ -135,7 +137,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     ))
 }
 
-/// A stored body that is compared with its checksums while it is read.
+/// A stored body that is verified while it is read.
 pub struct Checked(pub Located);
 
 impl Ranged for Checked {
@@ -148,7 +150,7 @@ impl Ranged for Checked {
     }
 }
 
-/// A read in flight; it returns the reader with its bytes.
+/// A read in flight; it returns the reader with the bytes.
 pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
 
 enum StoredRead {
@@ -157,7 +159,7 @@ enum StoredRead {
     Over,
 }
 
-/// The state of reading a [`Checked`] body.
+/// State of reading a [`Checked`] body.
 struct CheckedSource {
     state: StoredRead,
 }
@@ -198,7 +200,7 @@ impl BodySource for CheckedSource {
     }
 }
 
-/// The bytes of a piece. Only the first and the last of a range do not begin where their buffer does.
+/// The bytes of a piece. Only the first and last piece of a range may not start at the beginning of their buffer.
 pub fn source_of(piece: cache::Piece) -> Source {
     let cache::Piece { mut buf, start, end } = piece;
     if start > 0 {
@@ -208,7 +210,7 @@ pub fn source_of(piece: cache::Piece) -> Source {
     Source::Buf(buf)
 }
 
-/// A body on its way into the cache.
+/// A body that is being stored.
 struct JoinedBody {
     filling: Arc<Filling>,
     held: std::cell::Cell<Option<crate::caching::filling::FillingReader>>,
@@ -216,8 +218,7 @@ struct JoinedBody {
 
 impl Ranged for JoinedBody {
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
-        // The first part continues the reader that joined; further ones read the bytes that have reached the file by
-        // then.
+        // The first range continues the reader that joined; later ranges read the bytes that are in the file by then.
         if let Some(mut reader) = self.held.take() {
             reader.narrow(range);
             return Box::new(reader);
@@ -229,7 +230,7 @@ impl Ranged for JoinedBody {
     }
 }
 
-/// A part that cannot be had any more.
+/// A range that is no longer available.
 pub struct Lost;
 
 impl BodySource for Lost {

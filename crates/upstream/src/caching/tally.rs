@@ -1,8 +1,8 @@
-//! Counters of a cache, which each thread counts and a reader adds up: the rows are in [`METRICS`].
+//! Counters of a cache: each thread counts separately, and a reader adds the counts up. The rows are in [`METRICS`].
 //!
-//! A request that is served from memory takes a few microseconds, so a counter shared by threads would show. One thread
-//! writes each of these, with a load and a store. Counters of the store (fills, refusals, removals) have their rows in
-//! `metrics`.
+//! A request served from memory takes a few microseconds, so a counter shared by threads would cost measurable time. Each of these
+//! counters is written by one thread, with a load and a store. The counters of the store (fills, refusals, removals) have their
+//! rows in `metrics`.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use telemetry::metric::{Cells, Label, Metric, Series};
 
 const ZONE: Label = Label { name: "zone", values: &[] };
 
-/// By [`Status`], in the order of their numbers.
+/// Rows by [`Status`], in numeric order.
 const REQUESTS: Series = Series::first(
     Metric::counter(
         "cache_requests_total",
@@ -59,7 +59,7 @@ const UNAVAILABLE: Series = COLLAPSED.after(
     .labelled(&[ZONE]),
 );
 
-/// In the order of [`place_of`]. The store counts its own refusals.
+/// In the order of [`place_of`]. The store counts its refusals itself.
 const UNSTORED: Series = UNAVAILABLE.after(
     Metric::counter(
         "cache_unstored_total",
@@ -96,32 +96,33 @@ const UNSTORED: Series = UNAVAILABLE.after(
 /// Rows that threads count, in the order of the page.
 pub const METRICS: [&Series; 4] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED];
 
-/// The numbers of one thread, or of all.
+/// Number of counters.
 const CELLS: usize = UNSTORED.end();
 
 /// Counts of one thread for one cache.
 type Tally = Cells<CELLS>;
 
-/// The tallies of one cache.
+/// Tallies of one cache.
 #[derive(Debug)]
 pub struct Tallies {
-    /// No other cache of this process has or had it, so that threads know their tally by it and need not hold the cache.
+    /// Unique ID among all caches of the process, past ones included: threads find their tally by it without a reference to the
+    /// cache.
     number: u64,
     all: Mutex<Vec<Arc<Tally>>>,
 }
 
-/// The tallies that one thread writes to, by the number of their cache. There are as many as there are caches, which is few.
+/// The tallies that one thread writes to, by the ID of their cache. The list is as short as the number of caches.
 #[derive(Debug, Default)]
 pub struct Own(RefCell<Vec<(u64, Arc<Tally>)>>);
 
 impl Tallies {
-    /// Those of a cache that begins.
+    /// Creates the tallies of a new cache.
     pub fn start() -> Tallies {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Tallies { number: NEXT.fetch_add(1, Ordering::Relaxed), all: Mutex::default() }
     }
 
-    /// The sums over all threads, of which [`METRICS`] have theirs.
+    /// The sums over all threads, indexed by [`METRICS`].
     pub fn sums(&self) -> [u64; CELLS] {
         let mut sums = [0; CELLS];
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +143,7 @@ impl Own {
         if let Some((_, tally)) = own.iter().find(|(number, _)| *number == tallies.number) {
             return count(tally);
         }
-        // Those of closed caches have no other owner.
+        // Tallies of closed caches have no other owner.
         own.retain(|(_, tally)| Arc::strong_count(tally) > 1);
         let tally = tallies.begin();
         count(&tally);
@@ -150,7 +151,7 @@ impl Own {
     }
 }
 
-/// Counts a request that has its response, or an error.
+/// Counts a request that has received its response, or an error.
 pub fn count(request: &mut Request, cache: &Cache) {
     let record = record::of(request);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
@@ -168,7 +169,7 @@ pub fn count(request: &mut Request, cache: &Cache) {
     });
 }
 
-/// The place of a reason among the values of [`UNSTORED`].
+/// Index of a reason among the values of [`UNSTORED`].
 fn place_of(reason: Unstored) -> Option<usize> {
     Some(match reason {
         Unstored::Rules(reason) => match reason {
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!((COLLAPSED.of(&sums), UNAVAILABLE.of(&sums)), (&[3][..], &[0][..]));
         assert_eq!(REQUESTS.of(&sums), [0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(second.sums().iter().sum::<u64>(), 1);
-        // Counters of closed caches are dropped when the next one is added.
+        // Counters of closed caches are dropped when a new cache is added.
         drop(first);
         threads[0].with(&second, |tally| tally.add(&UNAVAILABLE, 0));
         assert_eq!(threads[0].0.borrow().len(), 1);

@@ -1,6 +1,6 @@
-//! The life of the caches of a process: opened with the configuration that names them, run by one thread each, stopped
-//! when the process begins to end or a configuration does without them. One that cannot be opened is tried again as
-//! long as it is needed: a directory may be mounted, or given to the server's user, after the start.
+//! Lifecycle of the caches of a process. A cache is opened with the configuration that names it, and run by one thread. It is
+//! stopped when the process begins to shut down, or when a configuration no longer names it. Opening is retried as long as the
+//! cache is needed: a directory may be mounted, or made accessible, after the start.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,37 +20,36 @@ use exchange::request::Generation;
 use exchange::thread::Thread;
 use telemetry::Level;
 
-/// One cache, as threads and configurations share it.
+/// One cache, shared by threads and configuration versions.
 pub struct Cache {
-    /// There from the moment on at which it could be opened.
+    /// Set once the store is open.
     store: OnceLock<Arc<Store>>,
-    /// Why that was not the start.
+    /// The error of the first attempt to open it.
     refusal: Option<OpenError>,
     config: Config,
-    /// Whether it was closed. The lock is held while a store that was opened late is put in place, so that every store
-    /// gets its stop.
+    /// Whether the cache was closed. The lock is held while a late store is set, so that every store is stopped.
     is_over: Mutex<bool>,
-    /// Ends the wait for the next try; 1 when it is over.
+    /// Ends the wait for the next attempt to open; 1 when the cache was closed.
     over: Publisher,
-    /// 1 when what runs it has ended: its index is saved, and the directory belongs to another process.
+    /// 1 when the store's task has ended: its index is saved, and another process may use the directory.
     ended: Publisher,
-    /// Fetches in flight, which outlive a configuration as the cache does.
+    /// Fetches in flight; like the cache they outlive a configuration version.
     shared_fetches: Arc<SharedFetches>,
     /// The counters of the threads.
     tallies: Tallies,
-    /// Whether a thread runs it.
+    /// Whether a thread runs the cache.
     claimed: AtomicBool,
     notes: Arc<Notes>,
 }
 
-/// Notes of a store, until a thread writes them to the log.
+/// Notes of a store that a thread will write to the log.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Note>>);
 
-/// Notes that wait; a disk with more damage than that is known to be bad.
+/// Maximum number of pending notes; a disk with more damage is known to be bad.
 const NOTES_MAX: usize = 64;
 
-/// How often a thread comes by.
+/// Interval in which a thread logs pending notes.
 const NOTES_EVERY: Duration = Duration::from_secs(1);
 
 impl std::fmt::Debug for Cache {
@@ -59,22 +58,22 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// The pause before a cache that could not be opened is tried again, doubled each time: a quick repair is noticed soon,
-/// and a permanent fault costs one try a minute.
+/// First pause before opening is retried; doubled each time. A quick repair is noticed soon, and a permanent fault costs one
+/// attempt per minute.
 const REOPEN_FIRST: Duration = Duration::from_secs(1);
 
-/// The longest such pause.
+/// Maximum pause before opening is retried.
 const REOPEN_MAX: Duration = Duration::from_secs(60);
 
 impl Cache {
-    /// Opens a cache. While it cannot be opened requests bypass it.
+    /// Opens a cache. Requests bypass it until it is open.
     pub fn open(config: Config) -> Cache {
         let notes = Arc::new(Notes::default());
         let to = Arc::clone(&notes);
         let config = Config { notify: Notify(Arc::new(move |note| to.add(note))), ..config };
         let store = OnceLock::new();
         let refusal = match open(config.clone()) {
-            // It was made a line above, so that it is empty.
+            // The cell was created just before, so it is empty.
             Ok(opened) => store.set(opened).err().and(None),
             Err(refusal) => Some(refusal),
         };
@@ -84,7 +83,7 @@ impl Cache {
         Cache { store, refusal, config, is_over, over, ended, shared_fetches, tallies, claimed, notes }
     }
 
-    /// The store, when it could be opened.
+    /// The store, if it is open.
     pub fn store(&self) -> Option<&Arc<Store>> {
         self.store.get()
     }
@@ -94,12 +93,12 @@ impl Cache {
         &self.shared_fetches
     }
 
-    /// The threads' counters of it.
+    /// The threads' counters of this cache.
     pub fn tallies(&self) -> &Tallies {
         &self.tallies
     }
 
-    /// Runs it on this thread, if no other one does.
+    /// Runs the cache on this thread, unless another thread runs it.
     fn tend(self: &Arc<Cache>, thread: &Rc<Thread>) {
         if self.claimed.swap(true, Ordering::AcqRel) {
             return;
@@ -125,8 +124,8 @@ impl Cache {
         });
     }
 
-    /// Waits for the store, trying again and again; `None` when it is not needed any more. The log reports that it is
-    /// unavailable, and later that it is available: once each, however often it was tried.
+    /// Waits for the store and retries; `None` if the cache is no longer needed. The log reports once that it is unavailable, and
+    /// once that it is available again.
     async fn opened(&self, thread: &Thread) -> Option<Arc<Store>> {
         let Some(refusal) = &self.refusal else { return self.store().map(Arc::clone) };
         let message = format_args!("{refusal}; answers pass through and are not stored until it can");
@@ -137,7 +136,7 @@ impl Cache {
                 return None;
             }
             pause = (pause * 2).min(REOPEN_MAX);
-            // These calls wait for the disk, so they are made elsewhere.
+            // Opening blocks on the disk, so it runs on another thread.
             let config = self.config.clone();
             if let Some(Ok(store)) = rt::offload(move || open(config)).await {
                 let name = &self.config.name;
@@ -150,13 +149,13 @@ impl Cache {
         }
     }
 
-    /// Puts a store that was opened late in place, unless the cache was closed.
+    /// Sets a store that was opened late, unless the cache was closed.
     fn take(&self, store: &Arc<Store>) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         !*is_over && self.store.set(Arc::clone(store)).is_ok()
     }
 
-    /// Ends it: the directory is another process's to have.
+    /// Stops the cache: another process takes over the directory.
     fn stop(&self) {
         *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.publish(1);
@@ -166,7 +165,7 @@ impl Cache {
     }
 }
 
-/// Opens a store. Its directory is examined again each time, because it may be another one by now.
+/// Opens a store. The directory is examined again each time, because another file system may be mounted there.
 fn open(config: Config) -> Result<Arc<Store>, OpenError> {
     let calls_directly = is_on_local_disk(&config.path);
     Store::open(Config { calls_directly, ..config })
@@ -189,7 +188,7 @@ impl Notes {
     }
 }
 
-/// Starts the caches of a configuration that do not run yet, and stops those that only the earlier one had.
+/// Starts new caches of a configuration, and stops those that only the previous configuration had.
 pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
     let now = thread.generation();
     let caches = |generation: &Generation| -> Vec<Arc<Cache>> {
@@ -206,19 +205,19 @@ pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
     }
 }
 
-// A worker that is to end stops its caches at once, before its last requests: its successor waits for the directories.
+// A worker process that shuts down stops its caches immediately, before its last requests: its successor waits for the directories.
 
-/// Releases the directories to another process, after saving their indexes. Lookups continue.
+/// Releases the directories to another process, after saving the indexes. Lookups continue.
 pub fn stop(generation: &Generation) {
     for zone in &generation.config.http.of::<Caches>().zones {
         zone.state().stop();
     }
 }
 
-/// Waits until the caches have ended, whichever thread runs them. A thread that has none stays as well: it may be putting
-/// an entry in place, which has to be known before the index is saved as one that nothing is missing from.
+/// Waits until the caches have ended, on whichever thread they run. A thread that runs no cache waits too: it may be publishing an
+/// entry, which must be known before the index is saved as complete.
 pub async fn ended(thread: &Thread) {
-    // Those of earlier configurations too.
+    // Including the caches of earlier configurations.
     thread.caches.none_left().await;
     let caches: Vec<_> = thread
         .generation()
@@ -230,7 +229,7 @@ pub async fn ended(thread: &Thread) {
         .map(|zone| Arc::clone(zone.state()))
         .collect();
     for cache in caches {
-        // The publisher lives as long as the cache, which is held here.
+        // The publisher lives as long as the cache, which is referenced here.
         let _ = cache.ended.watch().above(0).await;
     }
 }

@@ -1,6 +1,6 @@
-//! Addresses of servers as they are written: `127.0.0.1:8080`, `[::1]:80`, `unix:/run/x`, `example.com`.
+//! Server addresses in the configuration: `127.0.0.1:8080`, `[::1]:80`, `unix:/run/x`, `example.com`.
 //!
-//! Parsing needs no lookup. A name stays a name; [`Place::Name`] asks for its resolution.
+//! Parsing resolves no names; [`Place::Name`] marks an address that needs resolution.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use io::op::PeerAddr;
 
-/// One address of a server.
+/// A parsed server address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// The host: a name, an address, or the path of a unix socket; it identifies a group.
+    /// The host (a name, an address, or the path of a Unix socket); it identifies a group.
     pub host: String,
-    /// The port that was written, or the default.
+    /// The configured port, or the default.
     pub port: u16,
-    /// Whether it was written.
+    /// Whether a port was configured.
     pub has_port: bool,
-    /// Its target.
+    /// Kind of the host, with the address if known.
     pub place: Place,
 }
 
@@ -31,20 +31,20 @@ pub enum Place {
     Name,
 }
 
-/// A fault of an address, in nginx's words.
+/// Error in an address, with nginx's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing stands where the host should.
+    /// The host is missing.
     NoHost,
-    /// It holds a slash or a question mark, or a bracket is open.
+    /// The host contains a slash or question mark, or has an unclosed bracket.
     InvalidHost,
-    /// No number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     InvalidPort,
     /// The text in brackets is not an address.
     InvalidV6,
     /// `unix:` has no path.
     NoPath,
-    /// Longer than the kernel can take.
+    /// The path is longer than the kernel allows.
     LongPath,
 }
 
@@ -61,11 +61,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Bytes of a socket's path with the zero at its end (unix(7)).
+/// Maximum length in bytes of a socket path including the final zero (unix(7)).
 const PATH_MAX: usize = 108;
 
 impl Url {
-    /// Reads an address; a path behind it is a fault, so callers that have one cut it off first.
+    /// Parses an address. A path after it is an error, so callers remove it first.
     pub fn parse(text: &str, default_port: u16) -> Result<Url, Fault> {
         match text.split_at_checked(5) {
             Some((scheme, path)) if scheme.eq_ignore_ascii_case("unix:") => unix(path),
@@ -74,7 +74,7 @@ impl Url {
         }
     }
 
-    /// As nginx names the server in `$upstream_addr`, when it is no name.
+    /// The address, unless the host is a name.
     pub fn address(&self) -> Option<&PeerAddr> {
         match &self.place {
             Place::Address(address) => Some(address),
@@ -132,7 +132,7 @@ fn port(digits: &str) -> Result<u16, Fault> {
     port.ok_or(Fault::InvalidPort)
 }
 
-/// Four numbers. Zeros in front of them mean nothing, unlike for the standard library: nginx reads decimals.
+/// Parses four decimal numbers. Unlike in the standard library, leading zeros are ignored, as in nginx.
 fn v4(text: &str) -> Option<Ipv4Addr> {
     let mut octets = [0_u8; 4];
     let mut parts = text.split('.');
@@ -144,7 +144,7 @@ fn v4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| octets.into())
 }
 
-/// The name of an address in `$upstream_addr`.
+/// The form of an address in `$upstream_addr`.
 pub fn name_of(address: &PeerAddr) -> Arc<str> {
     match address {
         PeerAddr::Inet(address) => address.to_string().into(),

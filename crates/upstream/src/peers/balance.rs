@@ -1,50 +1,50 @@
-//! Which server is next: nginx's methods, step by step, so that the same requests go to the same servers.
+//! Selection of the next server with nginx's algorithms, so that the same requests are sent to the same servers.
 //!
-//! [`Choices`] records the servers that one request has tried; [`State::choose`] selects the next by it and by the
-//! servers' state. All methods fall back to round robin where they find no server, and round robin to the backups.
+//! [`Choices`] records the servers that one request has tried; [`State::choose`] selects the next from it and from the state of the
+//! servers. All methods fall back to round robin, and round robin falls back to the backups.
 
 use smallvec::SmallVec;
 
 use super::lines::Takes;
 use super::table::{Moment, Peer, PeerId, Random, Set, State, Times};
 
-/// Tries to find a server by a hash or at random before round robin is used.
+/// Maximum number of selections by hash or at random before the fallback to round robin.
 const LOOKS_MAX: u32 = 20;
 
-/// The choices that were made for one request.
+/// The choices made for one request.
 #[derive(Debug)]
 pub(super) struct Choices {
-    /// The set in use.
+    /// Index of the current set: primary servers or backups.
     pub(super) set: usize,
     tried: SmallVec<[PeerId; 8]>,
     walk: Walk,
-    /// Times that [`LOOKS_MAX`] limits.
+    /// Number of selections, limited by [`LOOKS_MAX`].
     looks: u32,
-    /// The client's session.
+    /// The server that the client's session names.
     pub(super) hint: Option<Vec<u8>>,
 }
 
-/// How a method goes from one server to the next.
+/// Method of selection, with its position.
 #[derive(Debug)]
 pub(super) enum Walk {
-    /// By turns.
+    /// Round robin.
     Rounds,
-    /// By requests that each has.
+    /// Least number of requests.
     LeastConn,
-    /// By the time that each takes.
+    /// Least response time.
     LeastTime { whole: bool, inflight: bool },
-    /// By the client's address, of which these bytes count.
+    /// Hash of these bytes of the client's address.
     Address { bytes: SmallVec<[u8; 16]>, hash: u32 },
-    /// By a text.
+    /// Hash of a text.
     Key { key: Vec<u8>, hash: u32, rehash: u32 },
-    /// By a text, on a ring; the point that is next, as of a generation of the ring.
+    /// Consistent hash of a text; `at` is the ring's generation and the index of the next point.
     Ring { key: Vec<u8>, at: Option<(u32, usize)> },
-    /// By chance.
+    /// Random.
     Random { two: bool },
 }
 
 impl Walk {
-    /// By the client's address: of IPv4 three bytes count, of IPv6 all. Without one it counts as zeros.
+    /// Hashes the client's address: three bytes of IPv4, or all bytes of IPv6. Without an address the bytes are zero.
     pub(super) fn address(client: Option<std::net::IpAddr>) -> Walk {
         let bytes = match client {
             Some(std::net::IpAddr::V4(ip)) => SmallVec::from_slice(&ip.octets()[..3]),
@@ -54,14 +54,14 @@ impl Walk {
         Walk::Address { bytes, hash: 89 }
     }
 
-    /// By a text.
+    /// Hashes a text.
     pub(super) fn key(key: Vec<u8>) -> Walk {
         Walk::Key { key, hash: 0, rehash: 0 }
     }
 }
 
 impl Choices {
-    /// No server was tried yet.
+    /// Creates the choices of a request before its first try.
     pub(super) fn new(walk: Walk, hint: Option<Vec<u8>>) -> Choices {
         Choices { set: 0, tried: SmallVec::new(), walk, looks: 0, hint }
     }
@@ -70,7 +70,7 @@ impl Choices {
         self.tried.contains(&peer.id)
     }
 
-    /// Notes a server that was chosen among several.
+    /// Records a server that was chosen among several.
     fn took(&mut self, peer: &mut Peer, now: Moment) {
         self.tried.push(peer.id);
         peer.mark_checked(now);
@@ -78,7 +78,7 @@ impl Choices {
 }
 
 impl State {
-    /// The next server for a request: its place in the set that the choices are in now. It has one request more.
+    /// Selects the next server for a request and counts the request. Returns the index in the current set.
     pub(super) fn choose(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let place = match choices.walk {
             Walk::Rounds => self.rounds(choices, now),
@@ -93,12 +93,12 @@ impl State {
         Some(place)
     }
 
-    /// Servers that a request may be sent to one after the other.
+    /// Number of servers that a request may be sent to in sequence.
     pub(super) fn tries(&self) -> u32 {
         self.sets.iter().map(|set| set.tries).sum()
     }
 
-    /// By turns, then the backups by turns.
+    /// Round robin over the primary servers, then over the backups.
     fn rounds(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         self.with_backups(choices, |set, choices| {
             if !set.is_single {
@@ -106,13 +106,13 @@ impl State {
             }
             let only = &set.peers[0];
             let is_open = only.takes == Takes::All && !only.is_full();
-            // Its failures do not count, but a client with a session is let in by the common rules first.
+            // A single server's failures do not count, but a client with a session is first checked by the common rules.
             let of_session = set.of_session(choices.hint.as_deref(), &choices.tried, now);
             of_session.or_else(|| is_open.then_some(0))
         })
     }
 
-    /// By load, then the backups by load.
+    /// Least load over the primary servers, then over the backups.
     fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         if self.sets[choices.set].is_single {
             return self.rounds(choices, now);
@@ -136,7 +136,7 @@ impl State {
         look(&mut self.sets[1], choices)
     }
 
-    /// By hash or by chance, in the set that the choices are in; `None` when the rounds are to be taken.
+    /// By hash or at random in the current set; `None` to fall back to round robin.
     fn looked_up(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let set = &mut self.sets[choices.set];
         let is_empty = match &choices.walk {
@@ -171,7 +171,7 @@ impl State {
                     return Some(place);
                 }
             }
-            // The first one of two counts as well, in nginx.
+            // As in nginx, the first of two random selections counts too.
             choices.looks += 1;
             if choices.looks > LOOKS_MAX {
                 return None;
@@ -181,7 +181,7 @@ impl State {
 }
 
 impl Walk {
-    /// Goes on to the next place.
+    /// Moves to the next position.
     fn step(&mut self, set: &Set, random: &mut Random) -> usize {
         let weight = match self {
             Walk::Address { bytes, hash } => {
@@ -191,7 +191,7 @@ impl Walk {
                 i64::from(*hash) % set.total_weight.max(1)
             }
             Walk::Key { key, hash, rehash } => {
-                // As Cache::Memcached does: how often it was hashed before goes in front of the text.
+                // Like Cache::Memcached: the number of previous hashes precedes the text.
                 let mut hasher = crc32fast::Hasher::new();
                 if *rehash > 0 {
                     hasher.update(rehash.to_string().as_bytes());
@@ -211,13 +211,13 @@ impl Walk {
 }
 
 impl Set {
-    /// One round of smooth weighted round robin: everybody gains its weight, the richest is chosen and pays what all
-    /// gained.
+    /// One round of smooth weighted round robin: each server gains its weight, then the server with the highest sum is chosen and
+    /// its sum is reduced by the total.
     fn round(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let session = self.of_session(choices.hint.as_deref(), &choices.tried, now);
         if let Some(place) = session {
             let peer = &mut self.peers[place];
-            // It is in debt for as much as the others have together, and does not get deeper into it.
+            // Its deficit equals the weight of all others; it is not reduced further.
             if peer.current <= -(self.total_weight.saturating_sub(peer.weight)).saturating_mul(self.scale) {
                 choices.took(peer, now);
                 return Some(place);
@@ -232,8 +232,8 @@ impl Set {
         Some(place)
     }
 
-    /// Adds to each participating server its weight, starting at an index; returns the server with the highest sum,
-    /// `best` before others, and the sum of the weights.
+    /// Adds each participating server's weight to its sum, from index `from` on. Returns the server with the highest sum (`best`
+    /// wins ties), and the total of the weights.
     fn gain(
         &mut self,
         from: usize,
@@ -261,7 +261,7 @@ impl Set {
         (best, total)
     }
 
-    /// The one with the least load for its weight; among equals by turns.
+    /// The server with the least load relative to its weight; ties are resolved by round robin.
     fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         if let Some(place) = self.of_session(choices.hint.as_deref(), &choices.tried, now) {
             choices.took(&mut self.peers[place], now);
@@ -296,15 +296,15 @@ impl Set {
         Some(place)
     }
 
-    /// Of two places the one with fewer requests for its weight.
+    /// Of two servers, the index of the one with fewer requests relative to its weight.
     fn less_loaded(&self, first: usize, second: usize) -> usize {
         let (one, two) = (&self.peers[first], &self.peers[second]);
         let weighed = |conns: u64, weight: i64| u128::from(conns) * u128::from(weight.unsigned_abs());
         if weighed(two.conns, one.weight) > weighed(one.conns, two.weight) { first } else { second }
     }
 
-    /// The server at the key's point of the ring, or at one of those behind it. One that has several addresses gives
-    /// them by turns.
+    /// The server at the key's point of the ring, or at one of the following points. Several addresses of a server are used in
+    /// round robin.
     fn on_ring(&mut self, choices: &mut Choices, generation: u32, now: Moment) -> Option<usize> {
         loop {
             let ring = self.ring.as_ref()?;
@@ -335,7 +335,7 @@ impl Set {
     }
 }
 
-/// How busy a server is, to be compared without dividing.
+/// Load of a server as a fraction, compared without division.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     amount: u128,
@@ -367,17 +367,17 @@ impl Load {
     }
 }
 
-/// Above it all times are equally bad, and the number of requests decides.
+/// Maximum time in ms that counts; beyond it the number of requests decides.
 const TIME_MAX_MS: u64 = 5000;
 
-/// Times that differ by less are the same.
+/// Resolution of times in ms: smaller differences are ignored.
 const TIME_STEP_MS: u64 = 20;
 
-/// Milliseconds until a server would have completed its requests and one more.
+/// Expected time in ms until a server would complete its requests and one more.
 fn expected_ms(peer: &Peer, whole: bool, now: Moment) -> u64 {
     let times = &peer.times;
     let mut time = if whole { times.response } else { times.header };
-    // A slow one gets another chance: while it gets no requests, its time is halved once in fail_timeout.
+    // A slow server gets another chance: without requests, its time is halved once per fail_timeout.
     time = time.checked_shr(u32::try_from(peer.idle_steps(now)).unwrap_or(u32::MAX)).unwrap_or(0);
     if times.inflight_count > 0 {
         time = time.max(times.inflight);
@@ -387,7 +387,7 @@ fn expected_ms(peer: &Peer, whole: bool, now: Moment) -> u64 {
 }
 
 impl Times {
-    /// A request more waits.
+    /// Counts another waiting request.
     fn begin(&mut self, now: Moment) {
         if self.inflight_count > 0 {
             self.inflight_sum += (now.ms - self.inflight_changed) * self.inflight_count;
@@ -396,7 +396,7 @@ impl Times {
         self.inflight_count += 1;
     }
 
-    /// A request that has waited so long does no more.
+    /// Ends the count of a request that has waited for `waited_ms`.
     pub(super) fn end(&mut self, waited_ms: u64, now: Moment) {
         if self.inflight_count <= 1 {
             self.inflight_sum = 0;
@@ -408,7 +408,7 @@ impl Times {
         self.inflight_count = (self.inflight_count - 1).max(0);
     }
 
-    /// Moves the average of idle connections towards the current number.
+    /// Moves the average waiting time towards the current value.
     fn look_at_waiting(&mut self, now: Moment) {
         if self.inflight_count > 0 {
             let each = self.inflight_sum / self.inflight_count + (now.ms - self.inflight_changed);
@@ -428,7 +428,7 @@ mod tests {
         Moment { seconds, ms: seconds * 1000 }
     }
 
-    /// A server that was tried at 100 seconds.
+    /// Creates a server that was tried at second 100.
     fn state() -> State {
         let url = Url::parse("10.0.0.1", 80).expect("an address");
         let lines = vec![Line::new("10.0.0.1", &url)].into();
@@ -458,7 +458,7 @@ mod tests {
             (105, 2, 100, 360),
             (5000, 0, 100, 5020),
             (5001, 3, 100, 20_000),
-            // Ten seconds are its fail_timeout; from there on it is halved once in eleven.
+            // Its fail_timeout is ten seconds; after it the time is halved every eleven seconds.
             (400, 0, 110, 420),
             (400, 0, 111, 220),
             (400, 0, 122, 120),
@@ -476,7 +476,7 @@ mod tests {
         peer.times.begin(at(100));
         peer.times.begin(at(102));
         peer.times.look_at_waiting(at(103));
-        // Two seconds of the first, and one of both.
+        // The first request waited two seconds, then both waited one.
         assert_eq!(peer.times.inflight, 2000 / 2 + 1000);
         assert_eq!(expected_ms(peer, false, at(103)), 2020);
         peer.times.end(3000, at(103));

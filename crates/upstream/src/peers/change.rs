@@ -1,5 +1,4 @@
-//! Changes of a group's servers at run time. They last until the next configuration, unless the group has a file that keeps
-//! them.
+//! Runtime changes of a group's servers. They last until the next configuration, unless the group has a `state` file.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +8,7 @@ use super::lines::{Line, Source, Takes};
 use super::table::Shape;
 use super::{Group, PeerState};
 
-/// New settings of a server; unset members remain unchanged.
+/// New settings of a server; `None` leaves a setting unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
     /// `weight`
@@ -24,16 +23,16 @@ pub struct ServerChange {
     pub slow_start_ms: Option<i64>,
     /// `down`, `drain`
     pub takes: Option<Takes>,
-    /// `backup`, of a new server.
+    /// `backup`, for a new server.
     pub backup: Option<bool>,
 }
 
-/// Why a server is not added.
+/// Reason why a server cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// It is a name, which nothing would resolve.
+    /// The address is a name, which would not be resolved.
     Name,
-    /// The group has it.
+    /// The group already has this server.
     Known,
 }
 
@@ -51,7 +50,7 @@ impl ServerChange {
 }
 
 impl Group {
-    /// Changes the server with this number, and the others of its name. Requests in flight continue.
+    /// Changes the server with this ID, and other servers of its name. Requests in flight continue.
     pub fn change(&self, id: u32, change: &ServerChange) -> bool {
         self.with_lines(|lines, server| {
             let server = server(id)?;
@@ -61,7 +60,7 @@ impl Group {
         .is_some()
     }
 
-    /// Removes the server with this number, and the others of its name. Requests in flight continue.
+    /// Removes the server with this ID, and other servers of its name. Requests in flight continue.
     pub fn remove(&self, id: u32) -> bool {
         self.with_lines(|lines, server| {
             let server = server(id)?;
@@ -93,17 +92,17 @@ impl Group {
         lines.iter().map(|line| format!("{line};\n")).collect()
     }
 
-    /// A number that no other write of the file has.
+    /// A unique number for a write of the file.
     pub fn next_save(&self) -> u64 {
         self.saves.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The server with this number.
+    /// The server with this ID.
     pub fn peer(&self, id: u32) -> Option<PeerState> {
         self.peers(rt::now()).into_iter().find(|peer| peer.id == id)
     }
 
-    /// Changes the lines, of which servers are found by their numbers.
+    /// Changes the lines; `change` gets a function that finds a server's text by ID.
     fn with_lines<T>(&self, change: impl FnOnce(&mut Vec<Line>, &dyn Fn(u32) -> Option<Arc<str>>) -> T) -> T {
         let mut state = self.state().lock();
         let peers = state.sets.iter().flat_map(|set| &set.peers);

@@ -1,50 +1,49 @@
-//! Counts of each server: its tries by status, bytes and times. They are kept under the lock of its group, which each try
-//! takes anyway.
+//! Statistics per server: tries by status, bytes and times. They are protected by the group's lock, which each try takes anyway.
 
 use std::time::{Duration, Instant};
 
 use telemetry::histogram::Distribution;
 use telemetry::traffic::{CODE_PLACES, Codes, code_place};
 
-/// Facts of a try that has ended.
+/// Facts about a finished try.
 #[derive(Clone, Copy, Debug)]
 pub struct Tried {
-    /// Its status; 0 where the client went away before there was one.
+    /// Status; 0 if the client disconnected first.
     pub status: u16,
-    /// Bytes of the request.
+    /// Bytes of the request sent.
     pub sent: u64,
-    /// Bytes of the response.
+    /// Bytes of the response received.
     pub received: u64,
-    /// Time from the start to a new connection.
+    /// Time from the start of the try to a new connection.
     pub connect: Option<Duration>,
-    /// From its begin to the header section of the response.
+    /// Time from the start of the try to the header section of the response.
     pub header: Option<Duration>,
-    /// From its begin to its end.
+    /// Time from the start of the try to its end.
     pub response: Duration,
 }
 
-/// Counts of one server.
+/// Statistics of one server.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// Times that it was chosen.
+    /// Number of times that the server was chosen.
     pub chosen: u64,
-    /// Tries by status; a client that went away counts as 499.
+    /// Number of tries by status; a disconnected client counts as 499.
     pub codes: Codes,
-    /// Bytes of requests.
+    /// Number of request bytes sent.
     pub sent: u64,
-    /// Bytes of responses.
+    /// Number of response bytes received.
     pub received: u64,
-    /// Failed tries.
+    /// Number of failed tries.
     pub fails: u64,
-    /// Times that it was left alone after failures.
+    /// Number of times that the server became unavailable after failures.
     pub unavailable: u64,
-    /// When it was chosen last.
+    /// Time of the last choice.
     pub selected: Option<Instant>,
-    /// Times to a connection.
+    /// Distribution of connection times.
     pub connect: Distribution,
-    /// Times to a header section.
+    /// Distribution of times to the header section.
     pub header: Distribution,
-    /// Responses that came to an end, and the sum of their times: there is no histogram of these.
+    /// Number of completed responses and the sum of their times; they have no histogram.
     pub responses: (u64, Duration),
 }
 
@@ -66,13 +65,13 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// It was chosen.
+    /// Counts a choice of the server.
     pub(super) fn choose(&mut self, now: Instant) {
         self.chosen += 1;
         self.selected = Some(now);
     }
 
-    /// A try has ended.
+    /// Counts a finished try.
     pub(super) fn end(&mut self, tried: &Tried) {
         let status = if tried.status == 0 { GONE } else { tried.status };
         self.codes[code_place(status)] += 1;
@@ -88,7 +87,7 @@ impl Counts {
         }
     }
 
-    /// Adds those of the same server on another line.
+    /// Adds the statistics of the same server on another line.
     pub(super) fn merge(&mut self, other: &Counts) {
         self.codes.iter_mut().zip(&other.codes).for_each(|(sum, count)| *sum += count);
         self.chosen += other.chosen;
@@ -103,5 +102,5 @@ impl Counts {
     }
 }
 
-/// nginx's status for a client that went away.
+/// nginx's status for a disconnected client.
 const GONE: u16 = 499;

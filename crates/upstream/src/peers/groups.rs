@@ -1,4 +1,4 @@
-//! All groups of a configuration: those of upstream blocks, and those of addresses in `proxy_pass`.
+//! All groups of a configuration: upstream blocks, and implicit groups of addresses in `proxy_pass`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::lines::Draft;
 #[derive(Debug, Default)]
 pub struct Upstreams(Vec<Arc<Group>>);
 
-/// Why a group cannot be had.
+/// Reason why a group is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupFault {
-    /// There is a block of this name already.
+    /// A block with this name already exists.
     Duplicate(String),
-    /// A port follows the name of a block.
+    /// A reference to a block has a port.
     Port(String, u16),
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for GroupFault {
 }
 
 impl Upstreams {
-    /// Whether a block of this name could be added.
+    /// Checks whether a block with this name could be added.
     pub fn check_block(&self, name: &str) -> Result<(), GroupFault> {
         match self.block(name.as_bytes()) {
             Some(_) => Err(GroupFault::Duplicate(name.to_owned())),
@@ -40,13 +40,13 @@ impl Upstreams {
         }
     }
 
-    /// Adds the group of a block. All blocks are read before the locations that may name them, wherever they stand.
+    /// Adds the group of a block. All blocks are read before the locations that may name them, regardless of their order.
     pub fn add_block(&mut self, draft: Draft) {
         self.0.push(Arc::new(Group::of_block(draft)));
     }
 
-    /// The group that an address without variables means: a block's, or one that is made for it and shared by all that
-    /// have the same address.
+    /// The group for an address without variables: that of a block, or an implicit one that is shared by all references to the same
+    /// address.
     pub fn of_address(&mut self, url: &Url, place: &Span) -> Result<Arc<Group>, GroupFault> {
         if let Some(group) = self.block(url.host.as_bytes()) {
             return match url.has_port {
@@ -62,7 +62,7 @@ impl Upstreams {
         Ok(group)
     }
 
-    /// The group that a host out of variables means: a block's without a port, or one with the same address elsewhere.
+    /// The group for a host from variables: that of a block if there is no port, or an implicit one with the same address.
     pub fn find(&self, host: &[u8], port: u16, has_port: bool) -> Option<&Arc<Group>> {
         self.0.iter().find(|group| {
             let fits = match group.port {
@@ -82,13 +82,13 @@ impl Upstreams {
         self.0.iter()
     }
 
-    /// To be called before a thread serves under this configuration: groups take over what their namesakes in the
-    /// configuration before knew.
+    /// Takes over state from the groups of the same names in the previous configuration. Must be called before a thread serves with
+    /// this configuration.
     pub fn begin(&self, before: &Upstreams) {
         for group in &self.0 {
             let of_name = || before.0.iter().filter(|old| old.name.eq_ignore_ascii_case(&group.name));
             let same = of_name().find(|old| old.port == group.port);
-            // The same host at another port: its addresses are known.
+            // The same host with another port: its addresses are known.
             let same = same.or_else(|| of_name().find(|old| old.port.is_some() && group.port.is_some()));
             group.begin(same.map(|old| &**old));
         }

@@ -1,11 +1,11 @@
-//! Addresses of names on their way from a worker process to the next one, as text: a line for each address, its fields
-//! apart by tabs. The process that keeps the text between the two need not understand it.
+//! Addresses of names, passed from a worker process to its successor as text: one line per address, with tab-separated fields. The
+//! process that stores the text in between does not parse it.
 //!
 //! ```text
 //! group | host | service or - | weight | priority | name in the SRV record or - | address:port
 //! ```
-//! The reader may be older or newer than the writer, and the text may come from an attacker who has taken over the
-//! worker: an invalid line is skipped, and an address is a server only where the configuration has its name.
+//! The reader may be older or newer than the writer, and an attacker who controls the worker process may have written the text.
+//! Invalid lines are skipped, and an address is used only if the configuration has its name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,17 +18,17 @@ use super::{Group, Upstreams};
 /// The addresses of the names of one group.
 pub(super) type Known = BTreeMap<Named, Vec<Found>>;
 
-/// Stands for a field that is absent. No name is a hyphen alone.
+/// Placeholder for an absent field. No name consists of a single hyphen.
 const NONE: &str = "-";
 
 impl Upstreams {
-    /// The addresses of all names, as far as they are known and `bytes_max` has room for whole lines.
+    /// The known addresses of all names, in complete lines up to `bytes_max`.
     pub fn known_addresses(&self, bytes_max: usize) -> String {
         let mut text = String::new();
         for group in self.groups() {
             let mut told = Vec::new();
             for (named, found) in group.known().iter().filter(|(_, found)| !found.is_empty()) {
-                // The port is the configuration's, and a host has the same addresses at all of them.
+                // The port comes from the configuration; a host has the same addresses for all ports.
                 let host = (named.host.to_ascii_lowercase(), named.service.clone());
                 if !told.contains(&host) {
                     found.iter().for_each(|found| put_line(&mut text, &group.name, named, found, bytes_max));
@@ -39,7 +39,7 @@ impl Upstreams {
         text
     }
 
-    /// As [`Upstreams::begin`], with the result of [`Upstreams::known_addresses`] for the earlier configuration.
+    /// Like [`Upstreams::begin`], with the text of [`Upstreams::known_addresses`] from the previous process.
     pub fn begin_with(&self, text: &str) {
         let mut known: BTreeMap<String, Known> = BTreeMap::new();
         for (group, named, found) in text.lines().filter_map(read_line) {
@@ -68,7 +68,7 @@ fn put_line(text: &mut String, group: &str, named: &Named, found: &Found, bytes_
         (named.service.as_deref().unwrap_or(NONE), found.server.as_deref().unwrap_or(NONE));
     let Found { weight, priority, .. } = found;
     let start = text.len();
-    // A string takes every write.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(text, "{group}\t{}\t{service}\t{weight}\t{priority}\t{server}\t{address}", named.host);
     if text.len() > bytes_max {
         text.truncate(start);
@@ -82,7 +82,7 @@ fn read_line(line: &str) -> Option<(String, Named, Found)> {
     let (weight, priority) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let server = optional(fields.next()?).map(Into::into);
     let address = PeerAddr::Inet(fields.next()?.parse().ok()?);
-    // Names that this configuration does not have exactly so are compared by host and service.
+    // Names that this configuration does not have in exactly this form are compared by host and service.
     let named = Named { host, port: 0, service, at_run_time: true };
     let found = Found { address: Address::from(address), server, weight, priority };
     fields.next().is_none().then_some((group, named, found))
@@ -98,7 +98,7 @@ mod tests {
     use super::super::lines::{Draft, Line};
     use super::*;
 
-    /// The groups of a configuration with one block, whose servers are these names.
+    /// Creates the groups of a configuration with one block whose servers are these names.
     fn of_names(names: &[&str]) -> Upstreams {
         let mut draft = Draft::new("Moving");
         let line = |text: &&str| Line::new(text, &Url::parse(text, 80).expect("a name"));

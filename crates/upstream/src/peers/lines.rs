@@ -1,7 +1,7 @@
-//! The settings of an upstream block: its servers with their parameters, the method, and the rest.
+//! The settings of an upstream block: its servers with their parameters, the method, and other directives.
 //!
-//! All of it is data that the directives fill in and nothing changes afterwards; what changes while requests run is
-//! [`super::table`]'s.
+//! All settings are data that directives set and that do not change afterwards; state that changes at run time is in
+//! [`super::table`].
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -22,15 +22,15 @@ use exchange::template::Template;
 /// One `server` line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// As it was written, without parameters.
+    /// The address as configured, without parameters.
     pub text: Arc<str>,
-    /// Where its addresses come from.
+    /// Source of its addresses.
     pub source: Source,
     /// `weight`
     pub weight: i64,
-    /// `max_conns`; 0 is no limit.
+    /// `max_conns`; 0 means no limit.
     pub max_conns: u64,
-    /// `max_fails`; 0 counts no failures.
+    /// `max_fails`; 0 disables the counting of failures.
     pub max_fails: u64,
     /// `fail_timeout`, in seconds.
     pub fail_timeout: i64,
@@ -42,12 +42,12 @@ pub struct Line {
     pub takes: Takes,
     /// `route`
     pub route: Option<Arc<str>>,
-    /// Its file and line; none without a statement.
+    /// Its file and line; `None` without a configuration statement.
     pub place: Option<Span>,
 }
 
 impl Line {
-    /// A server with nginx's defaults.
+    /// Creates a server with nginx's defaults.
     pub fn new(text: &str, url: &Url) -> Line {
         let source = match &url.place {
             Place::Address(address) => Source::Fixed(Address::from(address.clone())),
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-/// The directive that makes this line, without its end: what differs from the defaults is written.
+/// Formats the directive of this line without the semicolon; parameters with default values are omitted.
 impl Display for Line {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "server {}", self.text)?;
@@ -108,49 +108,49 @@ impl Display for Line {
     }
 }
 
-/// Where the addresses of a [`Line`] come from.
+/// Source of the addresses of a [`Line`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
-    /// It is an address.
+    /// A literal address.
     Fixed(Address),
-    /// It is a name, which is resolved separately.
+    /// A name, which is resolved separately.
     Named(Named),
 }
 
-/// A name to resolve: the interface to the resolver.
+/// A name to resolve, as passed to the resolver.
 ///
-/// [`super::Group::names`] lists them, [`super::Group::put`] takes the addresses, as often as they change.
+/// [`super::Group::names`] lists the names; [`super::Group::put`] sets their addresses whenever they change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Named {
     /// The name.
     pub host: String,
-    /// The port; with a service it comes with each address instead.
+    /// The port; with `service`, SRV records provide the ports instead.
     pub port: u16,
-    /// `service`: which SRV records name the servers.
+    /// `service`: which SRV records to query.
     pub service: Option<String>,
-    /// `resolve`: by the resolver of the configuration and not by the system.
+    /// `resolve`: resolved by the configured resolver instead of the system.
     pub at_run_time: bool,
 }
 
-/// An address that was found for a [`Named`].
+/// An address found for a [`Named`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// Address and port.
     pub address: Address,
-    /// The name in the SRV record, which is the server's name then.
+    /// The target name of the SRV record, which becomes the server's name.
     pub server: Option<Arc<str>>,
-    /// The weight in the SRV record, which counts where the line has none; 1 without a record.
+    /// The weight of the SRV record, used if the line has none; 1 without a record.
     pub weight: u16,
-    /// The priority in the SRV record: addresses above the least one are backups. 0 without a record.
+    /// The priority of the SRV record: addresses above the lowest priority value are backups. 0 without a record.
     pub priority: u16,
 }
 
-/// An address with its name.
+/// An address with its displayed name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Address {
-    /// Where to connect to.
+    /// Address to connect to.
     pub address: PeerAddr,
-    /// As `$upstream_addr` has it.
+    /// Name as shown in `$upstream_addr`.
     pub name: Arc<str>,
 }
 
@@ -160,31 +160,31 @@ impl From<PeerAddr> for Address {
     }
 }
 
-/// The requests that a server accepts.
+/// Which requests a server accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Takes {
-    /// All.
+    /// All requests.
     #[default]
     All,
-    /// `drain`: those of sessions that it has.
+    /// `drain`: requests of existing sessions.
     Sessions,
     /// `down`
     Nobody,
 }
 
-/// How a server is chosen.
+/// Method of choosing a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Method {
-    /// By turns, in proportion to the weights.
+    /// Round robin, in proportion to the weights.
     #[default]
     RoundRobin,
     /// `least_conn`
     LeastConn,
     /// `least_time`
     LeastTime {
-        /// `last_byte`: the time of the whole response counts, not that of its head.
+        /// `last_byte`: uses the time of the complete response instead of that of its head.
         whole: bool,
-        /// `inflight`: requests without a response yet count with their waiting time.
+        /// `inflight`: includes the waiting time of requests in flight.
         inflight: bool,
     },
     /// `ip_hash`
@@ -195,25 +195,24 @@ pub enum Method {
     Ring(Template),
     /// `random`
     Random {
-        /// `two`: of two, the one with fewer connections.
+        /// `two`: chooses two at random and uses the one with fewer connections.
         two: bool,
     },
 }
 
 impl Method {
-    /// Whether `backup` and `slow_start` mean something with it: methods that bind a client to a server, and random
-    /// ones, ignore them.
+    /// Whether `backup` and `slow_start` have an effect: hash and random methods ignore them.
     pub fn takes_backup(&self) -> bool {
         matches!(self, Method::RoundRobin | Method::LeastConn | Method::LeastTime { .. })
     }
 }
 
-/// The idle connections to a group that each thread keeps.
+/// Limits of the idle connections to a group, per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Idle connections at most (`keepalive`).
+    /// Maximum number of idle connections (`keepalive`).
     pub idle_max: usize,
-    /// Whether locations do not share them (the implicit default).
+    /// Whether locations do not share connections (the implicit default).
     pub local: bool,
     /// `keepalive_requests`
     pub requests: u64,
@@ -236,18 +235,18 @@ impl Default for Keepalive {
     }
 }
 
-/// An upstream block while it is read.
+/// An upstream block that is being parsed.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     /// Its name.
     pub name: String,
-    /// Its servers in order.
+    /// The servers in order.
     pub lines: Vec<Line>,
-    /// The method, once a directive has named one.
+    /// The method, if a directive set it.
     pub method: Option<Method>,
     /// `sticky`
     pub sticky: Option<Sticky>,
-    /// `keepalive` and its like.
+    /// `keepalive` and related directives.
     pub keepalive: Keepalive,
     /// `zone`
     pub zone: Option<Arc<Zone<ServersZone>>>,
@@ -262,7 +261,7 @@ pub struct Draft {
 impl Settings for Draft {}
 
 impl Draft {
-    /// A block without anything in it.
+    /// Creates an empty block.
     pub fn new(name: &str) -> Draft {
         Draft {
             name: name.to_owned(),

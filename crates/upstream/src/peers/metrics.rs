@@ -1,4 +1,4 @@
-//! The rows of servers' numbers, and their part of a page of metrics.
+//! Metrics of servers, and their section of a metrics page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,11 +55,11 @@ const UP: Metric = Metric::gauge("upstream_up", "1", "1 if the server may get re
 const ACTIVE: Metric =
     Metric::gauge("upstream_active", "requests", "Requests in progress at the server.").labelled(BOTH);
 
-/// All of them, in the order of the page.
+/// All metrics, in the order of the page.
 pub const METRICS: &[&Metric] =
     &[&REQUESTS, &CONNECT, &FIRST_BYTE, &SENT, &RECEIVED, &FAILS, &UNAVAILABLE, &UP, &ACTIVE];
 
-/// The servers of one name.
+/// Statistics of all servers with the same name.
 #[derive(Default)]
 struct Sum {
     counts: Counts,
@@ -67,7 +67,7 @@ struct Sum {
     active: u64,
 }
 
-/// Appends the numbers of all servers of these groups. A server that stands on several lines is one.
+/// Appends the metrics of all servers of these groups. A server on several lines is counted as one.
 pub fn write<'a>(groups: impl Iterator<Item = &'a Arc<Group>>, now: Instant, page: &mut Page) {
     let mut sums: BTreeMap<(String, Arc<str>), Sum> = BTreeMap::new();
     for group in groups {

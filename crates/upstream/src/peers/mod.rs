@@ -1,11 +1,11 @@
-//! The servers of an upstream block, and the selection of the next one.
+//! The servers of an upstream block, and the selection of the next server.
 //!
-//! [`Group`] has their configuration and their state, which all threads share ([`table`]). A request makes a
-//! [`Selection`] and takes one [`Pick`] after the other from it, by nginx's methods ([`balance`], [`ring`]), and
-//! reports the outcome of each. [`Upstreams`] is all groups of a configuration.
+//! [`Group`] contains the configuration of its servers and their state, which all threads share ([`table`]). A request creates a
+//! [`Selection`] and gets [`Pick`]s from it with nginx's methods ([`balance`], [`ring`]). It reports the outcome of each pick.
+//! [`Upstreams`] contains all groups of a configuration.
 //!
-//! Connections are handled elsewhere. [`super::resolve`] resolves names, by way of [`Group::names`] and [`Group::put`];
-//! until the first result a group with only names has no server ([`NoPeer::Unresolved`]).
+//! Connections are handled elsewhere. [`super::resolve`] resolves names through [`Group::names`] and [`Group::put`]; until the
+//! first result, a group that has only names has no server ([`NoPeer::Unresolved`]).
 
 pub mod address;
 mod balance;
@@ -43,7 +43,7 @@ use exchange::shared_zone::{self, Zone};
 use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
-/// The kind of zone that `zone` of an upstream block declares. Groups keep their own state; the zone only reserves the
+/// Kind of the zone that `zone` of an upstream block declares. Groups store their state themselves; the zone only reserves the
 /// name.
 #[derive(Debug)]
 pub struct ServersZone;
@@ -58,37 +58,37 @@ impl shared_zone::Kind for ServersZone {
     }
 }
 
-/// The servers of an upstream block, or of the implicit one of an address that was written. Threads share it.
+/// The servers of an upstream block, or of the implicit group of a literal address. Shared by threads.
 #[derive(Debug)]
 pub struct Group {
-    /// The name of the block, or the host that was written.
+    /// Name of the block, or the configured host.
     pub name: String,
-    /// The port of an implicit group; a block has none.
+    /// Port of an implicit group; `None` for a block.
     pub port: Option<u16>,
-    /// `keepalive` and its like; `None` keeps no connection.
+    /// `keepalive` and related directives; `None` keeps no connection alive.
     pub keepalive: Option<Keepalive>,
-    /// `resolver` of the block; `None` is that of `http`.
+    /// `resolver` of the block; `None` means that of `http`.
     pub resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout` of the block.
     pub resolver_timeout: Option<std::time::Duration>,
     lines: Arc<[Line]>,
-    /// Whether any of the lines is a name.
+    /// Whether any line is a name.
     has_names: bool,
     method: Method,
     /// `sticky`
     pub sticky: Option<Sticky>,
-    /// `state`: the file that changes are kept in.
+    /// `state`: the file that stores changes.
     pub state_file: Option<PathBuf>,
-    /// Counts the writes to it, whose temporary files have its number in their names.
+    /// Number of writes of the state file; the names of temporary files contain it.
     saves: AtomicU64,
     zone: Option<Arc<Zone<ServersZone>>>,
     state: OnceLock<Arc<Shared>>,
 }
 
-/// State that threads share, and that one configuration passes to the next.
+/// State that threads share and that a configuration passes to its successor.
 struct Shared {
     state: Mutex<State>,
-    /// Advances when something was found out about a name.
+    /// Advances after each result of name resolution.
     news: rt::watch::Publisher,
 }
 
@@ -98,14 +98,14 @@ impl Shared {
         Arc::new(Shared { state: Mutex::new(state), news })
     }
 
-    /// Nothing that can panic runs while a state is half changed.
+    /// A panic cannot leave the state inconsistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes the requests that wait for that.
+    /// Changes the state and wakes waiting requests.
     fn tell(&self, change: impl FnOnce(&mut State)) {
-        // The lock also makes sure that one thread publishes at a time.
+        // The lock also ensures that only one thread publishes at a time.
         let mut state = self.lock();
         change(&mut state);
         self.news.publish(self.news.value() + 1);
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Group {
-    /// The group of an upstream block.
+    /// Creates the group of an upstream block.
     pub fn of_block(draft: Draft) -> Group {
         let keepalive = Some(draft.keepalive).filter(|keepalive| keepalive.idle_max > 0);
         Group {
@@ -139,7 +139,7 @@ impl Group {
         }
     }
 
-    /// The group of an address that stands where a group could: one server, and no connection is kept.
+    /// Creates the implicit group of an address: one server, and no connection is kept alive.
     pub fn of_address(url: &address::Url, place: &Span) -> Group {
         let text = if url.has_port { format!("{}:{}", url.host, url.port) } else { url.host.clone() };
         let line = Line { place: Some(place.clone()), ..Line::new(&text, url) };
@@ -160,7 +160,7 @@ impl Group {
         }
     }
 
-    /// Begins to choose for one request.
+    /// Begins the selection for one request.
     pub fn select(self: &Arc<Group>, request: &Request) -> Selection {
         let sticky = self.sticky.as_ref();
         let session = sticky.and_then(|sticky| sticky::first_value(&sticky.lookup, request));
@@ -198,33 +198,33 @@ impl Group {
         self.names_with_places().map(|(named, _)| named)
     }
 
-    /// The same with where they stand.
+    /// The names to resolve, with their locations in the configuration.
     pub fn names_with_places(&self) -> impl Iterator<Item = (&Named, Option<&Span>)> {
         self.lines.iter().filter_map(|line| Some((line.named()?, line.place.as_ref())))
     }
 
-    /// The addresses of a name, from now on; none, when it is known to have none. Requests in flight continue.
+    /// Sets the addresses of a name; an empty list if it is known to have none. Requests in flight continue.
     pub fn put(&self, named: &Named, found: Vec<Found>) {
         self.state().tell(|state| state.put(named, found));
     }
 
-    /// The addresses of a name cannot be found at the moment: it keeps those that it had. One that never had any is
-    /// waited for no longer.
+    /// Notes that the addresses of a name cannot be resolved at present. The name keeps its previous addresses. Requests no longer
+    /// wait for a name that never had any.
     pub fn put_nothing(&self, named: &Named) {
         self.state().tell(|state| state.put_nothing(named));
     }
 
-    /// Whether there is no server only because the first lookups of names are still in flight.
+    /// Whether the group has no server only because the first lookups of its names are in flight.
     pub fn awaits_names(&self) -> bool {
         self.has_names && self.state().lock().awaits_names()
     }
 
-    /// Waits until there is a server, or the lookups have failed.
+    /// Waits until the group has a server, or its lookups have failed.
     pub async fn first_answer(&self) {
         let shared = self.state();
         let news = shared.news.watch();
         let mut seen = news.value();
-        // A group lives as long as its requests, so that news have no end while one waits.
+        // A group lives as long as its requests, so the publisher exists while one waits.
         while shared.lock().awaits_names() {
             match news.above(seen).await {
                 Ok(value) => seen = value,
@@ -233,7 +233,7 @@ impl Group {
         }
     }
 
-    /// Advances when something was found out about a name.
+    /// Advances after each result of name resolution.
     pub fn news(&self) -> rt::watch::Watcher {
         self.state().news.watch()
     }
@@ -244,7 +244,7 @@ impl Group {
         state.sets.iter().flat_map(|set| &set.peers).map(|peer| peer.name.to_string()).collect()
     }
 
-    /// The name for numbers, with the port of an implicit group.
+    /// The group's name in metrics, with the port of an implicit group.
     pub fn label(&self) -> String {
         match self.port {
             Some(port) => format!("{}:{port}", self.name),
@@ -257,7 +257,7 @@ impl Group {
         self.zone.as_ref().map(|zone| zone.name())
     }
 
-    /// Its servers and their numbers.
+    /// The servers and their statistics.
     pub fn peers(&self, now: Instant) -> Vec<PeerState> {
         let mut state = self.state().lock();
         let moment = state.moment(now);
@@ -266,13 +266,13 @@ impl Group {
         all.map(|(peer, backup)| PeerState::of(peer, backup, moment)).collect()
     }
 
-    /// Whether sessions set a cookie, which a filter adds to responses.
+    /// Whether sessions use a cookie, which a filter adds to responses.
     pub fn sets_cookies(&self) -> bool {
         matches!(self.sticky, Some(Sticky { kind: StickyKind::Cookie(_), .. }))
     }
 
-    /// Begins with the state of the same group in the earlier configuration: all of it where both are in the same zone,
-    /// else the addresses of names.
+    /// Starts with the state of the same group in the previous configuration: the complete state if both are in the same zone,
+    /// otherwise only the addresses of names.
     fn begin(&self, before: Option<&Group>) {
         let before = before.and_then(|before| Some((before, before.state.get()?)));
         self.state.get_or_init(|| match before {
@@ -290,7 +290,7 @@ impl Group {
         });
     }
 
-    /// Whether both are in the same zone.
+    /// Whether both groups are in the same zone.
     fn has_zone_of(&self, before: &Group) -> bool {
         self.zone.as_ref().zip(before.zone.as_ref()).is_some_and(|(zone, before)| zone.is_same(before))
     }
@@ -312,26 +312,26 @@ impl Group {
     }
 }
 
-/// Whether a server gets requests.
+/// Availability of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// All.
+    /// Accepts all requests.
     Up,
-    /// Those of sessions that it has (`drain`).
+    /// Accepts requests of existing sessions (`drain`).
     Draining,
-    /// None, by the configuration.
+    /// Accepts no requests, by configuration.
     Down,
-    /// None until `fail_timeout` is over.
+    /// Accepts no requests until `fail_timeout` has passed.
     Unavailable,
 }
 
 impl Condition {
-    /// Whether requests may be sent to it.
+    /// Whether requests may be sent to the server.
     pub fn is_up(self) -> bool {
         matches!(self, Condition::Up | Condition::Draining)
     }
 
-    /// nginx's word for it.
+    /// nginx's name of the state.
     pub fn name(self) -> &'static str {
         match self {
             Condition::Up => "up",
@@ -342,20 +342,20 @@ impl Condition {
     }
 }
 
-/// A server at a moment.
+/// State of a server at one time.
 #[derive(Clone, Debug)]
 pub struct PeerState {
-    /// Its number.
+    /// ID of the server.
     pub id: u32,
-    /// As `$upstream_addr` has it.
+    /// Name as shown in `$upstream_addr`.
     pub name: Arc<str>,
-    /// As it was written.
+    /// Address as configured.
     pub server: Arc<str>,
     /// `backup`
     pub backup: bool,
     /// `weight`
     pub weight: i64,
-    /// `max_conns`; 0 is no limit.
+    /// `max_conns`; 0 means no limit.
     pub max_conns: u64,
     /// `max_fails`
     pub max_fails: u64,
@@ -363,11 +363,11 @@ pub struct PeerState {
     pub fail_timeout: i64,
     /// `slow_start`, in milliseconds.
     pub slow_start_ms: i64,
-    /// Whether it gets requests.
+    /// Availability of the server.
     pub condition: Condition,
-    /// Requests that it has now.
+    /// Number of requests in flight.
     pub active: u64,
-    /// The counters.
+    /// Statistics.
     pub counts: Box<Counts>,
 }
 
@@ -396,7 +396,7 @@ impl PeerState {
     }
 }
 
-/// The address that `ip_hash` goes by: the one that `realip` found, when it did.
+/// The address for `ip_hash`: that set by `realip`, otherwise that of the peer.
 fn client_of(request: &Request) -> Option<std::net::IpAddr> {
     match request.real_client.as_ref().unwrap_or(&request.conn.peer) {
         Address::Inet(address) => Some(address.ip()),
@@ -409,38 +409,38 @@ fn wall_ms() -> i64 {
     seconds.saturating_mul(1000).saturating_add(ms.into())
 }
 
-/// The choices that are made for one request.
+/// The selection of servers for one request.
 #[derive(Debug)]
 pub struct Selection {
     group: Arc<Group>,
     choices: Choices,
     tries: u32,
-    /// The client's session, where the group has sessions.
+    /// The client's session, if the group has sessions.
     session: Option<Vec<u8>>,
 }
 
-/// No server can be asked.
+/// Reason why no server can be selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPeer {
-    /// All are down, have failed, have as much as they may have, or were asked (`no live upstreams`).
+    /// All servers are down, failed, full, or already tried (`no live upstreams`).
     Busy,
-    /// There is none, because a name was not resolved yet.
+    /// The group has no server, because a name is not resolved yet.
     Unresolved,
 }
 
-/// The outcome of a try, as nginx counts it.
+/// Outcome of a try, by nginx's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has responded.
+    /// The server responded.
     Answered,
-    /// It has responded with a status that is tried at another one: no fault of it (403 and 404).
+    /// The server responded with a status for which another server is tried, but which is not a failure (403 and 404).
     Passed,
-    /// It failed.
+    /// The try failed.
     Failed,
 }
 
 impl Selection {
-    /// The next server. A request that has a cookie to be set for it has that in its extensions then.
+    /// Selects the next server. A cookie to set is stored in the request's extensions.
     pub fn next(&mut self, request: &mut Request) -> Result<Pick, NoPeer> {
         let pick = self.choose(rt::now())?;
         if let Some(Sticky { kind: StickyKind::Cookie(cookie), .. }) = &self.group.sticky {
@@ -474,8 +474,7 @@ impl Selection {
         })
     }
 
-    /// To be called when the header section of the response is here: methods that go by time, and sessions that are
-    /// learned, look at it.
+    /// Must be called when the header section of the response has arrived: methods that use times and learned sessions need it.
     pub fn answered(&mut self, request: &Request, pick: &mut Pick) {
         if let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &self.group.sticky {
             let created = sticky::first_value(&learn.create, request);
@@ -492,8 +491,8 @@ impl Selection {
         pick.note_header(rt::now());
     }
 
-    /// Reports the outcome of a try. Returns whether the server is left alone for a while from now on, which is nginx's
-    /// `upstream server temporarily disabled`.
+    /// Reports the outcome of a try. Returns whether the server becomes unavailable now, which nginx logs as `upstream server
+    /// temporarily disabled`.
     pub fn report(&mut self, pick: Pick, outcome: Outcome, tried: &Tried) -> bool {
         if let (Outcome::Answered, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
             (outcome, &self.group.sticky)
@@ -511,12 +510,12 @@ impl Selection {
         pick.release(&mut state, Some(outcome), Some(tried), now)
     }
 
-    /// Tries that are left, the one in flight counted.
+    /// Number of remaining tries, including the one in flight.
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// No more than this many tries from here on (`proxy_next_upstream_tries`).
+    /// Limits the number of further tries (`proxy_next_upstream_tries`).
     pub fn limit_tries(&mut self, most: u32) {
         self.tries = self.tries.min(most);
     }
@@ -527,7 +526,7 @@ impl Selection {
     }
 }
 
-/// Keeps the server of a session. A lack of room is reported with a request, if there is one.
+/// Stores the server of a session. Lack of space is logged if there is a request.
 fn note(learn: &Learn, (session, is_new): (Vec<u8>, bool), sid: &Sid, request: Option<&Request>) {
     let learned = learn.learn(&session, is_new, sid, wall_ms());
     let Some(request) = request else { return };
@@ -546,39 +545,39 @@ fn note(learn: &Learn, (session, is_new): (Vec<u8>, bool), sid: &Sid, request: O
     }
 }
 
-/// A server that was chosen; counts as a connection of it until it is dropped.
+/// A chosen server; counts as one of its connections until it is dropped.
 #[derive(Debug)]
 pub struct Pick {
-    /// Where it is.
+    /// Address of the server.
     pub address: PeerAddr,
-    /// As `$upstream_addr` has it.
+    /// Name as shown in `$upstream_addr`.
     pub name: Arc<str>,
-    /// The name of the server as it was written (`$upstream_last_server_name`).
+    /// Address of the server as configured (`$upstream_last_server_name`).
     pub server: Arc<str>,
     sid: Sid,
     id: PeerId,
-    /// When it was chosen.
+    /// Time of the choice.
     since: Instant,
-    /// Milliseconds from there to the header section of the response.
+    /// Time in ms from the choice to the header section of the response.
     header_ms: Option<u64>,
-    /// The session that the response belongs to, and whether it is new.
+    /// Session of the response, and whether it is new.
     created: Option<(Vec<u8>, bool)>,
-    /// Whether it is one of [`Times::inflight`].
+    /// Whether it is counted in [`Times::inflight`].
     counts_waiting: bool,
     group: Arc<Group>,
-    /// Where it counts; taken when it does no more.
+    /// State in which it counts; taken at the end of the try.
     shared: Option<Arc<Shared>>,
 }
 
 impl Pick {
-    /// Its try has ended for a reason that the server has no part in.
+    /// Ends the try for a reason that is not the server's fault.
     pub fn give_up(mut self, tried: &Tried) {
         if let Some(shared) = self.shared.take() {
             self.release(&mut shared.lock(), None, Some(tried), rt::now());
         }
     }
 
-    /// The header section of the response is here.
+    /// Records the arrival of the header section of the response.
     fn note_header(&mut self, now: Instant) {
         let waited = self.waited_ms(now);
         self.header_ms = Some(waited);
@@ -597,7 +596,7 @@ impl Pick {
         now.saturating_duration_since(self.since).as_millis() as u64
     }
 
-    /// Counts no more.
+    /// Ends the count.
     fn release(
         &mut self,
         state: &mut State,
@@ -613,7 +612,7 @@ impl Pick {
             if self.counts_waiting {
                 peer.times.end(waited, moment);
             }
-            // Only what went well counts, so that one that fails fast is not taken for a fast one.
+            // Only successful tries count, so that a server that fails fast does not appear fast.
             if let (Some(Outcome::Answered), Some(header_ms)) = (outcome, self.header_ms) {
                 Times::follow(&mut peer.times.response, waited);
                 if whole || !inflight {
@@ -627,10 +626,10 @@ impl Pick {
 }
 
 impl Drop for Pick {
-    /// For tries that were given up: nothing is known of the server.
+    /// For abandoned tries: nothing is known about the server.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
-            // Not the turn's time, because a pick may be dropped where there is no runtime any more.
+            // The system time instead of the turn's time: a pick may be dropped when the runtime no longer exists.
             self.release(&mut shared.lock(), None, None, Instant::now());
         }
     }

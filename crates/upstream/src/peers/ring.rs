@@ -1,32 +1,31 @@
-//! The ring of consistent hashing: the points of each server, and the server of a key.
+//! The ring of consistent hashing: the points of each server, and the lookup of a key.
 //!
-//! The places are those of nginx, which are those of Cache::Memcached::Fast, so that a key is at the same server
-//! whichever of them looks.
+//! The points are the same as in nginx and in Cache::Memcached::Fast, so that all of them find the same server for a key.
 
 use std::sync::Arc;
 
-/// Points of a server for each unit of its weight.
+/// Number of points per unit of weight of a server.
 const POINTS_PER_WEIGHT: u64 = 160;
 
-/// Points of all servers, at most: 32 MiB. Weights that ask for more get fewer points each, in proportion.
+/// Maximum number of points of all servers: 32 MiB. If the weights exceed it, all servers get proportionally fewer points.
 const POINTS_MAX: u64 = 1 << 22;
 
-/// Where servers stand.
+/// The points of all servers on the ring.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    /// By place, each place once.
+    /// Sorted by position, without duplicates.
     points: Vec<Point>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Point {
     place: u32,
-    /// Which of the names that the ring was made of.
+    /// Index of the server name in the input.
     server: u32,
 }
 
 impl Ring {
-    /// Places servers by their names, as they are written, and weights. A name may come several times.
+    /// Creates the points of servers from their names, as configured, and weights. A name may occur several times.
     pub(super) fn new<'a>(servers: impl Iterator<Item = (&'a Arc<str>, u32, i64)>) -> Ring {
         Ring::bounded(servers, POINTS_MAX)
     }
@@ -46,20 +45,20 @@ impl Ring {
                 points.push(Point { place, server });
             }
         }
-        // Stable: of servers at one place the one that is written first has it.
+        // A stable sort: of several servers at the same position, the first in the configuration remains.
         points.sort_by_key(|point| point.place);
         points.dedup_by_key(|point| point.place);
         Ring { points }
     }
 
-    /// Where to start for a key: the first point at or behind its place. The number may be one too high, which means
-    /// the first point again; see [`Ring::server`].
+    /// Index of the first point at or after the key's position. It may equal the number of points, which means the first point; see
+    /// [`Ring::server`].
     pub(super) fn start(&self, key: &[u8]) -> usize {
         let place = crc32fast::hash(key);
         self.points.partition_point(|point| point.place < place)
     }
 
-    /// The server at the point with this number, counted on around the ring; `None` if it is empty.
+    /// The server at the point with this index, modulo the number of points; `None` if the ring is empty.
     pub(super) fn server(&self, number: usize) -> Option<u32> {
         let number = number.checked_rem(self.points.len())?;
         Some(self.points[number].server)
@@ -70,7 +69,7 @@ fn points_of(weight: i64) -> u64 {
     weight.unsigned_abs().saturating_mul(POINTS_PER_WEIGHT).min(u64::from(u32::MAX))
 }
 
-/// The hash of `HOST \0 PORT`, to continue from for each point.
+/// The hash of `HOST \0 PORT`, continued for each point.
 fn base_of(server: &str) -> crc32fast::Hasher {
     let (host, port) = match server.split_at_checked(5) {
         Some((scheme, path)) if scheme.eq_ignore_ascii_case("unix:") => (path, ""),
@@ -98,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_first_point_is_a_crc_of_host_port_and_zeros() {
-        // crc32("127.0.0.1" "\0" "8080" "\0\0\0\0"), computed with zlib; the next one has that in the place of zeros.
+        // crc32("127.0.0.1" "\0" "8080" "\0\0\0\0"), computed with zlib; for the next point that value replaces the zeros.
         let ring = ring(&[("127.0.0.1:8080", 1)]);
         assert_eq!(ring.points.len(), 160);
         let mut first = b"127.0.0.1\08080".to_vec();

@@ -1,4 +1,4 @@
-//! Sticky sessions: the part of a client's request that names its server, and the part of a response that sets it.
+//! Sticky sessions: the text in a client's request that names its server, and the text in a response that sets it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use exchange::template::Template;
 use exchange::variables::VarRef;
 use telemetry::time_zone::since_1970;
 
-/// Bytes of a server's name in a session, at most: those of a hash in hex.
+/// Maximum length in bytes of a server ID in a session: that of an MD5 hash in hexadecimal.
 pub const SID_MAX: usize = 32;
 
-/// The name of a server in cookies and routes.
+/// ID of a server in cookies and routes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Sid(SmallVec<[u8; SID_MAX]>);
 
@@ -27,7 +27,7 @@ impl fmt::Debug for Sid {
 }
 
 impl Sid {
-    /// The route that the configuration gives it, or the MD5 of its address in hex.
+    /// Creates the ID from the configured route, or from the MD5 hash of the address in hexadecimal.
     pub fn of(route: Option<&str>, name: &str) -> Sid {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         Sid(match route {
@@ -48,20 +48,20 @@ impl Sid {
 /// `sticky`
 #[derive(Clone, Debug)]
 pub struct Sticky {
-    /// Where a client's session stands; the first that has a value counts.
+    /// Variables with the client's session; the first that is not empty counts.
     pub lookup: Vec<VarRef>,
     /// Its kind.
     pub kind: StickyKind,
 }
 
-/// The kinds of sessions.
+/// Kind of sessions.
 #[derive(Clone, Debug)]
 pub enum StickyKind {
-    /// The request has the route.
+    /// The request contains the route.
     Route,
-    /// A cookie of this server names the upstream.
+    /// A cookie set by this server names the upstream.
     Cookie(Arc<Cookie>),
-    /// A table has the server that created the session.
+    /// A table contains the server that created the session.
     Learn(Arc<Learn>),
 }
 
@@ -84,10 +84,10 @@ pub struct Cookie {
     pub path: Option<String>,
 }
 
-/// How long browsers keep a cookie.
+/// Lifetime of the cookie in browsers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expires {
-    /// To the end of time as 32 bits have it.
+    /// The maximum time in 32 bits.
     Max,
     /// After N seconds.
     After(i64),
@@ -97,7 +97,7 @@ pub enum Expires {
 pub const SAME_SITE: [&str; 3] = ["strict", "lax", "none"];
 
 impl Cookie {
-    /// The value of `Set-Cookie` for a client that this server was chosen for, in nginx's order.
+    /// The value of `Set-Cookie` for a client, after this server was chosen, with the attributes in nginx's order.
     pub(super) fn text(&self, sid: &Sid, request: &Request) -> Vec<u8> {
         let mut text = self.name.clone().into_bytes();
         text.push(b'=');
@@ -137,26 +137,26 @@ fn append(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// The `Set-Cookie` that a response is to have, kept with the request.
+/// The `Set-Cookie` to add to a response, stored in the request.
 pub struct SetCookie(pub Vec<u8>);
 
 /// `sticky learn`
 #[derive(Debug)]
 pub struct Learn {
-    /// Where a response has a new session; the first that has a value counts.
+    /// Variables with a new session in the response; the first that is not empty counts.
     pub create: Vec<VarRef>,
     /// The table.
     pub zone: Arc<shared_zone::Zone<Declared>>,
-    /// Milliseconds that an unused session is kept.
+    /// Time in ms after which an unused session is removed.
     pub timeout_ms: i64,
-    /// `header`: when the header section of a response is here, and not at its end.
+    /// `header`: learns the session when the header section of the response arrives, instead of at its end.
     pub at_header: bool,
 }
 
 /// The zone of `zone=`.
 #[derive(Debug)]
 pub struct Declared {
-    /// The group of the sessions' servers.
+    /// The group whose servers the sessions refer to.
     pub group: String,
 }
 
@@ -165,11 +165,11 @@ pub struct Declared {
 pub struct Session {
     sid: [u8; SID_MAX],
     sid_len: u8,
-    /// Time of its last use, in milliseconds since 1970.
+    /// Time of last use, in ms since 1970.
     last_ms: i64,
 }
 
-/// Memory of a session beside its key, so that a megabyte has about eight thousand, as in nginx.
+/// Memory in bytes per session besides its key, chosen so that one megabyte holds about eight thousand, as in nginx.
 const SESSION_OVERHEAD: u64 = 112;
 
 impl Kind for Declared {
@@ -184,7 +184,7 @@ impl Kind for Declared {
     }
 }
 
-/// The first of these variables that has a value.
+/// The first of these variables that is not empty.
 pub(super) fn first_value(variables: &[VarRef], request: &Request) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     for variable in variables {
@@ -202,7 +202,7 @@ impl Learn {
         let timeout = self.timeout_ms;
         self.zone.state().with(&Md5::digest(session), |entry| {
             let found = entry.get()?;
-            // A clock that was set back makes no session older.
+            // A clock that was set back does not expire sessions.
             if now_ms - found.last_ms >= timeout {
                 entry.remove();
                 return None;
@@ -211,14 +211,14 @@ impl Learn {
         })
     }
 
-    /// Notes the server of a session; one that is not known is only noted when it is new.
+    /// Stores the server of a session; an unknown session is stored only if it is new.
     pub fn learn(&self, session: &[u8], is_new: bool, sid: &Sid, now_ms: i64) -> Learned {
         let bytes = sid.as_slice();
         let mut value = Session { sid: [0; SID_MAX], sid_len: bytes.len() as u8, last_ms: now_ms };
         value.sid[..bytes.len()].copy_from_slice(bytes);
         let is_over = |session: &Session| now_ms - session.last_ms >= self.timeout_ms;
         self.zone.state().with(&Md5::digest(session), |entry| {
-            // One that timed out while its response was in flight has no server any more.
+            // A session that expired while its response was in flight no longer has a server.
             if entry.get().is_some_and(|session| is_over(session)) {
                 entry.remove();
             }
@@ -238,13 +238,13 @@ impl Learn {
     }
 }
 
-/// The outcome for a session.
+/// Result of storing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// It is kept, or was not to be.
+    /// Stored, or not to be stored.
     Noted,
-    /// It is kept, and the one that was used longest ago is not.
+    /// Stored; the least recently used session was removed.
     PushedOut,
-    /// There is no room for it.
+    /// No space for it.
     NoRoom,
 }

@@ -1,7 +1,7 @@
-//! The state of the servers of a group: their requests in flight and their failures.
+//! State of the servers of a group: requests in flight and failures.
 //!
-//! One [`State`] belongs to a group and is shared by all threads under one short lock. Nothing here waits, logs or
-//! knows a request; the time is an argument. Which server is next is [`super::balance`]'s.
+//! Each group has one [`State`], which all threads share under one lock with short critical sections. No function here waits, logs
+//! or uses a request; the time is an argument. [`super::balance`] selects the next server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,17 +15,17 @@ use super::lines::{Address, Found, Line, Named, Source, Takes};
 use super::ring::Ring;
 use super::sticky::Sid;
 
-/// Distinguishes the servers of a group, also removed ones.
+/// Unique ID of a server in its group, also among removed servers.
 pub(super) type PeerId = u32;
 
-/// A moment as the rules of failures count it: in whole seconds, as nginx does, so that times mean the same.
+/// A time, in whole seconds for the rules of failures, as in nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) seconds: i64,
     pub(super) ms: i64,
 }
 
-/// A time before all others.
+/// A time before all other times.
 const NEVER: i64 = i64::MIN / 4;
 
 /// One address of a server.
@@ -34,94 +34,94 @@ pub(super) struct Peer {
     pub(super) id: PeerId,
     pub(super) address: PeerAddr,
     pub(super) name: Arc<str>,
-    /// As the configuration has it.
+    /// Address as configured.
     pub(super) server: Arc<str>,
-    /// Its name in cookies and routes; empty if it is not used.
+    /// ID in cookies and routes; empty if unused.
     pub(super) sid: Sid,
     pub(super) weight: i64,
-    /// Smooth weighted round robin: its accumulated weight.
+    /// Current weight of smooth weighted round robin.
     pub(super) current: i64,
-    /// The weight less what failures have taken off; comes back one by one.
+    /// Effective weight: reduced by failures, then restored in steps of one.
     pub(super) effective: i64,
-    /// Requests that it has now.
+    /// Number of requests in flight.
     pub(super) conns: u64,
     pub(super) max_conns: u64,
     pub(super) fails: u64,
     pub(super) max_fails: u64,
     pub(super) fail_timeout: i64,
-    /// When it failed last.
+    /// Time of the last failure.
     accessed: i64,
-    /// When it was tried last, in steps of `fail_timeout`.
+    /// Time of the last check, advanced in steps of at least `fail_timeout`.
     checked: i64,
     pub(super) takes: Takes,
     pub(super) slow_start_ms: i64,
-    /// When it came back, in milliseconds.
+    /// Time of recovery, in ms.
     slow_since_ms: i64,
     pub(super) times: Times,
     pub(super) counts: Box<Counts>,
 }
 
-/// How long a server takes, in milliseconds: for `least_time`.
+/// Response times of a server in ms, for `least_time`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub(super) header: u64,
     pub(super) response: u64,
-    /// Of those that wait now.
+    /// Average waiting time of the requests in flight.
     pub(super) inflight: u64,
-    /// Their times added up, as of the last change.
+    /// Sum of their waiting times at the last change.
     pub(super) inflight_sum: i64,
     pub(super) inflight_changed: i64,
     pub(super) inflight_count: i64,
 }
 
 impl Times {
-    /// Lets `average` follow a new value by a twentieth, rounded.
+    /// Moves `average` towards a new value by one twentieth, rounded.
     pub(super) fn follow(average: &mut u64, value: u64) {
         *average = if *average == 0 { value } else { (value.saturating_mul(5) + *average * 95 + 50) / 100 };
     }
 }
 
 impl Peer {
-    /// Whether any request may use it.
+    /// Whether any request may be sent to the server.
     pub(super) fn is_open(&self, now: Moment) -> bool {
         self.takes == Takes::All && !self.has_failed(now) && !self.is_full()
     }
 
-    /// Whether it may be asked by a client that has a session there.
+    /// Whether a request of an existing session may be sent to the server.
     pub(super) fn is_open_for_session(&self, now: Moment) -> bool {
         self.takes != Takes::Nobody && !self.has_failed(now) && !self.is_full()
     }
 
-    /// Whether it failed as often as it may and its time is not over. One request is let through then, because
-    /// [`Peer::mark_checked`] shuts the door behind it.
+    /// Whether the server has reached `max_fails` and `fail_timeout` has not passed. After it a single request is permitted,
+    /// because [`Peer::mark_checked`] restarts the time.
     pub(super) fn has_failed(&self, now: Moment) -> bool {
         self.max_fails > 0 && self.fails >= self.max_fails && now.seconds - self.checked <= self.fail_timeout
     }
 
-    /// Whether it has as many requests as it may have.
+    /// Whether the server has reached `max_conns`.
     pub(super) fn is_full(&self) -> bool {
         self.max_conns > 0 && self.conns >= self.max_conns
     }
 
-    /// To be called when it was chosen among several.
+    /// Records that the server was chosen among several.
     pub(super) fn mark_checked(&mut self, now: Moment) {
         if now.seconds - self.checked > self.fail_timeout {
             self.checked = now.seconds;
         }
     }
 
-    /// Seconds since it was tried, less a whole `fail_timeout`, in steps of that; 0 when it was tried since.
+    /// Number of `fail_timeout` periods without a check; 0 before the first period has passed.
     pub(super) fn idle_steps(&self, now: Moment) -> i64 {
         let idle = now.seconds - self.checked;
         if idle > self.fail_timeout { idle / (self.fail_timeout + 1) } else { 0 }
     }
 
-    /// Its gain in a round, in units of one weight by `scale`: less during a slow start.
+    /// Weight added per round, multiplied by `scale`; reduced during a slow start.
     pub(super) fn gain(&self, now: Moment, scale: i64) -> i64 {
         self.slowed(self.effective, now, scale)
     }
 
-    /// Its weight by `scale`, less while it starts slowly, but not nothing.
+    /// Weight multiplied by `scale`, reduced during a slow start; at least 1.
     pub(super) fn load_weight(&self, now: Moment, scale: i64) -> u128 {
         self.slowed(self.weight, now, scale).max(1).unsigned_abs().into()
     }
@@ -135,7 +135,7 @@ impl Peer {
         (i128::from(full) * i128::from(since) / i128::from(self.slow_start_ms)) as i64
     }
 
-    /// A try failed. Returns whether the server is left alone from now on.
+    /// Counts a failed try. Returns whether the server becomes unavailable.
     fn count_failure(&mut self, now: Moment) -> bool {
         self.fails += 1;
         self.accessed = now.seconds;
@@ -148,7 +148,7 @@ impl Peer {
         self.fails >= self.max_fails
     }
 
-    /// A try went well: it is forgiven, when that was a try after its last failure.
+    /// Counts a successful try, which resets the failures if it began after the last failure.
     fn count_success(&mut self, now: Moment) {
         if self.accessed < self.checked {
             if self.max_fails > 0 && self.fails >= self.max_fails {
@@ -159,26 +159,26 @@ impl Peer {
     }
 }
 
-/// The primary servers, or the backups.
+/// The primary servers or the backups.
 #[derive(Debug, Default)]
 pub(super) struct Set {
     pub(super) peers: Vec<Peer>,
     pub(super) total_weight: i64,
-    /// How many are not down.
+    /// Number of servers that are not down.
     pub(super) tries: u32,
     /// Whether this is the only server, which is used in spite of failures.
     pub(super) is_single: bool,
-    /// Units of a weight of one in rounds: more than one where parts of a weight matter.
+    /// Units per weight of one in rounds: above 1 if fractions of a weight matter.
     pub(super) scale: i64,
-    /// Where consistent hashing is the method.
+    /// The ring, if consistent hashing is the method.
     pub(super) ring: Option<Ring>,
 }
 
-/// Units of a weight of one with slow starts.
+/// Units per weight of one, with slow starts.
 const SLOW_SCALE: i64 = 1000;
 
 impl Set {
-    /// Place of the server that a session names, if it can be asked and was not yet.
+    /// Index of the server that a session names, if it is available and untried.
     pub(super) fn of_session(&self, hint: Option<&[u8]>, tried: &[PeerId], now: Moment) -> Option<usize> {
         let hint = hint?;
         let place = self.peers.iter().position(|peer| peer.sid.as_slice() == hint)?;
@@ -186,7 +186,7 @@ impl Set {
         (!tried.contains(&peer.id) && peer.is_open_for_session(now)).then_some(place)
     }
 
-    /// Place of the server that holds this part of the sum of all weights.
+    /// Index of the server whose range of the cumulative weights contains `weight`.
     pub(super) fn at_weight(&self, mut weight: i64) -> usize {
         for (place, peer) in self.peers.iter().enumerate() {
             if weight < peer.weight {
@@ -213,35 +213,35 @@ impl Set {
     }
 }
 
-/// The inputs of a state: the servers of a configuration, and the method's needs.
+/// Inputs of a state: the servers of a configuration, and the requirements of the method.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) lines: Arc<[Line]>,
-    /// Whether sessions name servers.
+    /// Whether sessions refer to servers.
     pub(super) with_sids: bool,
     /// Whether consistent hashing is the method.
     pub(super) with_ring: bool,
 }
 
-/// All servers of a group.
+/// State of all servers of a group.
 #[derive(Debug)]
 pub(super) struct State {
     shape: Shape,
-    /// Addresses of names, as far as they were found.
+    /// Addresses of names, as far as resolved.
     found: BTreeMap<Named, Vec<Found>>,
-    /// The primary servers, and the backups.
+    /// Primary servers and backups.
     pub(super) sets: [Set; 2],
-    /// Counts the changes of the sets.
+    /// Number of changes of the sets.
     pub(super) generation: u32,
     next_id: PeerId,
-    /// When the first request came; times are counted from there.
+    /// Time of the first request, the origin of all times here.
     epoch: Option<Instant>,
-    /// For `random`.
+    /// Random numbers for `random`.
     pub(super) random: Random,
 }
 
 impl State {
-    /// The servers of a configuration. Names begin with the addresses that the configuration before has `found`.
+    /// Creates the servers of a configuration. Names start with the addresses `found` by the previous configuration.
     pub(super) fn new(shape: Shape, found: &BTreeMap<Named, Vec<Found>>) -> State {
         let found = carried(&shape.lines, found);
         let sets = [Set::default(), Set::default()];
@@ -251,19 +251,19 @@ impl State {
         state
     }
 
-    /// Another configuration of the same group: servers that stay keep their state.
+    /// Applies another configuration of the same group: servers that remain keep their state.
     pub(super) fn reshape(&mut self, shape: Shape) {
         self.shape = shape;
         self.found = carried(&self.shape.lines, &self.found);
         self.rebuild();
     }
 
-    /// Its present shape.
+    /// The current shape.
     pub(super) fn shape(&self) -> Shape {
         self.shape.clone()
     }
 
-    /// The addresses of a name, from now on.
+    /// Sets the addresses of a name.
     pub(super) fn put(&mut self, named: &Named, found: Vec<Found>) {
         if self.found.get(named) != Some(&found) {
             self.found.insert(named.clone(), found);
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// No addresses of a name, where there were none before either.
+    /// Records that a name could not be resolved, unless it has addresses.
     pub(super) fn put_nothing(&mut self, named: &Named) {
         self.found.entry(named.clone()).or_default();
     }
@@ -281,7 +281,7 @@ impl State {
         &self.found
     }
 
-    /// Whether there is no server only because a name was never resolved.
+    /// Whether the group has no server only because a name was never resolved.
     pub(super) fn awaits_names(&self) -> bool {
         self.sets.iter().all(|set| set.peers.is_empty()) && self.is_waiting()
     }
@@ -291,14 +291,14 @@ impl State {
         names.any(|named| !self.found.contains_key(named))
     }
 
-    /// The time as it is counted here.
+    /// Converts a time to the form used here.
     pub(super) fn moment(&mut self, now: Instant) -> Moment {
-        // Turns of other threads may have begun a little earlier than the one that came first.
+        // The turn of another thread may have begun slightly before that of the first request.
         let since = now.saturating_duration_since(*self.epoch.get_or_insert(now));
         Moment { seconds: since.as_secs() as i64, ms: since.as_millis() as i64 }
     }
 
-    /// Builds the sets again, in the order of the lines. A server that existed before keeps its number.
+    /// Rebuilds the sets in the order of the lines. A server that existed before keeps its ID.
     fn rebuild(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         let mut old: Vec<Peer> =
@@ -322,8 +322,7 @@ impl State {
         first.is_single = is_alone && first.peers.len() == 1;
     }
 
-    /// Known addresses keep their order, so that hashes do not move when a resolver rotates its answers; new ones
-    /// follow.
+    /// Known addresses keep their order, so that hashes do not change when a resolver rotates its responses; new addresses follow.
     fn place_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
         let known = |found: &Found| {
             let place = old.iter().position(|peer| peer.address == found.address.address);
@@ -393,7 +392,7 @@ impl State {
         }
     }
 
-    /// Takes over the counts of the servers that another state has too. A server may stand on several lines.
+    /// Takes over the statistics of servers that another state has too. A server may be on several lines.
     pub(super) fn take_counts(&mut self, before: &State) {
         let mut old: Vec<&Peer> = before.sets.iter().flat_map(|set| &set.peers).collect();
         for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
@@ -404,12 +403,12 @@ impl State {
         }
     }
 
-    /// The server with this number, wherever it stands now.
+    /// The server with this ID, in any set.
     pub(super) fn peer(&mut self, id: PeerId) -> Option<&mut Peer> {
         self.sets.iter_mut().flat_map(|set| &mut set.peers).find(|peer| peer.id == id)
     }
 
-    /// A request is through with a server. Returns whether that one is left alone from now on.
+    /// Ends a request at a server. Returns whether the server becomes unavailable.
     pub(super) fn release(
         &mut self,
         id: PeerId,
@@ -424,7 +423,7 @@ impl State {
         peer.counts.fails += u64::from(failed == Some(true));
         match failed {
             None => false,
-            // It is the only server, so its failures are not counted.
+            // The only server: its failures are not counted.
             Some(_) if is_single => {
                 peer.fails = 0;
                 false
@@ -442,9 +441,9 @@ impl State {
     }
 }
 
-/// The addresses that names of these lines take over from the configuration before. A host of the same service keeps its
-/// addresses where only the port or the way of the lookup has changed. A name without addresses is looked up again, and
-/// requests wait for it again.
+/// The addresses that names of these lines take over from the previous configuration. A host of the same service keeps its
+/// addresses if only the port or the kind of lookup has changed. A name without addresses is resolved again, and requests wait for
+/// it again.
 fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Named, Vec<Found>> {
     let of_host = |named: &Named| {
         let is_same =
@@ -466,7 +465,7 @@ fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Nam
     found.collect()
 }
 
-/// Random numbers that may be predictable (SplitMix64).
+/// Pseudo-random numbers, predictable (SplitMix64).
 #[derive(Debug)]
 pub(super) struct Random(u64);
 
@@ -476,7 +475,7 @@ impl Random {
         Random(RandomState::new().hash_one(0))
     }
 
-    /// A number below `limit`, which is above zero.
+    /// A random number from 0 to below `limit`, which must be positive.
     pub(super) fn below(&mut self, limit: i64) -> i64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

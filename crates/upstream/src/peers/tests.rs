@@ -1,4 +1,4 @@
-//! The choice of servers against tables of nginx's rules, and the effect of failures, on a clock of the tests.
+//! Selection of servers compared with tables of nginx's rules, and the effect of failures, with a simulated clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use exchange::shared_zone::{Zone, Zones};
 use exchange::template::Template;
 use telemetry::traffic::code_place;
 
-/// A try of which nothing is known.
+/// A try without measurements.
 const TRIED: Tried =
     Tried { status: 200, sent: 0, received: 0, connect: None, header: None, response: Duration::ZERO };
 
@@ -38,7 +38,7 @@ fn weighted(weights: &[i64]) -> Vec<Line> {
     weights.iter().enumerate().map(|(number, weight)| line(number, |line| line.weight = *weight)).collect()
 }
 
-/// `a` for 10.0.0.1 and so on.
+/// `a` for 10.0.0.1, and so on.
 fn letter(pick: &Pick) -> char {
     let last = pick.name.rsplit(['.', ':']).nth(1).and_then(|number| number.parse::<u8>().ok());
     char::from(b'a' + last.expect("an address of these tests") - 1)
@@ -52,7 +52,7 @@ impl Bench {
         Bench { group: Arc::new(Group::of_block(draft)), now: Instant::now() }
     }
 
-    /// Lets sessions name servers.
+    /// Makes sessions refer to servers.
     fn with_sticky(&mut self) {
         let group = Arc::get_mut(&mut self.group).expect("nobody else has it yet");
         group.sticky = Some(Sticky { lookup: Vec::new(), kind: StickyKind::Route });
@@ -71,12 +71,12 @@ impl Bench {
         self.group.selection(Choices::new(walk, hint.map(<[u8]>::to_vec)), None)
     }
 
-    /// One request that the first server answers.
+    /// Makes one request, to which the first server responds.
     fn one(&self) -> char {
         self.tried(self.select(), "")
     }
 
-    /// One request: the servers in `failing` fail. Returns the server that responded, `-` for none.
+    /// Makes one request; the servers in `failing` fail. Returns the server that responded, `-` for none.
     fn tried(&self, mut selection: Selection, failing: &str) -> char {
         loop {
             let Ok(pick) = selection.choose(self.now) else { return '-' };
@@ -106,7 +106,7 @@ fn weights_are_spread_smoothly() {
     for (weights, expected) in [
         (&[1, 1, 1][..], "abcabc"),
         (&[5, 1, 1], "aabacaaaabacaa"),
-        // By hand: 3,2 a; 1,4 b; 4,1 a; 2,3 b; 5,0 a.
+        // Computed by hand: 3,2 a; 1,4 b; 4,1 a; 2,3 b; 5,0 a.
         (&[3, 2], "ababaababa"),
         (&[1], "aaaa"),
     ] {
@@ -119,7 +119,7 @@ fn weights_are_spread_smoothly() {
 fn a_server_that_fails_is_left_alone_and_tried_once_in_a_while() {
     let mut bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     assert_eq!(bench.run_failing(4, "a"), "bbbb");
-    // Its time is over after more than ten seconds, when one request goes to it and fails.
+    // It is unavailable for more than ten seconds; then one request is sent to it and fails.
     bench.pass(10);
     assert_eq!(bench.run(2), "bb");
     bench.pass(1);
@@ -161,7 +161,7 @@ fn failures_take_weight_and_give_it_back_bit_by_bit() {
         Method::RoundRobin,
         vec![line(0, |line| (line.weight, line.max_fails) = (4, 2)), line(1, |line| line.weight = 4)],
     );
-    // One failure of two: it is asked on, with half of its weight.
+    // One of two permitted failures: it still gets requests, with half its weight.
     assert_eq!(bench.run_failing(1, "a"), "b");
     let effective = |bench: &Bench| bench.group.state().lock().sets[0].peers[0].effective;
     assert_eq!(effective(&bench), 2);
@@ -179,7 +179,7 @@ fn failures_are_forgiven_by_an_answer_to_a_later_try_only() {
     let fails = |bench: &Bench| bench.group.state().lock().sets[0].peers[0].fails;
     assert_eq!(bench.run_failing(1, "a"), "b");
     assert_eq!(bench.run(4), "baba");
-    // Within five seconds of the failure nothing was checked anew.
+    // Within five seconds after the failure no check has taken place.
     assert_eq!(fails(&bench), 1);
     bench.pass(6);
     assert_eq!(bench.run(2), "ba");
@@ -306,7 +306,7 @@ fn no_server_has_more_requests_than_it_may_have() {
 #[test]
 fn the_least_loaded_for_its_weight_is_next_and_equals_take_turns() {
     let bench = Bench::new(Method::LeastConn, weighted(&[2, 1, 1]));
-    // Idle ones go by turns, with their weights.
+    // Idle servers are chosen in round robin, by weight.
     assert_eq!(bench.run(8), "abcaabca");
     let held: Vec<Pick> = (0..8).map(|_| bench.select().choose(bench.now).expect("there is one")).collect();
     let names: String = held.iter().map(letter).collect();
@@ -322,7 +322,7 @@ fn the_least_loaded_for_its_weight_is_next_and_equals_take_turns() {
 fn the_fastest_is_next_until_it_has_too_much_to_do() {
     for (whole, inflight) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut bench = Bench::new(Method::LeastTime { whole, inflight }, weighted(&[1, 1]));
-        // Nothing is known at first, so they take turns; then a answers in 100 ms and b in 10.
+        // Without measurements the servers alternate; then a responds in 100 ms and b in 10 ms.
         for _ in 0..4 {
             let mut selection = bench.select();
             let mut pick = selection.choose(bench.now).expect("there is one");
@@ -338,7 +338,7 @@ fn the_fastest_is_next_until_it_has_too_much_to_do() {
             names.push(letter(&pick));
             held.push(pick);
         }
-        // 20 ms each, so the sixth is expected as late as the first one at a, which has 120 ms.
+        // 20 ms each, so the sixth is expected as late as the first at a, which has 120 ms.
         let case = format!("{whole} {inflight}: {names}");
         assert!(names.starts_with("bbbbb"), "{case}");
         assert!(names.contains('a'), "{case}");
@@ -347,7 +347,7 @@ fn the_fastest_is_next_until_it_has_too_much_to_do() {
 
 #[test]
 fn a_client_stays_at_its_server_by_its_network() {
-    // (89 * 113 + byte) % 6271 over three bytes, modulo the sum of the weights: worked out by hand.
+    // (89 * 113 + byte) % 6271 over three bytes, modulo the sum of the weights: computed by hand.
     let expected = |ip: [u8; 4], weights: &[i64]| {
         let hash = ip[..3].iter().fold(89_u32, |hash, byte| (hash * 113 + u32::from(*byte)) % 6271);
         let mut left = i64::from(hash) % weights.iter().sum::<i64>();
@@ -420,7 +420,7 @@ fn chance_keeps_to_the_weights() {
     let run = bench.run(4000);
     let share = run.matches('a').count() as f64 / 4000.0;
     assert!((0.76..0.84).contains(&share), "{share}");
-    // Of two, the one with less to do: with a busy one and weights that are equal the busy one is never taken.
+    // Of two random servers the less loaded is used: with equal weights, a busy server is never chosen.
     let bench = Bench::new(Method::Random { two: true }, weighted(&[1, 1]));
     let busy = bench.select().choose(bench.now).expect("there is one");
     let other = if letter(&busy) == 'a' { 'b' } else { 'a' };
@@ -434,7 +434,7 @@ fn a_server_that_comes_back_gets_its_weight_little_by_little() {
     assert_eq!(bench.run(4), "abab", "at first there is nothing to come back from");
     assert_eq!(bench.run_failing(1, "a"), "b");
     bench.pass(11);
-    // It starts from debts, and without the weight that the failure took.
+    // It starts with a deficit, and without the weight that the failure removed.
     assert_eq!(bench.run(8).matches('a').count(), 1, "one request tries it");
     let mut shares = Vec::new();
     for _ in 0..4 {
@@ -443,7 +443,7 @@ fn a_server_that_comes_back_gets_its_weight_little_by_little() {
         shares.push(run.matches('a').count());
     }
     assert!(shares.is_sorted(), "{shares:?}");
-    // A quarter of its weight against a whole one is a fifth, three quarters are three sevenths.
+    // A quarter of its weight against a full weight is a fifth; three quarters are three sevenths.
     assert!((36..46).contains(&shares[0]) && (96..104).contains(&shares[3]), "{shares:?}");
 }
 
@@ -468,7 +468,7 @@ fn a_session_goes_to_its_server_as_long_as_that_can_be_asked() {
         };
         let all = |hint: &[u8]| (0..10).map(|_| of(hint, "")).collect::<String>();
         assert_eq!(all(b"two"), "bbbbbbbbbb", "{method:?}");
-        // Without a route a server is called by the MD5 of its address.
+        // Without a route, the ID of a server is the MD5 hash of its address.
         assert_eq!(all(b"a3d2ad0ca0a1a7b1ef0e9b8a4ee9c4ba").len(), 10);
         assert_ne!(of(b"two", "b"), 'b', "{method:?}: another one answers");
         assert_ne!(of(b"two", ""), 'b', "{method:?}: it is left alone");
@@ -484,7 +484,7 @@ fn sessions_do_not_take_the_turns_of_others() {
     for _ in 0..20 {
         bench.tried(bench.select_by(Walk::Rounds, Some(b"x")), "");
     }
-    // The debt of twenty requests is that of one: after it the turns are even again.
+    // The deficit of twenty requests is limited to that of one: afterwards the servers alternate again.
     let run = bench.run(6);
     assert!(run.starts_with('b') && run.matches('a').count() >= 2, "{run}");
 }
@@ -509,7 +509,7 @@ fn names_have_the_addresses_that_are_put_and_keep_what_is_known_of_them() {
     let held = selection.choose(bench.now).expect("the first");
     assert_eq!((letter(&held), &*held.server), ('a', "name.example:81"));
     assert_eq!(bench.run_failing(1, "b"), "a");
-    // Another order and a new one: nothing is forgotten of those that stay.
+    // Another order and a new address: the state of remaining servers is preserved.
     put(&[2, 3, 1]);
     assert_eq!(bench.run(4).matches('b').count(), 0, "it failed");
     put(&[2, 3]);
@@ -573,14 +573,14 @@ fn a_request_goes_on_when_servers_come_and_go_meanwhile() {
     }
 }
 
-/// A statement, for code that needs its file and line.
+/// Creates a statement, for code that needs its file and line.
 fn statement() -> conf::Statement {
     let loader: conf::MapLoader = [("/a", "server a;")].into_iter().collect();
     let tree = conf::parse(&conf::Source::new("/a"), &loader).expect("a statement");
     tree.statements.into_iter().next().expect("a statement")
 }
 
-/// The groups of a configuration with this block `u`, and its zones.
+/// Creates the groups of a configuration with the block `u`, and its zones.
 fn configured(lines: Vec<Line>, zone: Option<u64>, change: impl FnOnce(&mut Draft)) -> (Upstreams, Zones) {
     let (mut upstreams, mut zones) = (Upstreams::default(), Zones::default());
     let share = |bytes| zones.share("one", Some(bytes), ServersZone, &statement()).expect("a zone");
@@ -626,7 +626,7 @@ fn a_reload_keeps_what_is_known_in_the_same_zone() {
     assert_eq!(begin(None, None, |_| {}), (false, 0, 0));
 }
 
-/// A line of a name, which is looked up by a resolver where `at_run_time` says so.
+/// Creates a line with a name; `at_run_time` is whether a configured resolver resolves it.
 fn name_line(text: &str, at_run_time: bool, service: Option<&str>) -> Line {
     let mut line = Line::new(text, &Url::parse(text, 80).expect("a name"));
     if let Source::Named(named) = &mut line.source {
@@ -702,8 +702,7 @@ fn addresses_share_a_group_and_blocks_have_no_port() {
 }
 
 proptest! {
-    /// Whatever happens to servers, no server gets a request twice, none has more requests than allowed, and in the end
-    /// none has any.
+    /// For any sequence of events: no server gets a request twice, none exceeds its limit, and at the end none has requests.
     #[test]
     fn requests_are_accounted_for(
         method in 0..8_usize,
@@ -807,7 +806,7 @@ fn tries_are_counted_and_a_reload_keeps_the_counts() {
         let tried = Tried { status, received: 100, header: Some(Duration::from_millis(1)), ..TRIED };
         selection.settle(pick, outcome, &tried, bench.now);
     }
-    // The next configuration has one of both, in no zone.
+    // The next configuration has one of the two servers, in no zone.
     let mut draft = Draft::new("group");
     draft.lines = vec![line(1, |_| {})];
     let after = Group::of_block(draft);

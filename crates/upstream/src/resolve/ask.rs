@@ -1,13 +1,13 @@
-//! One question to name servers: over UDP, again where nothing comes, over TCP where the response did not fit.
+//! One query to name servers: over UDP, repeated without a response, over TCP if the response was truncated.
 //!
 //! ```text
 //!   next server -- UDP --> response -- truncated --> TCP --> response
 //!       ^                     |                                |
-//!       +-- nothing in time, refused, it has failed -----------+
+//!       +-- timeout, refused, or server failure ---------------+
 //! ```
-//! The resolver listens to every queried server until one has answered. A repeated query is the same and comes from the
-//! same port, so that responses to both tries count and an attacker has one question to guess. Each question has a port
-//! and an identifier that cannot be guessed without a view of the query (RFC 5452).
+//! The resolver listens to every queried server until one responds. A repeated query is identical and uses the same port, so that
+//! responses to both attempts count and an attacker has only one query to guess. Each query has a port and an ID that cannot be
+//! guessed without seeing the query (RFC 5452).
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,43 +24,41 @@ use rt::{Either, Socket, Timer, select};
 
 use super::wire::{Fault, Kind, NXDOMAIN, Name, Question, Response};
 
-/// The next server.
+/// Index of the next server.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicUsize);
 
-/// When the next server is queried, or the same one again: each round waits twice as long as the one before, up to the
-/// last. A name server that queries others needs some hundred milliseconds, and a lost datagram should not cost the five
-/// seconds that nginx waits.
+/// Time until the next server, or the same server, is queried again: doubled each round, up to `TRY_MAX`. A recursive name server
+/// needs some hundred ms, and a lost datagram should not cost the five seconds that nginx waits.
 const TRY_MIN: Duration = Duration::from_secs(1);
 const TRY_MAX: Duration = Duration::from_secs(5);
 
-/// How long a response may take over TCP, the connection counted: nginx's.
+/// Maximum time of a query over TCP including the connection, as in nginx.
 const TCP_TIME: Duration = Duration::from_secs(5);
 
-/// Datagrams from one server that are no response to the question: they are guesses, and the port is given up.
+/// Maximum number of datagrams from one server that do not match the query. They are forgery attempts; the socket is then closed.
 const STRAY_MAX: u32 = 64;
 
-/// Room for a datagram. Without an extension servers send 512 bytes at most (RFC 1035 section
-/// 4.2.1); nginx has as much.
+/// Buffer size for a datagram in bytes, as in nginx. Without EDNS, servers send at most 512 bytes (RFC 1035 section 4.2.1).
 const DATAGRAM_MAX: usize = 4096;
 
-/// No name server has answered in time.
+/// No name server responded in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Silence;
 
-/// The result of a try.
+/// Result of an attempt.
 enum QueryResult {
-    /// A response, of which a code other than those of success and of names that do not exist is a failure of the server.
+    /// A response. Any code except success and "name does not exist" is a failure of the server.
     Response(Response),
-    /// Nothing: it could not be asked, and another one may do better.
+    /// No response: the server could not be queried, and another may succeed.
     Nothing,
 }
 
-/// Queries until a server answers or the time is over. The resolver listens to a queried server until then, so that a
-/// late response to any of the tries counts.
+/// Queries servers until one responds or the time is over. The resolver listens to each queried server until then, so that a late
+/// response to any attempt counts.
 ///
 /// # Errors
-/// [`Silence`]; the failure of a server is the result when all have been queried.
+/// [`Silence`]. If all servers fail, the failure response of one of them is returned.
 pub(super) async fn ask(
     servers: &[SocketAddr],
     turn: &Turn,
@@ -102,7 +100,7 @@ pub(super) async fn ask(
             if let Some(failed) = failed.take() {
                 return Ok(failed);
             }
-            // No server can be reached: not asked in a busy loop.
+            // No server is reachable: avoids a busy loop.
             if unreachable >= servers.len() {
                 rt::sleep_until(end).await;
             }
@@ -113,9 +111,9 @@ pub(super) async fn ask(
     failed.ok_or(Silence)
 }
 
-/// A queried name server that may still answer.
+/// A queried name server that may still respond.
 struct QueriedServer {
-    /// Sends the question again.
+    /// Triggers a repetition of the query.
     again: Event,
     outcome: Pin<Box<dyn Future<Output = QueryResult>>>,
 }
@@ -128,7 +126,7 @@ impl QueriedServer {
     }
 }
 
-/// The first of the servers to have an outcome, with its place; it is queried no longer.
+/// The outcome of the first server that has one, with its index; the server is removed.
 async fn first_of(asked: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     poll_fn(|context| {
         for (place, slot) in asked.iter_mut().enumerate() {
@@ -144,14 +142,14 @@ async fn first_of(asked: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     .await
 }
 
-/// An identifier from the kernel's generator. Should it not be ready, the port has to be secret enough.
+/// A random ID from the kernel's generator. If that is not ready, the random port must suffice.
 fn random_id() -> u16 {
     let mut bytes = [0; 2];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     u16::from_be_bytes(bytes)
 }
 
-/// The answer of one server, however late.
+/// The response of one server, however late.
 async fn outcome(server: SocketAddr, question: Question, again: Event) -> QueryResult {
     match over_udp(server, &question, &again).await {
         Ok(Some(response)) => QueryResult::Response(response),
@@ -167,8 +165,7 @@ async fn outcome(server: SocketAddr, question: Question, again: Event) -> QueryR
     }
 }
 
-/// Sends the query in a datagram, repeatedly on request, and waits for the response; `None` where that did not fit into
-/// one.
+/// Sends the query in a datagram, repeats it on request, and waits for the response; `None` if the response was truncated.
 async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Result<Option<Response>, Errno> {
     let mut socket = Datagram::connect(server, &ConnectOptions::default())?;
     let query = || Segments::from(question.to_bytes());
@@ -186,20 +183,20 @@ async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Res
         match Response::parse(&received, question) {
             Ok(response) => return Ok(Some(response)),
             Err(Fault::Truncated) => return Ok(None),
-            // One that is broken may be forged like one that is not ours: the right one may follow.
+            // A malformed response may be forged like an unrelated one: the correct response may follow.
             Err(Fault::NotOurs | Fault::Malformed) => strays += 1,
         }
     }
     Err(Errno::BADMSG)
 }
 
-/// Asks over TCP, where messages have their length in front (RFC 1035 section 4.2.2); `None` if the message is no
-/// response.
+/// Queries over TCP, where messages are length-prefixed (RFC 1035 section 4.2.2); `None` if the message is not a response to the
+/// query.
 async fn over_tcp(server: SocketAddr, question: &Question) -> Result<Option<Response>, Errno> {
     let mut socket = Socket::connect(PeerAddr::Inet(server)).await?;
     let message = question.to_bytes();
     let mut query = Segments::new();
-    // A name is 255 bytes at most.
+    // A name has at most 255 bytes.
     query.push(Source::Vec([&(message.len() as u16).to_be_bytes()[..], &message].concat()));
     let (reader, writer) = socket.split();
     writer.send(query, false).await.0?;

@@ -1,14 +1,14 @@
-//! The names in a configuration, kept up to date while it is in force: a task for each, on the first thread.
+//! Keeps the names of the active configuration resolved: one task per name, on the first thread.
 //!
 //! ```text
 //!            +--- failed: a growing pause ---+
 //!            v                               |
-//!   start -> look up -- found: put into the groups -- until it may have changed -+
+//!   start -> look up -- found: put into the groups -- wait until it may have changed
 //!            ^                                                                    |
 //!            +--------------------------------------------------------------------+
 //! ```
-//! A name that cannot be found keeps the addresses that it had; without any address a group has no server, and requests
-//! are answered with 502 until one is found. The log has a line when that begins and when it ends.
+//! A name that cannot be resolved keeps its previous addresses. Without any address a group has no server, and requests get 502
+//! until the name is resolved. Beginning and end of a failure are logged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,21 +34,21 @@ use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::Level;
 
-/// Keeps the names of one configuration, until it is dropped.
+/// Keeps the names of one configuration resolved until it is dropped.
 pub struct Keeper {
     end: Rc<Event>,
 }
 
-/// The pauses after a name could not be found: a server that has just been started responds soon, and one that stays
-/// down is not queried all the time.
+/// Pauses after a failed resolution: a server that was just started responds soon, and a server that stays down is not queried
+/// continuously.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the hosts file is another one. It changes by hand, or when a container starts.
+/// Interval of checking whether the hosts file has changed. It is changed manually, or when a container starts.
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 
 impl Keeper {
-    /// Starts on this thread. The first answers come later; `changed` is called when a name has other addresses than before.
+    /// Starts on this thread. The first results arrive later; `changed` is called when the addresses of a name have changed.
     pub fn start(thread: &Rc<Thread>, config: &Config, changed: impl Fn() + 'static) -> Keeper {
         let keeper = Keeper { end: Rc::new(Event::new()) };
         let told = Told { changed: Rc::new(changed), ..Told::to(thread) };
@@ -61,7 +61,7 @@ impl Keeper {
         }
         for (group, named) in run_time_names(config) {
             let http = &config.http.of::<HttpConf>().0;
-            // The configuration is refused without one.
+            // A configuration without a resolver is refused.
             let Some(resolver) = group.resolver.clone().or_else(|| http.resolver.clone()) else { continue };
             let timeout = group.resolver_timeout.unwrap_or(http.timeout);
             let name = RunTimeName { group, named, resolver, timeout, told: told.clone() };
@@ -70,7 +70,7 @@ impl Keeper {
         keeper
     }
 
-    /// A task that ends with the keeper.
+    /// Spawns a task that ends with the keeper.
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         let end = Rc::clone(&self.end);
         rt::spawn(async move {
@@ -85,14 +85,14 @@ impl Drop for Keeper {
     }
 }
 
-/// The users of a name.
+/// A group that uses a name.
 pub(super) struct User {
     pub(super) group: Arc<Group>,
     pub(super) named: Named,
     pub(super) place: Option<Span>,
 }
 
-/// The names that the system resolves, with the groups that they are servers of.
+/// The names that the system resolves, with the groups that use them.
 fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     let mut names: BTreeMap<String, Vec<User>> = BTreeMap::new();
     for group in config.http.of::<Upstreams>().groups() {
@@ -104,7 +104,7 @@ fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     names
 }
 
-/// The names that a resolver of the configuration resolves (`resolve`).
+/// The names that a configured resolver resolves (`resolve`).
 fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
     let groups = config.http.of::<Upstreams>().groups();
     let names = |group: &Arc<Group>| {
@@ -114,7 +114,7 @@ fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
     groups.flat_map(names).collect()
 }
 
-/// The destination of messages: the error log of the process.
+/// Destination of log messages and of changes.
 #[derive(Clone)]
 pub(super) struct Told {
     pub(super) say: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
@@ -141,12 +141,12 @@ pub(super) struct SystemName {
     pub(super) system: System,
     pub(super) times: TimeSource,
     pub(super) told: Told,
-    /// How often it is looked whether the hosts file is another one.
+    /// Interval of checking whether the hosts file has changed.
     pub(super) hosts_every: Duration,
 }
 
 impl SystemName {
-    /// Looks it up again and again.
+    /// Resolves the name repeatedly.
     pub(super) async fn keep(self) {
         let mut failures = 0;
         loop {
@@ -179,7 +179,7 @@ impl SystemName {
         (self.told.changed)();
     }
 
-    /// Waits until the answer may have changed.
+    /// Waits until the result may have changed.
     async fn until_changed(&self, found: &SystemAddresses) {
         let now = rt::now();
         let Some(stamp) = found.hosts else {
@@ -192,7 +192,7 @@ impl SystemName {
         }
     }
 
-    /// The first time in a row that it cannot be found.
+    /// Logs the first of consecutive failures.
     fn tell(&self, reason: &str) {
         let name = &self.host;
         let place = self.users.iter().find_map(|user| user.place.as_ref());
@@ -202,7 +202,7 @@ impl SystemName {
     }
 }
 
-/// A name that a resolver of the configuration resolves.
+/// A name that a configured resolver resolves.
 struct RunTimeName {
     group: Arc<Group>,
     named: Named,
@@ -212,7 +212,7 @@ struct RunTimeName {
 }
 
 impl RunTimeName {
-    /// Looks it up again and again.
+    /// Resolves the name repeatedly.
     async fn keep(self) {
         let mut failures = 0;
         loop {
@@ -232,7 +232,7 @@ impl RunTimeName {
                         self.told.say(Level::Error, what);
                     }
                     match unresolved {
-                        // As in nginx: name servers know that there is no server any more.
+                        // As in nginx: the name servers report that the name no longer exists.
                         Unresolved::Code(NXDOMAIN) => self.group.put(&self.named, Vec::new()),
                         _ => self.group.put_nothing(&self.named),
                     }
@@ -275,30 +275,30 @@ impl fmt::Display for RunTimeName {
     }
 }
 
-/// The name of the SRV records for `service=`: a word without a dot is a service over TCP (RFC 2782).
+/// The name of the SRV records for `service=`: a service without a dot is a TCP service (RFC 2782).
 fn service_name(service: &str, host: &str) -> String {
     if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }
 
-/// The wait after this many failures and one more.
+/// Pause after this many failures and one more.
 fn pause(failures: u32) -> Duration {
     PAUSE_MIN.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
 }
 
-/// An address without an SRV record.
+/// An address that is not from an SRV record.
 fn found_at(address: SocketAddr) -> Found {
     Found { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
 }
 
-/// Looks up all literal names of a configuration by calls that block, for `-t`: those that cannot be resolved, each
-/// with its message. Names that take longer than `patience`, all together, are among them.
+/// Resolves all literal names of a configuration with blocking calls, for `-t`. Returns a message for each name that cannot be
+/// resolved, or not within `patience` for all names together.
 pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
     let names = literal_names(config);
     let (sender, answers) = std::sync::mpsc::channel();
     let mut open: BTreeMap<&str, &[User]> = names.iter().map(|(name, users)| (&**name, &**users)).collect();
     for name in names.keys().cloned() {
         let sender = sender.clone();
-        // It is not waited for: the program ends soon. One that cannot be started is reported as one that takes long.
+        // The thread is not joined, since the program ends soon. A thread that cannot be started is reported like a timeout.
         let _ = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             let found = System::default().look_up_now(&name).map(drop);
             let _ = sender.send((name, found));

@@ -1,15 +1,15 @@
 //! Resolves names to addresses without blocking a worker thread.
 //!
-//! | part | holds |
+//! | part | content |
 //! |---|---|
-//! | `system` | names that are written in the configuration: the system's way, on a helper thread |
-//! | [`resolver`] | names out of variables, and servers with `resolve`: by our own queries, as `resolver` says |
-//! | `ask` | one question to name servers |
-//! | `wire` | messages of DNS |
-//! | [`settings`] | what `resolver` and `/etc/resolv.conf` say |
-//! | [`keeper`] | looks up names of the configuration again in time, and hands what it finds to `upstream::peers` |
+//! | `system` | literal names in the configuration: resolved by the system on a helper thread |
+//! | [`resolver`] | names from variables, and servers with `resolve`: DNS queries by the settings of `resolver` |
+//! | `ask` | one query to name servers |
+//! | `wire` | DNS messages |
+//! | [`settings`] | settings of `resolver` and `/etc/resolv.conf` |
+//! | [`keeper`] | resolves names of the configuration again before they expire, and passes the results to `upstream::peers` |
 //!
-//! Everything has a time and a limit; nothing here waits in the start of the server or on a worker thread.
+//! Every operation has a timeout and a limit; none blocks the start of the server or a worker thread.
 
 mod ask;
 pub mod keeper;
@@ -37,7 +37,7 @@ use exchange::request::Request;
 use resolver::Resolver;
 use telemetry::Level;
 
-/// Waits until the names of a group have addresses, or are known to have none; not for ever.
+/// Waits until the names of a group have addresses or are known to have none, up to `resolver_timeout`.
 pub async fn first_answer(request: &Request, group: &Arc<Group>) {
     let timer = rt::Timer::new();
     let timeout = group.resolver_timeout.unwrap_or(request.scope().of::<Conf>().timeout);
@@ -59,11 +59,11 @@ pub struct Conf {
 
 impl Settings for Conf {}
 
-/// Those of `http`, for the groups of servers, which have no other block.
+/// The settings of `http`, for upstream groups, which have no other enclosing block.
 #[derive(Debug, Default)]
 pub struct HttpConf(pub Conf);
 
-/// The default of `resolver_timeout`, nginx's.
+/// nginx's default of `resolver_timeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Default for Conf {
@@ -72,8 +72,8 @@ impl Default for Conf {
     }
 }
 
-/// To be called before a thread serves under this configuration: resolvers take over what those of the configuration
-/// before know that ask the same name servers.
+/// Takes over the caches of resolvers in the previous configuration that query the same name servers. Must be called before a
+/// thread serves with this configuration.
 pub fn begin(config: &Config, before: &Config) {
     let known = resolvers(before);
     for resolver in resolvers(config) {
@@ -83,7 +83,7 @@ pub fn begin(config: &Config, before: &Config) {
     }
 }
 
-/// The resolvers of a configuration, each once.
+/// The distinct resolvers of a configuration.
 fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
     let http = &config.http;
     let of_locations =
@@ -98,7 +98,7 @@ fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
     found
 }
 
-/// The addresses of a name that came out of variables, in an order that differs from request to request.
+/// The addresses of a name from variables, in an order that changes from request to request.
 ///
 /// # Errors
 /// The status of the response; the log has the reason.
@@ -127,5 +127,5 @@ pub async fn addresses(
     }
 }
 
-/// Which address is the first one of the next request.
+/// Rotates the first address for each request.
 static TURN: AtomicUsize = AtomicUsize::new(0);

@@ -1,12 +1,13 @@
-//! `resolver`: names to addresses by our own queries, with answers cached for their TTL.
+//! `resolver`: resolves names with own DNS queries, and caches results for their TTL.
 //!
 //! ```text
-//!   find --> in the table, and its time is not over --------------------> answer
+//!   find --> in the table and not expired --------------------------------> result
 //!     |                                                                      ^
-//!     +----> looked up already --> waits with the others --+                 |
-//!     +----> a task that looks it up --- ask, aliases, ask +--> into the table
+//!     +----> lookup in flight ----> waits with other requests --+             |
+//!     +----> a task looks it up --- query, aliases, query --+--> into the table
 //! ```
-//! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when the request
+//! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when its request ends.
+//! Expired results are retained for use while no name server responds.
 //! that began it has ended. Expired answers are kept too: they are used while no name server answers.
 
 use std::collections::HashMap;
@@ -29,17 +30,17 @@ pub struct Resolver {
     settings: Settings,
     turn: Turn,
     table: Mutex<NameTable>,
-    /// Where name servers are that the configuration has by name, and until when that holds.
+    /// Addresses of the name servers that are configured by name, with their expiry.
     named: Mutex<HashMap<String, (Vec<IpAddr>, Instant)>>,
 }
 
-/// Addresses of a name, and until when they hold.
+/// Addresses of a name, and their expiry.
 pub(super) type Addresses = (Arc<[IpAddr]>, Instant);
 
 /// Servers of a service, each with its addresses.
 pub(super) type Services = Vec<(Service, Vec<IpAddr>)>;
 
-/// Cached answers and lookups in flight.
+/// Cached results and lookups in flight.
 #[derive(Default)]
 struct NameTable {
     names: HashMap<Name, Entry>,
@@ -49,7 +50,7 @@ struct NameTable {
 struct Entry {
     /// The last result.
     found: Option<Addresses>,
-    /// Until when it may serve although its time is over.
+    /// Time until which the result may be used after its expiry.
     stale_until: Instant,
     /// The lookup in flight.
     lookup: Option<Arc<NameLookup>>,
@@ -63,35 +64,35 @@ struct NameLookup {
     done: Watcher,
 }
 
-/// Wakes the waiting requests when a lookup has ended, also when its task was dropped.
+/// Wakes the waiting requests when a lookup has ended, even if its task was dropped.
 struct LookupDone(rt::watch::Publisher);
 
-/// Names that are known at once: what clients put into variables must not fill the memory. An entry is some hundred
+/// Maximum number of cached names: names from client-controlled variables must not fill the memory. An entry has some hundred
 /// bytes.
 const NAMES_MAX: usize = 8192;
 
-/// Lookups in flight at once: each has two sockets for each queried name server.
+/// Maximum number of lookups in flight; each has two sockets per queried name server.
 const LOOKUPS_MAX: usize = 512;
 
-/// The longest time that an answer is used.
+/// Maximum time for which a result is used.
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long expired addresses are used when no name server answers (RFC 8767 section 5: days).
+/// Time for which expired addresses may be used if no name server responds (RFC 8767 section 5: days).
 const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long requests wait for an answer where there are expired addresses (RFC 8767 section 5).
+/// Maximum time that requests wait for a response if there are expired addresses (RFC 8767 section 5).
 const STALE_AFTER: Duration = Duration::from_millis(1800);
 
-/// How long expired addresses are used without another query (RFC 8767 section 5).
+/// Time for which expired addresses are used without another query (RFC 8767 section 5).
 const STALE_TIME: Duration = Duration::from_secs(5);
 
-/// How long the other family is waited for when the first one has brought addresses.
+/// Maximum wait for the other address family once the first has returned addresses.
 const OTHER_FAMILY_TIME: Duration = Duration::from_secs(2);
 
-/// How often a response that names another name only is followed by a question for that: nginx's limit is 50.
+/// Maximum number of queries for following aliases that a response does not resolve: nginx's limit is 50.
 const QUESTIONS_MAX: u32 = 8;
 
-/// How long the address of a name server holds that is written as a name.
+/// Time for which the address of a name server that is configured by name is used.
 const SERVER_TIME: Duration = Duration::from_secs(60);
 
 impl std::fmt::Debug for Resolver {
@@ -101,20 +102,20 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// One that knows nothing yet.
+    /// Creates a resolver with an empty cache.
     pub fn new(settings: Settings) -> Arc<Resolver> {
         let (turn, table, named) = (Turn::default(), Mutex::default(), Mutex::default());
         Arc::new(Resolver { settings, turn, table, named })
     }
 
-    /// Whether both ask the same name servers for the same families.
+    /// Whether both resolvers query the same name servers for the same address families.
     pub(super) fn asks_as(&self, other: &Resolver) -> bool {
         let (own, theirs) = (&self.settings, &other.settings);
         own.servers == theirs.servers && (own.ipv4, own.ipv6) == (theirs.ipv4, theirs.ipv6)
     }
 
-    /// Takes over the cache of the earlier configuration's resolver, as expired addresses: the first request queries
-    /// again, as after a reload of nginx, and does not fail while no name server answers.
+    /// Takes over the cache of the previous configuration's resolver, as expired results: the first request queries again, as after
+    /// a reload of nginx, but does not fail while no name server responds.
     pub(super) fn take_over(&self, before: &Resolver) {
         let now = Instant::now();
         let known: Vec<(Name, Entry)> = before
@@ -133,10 +134,10 @@ impl Resolver {
         self.table().names.extend(known);
     }
 
-    /// The addresses of a name, in the order in which they came.
+    /// The addresses of a name, in the order of the response.
     ///
     /// # Errors
-    /// Or the error, after `timeout` at the latest.
+    /// The error, at the latest after `timeout`.
     pub(super) async fn find(
         self: &Arc<Resolver>,
         text: &[u8],
@@ -163,13 +164,13 @@ impl Resolver {
             Err(rt::Elapsed) => Err(Unresolved::TimedOut),
         };
         match (outcome, stale) {
-            // A negative answer is an answer.
+            // A negative response counts as a response.
             (Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..)), Some(stale)) => Ok(stale),
             (outcome, _) => outcome,
         }
     }
 
-    /// The task of a lookup.
+    /// Task of a lookup.
     async fn lead(
         self: Arc<Resolver>,
         name: Name,
@@ -180,7 +181,7 @@ impl Resolver {
         let ending = Ending { resolver: &self, name: &name, lookup: &lookup, _done: done };
         let found = self.addresses(&name, deadline).await;
         let outcome = found.map(|(addresses, ttl)| (addresses.into(), rt::now() + ttl));
-        // No other code sets it.
+        // Only this task sets it.
         let _ = ending.lookup.outcome.set(outcome);
     }
 
@@ -189,8 +190,7 @@ impl Resolver {
         if address.is_ipv4() { self.settings.ipv4 } else { self.settings.ipv6 }
     }
 
-    /// Queries the addresses of both families, as far as they are used, and returns their lifetime. Neither looks into
-    /// the table nor writes there.
+    /// Queries the addresses of all enabled families; returns them with their lifetime. Does not use the table.
     pub(super) async fn addresses(
         &self,
         name: &Name,
@@ -220,15 +220,15 @@ impl Resolver {
             (Ok((found, seconds)), Err(_)) | (Err(_), Ok((found, seconds))) => {
                 Ok((found, self.holds(seconds)))
             }
-            // The failure of a server is weaker evidence than an answer that the name does not exist.
+            // A server failure is weaker evidence than a response that the name does not exist.
             (Err(Unresolved::Code(NXDOMAIN)), Err(other)) | (Err(other), Err(_)) => Err(other),
         }
     }
 
-    /// The addresses of a name from name servers, with their TTL: for callers with their own cache.
+    /// Queries the addresses of a name, with their TTL: for callers that cache themselves.
     ///
     /// # Errors
-    /// Or the error, after `timeout` at the latest.
+    /// The error, at the latest after `timeout`.
     pub(super) async fn look_up(
         &self,
         text: &[u8],
@@ -238,7 +238,7 @@ impl Resolver {
         self.addresses(&name, rt::now() + timeout).await
     }
 
-    /// Asks for the addresses of one family and follows the name's aliases.
+    /// Queries the addresses of one family and follows aliases.
     async fn family(
         &self,
         servers: &[SocketAddr],
@@ -270,14 +270,14 @@ impl Resolver {
                 Said::Nothing => break,
             }
         }
-        // A name that has no addresses is no host.
+        // A name without addresses does not exist as a host.
         Err(Unresolved::Code(NXDOMAIN))
     }
 
-    /// Where a service is: the names in its SRV records with their addresses. Those without any are left out.
+    /// The servers of a service: the targets of its SRV records with their addresses. Targets without addresses are omitted.
     ///
     /// # Errors
-    /// The error; the first one where no server of the service has addresses.
+    /// The error; if no target has addresses, that of the first target.
     pub(super) async fn look_up_service(
         &self,
         text: &str,
@@ -304,7 +304,7 @@ impl Resolver {
         }
     }
 
-    /// How long an answer with this time to live is used.
+    /// Time for which a result with this TTL is used.
     fn holds(&self, seconds: u32) -> Duration {
         let own = Duration::from_secs(seconds.into()).min(TTL_MAX);
         self.settings.valid.unwrap_or(own)
@@ -345,12 +345,12 @@ impl Resolver {
     }
 }
 
-/// Nothing that can panic runs while a table is half changed.
+/// A panic cannot leave the data inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer of the other family: not waited for very long where the first one has brought addresses.
+/// The result for the other address family, with a limited wait once the first has returned addresses.
 async fn limited<T>(
     first: &Result<T, Unresolved>,
     other: impl Future<Output = Result<T, Unresolved>>,
@@ -363,7 +363,7 @@ async fn limited<T>(
     timer.limit(other).await.unwrap_or(Err(Unresolved::TimedOut))
 }
 
-/// The end of a lookup, in any way: the answer goes into the table, and waiting requests are woken.
+/// The end of a lookup, for any reason: stores the result in the table and wakes waiting requests.
 struct Ending<'a> {
     resolver: &'a Resolver,
     name: &'a Name,
@@ -383,10 +383,10 @@ impl Drop for Ending<'_> {
                 entry.stale_until = found.1 + STALE_MAX;
                 entry.found = Some(found.clone());
             }
-            // There is an answer: nothing is left to fall back on.
+            // A negative response replaces the known addresses.
             Some(Err(Unresolved::Code(NXDOMAIN))) => entry.found = None,
-            // The known addresses are used for a while, so that not every request queries again and waits in vain.
-            // There may be no runtime any more to take the time from.
+            // The known addresses are used for some time, so that not every request waits for another failing query. The clock is
+            // read directly, since the runtime may no longer exist.
             Some(Err(_)) | None => entry.found = entry.stale(Instant::now()),
         }
         if entry.found.is_none() {
@@ -397,13 +397,13 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// How a request comes to the addresses of a name.
+/// How a request gets the addresses of a name.
 enum LookupStart {
-    /// They are known.
+    /// They are cached.
     Known(Addresses),
-    /// A lookup is in flight; with the addresses known before.
+    /// A lookup is in flight; with the previous addresses.
     Joined(Arc<NameLookup>, Option<Addresses>),
-    /// The caller looks them up.
+    /// The caller looks them up; with the previous addresses.
     Leads(Arc<NameLookup>, LookupDone, Option<Addresses>),
 }
 
@@ -431,7 +431,7 @@ impl NameTable {
         Ok(LookupStart::Leads(lookup, LookupDone(publisher), entry.stale(now)))
     }
 
-    /// Lets go of an eighth of the names, those that were not used for longest, where there are too many.
+    /// If the table is full, removes an eighth of the names, the least recently used.
     fn make_room(&mut self, now: Instant) {
         if self.names.len() < NAMES_MAX {
             return;
@@ -447,7 +447,7 @@ impl NameTable {
 }
 
 impl Entry {
-    /// The answer to use while no name server answers.
+    /// The expired result, for use while no name server responds.
     fn stale(&self, now: Instant) -> Option<Addresses> {
         let (addresses, _) = self.found.as_ref()?;
         (now < self.stale_until).then(|| (Arc::clone(addresses), now + STALE_TIME))
@@ -478,7 +478,7 @@ mod tests {
             let entry = table.names.get_mut(&name(number)).expect("it was put there");
             (entry.lookup, entry.found, entry.stale_until) = (None, Some(found(now)), now + STALE_MAX);
             assert!(table.names.len() <= NAMES_MAX);
-            // The first one is in use all the time.
+            // The first name is in use all the time.
             assert!(matches!(table.begin(&name(0), at(number)), Ok(LookupStart::Known(_))), "{number}");
         }
         assert!(!table.names.contains_key(&name(1)));

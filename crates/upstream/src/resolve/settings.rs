@@ -1,4 +1,4 @@
-//! The settings of a `resolver` directive and of `/etc/resolv.conf`: the name servers and their use.
+//! Settings of a `resolver` directive and of `/etc/resolv.conf`: the name servers and their use.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +10,12 @@ use io::op::PeerAddr;
 
 use crate::peers::address::{Fault, Place, Url};
 
-/// A resolver as it is configured.
+/// Settings of a resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The name servers, asked by turns.
+    /// The name servers, used in round robin.
     pub(super) servers: Vec<NameServer>,
-    /// `valid=`: how long an answer is used, whatever its TTL.
+    /// `valid=`: time for which a result is used, overriding its TTL.
     pub(super) valid: Option<Duration>,
     /// `ipv4=`
     pub(super) ipv4: bool,
@@ -26,27 +26,27 @@ pub struct Settings {
 /// A name server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NameServer {
-    /// At an address.
+    /// Configured by address.
     At(SocketAddr),
-    /// At a name and a port; the system resolves it.
+    /// Configured by name and port; the system resolves the name.
     Named(String, u16),
 }
 
 /// The port of name servers.
 const PORT: u16 = 53;
 
-/// Faults of the arguments of `resolver`, in nginx's words.
+/// Errors in the arguments of `resolver`, with nginx's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingsFault {
     /// An unknown parameter.
     Parameter(String),
-    /// An address that cannot be read.
+    /// An invalid address.
     Address(Fault, String),
-    /// It is a parameter of nginx's commercial version, which its free version takes for a name server.
+    /// A parameter of nginx's commercial version, which the free version treats as a name server.
     Lost(String),
-    /// Both families of addresses are off.
+    /// Both address families are off.
     NoFamily,
-    /// There is no address.
+    /// No name server is given.
     NoServers,
 }
 
@@ -63,15 +63,15 @@ impl fmt::Display for SettingsFault {
 }
 
 impl Settings {
-    /// Name servers with nginx's defaults.
+    /// Creates settings with nginx's defaults.
     pub(super) fn of_servers(servers: Vec<NameServer>) -> Settings {
         Settings { servers, valid: None, ipv4: true, ipv6: true }
     }
 
-    /// Reads the arguments of `resolver`.
+    /// Parses the arguments of `resolver`.
     ///
     /// # Errors
-    /// The fault.
+    /// The error.
     pub fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Settings, SettingsFault> {
         let mut settings = Settings::of_servers(Vec::new());
         for word in words {
@@ -116,16 +116,16 @@ pub(super) struct SystemSettings {
     pub(super) servers: Vec<SocketAddr>,
     /// Suffixes of names, tried in order.
     search: Vec<String>,
-    /// Names with fewer dots are resolved with those endings first.
+    /// Names with fewer dots are first resolved with these suffixes.
     dots_min: usize,
 }
 
-/// Name servers that the system's library uses, and endings that are tried: the limit in resolv.conf(5).
+/// Maximum number of name servers and of search suffixes: the limits of resolv.conf(5).
 const SYSTEM_SERVERS_MAX: usize = 3;
 const SEARCH_MAX: usize = 6;
 
 impl SystemSettings {
-    /// Reads the file; without it there are no name servers.
+    /// Parses the file; without it there are no name servers.
     #[expect(clippy::disallowed_methods, reason = "on a helper thread")]
     pub(super) fn read(path: &Path) -> SystemSettings {
         SystemSettings::parse(&std::fs::read_to_string(path).unwrap_or_default())
@@ -137,11 +137,11 @@ impl SystemSettings {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => {
-                    // An address with a scope cannot be parsed without a query for the interface.
+                    // An address with a scope is skipped, since parsing it requires a lookup of the interface.
                     let address = words.next().and_then(|word| word.parse::<IpAddr>().ok());
                     settings.servers.extend(address.map(|address| SocketAddr::new(address, PORT)));
                 }
-                // The last one holds.
+                // The last line counts.
                 Some("search" | "domain") => settings.search = words.map(str::to_owned).collect(),
                 Some("options") => {
                     let mut dots = words.filter_map(|word| word.strip_prefix("ndots:")?.parse().ok());
@@ -155,7 +155,7 @@ impl SystemSettings {
         settings
     }
 
-    /// The names that the library asks for, in its order, when it is to find this one.
+    /// The names that the system library queries for this name, in order.
     pub(super) fn candidates(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];

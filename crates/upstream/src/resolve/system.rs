@@ -1,8 +1,7 @@
-//! Names by way of the system: getaddrinfo(3) on a helper thread, which reads `/etc/hosts`, queries name servers or
-//! uses other sources of nsswitch.conf(5).
+//! Resolves names with the system: getaddrinfo(3) on a helper thread. It reads `/etc/hosts`, queries name servers, or uses other
+//! sources of nsswitch.conf(5).
 //!
-//! The server uses [`System::look_up`]; [`System::look_up_now`] is the call itself. It returns no TTL:
-//! [`super::keeper`] finds one.
+//! The server uses [`System::look_up`]; [`System::look_up_now`] blocks. The call returns no TTL; [`super::keeper`] determines one.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -10,30 +9,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// How the system looks up a name: `Err` has its message.
+/// A lookup function; `Err` contains the system's message.
 type Lookup = dyn Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync;
 
-/// The system's way to addresses.
+/// Resolution by the system.
 #[derive(Clone)]
 pub(super) struct System {
     hosts: Arc<PathBuf>,
-    /// Where the kernel lists this machine's IPv6 addresses.
+    /// File in which the kernel lists the IPv6 addresses of this machine.
     interfaces_v6: Arc<PathBuf>,
     lookup: Arc<Lookup>,
 }
 
-/// The system's addresses.
+/// Result of the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemAddresses {
-    /// Addresses that can be used from here, in the system's order.
+    /// Addresses that this machine can reach, in the system's order.
     pub(super) usable: Vec<IpAddr>,
-    /// All that were found.
+    /// All addresses found.
     pub(super) all: BTreeSet<IpAddr>,
-    /// Whether the name is in the hosts file, and when that was changed last.
+    /// The version of the hosts file, if it contains the name.
     pub(super) hosts: Option<Stamp>,
 }
 
-/// Identifies a version of a file; `None` without the file.
+/// Identifies a version of a file; `None` if the file does not exist.
 pub(super) type Stamp = Option<(SystemTime, u64)>;
 
 impl Default for System {
@@ -46,7 +45,7 @@ impl Default for System {
     }
 }
 
-/// The call. A port and a kind of socket have to be named; both are thrown away again.
+/// Calls getaddrinfo(3). The port and the socket type are required by the interface and discarded.
 fn getaddrinfo(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs().map_err(|error| reason(&error.to_string()))?;
     Ok(found.map(|address| address.ip()).collect())
@@ -58,19 +57,19 @@ fn reason(text: &str) -> String {
 }
 
 impl System {
-    /// Addresses of a name, of which there is one at least.
+    /// The addresses of a name, at least one.
     ///
     /// # Errors
-    /// The error.
+    /// The system's message.
     pub(super) async fn look_up(&self, name: &str) -> Result<SystemAddresses, String> {
         let (system, name) = (self.clone(), name.to_owned());
         let done = rt::spawn_blocking(move || system.look_up_now(&name)).await;
         done.unwrap_or_else(|| Err("the lookup has failed".to_owned()))
     }
 
-    /// The same by a call that blocks for long if a name server does not answer.
+    /// Like [`System::look_up`], but blocks, for long if no name server responds.
     pub(super) fn look_up_now(&self, name: &str) -> Result<SystemAddresses, String> {
-        // Before the call: a change of the file meanwhile is seen as one afterwards.
+        // Before the call: a change of the file during the call must be noticed afterwards.
         let hosts = self.has_host(name).then(|| self.stamp_now());
         let found = (self.lookup)(name)?;
         let all: BTreeSet<IpAddr> = found.iter().copied().collect();
@@ -80,7 +79,7 @@ impl System {
         Ok(SystemAddresses { usable: self.usable(&found), all, hosts })
     }
 
-    /// The hosts file as it is now.
+    /// The current version of the hosts file.
     pub(super) async fn stamp(&self) -> Stamp {
         let system = self.clone();
         rt::spawn_blocking(move || system.stamp_now()).await.flatten()
@@ -92,7 +91,7 @@ impl System {
         Some((facts.modified().ok()?, facts.len()))
     }
 
-    /// Whether the hosts file has a name (hosts(5)).
+    /// Whether the hosts file contains a name (hosts(5)).
     #[expect(clippy::disallowed_methods, reason = "on a helper thread")]
     fn has_host(&self, name: &str) -> bool {
         let text = std::fs::read(&*self.hosts).unwrap_or_default();
@@ -103,8 +102,8 @@ impl System {
         })
     }
 
-    /// Leaves out the addresses of IPv6 where this machine has none itself: a connection to them would fail at once
-    /// and count as a failure of the server. nginx has getaddrinfo do so (`AI_ADDRCONFIG`). Each address once.
+    /// Omits IPv6 addresses if this machine has none: a connection to them would fail immediately and count as a failure of the
+    /// server. nginx uses `AI_ADDRCONFIG` for it. Also removes duplicates.
     fn usable(&self, found: &[IpAddr]) -> Vec<IpAddr> {
         let own = self.own_v6();
         let reachable = |address: &&IpAddr| match address {
@@ -115,14 +114,14 @@ impl System {
         let mut seen = BTreeSet::new();
         let mut usable: Vec<IpAddr> = found.iter().filter(reachable).copied().collect();
         if usable.is_empty() {
-            // There are no others; the connection will report a fault.
+            // No address is reachable; connecting will report the error.
             usable = found.to_vec();
         }
         usable.retain(|address| seen.insert(*address));
         usable
     }
 
-    /// Which addresses of IPv6 this machine has.
+    /// Which kinds of IPv6 addresses this machine has.
     #[expect(clippy::disallowed_methods, reason = "on a helper thread, and the kernel's own file")]
     fn own_v6(&self) -> OwnV6 {
         let text = std::fs::read_to_string(&*self.interfaces_v6).unwrap_or_default();
@@ -144,7 +143,7 @@ struct OwnV6 {
 
 #[cfg(test)]
 impl System {
-    /// A resolver with a function for lookups and files of the test.
+    /// Creates a resolver with a lookup function and files of the test.
     pub(super) fn for_tests(
         folder: &std::path::Path,
         lookup: impl Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync + 'static,
@@ -213,7 +212,7 @@ mod tests {
     fn the_system_knows_localhost_and_says_what_it_does_not_know() {
         let found = System::default().look_up_now("localhost").expect("every machine has it");
         assert!(found.all.iter().all(IpAddr::is_loopback), "{found:?}");
-        // No name server is asked for a name that is too long to be one.
+        // A name that is too long is not sent to name servers.
         let long = "a".repeat(300);
         let refused = System::default().look_up_now(&long).expect_err("no name");
         assert!(!refused.contains("information"), "{refused}");

@@ -1,4 +1,4 @@
-//! Lookups against a DNS server of the tests, and names of a configuration over a system of the tests.
+//! Lookups with a test DNS server, and names of a configuration with a simulated system resolver.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::peers::Group;
 use crate::peers::address::Url;
 use crate::peers::lines::{Draft, Line};
 
-/// Long enough for a machine that is busy with a whole workspace.
+/// Long enough for a machine that is busy with tests of the complete workspace.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -72,7 +72,7 @@ fn another_server_is_asked_where_one_is_away_or_has_failed() {
     let (bad, good) = (DnsServer::start(), DnsServer::start());
     bad.set("a", Kind::A, Answer::Refused);
     good.set_addresses("a", &["10.0.0.1"], 0);
-    // No server of DNS listens on the first port.
+    // No DNS server listens on the first port.
     let three = resolver(&format!("127.0.0.1:1 {} {} ipv6=off", bad.addr(), good.addr()));
     let none = resolver("127.0.0.1:1");
     run(async {
@@ -98,7 +98,7 @@ fn what_holds_no_longer_serves_while_name_servers_fail() {
         let asked = dns.count("a", Kind::A);
         assert_eq!(find(&resolver, "a").await, Ok(addresses(&["10.0.0.2"])));
         assert_eq!(dns.count("a", Kind::A), asked, "not asked for with each request");
-        // That there is no such name is an answer.
+        // NXDOMAIN is a response.
         dns.set_addresses("b", &["10.0.0.3"], 0);
         assert_eq!(find(&resolver, "b").await, Ok(addresses(&["10.0.0.3"])));
         dns.remove("b");
@@ -134,7 +134,7 @@ fn a_circle_of_aliases_has_an_end() {
     assert!(dns.asked().len() < 20, "{:?}", dns.asked().len());
 }
 
-/// A system lookup whose result the test changes.
+/// A simulated system lookup whose result the test changes.
 #[derive(Clone, Default)]
 struct Answers(Arc<Mutex<Option<Vec<IpAddr>>>>);
 
@@ -151,7 +151,7 @@ impl Answers {
     }
 }
 
-/// A group of one name, which is kept.
+/// A group with one name that a keeper resolves.
 struct Kept {
     group: Arc<Group>,
     answers: Answers,
@@ -189,7 +189,7 @@ impl Kept {
         self.until_so(|group, _| group.addresses() == wanted).await;
     }
 
-    /// Waits until something is so after the group has heard of its names.
+    /// Waits until a condition holds, checked after each result of name resolution.
     async fn until_so(&self, is_so: impl Fn(&Group, &[String]) -> bool) {
         let (group, timer) = (self.group(), rt::Timer::new());
         timer.set(rt::now() + PATIENCE);
@@ -211,13 +211,13 @@ fn a_name_of_the_system_follows_its_time_and_keeps_its_last_good_addresses() {
     dns.set_addresses("name.example", &["10.0.0.1"], 1);
     run(async {
         let kept = Kept::start(TimeSource::new(Some(of(&dns, ""))), "");
-        // It is not found at first. The second time it is asked for, it is.
+        // The first lookup fails, the second succeeds.
         kept.until_so(|group, told| !group.awaits_names() && !told.is_empty()).await;
         assert_eq!(kept.group().addresses(), [""; 0]);
         kept.answers.set(Some(&["10.0.0.1"]));
         kept.until(&["10.0.0.1:80", "10.0.0.1:81"]).await;
         assert!(kept.told.borrow().last().is_some_and(|told| told.contains("is found again")));
-        // Name servers have that for a second; they have no others afterwards, which the system has.
+        // The name servers return this with a TTL of one second; afterwards they return the same as the system.
         kept.answers.set(Some(&["10.0.0.2", "10.0.0.3"]));
         dns.set_addresses("name.example", &["10.0.0.2", "10.0.0.3"], 1);
         kept.until(&["10.0.0.2:80", "10.0.0.3:80", "10.0.0.2:81", "10.0.0.3:81"]).await;
@@ -257,7 +257,7 @@ fn the_time_of_an_answer_is_that_of_name_servers_which_give_the_same() {
     assert_eq!(time("a.example", "ipv6=off", &["10.0.0.1", "2001:db8::1"]), 7);
     assert_eq!(time("long.example", "", &["10.0.0.1"]), 3600);
     assert_eq!(time("short.example", "", &["10.0.0.1"]), 1);
-    // They have others, or none.
+    // The name servers return other addresses, or none.
     assert_eq!(time("a.example", "", &["10.0.0.1"]), 7);
     assert_eq!(time("long.example", "", &["10.0.0.2"]), 60);
     assert_eq!(time("none.example", "", &["10.0.0.1"]), 60);

@@ -1,8 +1,8 @@
-//! How long the system's answer for a name is used, if it came from name servers.
+//! Lifetime of a system lookup's result, if it came from name servers.
 //!
-//! getaddrinfo(3) returns no TTL. So the same name servers are queried for it: where they return the same addresses,
-//! the system's answer came from them and their TTL applies. Where they return others, the name may just have moved, or
-//! each answer is a different selection; then it applies too, but at most as long as for unknown names.
+//! getaddrinfo(3) returns no TTL, so the same name servers are queried for it. If they return the same addresses, the system's
+//! result came from them and their TTL applies. If they return others, the name may have changed, or each response is a different
+//! selection; then their TTL applies too, limited to the time for unknown names.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,24 +14,24 @@ use super::resolver::Resolver;
 use super::settings::{NameServer, Settings, SystemSettings};
 use super::wire::Name;
 
-/// The name servers to query for TTLs.
+/// Name servers to query for TTLs.
 #[derive(Clone)]
 pub(super) struct TimeSource {
-    /// `resolver` of the configuration, where there is one.
+    /// `resolver` of the configuration, if any.
     resolver: Option<Arc<Resolver>>,
     resolv_conf: PathBuf,
 }
 
-/// No name is looked up more often, whatever its time.
+/// Minimum interval between lookups of a name, regardless of the TTL.
 const MIN: Duration = Duration::from_secs(1);
 
-/// Nor less often: an operator who moves a server expects it to be found within an hour.
+/// Maximum interval between lookups: an operator who moves a server expects it to be found within an hour.
 const MAX: Duration = Duration::from_secs(3600);
 
-/// How long an answer of unknown lifetime is used.
+/// Lifetime of a result whose TTL is unknown.
 pub(super) const UNKNOWN: Duration = Duration::from_secs(60);
 
-/// How long the question may take. The addresses are in use meanwhile.
+/// Maximum time of the query; the addresses are already in use.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl TimeSource {
@@ -39,16 +39,16 @@ impl TimeSource {
         TimeSource { resolver, resolv_conf: PathBuf::from("/etc/resolv.conf") }
     }
 
-    /// How long these addresses of a name hold.
+    /// Lifetime of these addresses of a name.
     pub(super) async fn time(&self, host: &str, all: &BTreeSet<IpAddr>) -> Duration {
         self.told(host, all).await.unwrap_or(UNKNOWN)
     }
 
-    /// The same as name servers have it, where they know the name.
+    /// The lifetime according to the name servers, if they know the name.
     async fn told(&self, host: &str, all: &BTreeSet<IpAddr>) -> Option<Duration> {
         let host = host.trim_end_matches('.');
         if host == "localhost" || host.ends_with(".localhost") {
-            // A name of this machine alone (RFC 6761 section 6.3).
+            // A name of this machine only (RFC 6761 section 6.3).
             return None;
         }
         let path = self.resolv_conf.clone();

@@ -1,20 +1,20 @@
-//! [`Unresolved`]: why a name has no addresses, in nginx's words.
+//! [`Unresolved`]: reason why a name has no addresses, with nginx's messages.
 
 use std::fmt;
 
-/// Why a name has no addresses.
+/// Reason why a name has no addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
-    /// Name servers report it: a code of RFC 1035 section 4.1.1.
+    /// The name servers returned this code (RFC 1035 section 4.1.1).
     Code(u8),
-    /// They did not answer in time.
+    /// No name server responded in time.
     TimedOut,
-    /// Too many names are looked up already.
+    /// Too many lookups are in flight.
     Busy,
 }
 
 impl fmt::Display for Unresolved {
-    /// A number and words, those of nginx if it has them.
+    /// Formats a number and a text, nginx's if it has one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = match self {
             Unresolved::Code(code) => *code,

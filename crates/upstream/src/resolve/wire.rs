@@ -1,35 +1,35 @@
-//! Messages of DNS: queries out, responses in (RFC 1035 section 4, AAAA from RFC 3596, SRV from RFC 2782).
+//! DNS messages: encoding of queries, parsing of responses (RFC 1035 section 4, AAAA from RFC 3596, SRV from RFC 2782).
 //!
-//! Pure functions over bytes. A response is hostile until [`Response::parse`] has matched it with the [`Question`];
-//! other sections than the answer section are ignored. Names are kept as they are on the wire, in lower case.
+//! Pure functions on bytes. A response is untrusted until [`Response::parse`] has matched it with the [`Question`]; sections other
+//! than the answer section are ignored. Names are stored in wire format, in lower case.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Longest name, with the lengths of its labels and the root (RFC 1035 section 2.3.4).
+/// Maximum length in bytes of a name, including label lengths and root (RFC 1035 section 2.3.4).
 const NAME_MAX: usize = 255;
 
-/// Longest label.
+/// Maximum length in bytes of a label.
 const LABEL_MAX: usize = 63;
 
-/// Bytes before the question.
+/// Length in bytes of the header before the question.
 const HEADER_BYTES: usize = 12;
 
-/// Names in a row that are names for the next one: as many as resolvers follow (BIND: 16).
+/// Maximum number of consecutive aliases, as in other resolvers (BIND: 16).
 const ALIASES_MAX: usize = 16;
 
-/// Addresses of one name that are used; all of them become servers, or places in a list that is copied.
+/// Maximum number of addresses of one name; each becomes a server, or an element of a list that is copied.
 pub(super) const ADDRESSES_MAX: usize = 256;
 
 /// The class of the internet.
 const CLASS_IN: u16 = 1;
 
-/// A domain name: labels with their lengths, without the root, in lower case.
+/// A domain name in wire format: length-prefixed labels without the root, in lower case.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Name(Box<[u8]>);
 
 impl Name {
-    /// Reads a name as people write it, with or without the dot at its end. `None` when no name server could have it.
+    /// Parses a name in text form, with or without the final dot. `None` if it is not a valid DNS name.
     pub(super) fn parse(text: &[u8]) -> Option<Name> {
         let text = text.strip_suffix(b".").unwrap_or(text);
         let mut wire = Vec::with_capacity(text.len() + 1);
@@ -40,14 +40,14 @@ impl Name {
             wire.push(label.len() as u8);
             wire.extend(label.iter().map(u8::to_ascii_lowercase));
         }
-        // The root's length is one more.
+        // The root adds one byte.
         (wire.len() < NAME_MAX).then(|| Name(wire.into()))
     }
 
-    /// Reads the name at `at` and returns the position behind it.
+    /// Parses the name at `at`; returns it with the position after it.
     fn read(message: &[u8], at: usize) -> Option<(Name, usize)> {
         let (mut wire, mut at, mut end) = (Vec::new(), at, None);
-        // Where the present run of labels began: a pointer has to lead before it, so that there is an end to them.
+        // Start of the current sequence of labels: a pointer must point before it, so that parsing terminates.
         let mut start = at;
         loop {
             let length = *message.get(at)?;
@@ -117,14 +117,14 @@ const CNAME: u16 = 5;
 /// One question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
-    /// The identifier, which cannot be guessed without a view of the query.
+    /// The ID, which cannot be guessed without seeing the query.
     pub(super) id: u16,
     pub(super) name: Name,
     pub(super) kind: Kind,
 }
 
 impl Question {
-    /// The query, with recursion desired.
+    /// Encodes the query, with recursion desired.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         const RECURSION_DESIRED: u16 = 0x0100;
         let mut out = Vec::with_capacity(HEADER_BYTES + self.name.0.len() + 5);
@@ -139,7 +139,7 @@ impl Question {
     }
 }
 
-/// A name server's answer to a question.
+/// A name server's response to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Response {
     /// 0 is success (RFC 1035 section 4.1.1).
@@ -153,14 +153,14 @@ pub(super) const NXDOMAIN: u8 = 3;
 /// The code of a server that failed.
 pub(super) const SERVFAIL: u8 = 2;
 
-/// Why bytes are no response to a question.
+/// Reason why a message is not a usable response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is the response to another question, or none: to be passed over.
+    /// It does not respond to this query, and is ignored.
     NotOurs,
-    /// It did not fit and comes whole over TCP.
+    /// The response was truncated; the complete response is available over TCP.
     Truncated,
-    /// It is broken.
+    /// The message is malformed.
     Malformed,
 }
 
@@ -178,29 +178,29 @@ enum Data {
     Service(Service),
 }
 
-/// An SRV record: where a service is.
+/// An SRV record: the location of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Service {
-    /// Those with the lowest one are tried first.
+    /// Lower values are tried first.
     pub(super) priority: u16,
     pub(super) weight: u16,
     pub(super) port: u16,
     pub(super) target: Name,
 }
 
-/// The content of a response about the queried name.
+/// Content of a response for the queried name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said<T> {
-    /// These records, for this many seconds.
+    /// These records, with this TTL in seconds.
     Found(Vec<T>, u32),
-    /// It is an alias of a name that the response does not resolve.
+    /// An alias whose target the response does not resolve.
     Alias(Name, u32),
-    /// It has nothing of the kind, or its aliases lead nowhere.
+    /// No record of the requested type, or aliases without a result.
     Nothing,
 }
 
 impl Response {
-    /// Reads the response to a question.
+    /// Parses the response to a query.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -222,7 +222,7 @@ impl Response {
         })
     }
 
-    /// Where a service is.
+    /// The servers of a service.
     pub(super) fn services(&self, name: &Name) -> Said<Service> {
         self.said(name, SERVICES_MAX, |data| match data {
             Data::Service(service) => Some(service.clone()),
@@ -230,7 +230,7 @@ impl Response {
         })
     }
 
-    /// Follows the aliases of a name. The shortest TTL on the way applies.
+    /// Follows the aliases of a name. The shortest TTL in the chain applies.
     fn said<T>(&self, name: &Name, most: usize, read: impl Fn(&Data) -> Option<T>) -> Said<T> {
         let (mut name, mut ttl_s) = (name, u32::MAX);
         for _ in 0..=ALIASES_MAX {
@@ -254,10 +254,10 @@ impl Response {
     }
 }
 
-/// SRV records that are used; the addresses of each need separate lookups.
+/// Maximum number of SRV records; the addresses of each need separate lookups.
 const SERVICES_MAX: usize = 64;
 
-/// The flags of a message that has our identifier and our question, and is a response.
+/// The flags of a message, if it is a response with the ID and the question of the query.
 fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
     let (id, flags, questions) = (word(message, 0)?, word(message, 2)?, word(message, 4)?);
     const RESPONSE: u16 = 0x8000;
@@ -273,7 +273,7 @@ fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
 /// The usable records of the answer section.
 fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
     let count = word(message, 6)?;
-    // Read before: it matched.
+    // It was parsed before and matched.
     let (_, mut at) = Name::read(message, HEADER_BYTES)?;
     at += 4;
     let mut records = Vec::new();
@@ -295,9 +295,9 @@ fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
     Some(records)
 }
 
-/// The data of a record of the requested kind, or an alias; `Some(None)` for any other.
+/// Parses the data of a record of the requested type or an alias; `Some(None)` for other types.
 fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind) -> Option<Option<Data>> {
-    // A name has to end where its data does.
+    // A name must end where its data ends.
     let name_at = |start: usize| {
         let (name, end) = Name::read(message, start)?;
         (end == at + data.len()).then_some(name)
@@ -316,7 +316,7 @@ fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind
     }))
 }
 
-/// The two bytes at `at`.
+/// The 16-bit value at `at`.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
@@ -336,7 +336,7 @@ mod tests {
         Question { id: 0x1234, name: name(text), kind }
     }
 
-    /// A record as it goes out: its owner, type and data; names in it uncompressed.
+    /// A record to encode: owner, type, TTL and data, with uncompressed names.
     struct Out<'a>(&'a str, u16, u32, Vec<u8>);
 
     fn wire(text: &str) -> Vec<u8> {
@@ -397,7 +397,7 @@ mod tests {
         ];
         let found = Response::parse(&response(&asked, OK, &records), &asked).expect("a response");
         assert_eq!(found.code, 0);
-        // The AAAA record is of the name, but not of the kind that was asked for.
+        // The AAAA record belongs to the name but has another type than requested.
         let expected = Said::Found(addresses(&["10.0.0.1", "10.0.0.2"]), 30);
         assert_eq!(found.addresses(&asked.name), expected);
         let time_of_none = [Out("", 1, 1 << 31, vec![10, 0, 0, 1])];
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(said(&[alias("", "b", 1), alias("b", "a", 1)]), Ok(Said::Nothing));
         assert_eq!(said(&[]), Ok(Said::Nothing));
         assert_eq!(said(&[alias("b", "c", 1)]), Ok(Said::Nothing));
-        // A name that does not end where its record does.
+        // A name that does not end where its record ends.
         let mut data = wire("b");
         data.push(0);
         assert_eq!(said(&[Out("", 5, 1, data)]), Err(Fault::Malformed));
