@@ -1,9 +1,9 @@
-//! What differs between two configurations, directive by directive.
+//! Differences between two configurations, directive by directive.
 //!
-//! Directives are compared within the same block. One that has another value is one change, a block that came or went is one
-//! change too, with the number of its directives. Order counts only among directives of one name.
+//! Directives are compared within the same block. A directive with another value is one change. An added or removed block is one
+//! change too, reported with the number of its directives. Order matters only among directives of the same name.
 //!
-//! The lines go to a log that more people may read than the configuration: values that look like secrets are not shown.
+//! The changes are logged, and more people may read the log than the configuration: values that look like secrets are hidden.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -16,20 +16,20 @@ use crate::tree::Statement;
 pub struct Change {
     /// The kind of change.
     pub kind: ChangeKind,
-    /// The blocks around it, from outside to inside; empty in the main context.
+    /// The enclosing blocks, from the outermost to the innermost; empty in the main context.
     pub path: String,
-    /// Its place: in the new configuration, or in the old one if it was removed.
+    /// Location in the new configuration, or in the old one if the directive was removed.
     pub place: Span,
 }
 
-/// Kinds of changes, with the texts of the directives.
+/// Kind of a change, with the texts of the directives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Only the new configuration has it.
+    /// Only the new configuration has this directive.
     Added(String),
-    /// Only the old configuration has it.
+    /// Only the old configuration has this directive.
     Removed(String),
-    /// The name and both values.
+    /// Name, old value and new value.
     Changed(String, String, String),
     /// Directives of this name are in another order.
     Reordered(String),
@@ -51,14 +51,14 @@ impl fmt::Display for Change {
     }
 }
 
-/// The first `max` changes between two configurations, and how many there are in all.
+/// Returns the first `max` changes between two configurations, and the total number of changes.
 pub fn changes(old: &[Statement], new: &[Statement], max: usize) -> (Vec<Change>, usize) {
     let mut found = Found { changes: Vec::new(), count: 0, max };
     compare(old, new, "", &mut found);
     (found.changes, found.count)
 }
 
-/// The changes so far.
+/// The changes found so far.
 struct Found {
     changes: Vec<Change>,
     count: usize,
@@ -74,19 +74,19 @@ impl Found {
     }
 }
 
-/// Statements of one name on both sides, in their order.
+/// Statements of one name in both configurations, in order.
 #[derive(Default)]
 struct Side<'a> {
     old: Vec<&'a Statement>,
     new: Vec<&'a Statement>,
 }
 
-/// Compares the insides of two blocks. The work grows with the number of statements, not with its square: tables of `geo`
-/// and `map` have many rows.
+/// Compares the contents of two blocks. The cost is linear in the number of statements, because tables of `geo` and `map` have many
+/// rows.
 fn compare<'a>(old: &'a [Statement], new: &'a [Statement], path: &str, found: &mut Found) {
     let mut names: HashMap<(&str, bool), usize> = HashMap::new();
     let mut sides: Vec<Side<'a>> = Vec::new();
-    // The order of the new configuration first: readers have that one before them.
+    // In the order of the new configuration, which the reader of the log has.
     let both =
         new.iter().map(|statement| (statement, true)).chain(old.iter().map(|statement| (statement, false)));
     for (statement, is_new) in both {
@@ -109,12 +109,12 @@ fn compare<'a>(old: &'a [Statement], new: &'a [Statement], path: &str, found: &m
 /// Compares directives of one name without blocks.
 fn compare_values(old: &[&Statement], new: &[&Statement], path: &str, found: &mut Found) {
     let (pairs, old_left, new_left) = pair_equal(old, new, arguments);
-    // The same values in another order are a change: the first of several may count.
+    // The same values in another order are a change: the first of several may take effect.
     if pairs.windows(2).any(|pair| pair[0].1 > pair[1].1) {
         let moved = new[pairs.iter().map(|pair| pair.1).min().unwrap_or_default()];
         found.add(path, &moved.span, || ChangeKind::Reordered(moved.name.text.clone()));
     }
-    // A directive that stands once has another value. Of several, those with the same first word belong together.
+    // If the directive occurs once in both, its value has changed. Of several, those with the same first argument are paired.
     let first_word = |statement: &Statement| statement.args.first().map(|word| word.text.clone());
     let pairs = match (old_left.as_slice(), new_left.as_slice()) {
         (&[old], &[new]) => (vec![(0, 0)], vec![old], vec![new]),
@@ -139,7 +139,7 @@ fn compare_values(old: &[&Statement], new: &[&Statement], path: &str, found: &mu
     }
 }
 
-/// Compares blocks of one name: those with the same words belong together, and of several the most similar ones.
+/// Compares blocks of one name: blocks with the same arguments are paired; of several, the most similar.
 fn compare_blocks<'a>(old: Vec<&'a Statement>, new: Vec<&'a Statement>, path: &str, found: &mut Found) {
     let mut groups: Vec<(Vec<&'a Statement>, Vec<&'a Statement>)> = Vec::new();
     let mut by_words: HashMap<String, usize> = HashMap::new();
@@ -156,10 +156,10 @@ fn compare_blocks<'a>(old: Vec<&'a Statement>, new: Vec<&'a Statement>, path: &s
     }
 }
 
-/// Blocks that are compared with each other for similarity: beyond that they are paired in their order.
+/// Maximum number of blocks compared by similarity; larger groups are paired in order.
 const SIMILAR_MAX: usize = 200;
 
-/// Compares blocks with the same words.
+/// Compares blocks with the same arguments.
 fn compare_group(old: Vec<&Statement>, new: Vec<&Statement>, path: &str, found: &mut Found) {
     let is_large = old.len().max(new.len()) > SIMILAR_MAX;
     let whole = |statement: &Statement| crate::print(std::slice::from_ref(statement));
@@ -170,7 +170,7 @@ fn compare_group(old: Vec<&Statement>, new: Vec<&Statement>, path: &str, found: 
     for new in new {
         let best = match (old.len(), is_large) {
             (0, _) => None,
-            // Nothing else can be meant.
+            // The only candidate.
             (1, _) if similarity(old[0], new) > 0 || new.children().is_empty() => Some(0),
             (_, true) => Some(0),
             _ => {
@@ -196,7 +196,7 @@ fn compare_group(old: Vec<&Statement>, new: Vec<&Statement>, path: &str, found: 
     }
 }
 
-/// How many directives two blocks share; those with the same name and another value count less.
+/// Number of directives that two blocks share; equal names with different values count less.
 fn similarity(old: &Statement, new: &Statement) -> usize {
     let mut lines: HashMap<(&str, String), usize> = HashMap::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
@@ -216,7 +216,7 @@ fn similarity(old: &Statement, new: &Statement) -> usize {
     score
 }
 
-/// Pairs statements with the same key, in their order; and the remaining statements of both.
+/// Pairs statements with the same key, in order. Returns the pairs and the remaining statements of both sides.
 fn pair_equal<'a>(
     old: &[&'a Statement],
     new: &[&'a Statement],
@@ -240,19 +240,19 @@ fn pair_equal<'a>(
     (pairs, old_left, new_left)
 }
 
-/// The words behind the name, as they would be written.
+/// The arguments, as they would be written.
 fn arguments(statement: &Statement) -> String {
     let words: Vec<String> = statement.args.iter().map(ToString::to_string).collect();
     words.join(" ")
 }
 
-/// Characters of a value that are shown.
+/// Maximum number of characters shown of a value.
 const SHOWN_MAX: usize = 120;
 
-/// Parts of names of directives with values that may be secrets.
+/// Substrings of names of directives whose values may be secrets.
 const SECRET_NAMES: [&str; 4] = ["password", "passwd", "secret", "secure_link_md5"];
 
-/// Parts of words after the name that indicate a secret.
+/// Substrings of arguments that indicate a secret.
 const SECRET_WORDS: [&str; 6] = ["authorization", "password", "secret", "token", "api-key", "apikey"];
 
 fn is_secret(statement: &Statement) -> bool {
@@ -270,7 +270,7 @@ fn cut(text: String) -> String {
     }
 }
 
-/// The name and the words of a statement, without its block.
+/// The name and arguments of a statement, without its block.
 fn shown_head(statement: &Statement) -> String {
     let arguments = match is_secret(statement) {
         true => "(not shown)".to_owned(),
@@ -291,7 +291,7 @@ fn shown(statement: &Statement) -> String {
     }
 }
 
-/// Directives in a block and in the blocks inside of it.
+/// Number of directives in a block, including nested blocks.
 fn directives(block: &[Statement]) -> usize {
     block.iter().map(|statement| 1 + directives(statement.children())).sum()
 }
@@ -384,7 +384,7 @@ mod tests {
         let many = |value: &str| (0..300).map(|n| format!("n{n} {value};\n")).collect::<String>();
         let (found, count) = changes(&statements(&many("1")), &statements(&many("2")), 100);
         assert_eq!((found.len(), count), (100, 300));
-        // A table of many rows takes no square of its length.
+        // The cost for tables with many rows is not quadratic.
         let rows = |from: u32| (from..from + 50_000).map(|n| format!("n{n} 1;")).collect::<String>();
         let (old, new) = (format!("geo {{ {} }}", rows(0)), format!("geo {{ {} }}", rows(10)));
         assert_eq!(changes(&statements(&old), &statements(&new), 5).1, 20);

@@ -1,8 +1,8 @@
-//! Statements against the table: may this directive stand here, with these arguments, a second time?
+//! Checks statements against the table: context, number of arguments, duplicates.
 //!
-//! [`Scope`] checks one statement after the other, for code that reads a typed configuration. [`check`] and [`visit`]
-//! walk a whole tree: the first for a verdict, the second for a report on every statement. Values of arguments are not
-//! checked here; the owner of the directive does that.
+//! [`Scope`] checks one statement at a time, for code that reads a typed configuration. [`check`] and [`visit`] walk a complete
+//! tree: the first for a verdict, the second for a report on every statement. Values of arguments are checked by the module of the
+//! directive.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::nginx::nginx_directives;
 use crate::spec::{Args, Block, Contexts, Repeat, Spec, State, Table};
 use crate::tree::{Statement, Tree};
 
-/// One block that is being walked: remembers which directives it has seen.
+/// State of checking one block: the directives seen so far.
 #[derive(Debug)]
 pub struct Scope<'t> {
     table: &'t Table,
@@ -20,7 +20,7 @@ pub struct Scope<'t> {
 }
 
 impl Table {
-    /// Begins a block of this context; [`Contexts::MAIN`] for the statements of a tree.
+    /// Begins a block of this context; [`Contexts::MAIN`] for the top-level statements.
     pub fn scope(&self, context: Contexts) -> Scope<'_> {
         Scope { table: self, context, seen: HashSet::new() }
     }
@@ -32,10 +32,10 @@ impl Scope<'_> {
         self.context
     }
 
-    /// The table row of this statement, or the error: the checks that nginx makes before it calls the directive's
-    /// setter, and the one for duplicates, which its setters make first.
+    /// Returns the table row of this statement, or the error. It makes the checks that nginx makes before it calls the directive's
+    /// setter, and the check for duplicates, which nginx's setters make first.
     ///
-    /// Statements must come in order. The statement that marks unreadable text answers with its error.
+    /// Statements must be passed in order. For the statement that marks unreadable text, its error is returned.
     pub fn admit(&mut self, statement: &Statement) -> Result<&'static Spec, Error> {
         if let Some(fault) = statement.fault() {
             return Err(fault.clone());
@@ -67,11 +67,11 @@ impl Scope<'_> {
         })
     }
 
-    /// Why this table has no entry: not supported yet, not here, or unknown.
+    /// Reason why the table has no entry: not supported yet, not allowed here, or unknown.
     fn absent(&self, statement: &Statement) -> Error {
         let name = statement.name.text.as_str();
         if let Some(known) = self.table.not_built(name, self.context) {
-            // `include` is known to the reader of the tree, which leaves only the malformed ones behind.
+            // `include` is processed when the tree is read; only malformed ones remain.
             let fault = self.check_form(statement, known.args, known.has_block).err();
             let not_built = ErrorKind::NotSupported { name: known.name, module: known.module };
             return fault.unwrap_or_else(|| Error::new(not_built, statement));
@@ -87,10 +87,10 @@ impl Scope<'_> {
         Error::new(kind, statement)
     }
 
-    /// The content of the braces of a refused statement, as far as its name implies it.
+    /// The kind of block of a refused statement, as far as its name determines it.
     fn block_of_refused(&self, statement: &Statement) -> Option<Block> {
         let name = statement.name.text.as_str();
-        // Of this context first: `server` means something else in `stream`, whether that is supported or not.
+        // The current context first: `server` has another meaning in `stream`.
         let here = self.table.find(name, self.context).map(|spec| spec.block);
         let of_nginx = || {
             let mut rows = nginx_directives().named(name);
@@ -102,16 +102,16 @@ impl Scope<'_> {
     }
 }
 
-/// The result for a whole tree.
+/// Result for a complete tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The first error in the order of the files, which is the one that nginx stops at.
+    /// The first error in file order, where nginx stops too.
     pub error: Option<Error>,
-    /// Directives that are accepted without effect, or that differ.
+    /// Directives that are accepted without effect, or that differ from nginx.
     pub notices: Vec<Error>,
 }
 
-/// Checks the tree without looking at values.
+/// Checks the tree, but no values.
 pub fn check(tree: &Tree, table: &Table) -> Report {
     let mut report = Report::default();
     visit(tree, table, &mut |visit| match visit.verdict {
@@ -124,33 +124,33 @@ pub fn check(tree: &Tree, table: &Table) -> Report {
     report
 }
 
-/// One statement of a tree, as [`visit`] sees it.
+/// One statement of a tree, as passed to a visitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit<'a> {
-    /// The statement; its children come next.
+    /// The statement; its children follow.
     pub statement: &'a Statement,
-    /// The context of the statement; [`Contexts::NONE`] for rows that are no directives.
+    /// The context of the statement; [`Contexts::NONE`] for rows that are not directives.
     pub context: Contexts,
-    /// How many blocks are around it.
+    /// Number of enclosing blocks.
     pub depth: usize,
-    /// The row of the table.
+    /// Result of checking the statement.
     pub verdict: Verdict,
 }
 
-/// The row of the table for a statement.
+/// Result of checking a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Admitted; [`Spec::state`] is the degree of support.
+    /// Accepted; [`Spec::state`] is the degree of support.
     Known(&'static Spec),
     /// Refused: unknown, not supported, misplaced, malformed, or unreadable text.
     Fault(Error),
     /// A row in a block of rows.
     Row,
-    /// Inside a block of an unknown directive, so that its meaning is unknown.
+    /// Inside a block of an unknown directive: the meaning is unknown.
     Unjudged,
 }
 
-/// Visits every statement in order, on past errors.
+/// Visits every statement in order, continuing after errors.
 pub fn visit<'a>(tree: &'a Tree, table: &Table, visitor: &mut dyn FnMut(Visit<'a>)) {
     visit_statements(&tree.statements, table.scope(Contexts::MAIN), 0, visitor);
 }
@@ -190,11 +190,11 @@ fn visit_rows<'a>(rows: &'a [Statement], kind: &Verdict, depth: usize, visitor: 
     }
 }
 
-/// The advice for arguments that are too many: they were probably one, with spaces.
+/// The hint for too many arguments: probably a single value with unquoted spaces.
 fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     let max = usize::from(takes.range().1?);
     let (from, args) = (max.checked_sub(1)?, &statement.args);
-    // On several lines it is a missing semicolon.
+    // Arguments on several lines indicate a missing semicolon instead.
     let is_one_line = args.iter().all(|word| word.span.line == statement.name.span.line);
     if args.len() <= max
         || !is_one_line
@@ -211,7 +211,7 @@ fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     })
 }
 
-/// The remark that an admitted statement deserves.
+/// The notice for an accepted statement, if any.
 fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     let name = spec.name;
     let kind = match spec.state {
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!((report.error, notices), (None, vec![expected.to_owned()]));
     }
 
-    /// Acts as the owner of directives does: admit, read values, report in nginx's order.
+    /// Acts like the module of a directive: checks statements, reads values, and reports errors in nginx's order.
     #[test]
     fn values_are_read_from_admitted_statements() {
         let text =

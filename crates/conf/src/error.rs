@@ -1,8 +1,8 @@
-//! Diagnostics: error, position, severity, and a remedy where there is one.
+//! Diagnostics: error, location, severity, and a hint if available.
 //!
-//! [`Error`] prints as nginx prints, without the `nginx: [emerg] ` in front: `what in file:line`. A hint follows after
-//! a semicolon, so that a comparison with nginx can cut it off. The checks that belong to a directive ("duplicate
-//! location") are in its module and report through [`Error::at`].
+//! [`Error`] is formatted like nginx's messages without the prefix `nginx: [emerg] `: `MESSAGE in FILE:LINE`. A hint follows after
+//! a semicolon, so that a comparison with nginx can remove it. Checks of a directive ("duplicate location") are in its module and
+//! report through [`Error::at`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use crate::source::{FileId, Span};
 use crate::spec::{Args, Contexts};
 use crate::value::ValueError;
 
-/// How bad it is, by nginx's names.
+/// Severity, with nginx's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Worth knowing; the configuration works as written.
+    /// Informational; the configuration works as written.
     Notice,
     /// Probably a mistake; the configuration is used.
     Warn,
@@ -32,61 +32,61 @@ impl fmt::Display for Level {
     }
 }
 
-/// One diagnostic. `Display` gives nginx's line without program name and level.
+/// One diagnostic. `Display` formats nginx's line without program name and level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     level: Level,
     kind: Box<ErrorKind>,
     span: Option<Span>,
-    /// What to write instead, where the kind does not tell it.
+    /// Hint about what to write instead, if the kind does not imply it.
     advice: Option<Box<str>>,
 }
 
 impl Error {
-    /// For checks of a directive's owner: `Error::at(statement, "duplicate location \"/\"")`.
+    /// Creates an error for a check of a directive's module: `Error::at(statement, "duplicate location \"/\"")`.
     pub fn at(span: impl Into<Span>, message: impl fmt::Display) -> Error {
         Error::new(ErrorKind::Message(message.to_string()), span)
     }
 
-    /// An error that has no place in a file, such as `no "events" section in configuration`.
+    /// Creates an error without a location, such as `no "events" section in configuration`.
     pub fn nowhere(message: impl fmt::Display) -> Error {
         Error::unplaced(ErrorKind::Message(message.to_string()))
     }
 
-    /// The text after the directive's name, as most setters of nginx answer: `"root" directive is duplicate`.
+    /// Creates an error whose text follows the directive's name, as most setters of nginx do: `"root" directive is duplicate`.
     pub fn directive(statement: &crate::Statement, message: impl fmt::Display) -> Error {
         Error::at(statement, format_args!("\"{}\" directive {message}", statement.name.text))
     }
 
-    /// A value that did not read as its type.
+    /// Creates an error for a value that could not be parsed.
     pub fn value(statement: &crate::Statement, value: &str, error: ValueError) -> Error {
         let directive = statement.name.text.clone();
         Error::new(ErrorKind::Value { directive, value: value.to_owned(), error }, statement)
     }
 
-    /// The same diagnostic at another level; errors are born as [`Level::Emerg`].
+    /// Returns the diagnostic with another level; new errors have [`Level::Emerg`].
     #[must_use]
     pub fn with_level(self, level: Level) -> Error {
         Error { level, ..self }
     }
 
-    /// The same diagnostic with a remedy, which is printed behind a semicolon.
+    /// Returns the diagnostic with a hint, which is printed after a semicolon.
     #[must_use]
     pub fn advise(self, advice: impl fmt::Display) -> Error {
         Error { advice: Some(advice.to_string().into()), ..self }
     }
 
-    /// How bad it is.
+    /// The severity.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// The fault.
+    /// The kind of error.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// Where, if it is anywhere.
+    /// The location, if any.
     pub fn span(&self) -> Option<&Span> {
         self.span.as_ref()
     }
@@ -116,45 +116,45 @@ impl fmt::Display for Error {
     }
 }
 
-/// Everything that this crate finds wrong by itself.
+/// All errors that this crate itself detects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// A character that cannot stand here.
+    /// A character that is not allowed here.
     Unexpected(char),
-    /// The text ended inside a statement; `quote` is the quote that is still open and the line it was opened on.
+    /// The text ended inside a statement; `quote` is the unclosed quote and the line on which it was opened.
     UnexpectedEnd {
-        /// The open quote, if one is open.
+        /// The unclosed quote, if any.
         quote: Option<(char, u32)>,
     },
     /// The text ended inside a block.
     UnexpectedEndOfBlock {
-        /// The innermost open block, by its name and line.
+        /// Name and line of the innermost open block.
         open: Option<(String, u32)>,
     },
     /// The text of `-g` ended inside a statement.
     UnexpectedEndOfParameter,
-    /// `-g` takes simple directives only.
+    /// `-g` accepts simple directives only.
     BlockInParameter,
-    /// A word holds a byte that is not UTF-8, or NUL. Comments may hold anything.
+    /// A word contains NUL or invalid UTF-8. Comments may contain any bytes.
     UnreadableByte(u8),
-    /// Blocks are nested deeper than any configuration needs.
+    /// Blocks are nested too deeply.
     TooDeep {
         /// The limit.
         depth_max: usize,
     },
-    /// The file is being read already, further up.
+    /// The file includes itself, directly or indirectly.
     IncludeLoop(PathBuf),
-    /// More files than any configuration needs.
+    /// Too many files.
     TooManyFiles {
         /// The limit.
         files_max: usize,
     },
-    /// More text than any configuration needs.
+    /// Too much text.
     TooMuchText {
         /// The limit.
         bytes_max: usize,
     },
-    /// A file, or a directory that a pattern names, could not be read.
+    /// A file, or a directory in a pattern, could not be read.
     Unreadable {
         /// The system call that nginx names.
         call: &'static str,
@@ -165,43 +165,43 @@ pub enum ErrorKind {
     },
     /// An unknown directive.
     Unknown {
-        /// As written.
+        /// The name as written.
         name: String,
-        /// The name that was probably meant.
+        /// A similar known name.
         similar: Option<&'static str>,
-        /// Where that one may stand, if that is not here.
+        /// Where the similar directive is allowed, if not here.
         allowed: Contexts,
     },
-    /// nginx has this directive, this server does not yet.
+    /// nginx has this directive, but this server does not support it yet.
     NotSupported {
         /// The directive.
         name: &'static str,
         /// nginx's module.
         module: &'static str,
     },
-    /// The directive exists, elsewhere.
+    /// The directive is not allowed in this context.
     NotAllowedHere {
         /// The directive.
         name: String,
-        /// Where it may stand.
+        /// The contexts in which it is allowed.
         allowed: Contexts,
     },
-    /// A block where a simple directive belongs.
+    /// A block after a simple directive.
     NotTerminated(String),
-    /// A simple directive where a block belongs.
+    /// A block is missing.
     NoOpening(String),
     /// Too few or too many arguments.
     ArgumentCount {
         /// The directive.
         name: String,
-        /// How many there should be.
+        /// Number of arguments allowed.
         takes: Args,
-        /// How many there are.
+        /// Number of arguments found.
         given: usize,
     },
-    /// Written twice in one block.
+    /// The directive occurs twice in one block.
     Duplicate(String),
-    /// An argument that does not read as its type.
+    /// An argument could not be parsed.
     Value {
         /// The directive.
         directive: String,
@@ -210,21 +210,21 @@ pub enum ErrorKind {
         /// The fault.
         error: ValueError,
     },
-    /// The directive is accepted and does nothing.
+    /// The directive is accepted but has no effect.
     NoEffect {
         /// The directive.
         name: &'static str,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// The directive does something else than nginx's.
+    /// The directive behaves differently than in nginx.
     Differs {
         /// The directive.
         name: &'static str,
-        /// How.
+        /// The difference.
         how: &'static str,
     },
-    /// A check of the directive's owner.
+    /// Message of a check in the directive's module.
     Message(String),
 }
 

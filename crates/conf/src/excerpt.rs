@@ -1,7 +1,7 @@
-//! The line of an error with a mark below the word that it is about.
+//! The source line of an error with a mark below the word concerned.
 //!
-//! An [`Error`] has a line and no column, as nginx's. The text is read again here: among the statements that end on
-//! that line, the one is taken that the message quotes. So nothing is kept for errors that never happen.
+//! Like in nginx, an [`Error`] has a line and no column. The text is parsed again here: of the statements that end on that line,
+//! the one that the message quotes is marked. So no columns are stored for the case of an error.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -12,22 +12,22 @@ use crate::nginx::nginx_directives;
 use crate::source::Sources;
 use crate::tree::Word;
 
-/// Characters of a line at most; of a longer one the part around the mark is shown.
+/// Maximum number of characters shown of a line; of a longer line, the text around the mark is shown.
 const SHOWN_MAX: usize = 100;
 
-/// Quotes that word processors make of `"` and `'`.
+/// Typographic quotes that word processors substitute for `"` and `'`.
 const QUOTES: &[char] = &['“', '”', '„', '‟', '‘', '’', '‚', '‛', '«', '»', '‹', '›'];
 
-/// Dashes that word processors make of `-`.
+/// Typographic dashes that word processors substitute for `-`.
 const DASHES: &[char] = &['–', '—', '−', '‐', '‑'];
 
-/// A place in a text, and a remark to it.
+/// A range of the text, with a remark.
 struct Mark {
     range: Range<usize>,
     label: Option<&'static str>,
 }
 
-/// Lines for a terminal: the line of the error with its number, and a mark below. `None` where there is no such text.
+/// Formats the line of an error with its number and a mark below, for a terminal. `None` if the text is not available.
 ///
 /// ```text
 ///    12 |     root /var/www
@@ -38,13 +38,13 @@ pub fn excerpt(error: &Error, sources: &Sources) -> Option<String> {
     excerpt_of(error, text)
 }
 
-/// The same for an error in this text.
+/// Like [`excerpt`], for an error in this text.
 pub fn excerpt_of(error: &Error, text: &[u8]) -> Option<String> {
     let mark = find(error, error.span()?.line, text)?;
     Some(render(text, &mark))
 }
 
-/// Whether a bare word begins as if a word processor had written it: a quote or a dash that the language does not know.
+/// Whether an unquoted word begins with a typographic quote or dash, which the language does not support.
 pub fn typography(word: &Word) -> Option<&'static str> {
     if word.quoted {
         return None;
@@ -55,7 +55,7 @@ pub fn typography(word: &Word) -> Option<&'static str> {
     word.text.starts_with(DASHES).then_some("a typographic dash: write -")
 }
 
-/// The words of one statement with their bytes.
+/// The words of one statement with their byte ranges.
 type Words = Vec<(Word, Range<usize>)>;
 
 fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
@@ -68,7 +68,7 @@ fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
                 let ended = std::mem::take(&mut words);
                 if lexer.span().line == line {
                     match mark_of(error, &ended) {
-                        // The last of several on a line: those before were right.
+                        // The last of several on the line: the earlier ones were valid.
                         Some(mark) if matches!(error.kind(), ErrorKind::Duplicate(_)) => {
                             first = Some(mark.range)
                         }
@@ -88,7 +88,7 @@ fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
     }
 }
 
-/// The end of the text, or an invalid character: most often a semicolon is missing before.
+/// Marks a fault at the end of the text or at an invalid character: usually a semicolon is missing before it.
 fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     let is_quote = matches!(fault.kind(), ErrorKind::UnexpectedEnd { quote: Some(_) });
     if let Some(mark) = missing_semicolon(words).filter(|_| !is_quote) {
@@ -109,7 +109,7 @@ fn behind(range: &Range<usize>) -> Mark {
     Mark { range: range.end..range.end + 1, label: Some("a \";\" is missing here") }
 }
 
-/// A statement on several lines with the name of a directive at the start of one.
+/// Finds a directive name at the start of a later line of a statement, which indicates a missing semicolon.
 fn missing_semicolon(words: &Words) -> Option<Mark> {
     let is_directive = |word: &Word| !word.quoted && nginx_directives().named(&word.text).next().is_some();
     let pair = words
@@ -118,8 +118,8 @@ fn missing_semicolon(words: &Words) -> Option<Mark> {
     Some(behind(&pair[0].1))
 }
 
-/// As [`missing_semicolon`], where the word at the start of a line is no directive that is known: the statement has too many
-/// arguments, and the lines before have as many as it takes; or the word is the wrong value itself.
+/// Like [`missing_semicolon`], if the word at the start of a line is not a known directive. Either the statement has too many
+/// arguments, and the lines before have as many as it accepts; or the word is the invalid value itself.
 fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
     let may_be_name = |word: &Word| {
         let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -140,7 +140,7 @@ fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
     Some(behind(&words[at - 1].1))
 }
 
-/// The word of a statement that a message is about; `None` if it is about another statement.
+/// The word of a statement that a message refers to; `None` if it refers to another statement.
 fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
     let (name, args) = words.split_first()?;
     let message = error.kind().to_string();
@@ -184,7 +184,7 @@ fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
     })
 }
 
-/// The line with the mark; a mark that continues after the line ends with it.
+/// Formats the line with the mark; the mark is cut at the end of the line.
 fn render(text: &[u8], mark: &Mark) -> String {
     let start = text[..mark.range.start.min(text.len())]
         .iter()
@@ -227,7 +227,7 @@ mod tests {
         Spec::new("http_core", "index", LEVELS, Args::AtLeast(1), "Files.").many(),
     ];
 
-    /// The excerpt of the first error.
+    /// Returns the excerpt of the first error.
     fn shown(text: &str) -> String {
         let loader: MapLoader = [("/n.conf", text)].into_iter().collect();
         let tree = parse(&Source::new("/n.conf"), &loader).expect("the file is in the map");

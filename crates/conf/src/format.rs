@@ -1,7 +1,8 @@
-//! Formats the text of a configuration: one statement a line, blocks indented, comments and order kept.
+//! Formatting of configuration text: one statement per line, indented blocks; comments and order are preserved.
 //!
-//! Words stay as they are written, with their quotes. A statement that stands on several lines stays on as many, with the further ones
-//! indented. Of several empty lines one is kept; so are the columns of rows in blocks such as `map`. The result has the same pieces, so it parses to the same tree, and is its own result.
+//! Words keep their spelling and quotes. A statement on several lines keeps its line breaks; its continuation lines are indented.
+//! Consecutive empty lines become one. Rows in blocks such as `map` keep their column alignment. The result consists of the same pieces, so
+//! it parses to the same tree, and formatting it again changes nothing.
 
 use crate::error::{Error, ErrorKind};
 use crate::lexer::{Lexer, Piece};
@@ -11,12 +12,12 @@ use crate::spec::Block;
 
 const INDENT: &str = "    ";
 
-/// The formatted text; included files are not read. An error is one of the language.
+/// Formats a text; included files are not read. Returns an error for invalid syntax.
 pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
     let mut lexer = Lexer::new(text, file);
     let mut writer = Writer { out: Vec::with_capacity(text.len() + text.len() / 8), ..Writer::default() };
     let mut end = 0;
-    // Whether the statement's block has rows, and the same for the blocks that are open.
+    // Whether the current block has rows; and the same for the enclosing blocks.
     let (mut holds_rows, mut open) = (false, Vec::new());
     loop {
         let piece = lexer.next_piece(!writer.in_statement)?;
@@ -40,7 +41,7 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
             Piece::Word(_) => {
                 match writer.has_line && newlines == 0 {
                     true if gap.is_empty() => {}
-                    // Columns of rows stay where they are.
+                    // Column alignment of rows is preserved.
                     true if open.last() == Some(&true) && gap.iter().all(|byte| *byte == b' ') => {
                         writer.out.extend_from_slice(gap);
                     }
@@ -63,7 +64,7 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
             Piece::Close => {
                 writer.depth -= 1;
                 open.pop();
-                // An empty block stays on the line of its brace.
+                // The closing brace of an empty block stays on its line.
                 if !(writer.is_fresh && writer.has_line) {
                     writer.line(0, 0);
                 }
@@ -80,25 +81,25 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether the block of a directive holds rows, as that of `map` does.
+/// Whether the block of a directive has rows, like that of `map`.
 fn is_block_of_rows(name: &str) -> bool {
     nginx_directives().named(name).any(|row| row.block(row.contexts) == Block::Raw)
 }
 
-/// The text so far.
+/// The output so far.
 #[derive(Debug, Default)]
 struct Writer {
     out: Vec<u8>,
     depth: usize,
     in_statement: bool,
-    /// There is something on the line that is being written.
+    /// Whether the current line has any text.
     has_line: bool,
-    /// A block has just been opened, and is still empty.
+    /// Whether a block was just opened and is still empty.
     is_fresh: bool,
 }
 
 impl Writer {
-    /// Begins a line. An empty one goes before it where there was one, but not at the start of the text or of a block.
+    /// Begins a line. An empty line before it is preserved, except at the start of the text or of a block.
     fn line(&mut self, newlines: usize, further: usize) {
         if self.has_line {
             self.out.push(b'\n');
@@ -112,8 +113,7 @@ impl Writer {
         (self.has_line, self.is_fresh) = (true, false);
     }
 
-    /// Writes the comments between two pieces, and returns how many line ends are between the last of them and the next
-    /// piece.
+    /// Writes the comments between two pieces. Returns the number of line ends between the last comment and the next piece.
     fn gap(&mut self, gap: &[u8]) -> usize {
         let (mut newlines, mut rest) = (0, gap);
         while let Some((&byte, tail)) = rest.split_first() {
@@ -132,14 +132,14 @@ impl Writer {
             self.out.extend_from_slice(comment.trim_ascii_end());
             self.out.push(b'\n');
             (self.has_line, self.is_fresh) = (false, false);
-            // The line end of the comment is counted with those behind it.
+            // The line end of the comment is counted with those after it.
             (newlines, rest) = (0, tail);
         }
         newlines
     }
 
     fn close_statement(&mut self, end: &[u8]) {
-        // Behind a comment inside of the statement.
+        // After a comment inside the statement.
         if !self.has_line {
             self.line(0, 1);
         }
@@ -161,7 +161,7 @@ mod tests {
         String::from_utf8(once).expect("as the text was")
     }
 
-    /// The statements without their lines.
+    /// Parses the text to statements without line numbers.
     fn tree(text: &[u8]) -> String {
         let loader: MapLoader = [("/n.conf", text)].into_iter().collect();
         let tree = parse(&Source::new("/n.conf"), &loader).expect("the file is in the map");

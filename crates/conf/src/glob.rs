@@ -1,4 +1,4 @@
-//! Path patterns as glob(3) matches them in the C locale: `*`, `?`, `[a-z]`, `[!a-z]`, backslash.
+//! Path patterns with the rules of glob(3) in the C locale: `*`, `?`, `[a-z]`, `[!a-z]`, backslash.
 //!
 //! Matching, and expansion over directories that the caller lists.
 
@@ -6,12 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// True if a path argument of `include` is a pattern. The same three characters as in nginx.
+/// Whether a path argument of `include` is a pattern; the same three characters as in nginx.
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// Does the whole path match? A wildcard matches neither a slash nor the dot that a name starts with.
+/// Whether the complete path matches. A wildcard matches neither a slash nor a leading dot of a name.
 pub fn matches(pattern: &Path, path: &Path) -> bool {
     if pattern.is_absolute() != path.is_absolute() {
         return false;
@@ -23,10 +23,10 @@ pub fn matches(pattern: &Path, path: &Path) -> bool {
             .all(|(pattern, name)| name_matches(pattern.as_encoded_bytes(), name.as_encoded_bytes()))
 }
 
-/// The paths that match, in the order of glob(3): the results of a [`Loader`](crate::Loader) with a disk.
+/// Returns the paths that match, in the order of glob(3), for a [`Loader`](crate::Loader) that reads from disk.
 ///
-/// `list` gives the names in a directory, of which the empty path is the working directory. As in nginx, a directory
-/// that cannot be listed holds nothing.
+/// `list` returns the names in a directory; the empty path is the working directory. As in nginx, a directory that cannot be listed
+/// counts as empty.
 pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>) -> Vec<PathBuf> {
     let root = if pattern.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
     let mut found = vec![root];
@@ -47,13 +47,13 @@ pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>)
     found
 }
 
-/// By bytes, as strcmp(3). The order of [`Path`] is another: it puts `a/x` before `a-b/x`.
+/// Sorts by bytes, like strcmp(3). The order of [`Path`] differs: it sorts `a/x` before `a-b/x`.
 pub(crate) fn sort(paths: &mut [PathBuf]) {
     paths.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
 }
 
-/// Greedy with one point of return: a later `*` makes every earlier one final, so the time is at most the
-/// product of the lengths.
+/// Greedy matching with one backtracking point: a later `*` makes every earlier one final, so the time is at most the product of
+/// the lengths.
 fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first().is_some_and(|first| b"*?[".contains(first)) {
         return false;
@@ -81,12 +81,12 @@ fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Matches one byte against the head of a pattern that is no `*`; the answer is how much of the pattern it took.
+/// Matches one byte with the start of a pattern, which is not `*`. Returns the number of pattern bytes used.
 fn one_matches(pattern: &[u8], byte: u8) -> Option<usize> {
     match *pattern {
         [b'?', ..] => Some(1),
         [b'[', ..] => match set_matches(pattern, byte) {
-            // An unclosed bracket stands for itself.
+            // An unclosed bracket is literal.
             None => (byte == b'[').then_some(1),
             Some((length, is_in)) => is_in.then_some(length),
         },
@@ -96,7 +96,7 @@ fn one_matches(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// `[...]` at the head of the pattern: its length and whether the byte is in the set; `None` if it is not closed.
+/// Matches `[...]` at the start of the pattern. Returns its length and whether the byte is in the set; `None` if it is not closed.
 fn set_matches(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     let inverted = matches!(pattern.get(1), Some(b'!' | b'^'));
     let first = if inverted { 2 } else { 1 };
@@ -104,7 +104,7 @@ fn set_matches(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     loop {
         match *pattern.get(at..)? {
             [] => return None,
-            // The first character of a set may be the bracket itself.
+            // The first character of a set may be a closing bracket.
             [b']', ..] if at > first => return Some((at + 1, is_in != inverted)),
             [low, b'-', high, ..] if high != b']' => {
                 is_in |= (low..=high).contains(&byte);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Layered<T> {
     items: Arc<Vec<T>>,
-    /// The block that made the list; 0 without one.
+    /// Number of the block that defined the list; 0 if none did.
     block: u32,
 }
 
@@ -23,7 +23,7 @@ impl<T> Default for Layered<T> {
 }
 
 impl<T: Clone> Layered<T> {
-    /// The list of the block with this number, emptied first if it was inherited.
+    /// The list for changes in the block with this number; cleared first if it was inherited.
     pub fn own(&mut self, block: u32) -> &mut Vec<T> {
         let items = Arc::make_mut(&mut self.items);
         if self.block != block {
@@ -35,7 +35,7 @@ impl<T: Clone> Layered<T> {
 }
 
 impl<T> Layered<T> {
-    /// Whether the list was made by the block with this number.
+    /// Whether the block with this number defined the list.
     pub fn is_of(&self, block: u32) -> bool {
         self.block == block
     }

@@ -1,14 +1,14 @@
-//! Words: bytes in, one statement's words at a time out. Knows quotes, escapes, comments, nothing of blocks.
+//! Lexer: converts bytes to the words of one statement at a time. Handles quotes, escapes and comments, but not blocks.
 //!
-//! The rules are nginx's, odd ones included:
+//! The rules are those of nginx, including unusual ones:
 //! * `#` starts a comment only where a word could start; `a#b` is one word.
-//! * A backslash keeps the next character from ending the word. Of the escapes only `\" \' \\ \t \r \n` are
-//!   replaced, in bare words too; any other keeps its backslash.
-//! * `${` opens no block: the brace behind a dollar sign belongs to the word.
-//! * Behind a closing quote stands a space, `;`, `{`, or a `)`, which begins the next word: `if ($a = "b")`.
+//! * A backslash prevents the next character from ending the word. Only the escapes `\" \' \\ \t \r
+//! ` are replaced, also in unquoted words; others keep their backslash.
+//! * `${` does not open a block: the brace after a dollar sign belongs to the word.
+//! * After a closing quote a space, `;`, `{` or `)` must follow. `)` begins the next word: `if ($a = "b")`.
 //! * `}` ends a block only where a word could start; `a}` is one word.
 //!
-//! nginx takes words of at most 4096 bytes. Here a word is bounded by the text alone.
+//! nginx accepts words of at most 4096 bytes. Here only the text limits the length of a word.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::source::{FileId, Span};
 use crate::tree::Word;
 
 pub(crate) enum Token {
-    /// Words up to `;`, or up to `{` if it opens a block. There is at least one word.
+    /// Words up to `;`, or up to `{` if it opens a block. At least one word.
     Words {
         words: Vec<Word>,
         opens_block: bool,
@@ -27,7 +27,7 @@ pub(crate) enum Token {
     End,
 }
 
-/// The smallest part of a text that has a meaning. Blanks and comments stand between them.
+/// The smallest meaningful unit of the text. White space and comments separate pieces.
 pub(crate) enum Piece {
     Word(Word),
     Semicolon,
@@ -39,7 +39,7 @@ pub(crate) enum Piece {
 pub(crate) struct Lexer<'a> {
     text: &'a [u8],
     at: usize,
-    /// Where the last piece begins.
+    /// Start of the last piece.
     start: usize,
     line: u32,
     file: FileId,
@@ -50,12 +50,12 @@ impl<'a> Lexer<'a> {
         Lexer { text, at: 0, start: 0, line: 1, file }
     }
 
-    /// Where the reader stands. nginx reports this place for all errors of a statement: the line that ends it.
+    /// The current location. nginx reports it for all errors of a statement: the line that ends the statement.
     pub(crate) fn span(&self) -> Span {
         Span { file: self.file.clone(), line: self.line }
     }
 
-    /// The bytes of the last piece; after an error from its first byte to where the reader stands.
+    /// The byte range of the last piece; after an error, from its first byte to the current position.
     pub(crate) fn range(&self) -> Range<usize> {
         self.start..self.at.min(self.text.len())
     }
@@ -77,7 +77,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The next piece. Where a statement could start there is no `;` and no `{`, and inside of one no `}` and no end.
+    /// Returns the next piece. If a statement may start, `;` and `{` are errors; inside a statement, `}` and the end are errors.
     pub(crate) fn next_piece(&mut self, may_start: bool) -> Result<Piece, Error> {
         self.skip_blank();
         self.start = self.at;
@@ -179,7 +179,7 @@ impl<'a> Lexer<'a> {
         self.at += 1;
     }
 
-    /// One character, or a backslash and the character that it shields.
+    /// Skips one character, or a backslash and the escaped character.
     fn bump_escaped(&mut self) {
         let is_escape = self.peek() == Some(b'\\');
         self.bump();

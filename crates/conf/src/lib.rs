@@ -1,4 +1,4 @@
-//! The nginx configuration language: text in, a tree with spans, directives as data, diagnostics.
+//! The nginx configuration language: parses text to a tree with locations, defines directives as data, and reports errors.
 //!
 //! A configuration goes through three steps, each with its type:
 //!
@@ -6,14 +6,13 @@
 //! Source --parse(loader)--> Tree --Table::scope, Scope::admit--> &Spec + Statement --value::*--> typed values
 //! ```
 //!
-//! * [`parse`] knows words, blocks and `include`, but no directive.
-//! * [`Table`] holds directives as data. [`Scope::admit`] says whether a statement may stand where it stands;
-//!   [`check`] and [`visit`] do that for a whole tree.
-//! * [`value`] turns the text of an argument into a size, a time, a flag.
+//! * [`parse`] handles words, blocks and `include`, but no other directive.
+//! * [`Table`] contains directives as data. [`Scope::admit`] checks whether a statement is allowed at its location; [`check`] and
+//!   [`visit`] do that for a complete tree.
+//! * [`value`] parses the text of an argument as a size, a time, a flag.
 //!
-//! The owners of the directives keep the tables of existing directives and their setters; this crate names none. It
-//! does no input or output either; files come from a [`Loader`]. All texts of errors are those of nginx, so that tools
-//! that read `nginx -t` can read these too.
+//! The modules define the tables of their directives and the setters; this crate names no directive. It performs no I/O: files are
+//! read through a [`Loader`]. All error texts are those of nginx, so that tools that parse the output of `nginx -t` work here too.
 #![forbid(unsafe_code)]
 
 mod changes;

@@ -1,17 +1,17 @@
-//! Every directive of nginx, from a data file: to distinguish "not supported yet" from "unknown", and to check the
-//! tables of this server against.
+//! Every directive of nginx, from a data file. It distinguishes "not supported yet" from "unknown", and serves to check this
+//! server's tables.
 //!
-//! It includes the content of its blocks, so that a walk can continue inside an unsupported block.
+//! It includes the kind of each block, so that a walk can continue inside an unsupported block.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::spec::{Args, Block, Contexts, Table};
 
-/// The version that `data/nginx-directives.tsv` was taken from.
+/// The nginx version from which `data/nginx-directives.tsv` was generated.
 pub(crate) const VERSION: &str = "1.31.5";
 
-/// The replacement for modules that will not be supported.
+/// Replacements for modules that will not be supported.
 const INSTEAD: [(&str, &str); 6] = [
     ("http_geoip", "MaxMind no longer makes its files: use geoip2 with a file .mmdb, or geo with networks"),
     ("stream_geoip", "MaxMind no longer makes its files: use geo with networks"),
@@ -27,15 +27,15 @@ const INSTEAD: [(&str, &str); 6] = [
     ("http_image", "images are scaled by an application, whose responses proxy_cache can keep"),
 ];
 
-/// The sentence for a directive of a module that will not be supported.
+/// The advice for a directive of a module that will not be supported.
 pub fn instead_of(module: &str) -> Option<&'static str> {
     INSTEAD.iter().find(|(name, _)| *name == module).map(|(_, text)| *text)
 }
 
 const DATA: &str = include_str!("../data/nginx-directives.tsv");
 
-/// The content of nginx's blocks, which the data file lacks. The contexts are those where the block stands: `if` and
-/// `server` hold different things in different places.
+/// Kinds of nginx's blocks, which the data file lacks. The contexts are those that enclose the block: `if` and `server` have
+/// different contents in different contexts.
 const BLOCKS: [(&str, &str, Contexts, Block); 21] = [
     ("event", "events", Contexts::MAIN, Block::Statements(Contexts::EVENTS)),
     ("http", "http", Contexts::MAIN, Block::Statements(Contexts::HTTP)),
@@ -67,16 +67,16 @@ pub struct NginxDirective {
     pub module: &'static str,
     /// The directive.
     pub name: &'static str,
-    /// Where it may stand.
+    /// Contexts in which it is allowed.
     pub contexts: Contexts,
     /// Its arguments.
     pub args: Args,
-    /// Does it have braces?
+    /// Whether it has a block.
     pub has_block: bool,
 }
 
 impl NginxDirective {
-    /// The content of its braces in this context.
+    /// The kind of its block in this context.
     pub fn block(&self, context: Contexts) -> Block {
         let is_this = |(module, name, contexts, _): &&(&str, &str, Contexts, Block)| {
             *module == self.module && *name == self.name && contexts.intersects(context)
@@ -93,12 +93,12 @@ pub struct NginxDirectives {
 }
 
 impl NginxDirectives {
-    /// All of them, sorted by module.
+    /// All directives, sorted by module.
     pub fn iter(&self) -> impl Iterator<Item = &NginxDirective> {
         self.rows.iter()
     }
 
-    /// Those of this name.
+    /// The directives with this name.
     pub fn named(&self, name: &str) -> impl Iterator<Item = &NginxDirective> {
         let indexes = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
         indexes.iter().map(|&index| &self.rows[index])
@@ -118,8 +118,8 @@ pub fn nginx_directives() -> &'static NginxDirectives {
     })
 }
 
-/// Where a table of this server disagrees with nginx about a directive that names one of nginx's modules: contexts,
-/// numbers of arguments, braces. For tests of the table; an empty list is agreement.
+/// Differences between a table of this server and nginx for directives that name a module of nginx: contexts, numbers of arguments,
+/// blocks. For tests of the table; empty if there are none.
 pub fn differences(table: &Table) -> Vec<String> {
     let known = nginx_directives();
     let mut differences = Vec::new();
@@ -190,7 +190,7 @@ fn read_args(name: &str) -> Args {
     }
 }
 
-/// `noargs,take12` and the like: in the data file every such list is a range without gaps.
+/// Parses `noargs,take12` and similar: in the data file every such list is a range without gaps.
 fn joined(a: Args, b: Args) -> Args {
     match (a.range(), b.range()) {
         ((min_a, Some(max_a)), (min_b, Some(max_b))) => Args::Between(min_a.min(min_b), max_a.max(max_b)),

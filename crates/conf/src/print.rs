@@ -1,10 +1,10 @@
-//! Prints configurations: the `-T` dump of the files, and a tree as text that parses to the same tree.
+//! Output of configurations: the `-T` dump of the files, and a tree as text that parses to the same tree.
 
 use std::fmt::{self, Write};
 
 use crate::tree::{Statement, Tree, Word};
 
-/// The output of `-T`: each file once, in the order of reading, byte for byte.
+/// Returns the output of `-T`: each file once, in the order of reading, with its original bytes.
 pub fn dump(tree: &Tree) -> Vec<u8> {
     let mut out = Vec::new();
     for file in tree.files.iter() {
@@ -15,7 +15,7 @@ pub fn dump(tree: &Tree) -> Vec<u8> {
     out
 }
 
-/// The statements as text, one a line, blocks indented. Faults are left out.
+/// Formats the statements as text: one per line, blocks indented, faults omitted.
 pub fn print(statements: &[Statement]) -> String {
     let mut out = String::new();
     write_statements(&mut out, statements, 0).expect("writing to a string cannot fail");
@@ -39,7 +39,7 @@ fn write_statements(out: &mut String, statements: &[Statement], depth: usize) ->
     Ok(())
 }
 
-/// As it would have to be written: quoted if it was, or if it would not be the same word otherwise.
+/// Formats the word as written in a configuration: quoted if it was quoted, or if it would otherwise parse differently.
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.quoted && is_bare(&self.text) {

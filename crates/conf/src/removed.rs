@@ -1,6 +1,6 @@
-//! Directives that nginx had and removed: since which version, and the remedy. From the history of nginx's sources.
+//! Directives that nginx has removed: the version of the removal, and the replacement. From the history of nginx's sources.
 
-/// Name, version, and the replacement. A name with an underscore at its end stands for all that begin with it.
+/// Name, version, and replacement. A name that ends with an underscore is a prefix.
 const REMOVED: [(&str, &str, &str); 13] = [
     ("ssl", "1.25.1", "write \"listen 443 ssl\""),
     ("spdy_", "1.9.5", "write \"http2 on\""),
@@ -25,7 +25,7 @@ const REMOVED: [(&str, &str, &str); 13] = [
     ),
 ];
 
-/// The version that removed a directive, and the remedy.
+/// The version that removed a directive, and the replacement.
 pub(crate) fn find(name: &str) -> Option<(&'static str, &'static str)> {
     let is_it = |known: &str| if known.ends_with('_') { name.starts_with(known) } else { name == known };
     REMOVED.iter().find(|(known, ..)| is_it(known)).map(|(_, version, instead)| (*version, *instead))

@@ -1,7 +1,7 @@
-//! Where configuration text comes from: the request, the loader, the files read, places in them.
+//! Sources of configuration text: the files to read, the loader, the files read, and locations in them.
 //!
-//! No file is opened here. The caller passes a [`Loader`] for that; [`MapLoader`] serves from memory, for tests and for
-//! a process that received the files from another.
+//! This file opens no files: the caller passes a [`Loader`]. [`MapLoader`] reads from memory, for tests and for a process that
+//! received the files from another process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use crate::glob;
 
-/// ENOENT of errno(3): the reason that [`MapLoader`] gives, so that its errors read like a disk's.
+/// ENOENT of errno(3): the error of [`MapLoader`], so that its messages equal those of a disk.
 const ENOENT: i32 = 2;
 
-/// The name of a file, or the fact that the text came from the command line. Cheap to clone.
+/// ID of a source: a file name, or the command line. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(Option<Arc<Path>>);
 
@@ -23,18 +23,18 @@ impl FileId {
     /// The text of `-g`.
     pub const COMMAND_LINE: FileId = FileId(None);
 
-    /// A file of this name.
+    /// Creates the ID of a file.
     pub fn file(path: &Path) -> FileId {
         FileId(Some(path.into()))
     }
 
-    /// The path, unless it is the command line.
+    /// The path; `None` for the command line.
     pub fn path(&self) -> Option<&Path> {
         self.0.as_deref()
     }
 }
 
-/// A place in the configuration. nginx counts lines from 1 and knows no columns.
+/// A location in the configuration. As in nginx, lines are 1-based and there are no columns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
     /// The file.
@@ -49,40 +49,39 @@ impl From<&Span> for Span {
     }
 }
 
-/// The file to read.
+/// What to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The main file.
     pub main: PathBuf,
-    /// The directory of relative includes. In nginx: the directory of the main file.
+    /// The directory for relative includes. In nginx it is the directory of the main file.
     pub prefix: PathBuf,
-    /// The text of `-g`, read before the main file; may be empty.
+    /// The text of `-g`, parsed before the main file; may be empty.
     pub globals: String,
 }
 
 impl Source {
-    /// A main file with its own directory as prefix and no `-g`.
+    /// Creates a source whose prefix is the directory of the main file, without `-g`.
     pub fn new(main: impl Into<PathBuf>) -> Source {
         let main = main.into();
         let prefix = main.parent().map(Path::to_owned).unwrap_or_default();
         Source { main, prefix, globals: String::new() }
     }
 
-    /// With the text of `-g`.
+    /// Sets the text of `-g`.
     #[must_use]
     pub fn with_globals(self, globals: impl Into<String>) -> Source {
         Source { globals: globals.into(), ..self }
     }
 }
 
-/// How files are read. Paths arrive as written, put behind the prefix where they are relative.
+/// Reads files. Paths are passed as written; relative paths are appended to the prefix.
 pub trait Loader {
-    /// The whole file.
+    /// Reads a complete file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// The files that match, as glob(3) finds and sorts them; no match is an empty list.
-    /// [`expand_glob`](crate::expand_glob) does it over directories, [`glob_matches`](crate::glob_matches) for one
-    /// path.
+    /// Returns the files that match, found and sorted as by glob(3); an empty list if none match.
+    /// [`expand_glob`](crate::expand_glob) does it over directories, [`glob_matches`](crate::glob_matches) for one path.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
@@ -96,7 +95,7 @@ impl<P: Into<PathBuf>, T: Into<Vec<u8>>> FromIterator<(P, T)> for MapLoader {
     }
 }
 
-/// The files that a tree was read from are enough to read it again, patterns included.
+/// The files of a tree suffice to read it again, including patterns.
 impl From<&Sources> for MapLoader {
     fn from(sources: &Sources) -> MapLoader {
         MapLoader(sources.iter().map(|file| (file.path.clone(), file.text.clone())).collect())
@@ -122,13 +121,13 @@ impl Loader for MapLoader {
 /// One file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// As it was opened.
+    /// The path used to open it.
     pub path: PathBuf,
-    /// Its bytes; comments need not be UTF-8.
+    /// Its bytes; comments need not be valid UTF-8.
     pub text: Arc<[u8]>,
 }
 
-/// The files of a configuration in the order in which they were first read, each once.
+/// The files of a configuration, in the order in which they were first read, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     files: Vec<SourceFile>,
@@ -136,7 +135,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// In order.
+    /// The files in order.
     pub fn iter(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter()
     }

@@ -1,6 +1,6 @@
-//! Directives as data: the contexts of a directive, its arguments, its help, and the table of all of them.
+//! Directives as data: contexts, arguments and help of each directive, and the table of all directives.
 //!
-//! The entries are `const`, written by the owners of the directives:
+//! The entries are `const`, defined by the modules of the directives:
 //!
 //! ```
 //! use conf::{Args, Contexts, Spec};
@@ -72,13 +72,13 @@ impl Contexts {
         (Contexts::STREAM_UPSTREAM, "stream-upstream", "upstream of stream"),
     ];
 
-    /// The union; `|` for use in constants.
+    /// Returns the union; like `|`, for use in constants.
     #[must_use]
     pub const fn or(self, other: Contexts) -> Contexts {
         Contexts(self.0 | other.0)
     }
 
-    /// Everything below the same block of `main`.
+    /// All contexts under the same top-level block.
     fn family(self) -> Contexts {
         let mail = Contexts::MAIL | Contexts::MAIL_SERVER;
         let stream = Contexts::STREAM | Contexts::STREAM_SERVER | Contexts::STREAM_UPSTREAM;
@@ -86,7 +86,7 @@ impl Contexts {
         [mail, stream].into_iter().find(|family| family.intersects(self)).unwrap_or(others)
     }
 
-    /// True if the sets have a member in common.
+    /// Whether the sets have a common member.
     pub const fn intersects(self, other: Contexts) -> bool {
         self.0 & other.0 != 0
     }
@@ -118,25 +118,25 @@ impl fmt::Display for Contexts {
     }
 }
 
-/// How many arguments a directive takes.
+/// Number of arguments of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Args {
-    /// None at all.
+    /// No argument.
     None,
-    /// This many.
+    /// Exactly this many.
     Exactly(u8),
-    /// From the first to the second, both included.
+    /// A range, both bounds included.
     Between(u8, u8),
-    /// This many or more.
+    /// At least this many.
     AtLeast(u8),
-    /// One: `on` or `off`.
+    /// One argument, `on` or `off`.
     Flag,
     /// Any number.
     Any,
 }
 
 impl Args {
-    /// True if a directive may have this many.
+    /// Whether this number of arguments is allowed.
     pub fn allows(self, count: usize) -> bool {
         let (min, max) = self.range();
         usize::from(min) <= count && max.is_none_or(|max| count <= usize::from(max))
@@ -168,18 +168,18 @@ impl fmt::Display for Args {
     }
 }
 
-/// The content of the braces of a directive.
+/// Kind of a directive's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// There are no braces.
+    /// No block.
     No,
-    /// Directives, in this context.
+    /// Directives in this context.
     Statements(Contexts),
-    /// Rows of free form, as in `types` and `map`; see [`Statement::rows`](crate::Statement::rows).
+    /// Free-form rows, as in `types` and `map`; see [`Statement::rows`](crate::Statement::rows).
     Raw,
 }
 
-/// May a directive be written twice in one block?
+/// Whether a directive may be repeated in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     /// No: `"x" directive is duplicate`.
@@ -188,16 +188,16 @@ pub enum Repeat {
     Many,
 }
 
-/// How well a directive is served.
+/// Degree of support of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It works as in nginx.
+    /// Works as in nginx.
     Honoured,
-    /// It does something else; the text describes it, as a clause: "`reuseport` is implied".
+    /// Behaves differently; the text describes it as a clause: "`reuseport` is implied".
     Differs(&'static str),
-    /// It is accepted and does nothing; the text has the reason.
+    /// Accepted without effect; the text has the reason.
     Accepted(&'static str),
-    /// It does nothing, as in nginx on Linux; the text has the reason.
+    /// Has no effect, as in nginx on Linux; the text has the reason.
     Idle(&'static str),
 }
 
@@ -206,26 +206,26 @@ pub enum State {
 pub struct Spec {
     /// The directive.
     pub name: &'static str,
-    /// nginx's module, or this server's own.
+    /// nginx's module, or a module of this server.
     pub module: &'static str,
-    /// Where it may stand.
+    /// Contexts in which it is allowed.
     pub contexts: Contexts,
     /// Its arguments.
     pub args: Args,
-    /// The content of its braces.
+    /// Kind of its block.
     pub block: Block,
-    /// May it be repeated in a block?
+    /// Whether it may be repeated in a block.
     pub repeat: Repeat,
-    /// Its default; `None` if that is not expressible as arguments.
+    /// Its default; `None` if it cannot be expressed as arguments.
     pub default: Option<&'static str>,
-    /// One sentence.
+    /// Help text of one sentence.
     pub help: &'static str,
-    /// How well it is served.
+    /// Degree of support.
     pub state: State,
 }
 
 impl Spec {
-    /// A simple directive that is honoured, may be written once in a block and has no default.
+    /// Creates a simple directive that works as in nginx, is allowed once per block and has no default.
     pub const fn new(
         module: &'static str,
         name: &'static str,
@@ -237,35 +237,35 @@ impl Spec {
         Spec { name, module, contexts, args, block, repeat, default: None, help, state }
     }
 
-    /// With a default, as it would be written.
+    /// Sets the default, as written in a configuration.
     #[must_use]
     pub const fn default(mut self, text: &'static str) -> Spec {
         self.default = Some(text);
         self
     }
 
-    /// With braces around directives of this context.
+    /// Adds a block of directives in this context.
     #[must_use]
     pub const fn block(mut self, inside: Contexts) -> Spec {
         self.block = Block::Statements(inside);
         self
     }
 
-    /// With braces around rows of free form.
+    /// Adds a block of free-form rows.
     #[must_use]
     pub const fn raw(mut self) -> Spec {
         self.block = Block::Raw;
         self
     }
 
-    /// May be repeated in a block.
+    /// Allows repetition in a block.
     #[must_use]
     pub const fn many(mut self) -> Spec {
         self.repeat = Repeat::Many;
         self
     }
 
-    /// Served in another way than by nginx, or not at all.
+    /// Sets the degree of support, if it is not [`State::Honoured`].
     #[must_use]
     pub const fn state(mut self, state: State) -> Spec {
         self.state = state;
@@ -273,14 +273,14 @@ impl Spec {
     }
 }
 
-/// The directives of this server, beside those of nginx that it does not have.
+/// The directives of this server, and those of nginx that it lacks.
 #[derive(Debug)]
 pub struct Table {
     specs: Vec<&'static Spec>,
     by_name: HashMap<&'static str, Vec<&'static Spec>>,
 }
 
-/// A name may occur several times if the contexts differ, as `server` does.
+/// A name may occur several times with different contexts, as `server` does.
 impl FromIterator<&'static Spec> for Table {
     fn from_iter<I: IntoIterator<Item = &'static Spec>>(specs: I) -> Table {
         let specs: Vec<&'static Spec> = specs.into_iter().collect();
@@ -293,27 +293,27 @@ impl FromIterator<&'static Spec> for Table {
 }
 
 impl Table {
-    /// A table of the directives of all modules.
+    /// Creates a table from the directives of all modules.
     pub fn new(groups: &[&'static [Spec]]) -> Table {
         groups.iter().copied().flatten().collect()
     }
 
-    /// All entries in the order given.
+    /// All entries in the order in which they were added.
     pub fn specs(&self) -> impl Iterator<Item = &'static Spec> {
         self.specs.iter().copied()
     }
 
-    /// The entries of this name, one for each context in which it means something else.
+    /// The entries with this name: one for each meaning, in different contexts.
     pub fn named(&self, name: &str) -> &[&'static Spec] {
         self.by_name.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The entry that holds in this context.
+    /// The entry that applies in this context.
     pub fn find(&self, name: &str, context: Contexts) -> Option<&'static Spec> {
         self.named(name).iter().copied().find(|spec| spec.contexts.intersects(context))
     }
 
-    /// A directive of nginx, of this name and in this context, that this table lacks.
+    /// The directive of nginx with this name in this context, if this table lacks it.
     pub fn not_built(&self, name: &str, context: Contexts) -> Option<&'static NginxDirective> {
         let has = |module: &str| self.named(name).iter().any(|spec| spec.module == module);
         nginx_directives()
@@ -321,22 +321,22 @@ impl Table {
             .find(|directive| directive.contexts.intersects(context) && !has(directive.module))
     }
 
-    /// Everywhere that this table or nginx lets a directive of this name stand.
+    /// All contexts in which this table or nginx allows a directive with this name.
     pub(crate) fn contexts_of(&self, name: &str) -> Contexts {
         let ours = self.named(name).iter().map(|spec| spec.contexts);
         let theirs = nginx_directives().named(name).map(|directive| directive.contexts);
         ours.chain(theirs).fold(Contexts::NONE, Contexts::or)
     }
 
-    /// The directive that was probably meant, one slip for each three letters, and where it may stand unless that is this
-    /// context. One of another context has to be closer.
+    /// Returns a similar directive (see [`slips_max`]), and its contexts if it is not allowed in this context. A directive of
+    /// another context must be more similar.
     pub(crate) fn similar(&self, name: &str, context: Contexts) -> (Option<&'static str>, Contexts) {
         let slips_max = slips_max(name);
         let ours = self.specs().map(|spec| (spec.contexts, spec.name));
         let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
         let (mut here, mut elsewhere) = (None, None);
-        // Known names are ASCII. Those of another length or of other letters, which are the most, are not compared: a
-        // slip changes the length by one, and the set of letters by two.
+        // Known names are ASCII. Most have another length or other letters and are not compared: an edit changes the length by at
+        // most one, and the set of letters by at most two.
         let (length, letters) = (name.chars().count(), letters(name));
         let is_near = |(_, known): &(Contexts, &'static str)| {
             let others = (self::letters(known) ^ letters).count_ones() as usize;
@@ -361,17 +361,17 @@ impl Table {
     }
 }
 
-/// The set of bytes in a word, several to a bit.
+/// The set of bytes in a word, hashed to 64 bits.
 fn letters(word: &str) -> u64 {
     word.bytes().fold(0, |set, byte| set | 1 << (byte % 64))
 }
 
-/// How far a word may be from the one that was meant: one slip for each three letters.
+/// Maximum edit distance for a suggestion: one edit per three letters.
 pub fn slips_max(word: &str) -> usize {
     (word.chars().count() / 3).clamp(1, 3)
 }
 
-/// How far two words are apart: letters to insert, drop, replace, or swap with their neighbour.
+/// Edit distance of two words: insertions, deletions, replacements, and swaps of neighbours.
 pub fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

@@ -1,9 +1,9 @@
-//! Statements and blocks, with every `include` replaced by its files. No other directive is known here.
+//! Statements and blocks, with every `include` replaced by its files. Other directives have no meaning here.
 //!
-//! An unreadable spot (a syntax error, a missing file) ends the reading but keeps the statements before it: it becomes
-//! the last statement of the tree, a *fault*. A walk over the tree in order meets it exactly where nginx would: after
-//! the errors of the statements before it, and before the end of the blocks around it.
-//! [`Scope::admit`](crate::Scope::admit) and [`Statement::rows`] return its error.
+//! Unreadable text (a syntax error, a missing file) ends the reading, but the statements before it are retained. The error becomes
+//! the last statement of the tree, a *fault*. So a walk over the tree reports it exactly where nginx would: after the errors of
+//! earlier statements, and before the ends of the enclosing blocks. [`Scope::admit`](crate::Scope::admit) and [`Statement::rows`]
+//! return its error.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,17 +14,17 @@ use crate::glob;
 use crate::lexer::{Lexer, Token};
 use crate::source::{FileId, Loader, Source, Sources, Span};
 
-/// Blocks within blocks. Real configurations stay below ten; every walk over the tree is recursive.
+/// Maximum nesting depth of blocks. Real configurations stay below ten; every walk over the tree is recursive.
 const BLOCK_DEPTH_MAX: usize = 64;
 
-/// Files within files. Catches loops that go through links, which [`ErrorKind::IncludeLoop`] cannot see.
+/// Maximum nesting depth of includes. Detects loops through symbolic links, which [`ErrorKind::IncludeLoop`] cannot detect.
 const INCLUDE_DEPTH_MAX: usize = 32;
 
-/// Files read, repeated ones included. The largest known installations have some ten thousand sites.
+/// Maximum number of files read, including repetitions. The largest known installations have some ten thousand sites.
 const FILES_MAX: usize = 100_000;
 
-/// Bytes read. Room for large `geo` and `map` files, and an end for files that include each other many times: a
-/// tree takes up to a hundred times the room of its text.
+/// Maximum number of bytes read. Enough for large `geo` and `map` files; limits files that include each other many times. A tree
+/// needs up to a hundred times the size of its text.
 const BYTES_MAX: usize = 128 << 20;
 
 const _: () = assert!(INCLUDE_DEPTH_MAX < FILES_MAX);
@@ -32,11 +32,11 @@ const _: () = assert!(INCLUDE_DEPTH_MAX < FILES_MAX);
 /// A directive's name or argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Without quotes, escapes replaced. Words are UTF-8; nginx would take any byte.
+    /// The text without quotes and with escapes replaced. Words are UTF-8; nginx accepts any bytes.
     pub text: String,
-    /// Written in quotes.
+    /// Whether it was quoted.
     pub quoted: bool,
-    /// The line where the word starts. Errors name the line where the statement ends, see [`Statement::span`].
+    /// The line on which the word starts. Errors report the line on which the statement ends, see [`Statement::span`].
     pub span: Span,
 }
 
@@ -45,27 +45,27 @@ pub struct Word {
 pub struct Statement {
     /// The first word.
     pub name: Word,
-    /// The words behind it.
+    /// The words after the name.
     pub args: Vec<Word>,
-    /// The content of the braces, if there are any.
+    /// The content of the block, if any.
     pub block: Option<Vec<Statement>>,
-    /// The line of the `;` or `{`: what nginx reports for this statement.
+    /// The line of the `;` or `{`, which nginx reports for this statement.
     pub span: Span,
-    /// The line of the `}`, where nginx reports that a block lacks something. Without a block as `span`.
+    /// The line of the `}`, which nginx reports for incomplete blocks; the same as `span` without a block.
     pub end: Span,
     pub(crate) fault: Option<Box<Error>>,
 }
 
 impl Statement {
-    /// The line that errors name.
+    /// The line to report in errors.
     pub fn span(&self) -> &Span {
         &self.span
     }
 
-    /// The text of an argument that the directive's table promises, counted from 0. Optional ones: `args.get(i)`.
+    /// The text of a required argument, 0-based. For optional arguments use `args.get(i)`.
     ///
     /// # Panics
-    /// If there are fewer: the statement was not admitted, or its table entry is wrong.
+    /// If the statement has fewer arguments: it was not checked, or its table entry is wrong.
     pub fn arg(&self, index: usize) -> &str {
         match self.args.get(index) {
             Some(word) => &word.text,
@@ -80,17 +80,17 @@ impl Statement {
         self.args.iter().map(|word| word.text.as_str())
     }
 
-    /// The statements in the block; none if there is no block.
+    /// The statements in the block; empty without a block.
     pub fn children(&self) -> &[Statement] {
         self.block.as_deref().unwrap_or_default()
     }
 
-    /// The rows of a block that holds no directives, such as `types` or `map`. A row has no block.
+    /// The rows of a block without directives, such as `types` or `map`. A row has no block.
     pub fn rows(&self) -> impl Iterator<Item = Result<&Statement, Error>> {
         self.children().iter().map(Statement::as_row)
     }
 
-    /// The error that this statement stands for, if it marks the spot where the reading ended.
+    /// The error of a statement that marks the end of the reading.
     pub fn fault(&self) -> Option<&Error> {
         self.fault.as_deref()
     }
@@ -122,17 +122,17 @@ impl From<&Word> for Span {
     }
 }
 
-/// A whole configuration.
+/// A complete configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// The files that were read.
+    /// The files read.
     pub files: Sources,
-    /// The main context, the text of `-g` first.
+    /// The main context; the text of `-g` is first.
     pub statements: Vec<Statement>,
 }
 
 impl Tree {
-    /// The fault that ended the reading early, if any: it is the last statement, in the innermost open block.
+    /// The fault that ended the reading early, if any: the last statement in the innermost open block.
     pub fn fault(&self) -> Option<&Error> {
         let mut last = self.statements.last()?;
         while let Some(inner) = last.children().last() {
@@ -144,15 +144,14 @@ impl Tree {
 
 /// Reads the text of `-g`, the main file and everything that they include.
 ///
-/// `Err` means that the main file could not be read. Whatever is wrong further in is part of the tree as a
-/// fault, see the module's description: the caller walks the tree and meets the first error of the
-/// configuration, be it one of syntax or one of meaning.
+/// `Err` means that the main file could not be read. Any other error becomes a fault in the tree, see the module's description. The
+/// caller walks the tree and finds the first error of the configuration, whether in syntax or meaning.
 pub fn parse(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
     read(source, loader, false)
 }
 
-/// The same for reports: a file that cannot be read, and a fault in an included file, do not end the reading. So a tree
-/// may have several faults, anywhere.
+/// Like [`parse`], for reports: an unreadable file or a fault in an included file does not end the reading. So a tree may have
+/// several faults at any position.
 pub fn parse_past_faults(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
     read(source, loader, true)
 }
@@ -179,7 +178,7 @@ fn read(source: &Source, loader: &dyn Loader, goes_on: bool) -> Result<Tree, Err
     Ok(Tree { files: reader.files, statements })
 }
 
-/// The reading has ended early; the fault is in the tree already.
+/// The reading ended early; the fault is already in the tree.
 struct Stopped;
 
 type Progress = ControlFlow<Stopped>;
@@ -191,12 +190,12 @@ enum Ends {
 }
 
 struct Reader<'a> {
-    /// Whether a fault ends the file that it is in, and no more.
+    /// Whether a fault ends only the file that contains it.
     goes_on: bool,
     loader: &'a dyn Loader,
     prefix: &'a Path,
     files: Sources,
-    /// The files that are being read, outermost first.
+    /// The files being read, outermost first.
     open: Vec<PathBuf>,
     block_depth: usize,
     files_read: usize,
@@ -278,12 +277,12 @@ impl Reader<'_> {
         Progress::Continue(())
     }
 
-    /// A file that is not to be had.
+    /// Adds a fault for a file that cannot be read.
     fn miss(&self, lexer: &Lexer<'_>, out: &mut Vec<Statement>, kind: ErrorKind) -> Progress {
         self.miss_named(lexer, out, kind, "/")
     }
 
-    /// The same with its name as written: a relative one may have been meant from elsewhere.
+    /// Like [`Reader::miss`], with the name as written: a relative path may have been meant relative to another directory.
     fn miss_named(
         &self,
         lexer: &Lexer<'_>,
@@ -304,7 +303,7 @@ impl Reader<'_> {
         if self.goes_on && !is_limit { Progress::Continue(()) } else { stopped }
     }
 
-    /// `Err` if the file cannot be opened, which is a fault of the statement that names it.
+    /// Returns `Err` if the file cannot be opened, which is a fault of the including statement.
     fn file(&mut self, path: &Path, out: &mut Vec<Statement>) -> Result<Progress, ErrorKind> {
         if self.open.iter().any(|open| open == path) || self.open.len() == INCLUDE_DEPTH_MAX {
             return Err(ErrorKind::IncludeLoop(path.to_owned()));
@@ -331,8 +330,8 @@ impl Reader<'_> {
     }
 }
 
-/// Every block takes includes, those of rows too. With another number of arguments it is left in the tree, where the
-/// table refuses it or the owner of the rows reads it as a row.
+/// Whether a statement is an include, which every block allows, including blocks of rows. With another number of arguments it
+/// remains in the tree, where the table refuses it or it is used as a row.
 fn is_include(words: &[Word]) -> bool {
     words.len() == 2 && words[0].text == "include"
 }
@@ -345,7 +344,7 @@ fn stop(lexer: &Lexer<'_>, out: &mut Vec<Statement>, error: Error) -> Progress {
 fn unreadable(call: &'static str, path: &Path, error: &io::Error) -> ErrorKind {
     let text = error.to_string();
     let reason = match error.raw_os_error() {
-        // The standard library puts the number behind the text, nginx before it.
+        // The standard library appends the number to the text; nginx prepends it.
         Some(code) => format!("{code}: {}", text.trim_end_matches(&format!(" (os error {code})"))),
         None => text,
     };

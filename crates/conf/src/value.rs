@@ -1,9 +1,9 @@
 //! Arguments as values: sizes, offsets, times, numbers, flags, names.
 //!
-//! Each reader takes a text and returns a value or a [`ValueError`], which becomes an [`Error`] once the statement
-//! is known: [`Statement::value`] does both.
+//! Each parser converts a text to a value or a [`ValueError`], which becomes an [`Error`] once the statement is known:
+//! [`Statement::value`] does both.
 //!
-//! | reader | accepts | unit of the answer |
+//! | parser | accepts | unit of the result |
 //! |---|---|---|
 //! | [`size`] | digits, then `k` or `m` | bytes |
 //! | [`offset`] | digits, then `k`, `m` or `g` | bytes |
@@ -13,15 +13,14 @@
 //! | [`flag`] | `on`, `off` | |
 //! | [`choice`], [`Statement::bits`] | names from a list | |
 //!
-//! Letters of names and of `k`, `m`, `g` may be large or small; those of time units may not. Everything ends at
-//! 2^63 - 1, as in nginx on a 64-bit machine.
+//! Names and `k`, `m`, `g` are case-insensitive; time units are not. The maximum is 2^63 - 1, as in nginx on a 64-bit machine.
 
 use std::fmt;
 
 use crate::error::{Error, Level};
 use crate::tree::Statement;
 
-/// The largest value of `off_t`, `ssize_t`, `ngx_int_t`.
+/// Maximum value of `off_t`, `ssize_t`, `ngx_int_t`.
 const VALUE_MAX: u64 = i64::MAX as u64;
 
 const SECOND: u64 = 1000;
@@ -31,7 +30,7 @@ const DAY: u64 = 24 * HOUR;
 
 type TimeUnit = (&'static str, u64);
 
-/// In milliseconds, in the order in which they must be written.
+/// Units in milliseconds, in the order in which they must be written.
 const TIME_UNITS: [TimeUnit; 8] = [
     ("y", 365 * DAY),
     ("M", 30 * DAY),
@@ -43,13 +42,13 @@ const TIME_UNITS: [TimeUnit; 8] = [
     ("ms", 1),
 ];
 
-/// A time in milliseconds takes no year and no month.
+/// Index of the first unit of a time in milliseconds, which has no years and months.
 const WEEKS: usize = 2;
 
-/// A time in seconds takes no milliseconds.
+/// Index of the unit that a time in seconds does not have.
 const MILLISECONDS: usize = 7;
 
-/// A fault of a value.
+/// Reason why a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
     /// Not of this type, or too large.
@@ -58,18 +57,18 @@ pub enum ValueError {
     InvalidNumber,
     /// Neither `on` nor `off`.
     NotFlag,
-    /// None of the names.
+    /// Not one of these names.
     NotAmong(Vec<&'static str>),
-    /// Below the least value.
+    /// Below the minimum.
     TooSmall {
-        /// The least value.
+        /// The minimum.
         min: u64,
     },
     /// Outside the range.
     OutOfRange {
-        /// The least value.
+        /// The minimum.
         min: u64,
-        /// The greatest value.
+        /// The maximum.
         max: u64,
     },
 }
@@ -104,7 +103,7 @@ impl ValueError {
     }
 }
 
-/// Units as people write them, and the letter of each. One that ends with `s` for the plural is found without it.
+/// Spellings of units, and the correct unit of each. A plural `s` is removed before the lookup.
 const SPELLED: [(&str, &str); 19] = [
     ("msec", "ms"),
     ("millisecond", "ms"),
@@ -127,45 +126,45 @@ const SPELLED: [(&str, &str); 19] = [
     ("gib", "g"),
 ];
 
-/// The size or time that `30sec`, `10 MB` or `1 h` was to be.
+/// The size or time that `30sec`, `10 MB` or `1 h` probably means.
 pub(crate) fn probably(text: &str) -> Option<String> {
     let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let word = unit.trim().to_ascii_lowercase();
     let singular = word.strip_suffix('s').unwrap_or(&word);
     let letter = SPELLED.iter().find(|(spelled, _)| [word.as_str(), singular].contains(spelled));
     let letter = letter.map(|(_, letter)| *letter);
-    // A letter that is right but for the space before it.
+    // A correct unit after a space.
     let bare = || unit.starts_with(' ').then(|| unit.trim()).filter(|unit| unit.len() == 1);
     (!count.is_empty()).then_some(())?;
     Some(format!("{count}{}", letter.or_else(bare)?))
 }
 
-/// Bytes in memory: `8k`, `1m`.
+/// Parses a number of bytes in memory: `8k`, `1m`.
 pub fn size(text: &str) -> Result<u64, ValueError> {
     scaled(text, &[('k', 1 << 10), ('m', 1 << 20)])
 }
 
-/// Bytes in a file: `8k`, `1m`, `2g`.
+/// Parses a number of bytes in a file: `8k`, `1m`, `2g`.
 pub fn offset(text: &str) -> Result<u64, ValueError> {
     scaled(text, &[('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)])
 }
 
-/// A time in milliseconds: `500ms`, `30` (seconds), `1h 30m`.
+/// Parses a time in milliseconds: `500ms`, `30` (seconds), `1h 30m`.
 pub fn milliseconds(text: &str) -> Result<u64, ValueError> {
     time(text, &TIME_UNITS[WEEKS..], 1)
 }
 
-/// A time in seconds: `30`, `1h 30m`, `1y`.
+/// Parses a time in seconds: `30`, `1h 30m`, `1y`.
 pub fn seconds(text: &str) -> Result<u64, ValueError> {
     time(text, &TIME_UNITS[..MILLISECONDS], SECOND)
 }
 
-/// A number without sign.
+/// Parses an unsigned number.
 pub fn number(text: &str) -> Result<u64, ValueError> {
     digits(text).ok_or(ValueError::InvalidNumber)
 }
 
-/// A number within bounds, both included.
+/// Returns a parser of a number within bounds, both included.
 pub fn number_in(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, ValueError> {
     move |text| match number(text)? {
         value if (min..=max).contains(&value) => Ok(value),
@@ -174,7 +173,7 @@ pub fn number_in(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, ValueError>
     }
 }
 
-/// `on` or `off`.
+/// Parses `on` or `off`.
 pub fn flag(text: &str) -> Result<bool, ValueError> {
     match () {
         () if text.eq_ignore_ascii_case("on") => Ok(true),
@@ -183,7 +182,7 @@ pub fn flag(text: &str) -> Result<bool, ValueError> {
     }
 }
 
-/// One of several names.
+/// Returns a parser of one of several names.
 pub fn choice<T: Copy>(names: &'static [(&'static str, T)]) -> impl Fn(&str) -> Result<T, ValueError> {
     move |text| match names.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
         Some((_, value)) => Ok(*value),
@@ -192,13 +191,13 @@ pub fn choice<T: Copy>(names: &'static [(&'static str, T)]) -> impl Fn(&str) -> 
 }
 
 impl Statement {
-    /// Reads the argument with this index: `statement.value(0, value::size)?`.
+    /// Parses the argument with this index: `statement.value(0, value::size)?`.
     pub fn value<T>(&self, index: usize, read: impl Fn(&str) -> Result<T, ValueError>) -> Result<T, Error> {
         let text = self.arg(index);
         read(text).map_err(|error| Error::value(self, text, error))
     }
 
-    /// `number size`, both above zero, as `output_buffers` and its like take them.
+    /// Parses `number size`, both positive, as for `output_buffers`.
     pub fn buffers(&self) -> Result<(u64, u64), Error> {
         let above_zero = |read: fn(&str) -> Result<u64, ValueError>| {
             move |text: &str| match read(text) {
@@ -209,7 +208,7 @@ impl Statement {
         Ok((self.value(0, above_zero(number))?, self.value(1, above_zero(size))?))
     }
 
-    /// All arguments as names of bits, or-ed. A repeated name is a warning.
+    /// Parses all arguments as names of bits and combines them. A repeated name is a warning.
     pub fn bits(
         &self,
         names: &'static [(&'static str, u64)],
@@ -228,7 +227,7 @@ impl Statement {
     }
 }
 
-/// Digits and nothing else; `None` above [`VALUE_MAX`] as well.
+/// Parses digits only; `None` also above [`VALUE_MAX`].
 fn digits(text: &str) -> Option<u64> {
     let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let value = text.parse().ok().filter(|_| is_digits)?;
@@ -245,10 +244,10 @@ fn scaled(text: &str, units: &[(char, u64)]) -> Result<u64, ValueError> {
     value.filter(|value| *value <= VALUE_MAX).ok_or(ValueError::Invalid)
 }
 
-/// `units` are those that may come, `resolution` is the unit of the answer, both in milliseconds.
+/// Parses a time. `units` are the allowed units, `resolution` is the unit of the result, both in milliseconds.
 ///
-/// Digits before a space, and digits at the end, are seconds; spaces behind a unit mean nothing. As in nginx a
-/// unit without digits counts as zero if there are digits anywhere.
+/// Digits before a space or at the end are seconds; spaces after a unit are ignored. As in nginx, a unit without digits counts as
+/// zero if the text has any digits.
 fn time(text: &str, mut units: &[TimeUnit], resolution: u64) -> Result<u64, ValueError> {
     let mut rest = text;
     let (mut total, mut has_digits) = (0_u64, false);
@@ -265,7 +264,7 @@ fn time(text: &str, mut units: &[TimeUnit], resolution: u64) -> Result<u64, Valu
     if has_digits { Ok(total) } else { Err(ValueError::Invalid) }
 }
 
-/// The unit at the head of `tail`: its scale, its length, and the units that may come behind it.
+/// The unit at the start of `tail`: its scale, its length, and the units that may follow.
 fn time_unit<'u>(tail: &str, units: &'u [TimeUnit]) -> Option<(u64, usize, &'u [TimeUnit])> {
     let Some(first) = tail.chars().next() else {
         return Some((SECOND, 0, units));

@@ -1,7 +1,7 @@
-//! Configurations and what nginx says of them: the texts of errors, their order, their lines, the dump.
+//! Configurations and nginx's results: texts, order and lines of errors, and the dump.
 //!
-//! The expectations are written down, so this runs anywhere. Where an nginx is installed (`/usr/sbin/nginx`, or
-//! the path in `NGINX`) the same cases are put to it as well, to keep the expectations honest.
+//! The expectations are part of this file, so the tests run anywhere. If nginx is installed (`/usr/sbin/nginx`, or the path in
+//! `NGINX`), the same cases are also run with it, to verify the expectations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,11 +44,11 @@ static SPECS: [Spec; 16] = [
     Spec::new("ringroad", "http_strict", HTTP_LEVELS, Args::Flag, "Refuses doubtful requests."),
 ];
 
-/// Stands for the folder of a case where files are read from memory.
+/// Stands for the directory of a case whose files are in memory.
 const DIR: &str = "/folder";
 
-/// A name, the main file, other files, and nginx's words behind `[emerg] `; nothing where it has no objection.
-/// `DIR` stands for the folder.
+/// A name, the main file, other files, and nginx's message after `[emerg] `; empty if it accepts the configuration. `DIR` stands
+/// for the directory.
 type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str);
 
 const CASES: &[Case] = &[
@@ -203,7 +203,7 @@ const CASES: &[Case] = &[
         &[("n.conf", "events {}\nhttp { server { server_name a; } server { server_name b; } }\n")],
         "",
     ),
-    // The first error of the file wins, whatever its kind.
+    // The first error of the file is reported, whatever its kind.
     (
         "unknown_before_syntax",
         &[("n.conf", "events {}\nfoo;\nhttp { root \"a\"b; }")],
@@ -390,7 +390,7 @@ fn main_file_that_is_missing_has_no_place() {
     assert_eq!(error.to_string(), r#"open() "/x/n.conf" failed (2: No such file or directory)"#);
 }
 
-/// Reads from memory; the folder is [`DIR`].
+/// Parses files in memory; the directory is [`DIR`].
 fn read(files: &[(&str, &str)], globals: &str) -> Tree {
     let place = |(path, text): &(&str, &str)| (Path::new(DIR).join(path), text.replace("DIR", DIR));
     let loader: MapLoader = files.iter().map(place).collect();
@@ -398,7 +398,7 @@ fn read(files: &[(&str, &str)], globals: &str) -> Tree {
     conf::parse(&Source::new(main).with_globals(globals), &loader).expect("n.conf is there")
 }
 
-/// The error of a tree without our hints, which follow the place; empty if there is none.
+/// The error of a tree without hints, which follow the location; empty if there is none.
 fn error_of(tree: &Tree, table: &Table) -> String {
     let text = conf::check(tree, table).error.map(|error| error.to_string()).unwrap_or_default();
     let end = text.find(" in /").and_then(|place| Some(place + text[place..].find("; ")?));
@@ -406,7 +406,7 @@ fn error_of(tree: &Tree, table: &Table) -> String {
 }
 
 fn installed_nginx() -> Option<PathBuf> {
-    // Which starts no programs.
+    // Miri cannot start programs.
     if cfg!(miri) {
         return None;
     }
@@ -421,7 +421,7 @@ fn run(nginx: &Path, folder: &Path, option: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
-/// A folder of its own with the files of a case, removed at the end.
+/// A temporary directory with the files of a case, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -443,7 +443,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that stays behind in the temporary folder harms nobody.
+        // A leftover temporary directory does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

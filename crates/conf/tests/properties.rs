@@ -1,4 +1,4 @@
-//! Random configurations: nothing panics, printed trees read back, the files read are enough to read again.
+//! Random configurations: no panic, printed trees parse to the same tree, and the files read suffice to read the tree again.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ static SPECS: [Spec; 3] = [
     Spec::new("t", "c", Contexts::ANY, Args::Any, "Rows.").raw(),
 ];
 
-/// Text that is likely to be interesting: pieces of the language in any order.
+/// Random text that is likely to reach edge cases: elements of the language in any order.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&'static [u8]> = vec![
         b"a",
@@ -51,13 +51,13 @@ fn word() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Words in quotes, so that any text can be one.
+/// Quoted words, so that any text is valid.
 fn head() -> impl Strategy<Value = String> {
     let quoted = word().prop_map(|word| format!("'{}'", word.replace('\\', "\\\\").replace('\'', "\\'")));
     prop::collection::vec(quoted, 1..4).prop_map(|words| words.join(" "))
 }
 
-/// A statement as text, built apart from the printer that is under test.
+/// A statement as text, built without the printer under test.
 fn statement() -> impl Strategy<Value = String> {
     let simple = head().prop_map(|head| format!("{head};"));
     simple.prop_recursive(4, 40, 5, move |inner| {
@@ -71,7 +71,7 @@ fn read(text: impl Into<Vec<u8>>) -> Tree {
     conf::parse(&Source::new("/n.conf"), &loader).expect("the main file is there")
 }
 
-/// All that printing keeps: words and blocks, no lines. Words keep their quotes if they had some.
+/// Everything that printing preserves: words and blocks without lines. Quoted words stay quoted.
 fn shape(statements: &[Statement]) -> Vec<(Vec<String>, Option<Vec<String>>)> {
     let one = |statement: &Statement| {
         let words = std::iter::once(&statement.name).chain(&statement.args).map(|word| word.text.clone());
@@ -108,7 +108,7 @@ proptest! {
     #[test]
     fn printed_trees_read_back(text in prop::collection::vec(statement(), 0..6).prop_map(|all| all.concat())) {
         let tree = read(text);
-        // A generated statement may happen to be an include, which the single file cannot follow.
+        // A generated statement may be an include, which the single file cannot resolve.
         prop_assume!(tree.fault().is_none());
         let again = read(conf::print(&tree.statements));
         prop_assert_eq!(shape(&again.statements), shape(&tree.statements));

@@ -1,12 +1,13 @@
-//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 without read-ahead. The part shared with HTTP is in
-//! [`crate::passing`] and [`crate::proxy`], connections and streams are in `upstream`.
+//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 without buffering. [`crate::passing`] and [`crate::proxy`] have the part
+//! shared with HTTP; connections and streams are in `upstream`.
 //!
-//! | part of a call | what becomes of it |
+//! | part of a call | handling |
 //! |---|---|
-//! | messages | pass piece by piece, in both directions at once |
-//! | status (`grpc-status`) | stands in the trailers, or in the head of a response without a body; it is not looked at |
-//! | deadline (`grpc-timeout`) | a field like others. A client whose deadline has passed resets its stream, and the upstream's is reset too |
-//! | failure of the upstream | the status of HTTP, 502 or 504, which clients of gRPC read as UNAVAILABLE |
+//! | messages | passed on piece by piece, in both directions concurrently |
+//! | status (`grpc-status`) | passed on in the trailers, or in the head of a response without a body; not evaluated |
+//! | deadline (`grpc-timeout`) | an ordinary field. A client whose deadline has passed resets its stream, and the upstream's stream is
+//! reset too |
+//! | failure of the upstream | HTTP status 502 or 504, which gRPC clients treat as UNAVAILABLE |
 
 use conf::{Args, Contexts, Spec};
 use http::request::{BodyLength, HeaderId};
@@ -33,7 +34,7 @@ pub(crate) static MODULE: Module = Module {
     ..passing::module::<Grpc>("http_grpc")
 };
 
-/// The settings of a block: those of HTTP, of which the directives set the fields alone.
+/// The settings of a block: those of HTTP, of which the grpc directives set only some.
 #[derive(Clone, Debug)]
 struct Grpc(Http);
 
@@ -63,9 +64,9 @@ const DIRECTIVES: &[Directive] = &[
 
 impl Family for Grpc {
     const PREFIX: &'static str = "grpc";
-    // Messages pass as they come: `grpc_buffer_size` is for heads, and has no other sizes to fit to.
+    // Messages are not buffered: `grpc_buffer_size` is for heads and has no dependent sizes.
     const HAS_BUFFERS: bool = false;
-    // nginx knows no usual port for an address without a scheme: the text of one without a port is a name.
+    // Without a scheme nginx has no default port: an address without a port is a name.
     const SCHEMES: &'static [Scheme] = &[
         Scheme { text: "grpcs://", port: 443, is_secure: true },
         Scheme { text: "grpc://", port: 80, is_secure: false },
@@ -78,7 +79,7 @@ impl Family for Grpc {
 
     fn finish(&mut self, conf: &mut Conf) {
         conf.is_http2 = true;
-        // Calls may be streams in both directions, and their status is in the trailers.
+        // Calls may stream in both directions, and their status is in the trailers.
         let upstream = &mut conf.upstream;
         (upstream.buffering, upstream.request_buffering, upstream.pass_trailers) = (false, false, true);
     }
@@ -95,7 +96,7 @@ impl Protocol for Grpc {
         build::<Grpc>(&self.0, conf, request, destination, fill)
     }
 
-    // Frames mark the end of a body.
+    // HTTP/2 frames mark the end of a body.
     fn can_frame(&self, _: BodyLength) -> bool {
         true
     }

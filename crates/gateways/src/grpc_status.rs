@@ -1,7 +1,7 @@
-//! `grpc_error_status`: errors of this server as a status of gRPC, for clients that speak it.
+//! `grpc_error_status`: reports errors of this server to gRPC clients as a gRPC status.
 //!
-//! nginx sends such clients the status of HTTP, from which they make a status of gRPC by a table of their own. With this directive they get
-//! 200 and the fields `grpc-status` and `grpc-message` without a body, as from a server of gRPC. The codes:
+//! nginx sends such clients an HTTP status, which they convert to a gRPC status with their own table. With this directive they get 200 with
+//! the fields `grpc-status` and `grpc-message` and no body, as from a gRPC server. The codes:
 //!
 //! | cause | `grpc-status` |
 //! |---|---|
@@ -9,9 +9,10 @@
 //! | 504 | 4 DEADLINE_EXCEEDED |
 //! | 400; 401; 403; 404 | 13 INTERNAL; 16 UNAUTHENTICATED; 7 PERMISSION_DENIED; 12 UNIMPLEMENTED |
 //! | others | 2 UNKNOWN |
-//! | the upstream has reset the stream | by the code of RST_STREAM: CANCEL 1 CANCELLED, ENHANCE_YOUR_CALM 8 RESOURCE_EXHAUSTED, INADEQUATE_SECURITY 7, REFUSED_STREAM 14, others 13 |
+//! | the upstream has reset the stream | by the error code of RST_STREAM: CANCEL 1 CANCELLED, ENHANCE_YOUR_CALM 8 RESOURCE_EXHAUSTED,
+//! INADEQUATE_SECURITY 7, REFUSED_STREAM 14, others 13 |
 //!
-//! The tables are those of gRPC (PROTOCOL-HTTP2.md, http-grpc-status-mapping.md), but for 504.
+//! The tables are those of gRPC (PROTOCOL-HTTP2.md, http-grpc-status-mapping.md), except for 504.
 
 use std::sync::Arc;
 
@@ -58,7 +59,7 @@ struct Conf {
 
 impl Settings for Conf {}
 
-/// Only errors: the response of an upstream has a status of its own.
+/// Converts only this server's errors: an upstream's response has a gRPC status itself.
 fn filter(request: &mut Request) {
     let status = request.response.status;
     if request.depth > 0 || status < 400 || !is_call(request) || state::last_heading(request).is_some() {
@@ -76,7 +77,7 @@ fn filter(request: &mut Request) {
     response.fields.extend(fields.map(|(name, value)| (name.into(), value.into())));
 }
 
-/// Whether the client speaks gRPC: `application/grpc`, and its forms with `+` or a parameter.
+/// Whether the client uses gRPC: `application/grpc`, also with a `+` suffix or a parameter.
 fn is_call(request: &Request) -> bool {
     const TYPE: &[u8] = b"application/grpc";
     let Some(text) = request.header(HeaderId::ContentType) else { return false };

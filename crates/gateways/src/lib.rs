@@ -1,7 +1,7 @@
-//! The modules of nginx that pass requests on: `proxy` and its siblings with their common part [`passing`], the groups
-//! of servers (`upstream`), names of servers, slices of responses. The only modules that make requests to upstreams.
+//! The nginx modules that pass requests on: `proxy` and related modules with their common part [`passing`], upstream groups
+//! (`upstream`), name resolution (`resolver`), slices of responses. No other modules send requests to upstreams.
 //!
-//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+//! A module owns its directives, its settings and their inheritance, its variables, and its handlers in the phases.
 #![forbid(unsafe_code)]
 
 mod fastcgi;
@@ -34,7 +34,7 @@ use exchange::module::{Directive, Module, Walk};
 pub use fastcgi::advice;
 pub use upstream_state::save;
 
-/// In the order of the handlers inside a phase and then of the filters.
+/// In the order of the handlers within a phase, then of the filters.
 pub static MODULES: &[&Module] = &[
     &resolver::MODULE,
     &upstream::MODULE,
@@ -48,7 +48,7 @@ pub static MODULES: &[&Module] = &[
     &upstream_keepalive::MODULE,
     &upstream_zone::MODULE,
     &upstream_state::MODULE,
-    // What passes requests on does so for a whole location, and for an `if` in one that another module answers for.
+    // These handlers serve a complete location, and also an `if` in a location that another module serves.
     &passing::MODULE,
     &proxy::MODULE,
     &fastcgi::MODULE,
@@ -61,7 +61,7 @@ pub static MODULES: &[&Module] = &[
     &slice::MODULE,
 ];
 
-/// What the configurations of tests are read with.
+/// The modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> = std::sync::LazyLock::new(|| {

@@ -1,15 +1,15 @@
-//! nginx's memcached module: the values of a memcached server as responses. The part shared with HTTP is in
-//! [`crate::passing`], the bytes are in `http::gateway::memcached`.
+//! nginx's memcached module: serves values of a memcached server as responses. [`crate::passing`] has the part shared with HTTP,
+//! `http::gateway::memcached` the encoding.
 //!
-//! | step | where |
+//! | step | place |
 //! |---|---|
-//! | the key and the request | `Memcached::build` here |
-//! | tries, connections kept alive | `upstream::fetch` |
-//! | the first line as a header section, the end of the value | the decoder |
-//! | type, ranges, 404 of this server | `passing::reply`, by the settings of `Memcached::finish` |
+//! | key and request | `Memcached::build` here |
+//! | tries, keep-alive | `upstream::fetch` |
+//! | conversion of the first line to a header section, end of the value | the decoder |
+//! | type, ranges, this server's 404 | `passing::reply`, by the settings of `Memcached::finish` |
 //!
-//! As in nginx, only GET and HEAD are accepted, and a value is passed on as it arrives. A missing key is a 404 of this
-//! server, so that `error_page 404` can lead to the source of the value.
+//! As in nginx, only GET and HEAD are accepted, and a value is passed on as it arrives. A missing key gives a 404 of this server,
+//! so that `error_page 404` can lead to the source of the value.
 
 use conf::{Args, Contexts, Spec};
 use http::gateway::memcached;
@@ -36,7 +36,7 @@ pub(crate) static MODULE: Module = Module {
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
 struct Memcached {
-    /// `$memcached_key`, where there is a `memcached_pass`.
+    /// `$memcached_key`, if the block has `memcached_pass`.
     key: Option<Template>,
     /// `memcached_gzip_flag`
     gzip_flag: u64,
@@ -81,7 +81,7 @@ impl Family for Memcached {
     ];
     const HAS_BUFFERS: bool = false;
 
-    /// What nginx has no directives for.
+    /// Sets values for which nginx has no directives.
     fn finish(&mut self, conf: &mut Conf) {
         conf.upstream.buffering = false;
         conf.pass_body = false;
@@ -104,15 +104,15 @@ impl Protocol for Memcached {
             request.log(Level::Error, format_args!("the \"$memcached_key\" variable is not set"));
             return Err(500);
         }
-        // A value has no type; that of the path is nginx's choice too.
+        // A value has no content type; like nginx this server uses the type of the path.
         request.response.content_type = ContentType::OfUri;
         let encoded = memcached::get(&key, self.gzip_flag);
         let outgoing = Outgoing::new(encoded, "memcached://", OutgoingBody::None, method);
-        // It reads, so any server may be asked again.
+        // The request only reads, so another server may be tried.
         Ok(Outgoing { is_idempotent: true, keepalive: true, ..outgoing })
     }
 
-    // The body of another one was not read: its connection drops it.
+    // A request with another method was not read to its end: its connection discards the body.
     fn admits(&self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head)
     }

@@ -1,4 +1,4 @@
-//! `resolver` and `resolver_timeout`; what carries them out is `upstream::resolve`.
+//! `resolver` and `resolver_timeout`; `upstream::resolve` implements them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use upstream::resolve::resolver::Resolver;
 use upstream::resolve::settings::Settings;
 use upstream::resolve::{Conf, HttpConf};
 
-/// The module. In nginx these directives are those of the HTTP core; only modules that pass requests on need them.
+/// The module. In nginx these directives belong to the HTTP core; only modules that pass requests on use them.
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<HttpConf>()],
     blocks: BlockHooks {
         end: |http, scope, end| {
-            // For the groups of servers, which have no other block.
+            // For upstream groups, which have no other enclosing block.
             if end.kind == BlockKind::Http {
                 http.own::<HttpConf>().0 = scope.of::<Conf>().clone();
             }
@@ -64,13 +64,13 @@ fn set_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The resolver that a statement's arguments describe.
+/// Creates the resolver that a statement's arguments describe.
 pub(crate) fn resolver(cx: &Cx<'_>) -> Result<Arc<Resolver>, Error> {
     let words = cx.statement.args.iter().map(|word| word.text.as_str());
     Settings::parse(words).map(Resolver::new).map_err(|fault| cx.error(fault))
 }
 
-/// The time in its first argument.
+/// Parses the time in the first argument.
 pub(crate) fn timeout(cx: &Cx<'_>) -> Result<Duration, Error> {
     let mut ms = 0;
     cx.set(&mut ms, value::milliseconds)?;

@@ -1,5 +1,5 @@
-//! nginx's scgi module: requests are passed to servers that speak SCGI. The part shared with HTTP is in
-//! [`crate::passing`], the bytes are in `http::gateway::scgi`.
+//! nginx's scgi module: passes requests to servers that use SCGI. [`crate::passing`] has the part shared with HTTP,
+//! `http::gateway::scgi` the encoding.
 
 use conf::{Args, Contexts, Spec};
 use http::gateway::scgi::Encoder;
@@ -90,7 +90,7 @@ impl Protocol for Scgi {
             BodyLength::Exactly(length) => length,
             BodyLength::None | BodyLength::Unknown => 0,
         });
-        // nginx's file `scgi_params` has it, and not every configuration uses that file.
+        // nginx's file `scgi_params` sets it, but not every configuration includes that file.
         if !self.params.items().iter().any(|param| &*param.name == "SCGI") {
             encoder.param(b"SCGI", b"1");
         }
@@ -101,7 +101,7 @@ impl Protocol for Scgi {
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {
-        // It precedes the body.
+        // The length precedes the body.
         length != BodyLength::Unknown
     }
 }

@@ -1,11 +1,11 @@
 //! `slice`: a large response is requested in slices of one size, each stored as a separate entry.
 //!
-//! The configuration does the asking: `proxy_set_header Range $slice_range`, with the variable in the cache key. A
-//! request that evaluates it asks for one slice; when the response is that slice (206), it becomes that of the whole.
-//! The other slices are fetched as the client reaches them, in requests through the same location. Ranges of a client
-//! are cut out of the whole, so that only the slices are fetched that they touch.
+//! The configuration triggers it: `proxy_set_header Range $slice_range`, with the variable in the cache key. A request that
+//! evaluates the variable fetches one slice. If the response is that slice (206), it is converted to the complete response. The
+//! other slices are fetched as the client reaches them, by requests in the same location. Ranges of the client are cut out of the
+//! complete response, so that only the slices that they overlap are fetched.
 //!
-//! Main types: [`Slices`], the body that is made of them.
+//! Main type: [`Slices`], the body that consists of slices.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -71,8 +71,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Shows the range, and remembers by that the request is for a slice. Where a response was made already, and in
-/// requests that others have made, there is none.
+/// Returns the range, and marks the request as one for a slice. Empty if a response already exists, and in subrequests.
 fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     let size = request.scope().of::<Conf>().size;
     if size == 0 {
@@ -83,7 +82,8 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
         None if request.depth > 0 || request.response.status != 0 => return false,
         None => {
             let start = first_byte(request) / size * size;
-            // A slice that ends beyond all numbers is none; the upstream's response to the first one shows it.
+            // A slice that ends beyond the maximum offset is replaced by the first slice; the upstream's response to that shows the
+            // length.
             let start =
                 if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 };
             request.facts.insert(SliceStart(start));
@@ -94,7 +94,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Where the client's range starts. With `If-Range` or several ranges, the bytes to send are not known yet.
+/// Start of the client's range; 0 with `If-Range` or several ranges, since the bytes to send are not known yet.
 fn first_byte(request: &Request) -> u64 {
     if request.header(HeaderId::IfRange).is_some() {
         return 0;
@@ -109,7 +109,7 @@ fn first_byte(request: &Request) -> u64 {
     http::parse_decimal(&spec[..digits]).unwrap_or(0)
 }
 
-/// The reason why a response is not the requested slice, in nginx's words.
+/// Reason why a response is not the requested slice, with nginx's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wrong {
     Status(u16),
@@ -120,7 +120,7 @@ enum Wrong {
         found: Range<u64>,
         expected: Range<u64>,
     },
-    /// nginx does not ask.
+    /// nginx does not check it.
     Length {
         found: u64,
         expected: u64,
@@ -146,7 +146,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The slice that a response has, and the length of the whole.
+/// The slice in a response, and the length of the complete response.
 fn slice_of(request: &Request, start: u64, size: u64) -> Result<(Range<u64>, u64), Wrong> {
     let value = request.response.content_range.as_deref();
     let Some(ContentRange::Part { range, size: complete }) = value.and_then(ContentRange::parse) else {
@@ -164,7 +164,7 @@ fn etag_of(request: &Request) -> Option<Vec<u8>> {
     request.response.etag.as_ref().map(|etag| etag.as_bytes().to_vec())
 }
 
-/// Makes the response of the whole out of that of a slice. Any other response is left alone.
+/// Converts the response for a slice to the complete response. Other responses are unchanged.
 fn filter(conf: &Conf, request: &mut Request) {
     let Some(start) = slice_start(request) else { return };
     if request.depth > 0 || request.response.status != 206 {
@@ -196,22 +196,22 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
 }
 
-/// The common state of the slices of one response.
+/// State shared by the slices of one response.
 struct Shared {
-    /// What requests for further ones are made of.
+    /// The request from which requests for further slices are created.
     seed: RefCell<Box<Request>>,
-    /// The entity tag of the first one, which the others must have. They may be of different ages.
+    /// Entity tag of the first slice, which the others must match. They may be of different ages.
     etag: Option<Vec<u8>>,
     size: u64,
-    /// Bytes of the whole.
+    /// Length of the complete response in bytes.
     length: u64,
 }
 
-/// A body that is fetched slice by slice. One is fetched when the client has come to it, and none for a client that has
+/// A body that is fetched slice by slice. A slice is fetched when the client reaches it; none are fetched for a client that has
 /// stopped reading.
 struct Slices {
     shared: Rc<Shared>,
-    /// The slice that is here already, and where it starts.
+    /// The slice that was already fetched, with its offset.
     first: RefCell<Option<(u64, Body)>>,
 }
 
@@ -228,7 +228,7 @@ impl Ranged for Slices {
 
 struct SliceSource {
     shared: Rc<Shared>,
-    /// The rest to serve.
+    /// The remaining range to serve.
     range: Range<u64>,
     first: Option<(u64, Body)>,
     state: State,
@@ -237,16 +237,16 @@ struct SliceSource {
 type Fetching = Pin<Box<dyn Future<Output = Option<Body>>>>;
 
 enum State {
-    /// To be found out.
+    /// Not determined yet.
     Next,
-    /// A slice was requested, of which this part is needed.
+    /// A slice was requested, of which this range is needed.
     Fetching(Range<u64>, Fetching),
-    /// It comes.
+    /// A slice is arriving.
     Live(Box<dyn BodySource>),
 }
 
 impl SliceSource {
-    /// The next part of the range.
+    /// Starts the next part of the range.
     fn next(&mut self) -> Result<State, BodyError> {
         let size = self.shared.size;
         let start = self.range.start / size * size;
@@ -288,7 +288,7 @@ impl BodySource for SliceSource {
 }
 
 impl Shared {
-    /// Fetches the slice that starts at a byte, in the location of the first one; the log has why there is none.
+    /// Fetches the slice at this offset in the location of the first slice; failures are logged.
     async fn fetch(&self, start: u64) -> Option<Body> {
         let mut request = detached(&self.seed.borrow())?;
         request.facts.insert(SliceStart(start));
@@ -312,11 +312,11 @@ impl Shared {
     }
 }
 
-/// A part of the body of a slice. Files of the cache come as [`Body::Ranged`] to requests for slices.
+/// A range of the body of a slice. For slice requests, cache files are returned as [`Body::Ranged`].
 fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn BodySource>, BodyError> {
     let of_bytes = |source: Source, all: Range<usize>| {
         let (start, end) = (all.start + part.start as usize, all.start + part.end as usize);
-        // The head has said how long it is; the body itself cannot be trusted for that.
+        // The head announced the length; the body itself may be shorter.
         if end > all.end { Err(BodyError::Broken) } else { Ok(RangedBody::of_bytes(source, start..end)) }
     };
     match body {

@@ -1,5 +1,5 @@
-//! nginx's tunnel module: CONNECT (RFC 9110 section 9.3.6). The request names a host and a port; a connection is made there, and
-//! bytes pass in both directions until both ends have ended.
+//! nginx's tunnel module: CONNECT (RFC 9110 section 9.3.6). The request names a host and a port. A connection to it is opened, and
+//! bytes are relayed in both directions until both ends have closed.
 //!
 //! ```text
 //!   client --CONNECT host:port--> here --connection--> host:port
@@ -33,11 +33,11 @@ pub(crate) static MODULE: Module = Module {
     ..passing::module::<Tunnel>("http_tunnel")
 };
 
-/// It has no settings.
+/// The module has no settings.
 #[derive(Clone, Debug, Default)]
 struct Tunnel;
 
-/// The target of a request, which is nginx's default too.
+/// The target of the request, nginx's default.
 const NAMED: &str = "$host:$request_port";
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(
@@ -59,7 +59,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 impl Family for Tunnel {
     const PREFIX: &'static str = "tunnel";
     const HAS_BUFFERS: bool = false;
-    // Nothing but a connection can fail before bytes pass.
+    // Only connecting can fail before bytes are relayed.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] =
         &[("error", 1), ("timeout", 1 << 1), ("off", NEXT_OFF)];
 }

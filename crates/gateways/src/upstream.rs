@@ -1,7 +1,7 @@
-//! What requests show of the servers behind this one that answered them.
+//! Variables about the upstreams that served a request.
 //!
-//! Formats of logs that are copied from site to site have these variables, whether a location passes requests on or
-//! not. As in nginx they have no value for a request without an upstream.
+//! Log formats that are copied between sites contain these variables, whether or not a location passes requests on. As in nginx
+//! they are empty for a request without an upstream.
 
 use crate::Module;
 use exchange::request::Request;
@@ -43,7 +43,7 @@ const PREFIXED: &[Prefixed] = &[
     Prefixed { prefix: "upstream_cookie_", get: state::cookie, help: "A cookie of the last response." },
 ];
 
-/// None of them can be set.
+/// Creates a variable that cannot be set.
 const fn variable(
     name: &'static str,
     get: fn(&Request, &mut Vec<u8>) -> bool,
@@ -52,7 +52,7 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// No request waits in a queue: there is none.
+/// Always empty: no request waits in a queue, since there is none.
 fn none(_: &Request, _: &mut Vec<u8>) -> bool {
     false
 }
@@ -67,7 +67,7 @@ mod tests {
             "log_format a \"$upstream_addr $upstream_status $upstream_http_x_own $upstream_cookie_a $upstream_trailer_b\";
              map $upstream_cache_status $cached { HIT 1; default 0; }",
         );
-        // As in nginx, the name behind the prefix may be empty.
+        // As in nginx, the name after the prefix may be empty.
         loaded("log_format a $upstream_http_;");
         let found = error("http {\nlog_format a $upstream_htt; }");
         assert_eq!(found, "unknown \"upstream_htt\" variable in /conf/nginx.conf:2");

@@ -1,7 +1,6 @@
-//! `upstream` and the servers in it: data, which [`upstream::peers`] lives by.
+//! `upstream` and its servers: data for [`upstream::peers`].
 //!
-//! The method to choose a server is set by separate modules, one for each of nginx's; [`set_method`] is their common
-//! part.
+//! The method of choosing a server is set by separate modules, one per method as in nginx; [`set_method`] is their common part.
 
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
@@ -25,7 +24,7 @@ pub(crate) static MODULE: Module = Module {
     upstream_url: upstream::state::url,
     thread: ThreadHooks {
         make: |locals| locals.insert(Pools::default()),
-        // Connections belong to the configuration that they were made under.
+        // Connections belong to the configuration version that opened them.
         configured: |thread, _| thread.local::<Pools>().clear(),
         drain: |thread| thread.local::<Pools>().clear(),
         give_up_idle: |thread| thread.local::<Pools>().give_up_one(),
@@ -89,7 +88,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Begins a block.
+/// Begins an upstream block.
 fn begin(scope: &mut Scope, cx: &Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     cx.http.of::<Upstreams>().check_block(name).map_err(|fault| cx.error(fault))?;
@@ -97,10 +96,10 @@ fn begin(scope: &mut Scope, cx: &Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The end of a block: a group needs a primary server.
+/// Ends an upstream block: a group needs a primary server.
 fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), Error> {
     let draft = std::mem::take(scope.own::<Draft>());
-    // A group with servers from `api` may have none.
+    // A group whose servers are managed through `api` may be empty.
     let may_be_empty = draft.state.is_some();
     if draft.lines.is_empty() && !may_be_empty {
         return Err(Error::at(&statement.end, "no servers are inside upstream"));
@@ -120,9 +119,9 @@ fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), 
     Ok(())
 }
 
-/// Sets the method of a block, for the modules that have one.
+/// Sets the method of a block.
 pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
-    // Sessions count as one method, and the last one set applies: they belong behind the method.
+    // A session counts as a method, and the last one set applies: `sticky` must follow the method.
     if draft.method.is_some() || draft.sticky.is_some() {
         cx.warn("load balancing method redefined");
     }
@@ -130,7 +129,7 @@ pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
     draft.sticky = None;
 }
 
-/// nginx's default for servers, whatever they speak.
+/// nginx's default port of servers, for any protocol.
 const PORT: u16 = 80;
 
 /// The setter of `server`.
@@ -145,7 +144,7 @@ fn set_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 pub(crate) fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let draft = scope.own::<Draft>();
     let text = cx.arg(0);
-    // Parameters are judged first, as in nginx.
+    // Parameters are checked first, as in nginx.
     let mut parameters = Parameters::default();
     for parameter in &cx.statement.args[1..] {
         parameters.read(&parameter.text, draft, cx)?;
@@ -172,7 +171,7 @@ pub(crate) fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// The parameters of a server as they are read.
+/// Parameters of a server during parsing.
 #[derive(Default)]
 struct Parameters {
     weight: Option<i64>,
@@ -241,8 +240,7 @@ impl Parameters {
     }
 }
 
-/// Whether the method that was set above this line can do with the parameter; one that is set below is not asked, as
-/// in nginx.
+/// Checks whether the method set before this line supports the parameter; as in nginx, a method set after it is not checked.
 fn supported(draft: &Draft, parameter: &str, cx: &Cx<'_>) -> Result<(), Error> {
     if draft.method.as_ref().is_none_or(Method::takes_backup) {
         return Ok(());
@@ -303,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_method_above_the_servers_says_what_they_may_have() {
-        // Below them nobody looks, as in nginx.
+        // As in nginx, a method after the servers is not checked.
         loaded("upstream a { server a; server b backup; ip_hash; }");
         loaded("upstream a { least_conn; server a; server b backup slow_start=5s; }");
         for (text, count) in [

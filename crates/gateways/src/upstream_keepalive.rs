@@ -1,4 +1,4 @@
-//! `keepalive` and its like: idle connections to the servers of a group. The connections themselves are kept elsewhere.
+//! `keepalive` and related directives: settings for idle connections to the servers of a group. `upstream` has the connections.
 
 use conf::{Args, Contexts, Error, Spec, value};
 
@@ -25,7 +25,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("32 local"),
         keepalive,
     ),
-    // Not for ever, so that memory of a server for a connection is freed in the end.
+    // Limited, so that memory that a server holds for a connection is freed eventually.
     Directive::scope(
         spec("keepalive_requests", Args::Exactly(1), "Requests that a connection is used for.").default("1000"),
         |scope, cx| cx.number(&mut scope.own::<Draft>().keepalive.requests),

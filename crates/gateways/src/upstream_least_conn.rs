@@ -1,4 +1,4 @@
-//! `least_conn`: the server with the fewest requests for its weight is next.
+//! `least_conn`: selects the server with the fewest requests relative to its weight.
 
 use conf::{Args, Contexts, Spec};
 

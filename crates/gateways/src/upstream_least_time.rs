@@ -1,4 +1,4 @@
-//! `least_time`: the server that is expected to be through first is next.
+//! `least_time`: selects the server that is expected to complete the request first.
 
 use conf::{Args, Contexts, Error, Spec};
 

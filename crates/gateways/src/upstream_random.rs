@@ -1,4 +1,4 @@
-//! `random`: any server of a group, or of two the one with fewer requests.
+//! `random`: selects a random server of a group, or of two random servers the one with fewer requests.
 
 use conf::{Args, Contexts, Error, Spec};
 

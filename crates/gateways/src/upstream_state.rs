@@ -1,7 +1,7 @@
-//! `state` in an upstream block: a file with the servers of the group, which changes through `api` are written to.
+//! `state` in an upstream block: a file with the servers of the group, to which changes through `api` are written.
 //!
-//! The file has `server` directives with their parameters, and no others. It is read with the configuration and takes the place
-//! of `server` in the block; a file that is not there yet is an empty group.
+//! The file contains only `server` directives with their parameters. It is read with the configuration and replaces `server` in the
+//! block; a missing file means an empty group.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = match cx.loader.read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        // With nginx's words.
+        // Reads it again for nginx's error message.
         Err(_) => cx.read_data(&path)?.to_vec(),
     };
     read_servers(scope, cx, &path, &text)?;
@@ -51,7 +51,7 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The lines of the file, as if they stood in the block.
+/// Adds the servers of the file, as if they were in the block.
 fn read_servers(scope: &mut Scope, cx: &mut Cx<'_>, path: &Path, text: &[u8]) -> Result<(), Error> {
     let loader: MapLoader = [(path.to_owned(), text)].into_iter().collect();
     let tree = conf::parse(&Source::new(path), &loader)?;
@@ -68,10 +68,10 @@ fn read_servers(scope: &mut Scope, cx: &mut Cx<'_>, path: &Path, text: &[u8]) ->
     Ok(())
 }
 
-/// Writes the servers of a group to its file, if it has one. The caller has changed them.
+/// Writes the servers of a group to its file, if it has one, after the caller has changed them.
 pub async fn save(group: &Arc<Group>, thread: &Thread) {
     let Some(path) = &group.state_file else { return };
-    // Another thread may change the group meanwhile: the file is written again until it has the group's servers.
+    // Another thread may change the group during the write: the file is written again until it matches the group.
     loop {
         let text = group.state_text();
         let (to, bytes) = (path.clone(), text.clone().into_bytes());
@@ -97,7 +97,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
     }
 }
 
-/// Puts the file in its place in one step.
+/// Replaces the file atomically.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
 fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     use std::io::Write;
@@ -106,7 +106,7 @@ fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
     let temp = Path::new(&name);
     let written = std::fs::File::create(temp).and_then(|mut file| {
         file.write_all(bytes)?;
-        // Else a crash of the machine could leave an empty file under the name.
+        // Otherwise a system crash could leave an empty file with this name.
         file.sync_data()
     });
     let done = written.and_then(|()| std::fs::rename(temp, path));
@@ -124,7 +124,7 @@ mod tests {
     const CONF: &str =
         "http {\nupstream a { state a.state; } server { location / { proxy_pass http://a; } } }";
 
-    /// What would be written for a group that was read from this file.
+    /// The text that would be written for a group that was read from this text.
     fn again(text: &str) -> String {
         let loaded = load_with(CONF, &[("/prefix/a.state", text)]);
         let loaded = loaded.unwrap_or_else(|error| panic!("{text}: {error}"));

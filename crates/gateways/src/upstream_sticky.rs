@@ -1,5 +1,5 @@
-//! `sticky`: a client returns to its server of a group, by a cookie set here, by a route in the request, or by a session
-//! that its server created.
+//! `sticky`: a client returns to the same server of a group, identified by a cookie set here, by a route in the request, or by a
+//! session that the server created.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use upstream::peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCo
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     take_part: |http, _, plan| {
-        // Known when the whole configuration is.
+        // Known only when the configuration is complete.
         if http.of::<Upstreams>().groups().any(|group| group.sets_cookies()) {
             plan.filter(Arc::new(()), |(), request| add_cookie(request));
         }
@@ -38,7 +38,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     sticky,
 )];
 
-/// The filter: the cookie of the server that was chosen last goes before the fields that it sent.
+/// A filter: adds the cookie of the last chosen server before the fields of the response.
 fn add_cookie(request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -63,7 +63,7 @@ fn sticky(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// nginx's form of most errors here: `"sticky" directive …`.
+/// The form of most of nginx's errors here: `"sticky" directive …`.
 fn fault(cx: &Cx<'_>, text: &str) -> Error {
     Error::directive(cx.statement, text)
 }
@@ -74,7 +74,7 @@ fn unknown(cx: &Cx<'_>, parameter: &str) -> Error {
 
 fn variable(text: &str, cx: &mut Cx<'_>) -> Result<VarRef, Error> {
     let name = text.strip_prefix('$').ok_or_else(|| {
-        // nginx's words, here and nowhere else without the check for an empty name.
+        // nginx's message; only here it does not check for an empty name.
         cx.error(format_args!("invalid variable name \"{text}\""))
     })?;
     Ok(cx.http.registry.reference(name, cx.statement))
@@ -133,10 +133,10 @@ fn expires(text: &str, cx: &Cx<'_>) -> Result<Expires, Error> {
     Ok(Expires::After(seconds as i64))
 }
 
-/// A session without a timeout ends after ten minutes without a request.
+/// Default lifetime of an unused session in ms: ten minutes.
 const TIMEOUT_MS: i64 = 600_000;
 
-/// The parameters of `sticky learn` as they are read.
+/// Parameters of `sticky learn` during parsing.
 #[derive(Default)]
 struct LearnDraft {
     lookup: Vec<VarRef>,
@@ -279,10 +279,10 @@ mod tests {
         let sid = |text: &str| Sid::of(Some(text), "");
         learn.learn(b"one", true, &sid("a"), 0);
         assert_eq!(learn.find(b"one", 9_999), Some(b"a".to_vec()));
-        // It came in time, and its response is over when the session is.
+        // The request arrived in time, but its response ended after the session had expired.
         learn.learn(b"one", false, &sid("a"), 10_000);
         assert_eq!(learn.find(b"one", 10_000), None);
-        // In time it lives on, and a response that names it anew begins it again.
+        // A request in time prolongs the session, and a response that creates it again restarts it.
         learn.learn(b"one", true, &sid("b"), 20_000);
         learn.learn(b"one", false, &sid("b"), 29_999);
         assert_eq!(learn.find(b"one", 35_000), Some(b"b".to_vec()));

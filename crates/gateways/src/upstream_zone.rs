@@ -1,7 +1,7 @@
 //! `zone` in an upstream block: the name under which the state of its servers passes to the next configuration.
 //!
-//! nginx needs a zone so that its processes share that. Threads do so anyway; the effect left of the directive is the
-//! reload in place, which keeps failures, times and requests in flight of groups in a zone of the same name and size.
+//! nginx needs a zone to share state between processes. Here, threads share it anyway. The remaining effect of the directive is on
+//! reloads: failures, times and requests in flight are preserved for groups in a zone of the same name and size.
 
 use conf::{Args, Contexts, Error, Spec, value};
 

@@ -1,5 +1,5 @@
-//! nginx's uwsgi module: requests are passed to servers that speak uwsgi, also over TLS. The part shared with HTTP is
-//! in [`crate::passing`], the bytes are in `http::gateway::uwsgi`.
+//! nginx's uwsgi module: passes requests to servers that use uwsgi, also over TLS. [`crate::passing`] has the part shared with
+//! HTTP, `http::gateway::uwsgi` the encoding.
 
 use conf::{Args, Contexts, Spec, value};
 use http::gateway::uwsgi::Encoder;

@@ -1,5 +1,5 @@
-//! The advice of `ringroad check` on locations that pass scripts on: the pitfalls of `SCRIPT_FILENAME`, for which a PHP
-//! server responds with an empty page or 404, and has the reason in its own log alone.
+//! Advice of `ringroad check` for FastCGI locations: pitfalls of `SCRIPT_FILENAME`, for which a PHP server responds with an empty
+//! page or 404 and logs the reason only in its own log.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::passing::Passing;
 use exchange::config::{Config, Location};
 use exchange::settings::locations::Locations;
 
-/// A line for each location that has such a pitfall: the location, and the remedy. `checks_files` returns whether a
-/// location decides by itself what happens to scripts that do not exist.
+/// A line for each location with a pitfall: the location and the remedy. `checks_files` is whether a location itself handles
+/// scripts that do not exist.
 pub fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for server in &config.http.servers {
@@ -19,7 +19,7 @@ pub fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<Strin
     told
 }
 
-/// Locations inside of locations come behind the one around them; an `if` is listed separately.
+/// Nested locations follow the enclosing location; an `if` is listed separately.
 fn look(
     config: &Config,
     checks_files: fn(&Location) -> bool,
@@ -48,7 +48,7 @@ fn pitfall(location: &Location, checks_files: fn(&Location) -> bool) -> Option<S
         );
     };
     if let Some(path) = file.value.constant() {
-        // The server of scripts may have other folders, such as those of a container.
+        // The FastCGI server may see other directories, such as those of a container.
         let is_missing = !Path::new(path).exists();
         return is_missing.then(|| {
             format!("SCRIPT_FILENAME is \"{path}\", which is not there: php-fpm responds 404, unless it sees other folders")

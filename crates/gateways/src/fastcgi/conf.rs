@@ -1,4 +1,4 @@
-//! What FastCGI has beside what all protocols have, with nginx's defaults.
+//! Settings that only FastCGI has, with nginx's defaults.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use exchange::pattern::Pattern;
 use exchange::request::Request;
 use upstream::Outgoing;
 
-/// The settings of a block, to be changed.
+/// The settings of a block, mutable.
 pub(super) fn fastcgi(scope: &mut Scope) -> &mut FastCgi {
     &mut scope.own::<Passing<FastCgi>>().own
 }
 
-/// The settings of a block.
+/// The FastCGI settings of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FastCgi {
     /// `fastcgi_param`
@@ -43,7 +43,7 @@ impl Family for FastCgi {
     }
 
     fn finish(&mut self, conf: &mut Conf) {
-        // A script sees the method as a parameter that the configuration writes, so it cannot be another one for the cache.
+        // A script gets the method as a parameter from the configuration, so the cache cannot change it.
         conf.cache.convert_head = false;
     }
 }

@@ -1,4 +1,4 @@
-//! The directives that only FastCGI has.
+//! Directives that only FastCGI has.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         pass::set::<FastCgi>,
     ),
-    // In the order in which they are written; an upstream that gets a name twice takes the last one.
+    // Sent in the order of the configuration; a FastCGI server that gets a name twice uses the last value.
     Directive::scope(
         row(
             "_param",
@@ -62,7 +62,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // PHP answers 200 where a script has died; messages about the server on the side name the line.
+    // PHP responds 200 even if a script failed; its messages in stderr name the error.
     Directive::scope(
         row(
             "_catch_stderr",

@@ -1,13 +1,13 @@
-//! nginx's fastcgi module: requests are passed to application servers such as PHP's.
+//! nginx's fastcgi module: passes requests to application servers such as PHP's.
 //!
-//! | part | holds |
+//! | file | content |
 //! |---|---|
-//! | [`conf`], `directives` | what only FastCGI has |
-//! | `advice` | what `ringroad check` tells of it |
-//! | `request` | the parameters that an upstream gets |
+//! | [`conf`], `directives` | settings that only FastCGI has |
+//! | `advice` | advice of `ringroad check` |
+//! | `request` | the parameters for the application server |
 //! | `script` | `$fastcgi_script_name` and `$fastcgi_path_info` |
 //!
-//! The part shared with HTTP is in [`crate::passing`], records and their bytes are in `http::gateway::fastcgi`.
+//! [`crate::passing`] has the part shared with HTTP, `http::gateway::fastcgi` the encoding of records.
 
 mod advice;
 mod conf;

@@ -1,4 +1,4 @@
-//! The request as a FastCGI server gets it: parameters, and the body in records.
+//! The request for a FastCGI server: parameters, and the body in records.
 
 use http::gateway::fastcgi::Encoder;
 
@@ -9,10 +9,10 @@ use crate::passing::{Via, params};
 use exchange::request::Request;
 use upstream::Outgoing;
 
-/// Makes the request.
+/// Creates the request.
 ///
 /// # Errors
-/// The status that answers; the log has the reason.
+/// The status for the client; the reason is logged.
 pub(super) fn build(
     fastcgi: &FastCgi,
     conf: &Conf,

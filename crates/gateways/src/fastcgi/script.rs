@@ -1,4 +1,4 @@
-//! The script of a request, and the part of the URI behind its name: by `fastcgi_split_path_info` and `fastcgi_index`.
+//! The script name and path info of a request, from `fastcgi_split_path_info` and `fastcgi_index`.
 
 use crate::fastcgi::conf::FastCgi;
 use crate::passing::Passing;
@@ -35,7 +35,7 @@ fn own(request: &Request) -> &FastCgi {
     &request.scope().of::<Passing<FastCgi>>().own
 }
 
-/// The name and the part behind it, where the pattern matches.
+/// The name and the path info, if the pattern matches.
 fn split<'r>(own: &FastCgi, request: &'r Request) -> Option<(&'r [u8], &'r [u8])> {
     let uri = &request.uri[..];
     let pattern = own.split.as_ref()?;

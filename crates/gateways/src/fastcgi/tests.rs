@@ -1,5 +1,5 @@
-//! Tests of the directives that only FastCGI has. What they do to requests and responses is tested against the binary,
-//! beside nginx.
+//! Tests of the directives that only FastCGI has. Their effect on requests and responses is tested with the binary, side by side
+//! with nginx.
 
 use crate::fastcgi::FastCgi;
 use crate::passing::Passing;
@@ -27,7 +27,7 @@ fn parameters_are_inherited_until_a_block_has_its_own() {
     assert_eq!(names("fastcgi_param A 1; server { fastcgi_param C 2; location / { } }"), ["C"]);
 }
 
-/// Debian's `snippets/fastcgi-php.conf` has the directive, and configurations repeat it beside the include.
+/// Debian's `snippets/fastcgi-php.conf` contains the directive, and configurations repeat it beside the include.
 #[test]
 fn the_last_fastcgi_split_path_info_of_a_block_counts() {
     let text = "fastcgi_split_path_info ^(a)(b)$; fastcgi_split_path_info ^(c)$;";

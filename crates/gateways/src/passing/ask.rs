@@ -1,11 +1,11 @@
-//! Asks the upstream: the destination of a request, its form, and the response to it.
+//! Sends a request to the upstream: destination, encoding, and response.
 
 use crate::passing::request::Fill;
 use crate::passing::{Via, pass};
 use exchange::request::Request;
 use upstream::Failure;
 
-/// Asks the upstream. `fill` is given where the response is for a cache.
+/// Sends the request to the upstream. `fill` is given if the response is for a cache.
 pub(super) async fn ask(
     request: &mut Request,
     via: Via<'_>,

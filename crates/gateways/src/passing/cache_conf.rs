@@ -1,9 +1,9 @@
-//! The directives of the cache: which responses may be stored, for how long, where, and when a stale one is used.
+//! Cache directives: which responses may be stored, for how long, where, and when a stale response is used.
 //!
-//! Lists follow nginx: the first use in a block replaces the inherited ones, the next ones add. Sets of words, methods
-//! and cases, do the same. Conditions hold when one of their values is neither empty nor `0`.
+//! Lists follow nginx: the first use in a block replaces the inherited list, further uses append. Sets of keywords, methods and
+//! cases work the same way. A condition is true if one of its values is neither empty nor `0`.
 //!
-//! The values are data of `upstream::caching::settings`, and `caching` acts on them.
+//! The values are stored in `upstream::caching::settings`; `caching` implements them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use upstream::caching::settings::{
 };
 
 impl<F: Family> Rows<F> {
-    /// Which responses may be stored, for how long, where, and when a stale one is used.
+    /// Which responses may be stored, for how long, where, and when a stale response is used.
     pub(crate) const CACHE: &'static [Directive] = &[
-        // A zone may be used above the line that declares it, so its existence is checked at the end.
+        // A zone may be used before the line that declares it, so its existence is checked at the end.
         Directive::scope(
             row("_cache", Args::Exactly(1), "The cache for responses, by the name of its zone, or `off`.")
                 .default("off"),
@@ -43,7 +43,7 @@ impl<F: Family> Rows<F> {
             .many(),
             cache_path::declare,
         ),
-        // Without one the key is the URI of the upstream's request: scheme, host and URI as they go out.
+        // By default the key is the URL of the request to the upstream: scheme, host and URI as sent.
         Directive::scope(
             Spec { default: F::KEY_DEFAULT, ..row("_cache_key", Args::Exactly(1), "The text that identifies stored responses.") },
             |scope, cx| {
@@ -53,7 +53,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // Header fields of the response take precedence.
+        // Header fields of the response have precedence.
         Directive::scope(
             row(
                 "_cache_valid",
@@ -63,7 +63,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_valid(conf::<F>(scope), cx),
         ),
-        // GET and HEAD cannot be taken out, as in nginx.
+        // GET and HEAD cannot be removed, as in nginx.
         Directive::scope(
             row(
                 "_cache_methods",
@@ -74,7 +74,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| conf::<F>(scope).cache.methods.add(METHODS, cx),
         ),
-        // The response is stored nevertheless, so that a request can replace an entry.
+        // The response is still stored, so that a request can replace an entry.
         Directive::scope(
             row(
                 "_cache_bypass",
@@ -84,7 +84,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.bypass, cx),
         ),
-        // As a rule written together with `proxy_cache_bypass`, for requests of clients that are known.
+        // Usually combined with `proxy_cache_bypass`, for requests of known clients.
         Directive::scope(
             row(
                 "_no_cache",
@@ -94,13 +94,13 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.no_store, cx),
         ),
-        // Most entries are requested only once; storing them would evict those that are requested again.
+        // Most entries are requested only once; storing them would evict others that are requested again.
         Directive::scope(
             row("_cache_min_uses", Args::Exactly(1), "Number of requests after which a response is stored.")
                 .default("1"),
             |scope, cx| cx.number(&mut conf::<F>(scope).cache.min_uses),
         ),
-        // `updating` lets all but the request that fetches have the old answer at once.
+        // With `updating`, all requests but the fetching one get the stale response immediately.
         Directive::scope(
             row(
                 "_cache_use_stale",
@@ -112,7 +112,7 @@ impl<F: Family> Rows<F> {
                 .many(),
             |scope, cx| conf::<F>(scope).cache.use_stale.add(USE_STALE, cx),
         ),
-        // Without it the one that fetches waits, also where `updating` lets the others go.
+        // Without it the fetching request waits, even if `updating` serves the others immediately.
         Directive::scope(
             row(
                 "_cache_background_update",
@@ -122,13 +122,13 @@ impl<F: Family> Rows<F> {
             .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.background_update),
         ),
-        // A 304 costs an upstream and the line less than the body that is here already.
+        // A 304 costs the upstream and the network less than a body that is already stored.
         Directive::scope(
             row("_cache_revalidate", Args::Flag, "Revalidates stale responses by conditional requests.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.revalidate),
         ),
-        // Three states: `off` written out sends every request upstream; unwritten, waiting follows the first fetch.
+        // Three states: an explicit `off` sends every request upstream; unset, requests wait for the first fetch.
         Directive::scope(
             row("_cache_lock", Args::Flag, "Whether requests wait for a response that one of them fetches."),
             |scope, cx| {
@@ -138,13 +138,13 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // The responses to their own fetches are not stored: another request is about to store one.
+        // The responses to these fetches are not stored: another request is about to store one.
         Directive::scope(
             row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch without progress before they start another one.")
                 .default("5s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_timeout),
         ),
-        // A fetch that hangs must not be the only one for ever.
+        // A fetch that hangs must not block others for ever.
         Directive::scope(
             row(
                 "_cache_lock_age",
@@ -154,7 +154,7 @@ impl<F: Family> Rows<F> {
             .default("5s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_age),
         ),
-        // Otherwise the end of a large file is waited for behind all that is before it.
+        // Without it, a range near the end of a large file waits for all bytes before it.
         Directive::scope(
             row(
                 "_cache_max_range_offset",
@@ -198,7 +198,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // Off, as in nginx: no client must be able to empty a cache that others share.
+        // Off, as in nginx: a client must not be able to make a shared cache useless.
         Directive::scope(
             own("_cache_request_control", Args::Flag, "Heeds `Cache-Control` and `Pragma` of requests.")
                 .default("off"),
@@ -217,7 +217,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // Of the commercial nginx.
+        // From commercial nginx.
         Directive::scope(
             Spec::new(
                 OWN,
@@ -229,7 +229,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge, cx),
         ),
-        // A soft purge keeps the entry for the case that no upstream responds, and for `stale-while-revalidate`.
+        // After a soft purge the entry can still be used if no upstream responds, and for `stale-while-revalidate`.
         Directive::scope(
             own(
                 "_cache_purge_soft",
@@ -248,7 +248,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge_all, cx),
         ),
-        // Which answers have which tags is said by `proxy_cache_tag_header`.
+        // `proxy_cache_tag_header` defines the tags of responses.
         Directive::scope(
             own(
                 "_cache_purge_tag_header",
@@ -261,7 +261,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // RFC 9111 section 4.4; off is nginx's habit.
+        // RFC 9111 section 4.4; the default, off, is nginx's behaviour.
         Directive::scope(
             own(
                 "_cache_invalidate",
@@ -271,7 +271,7 @@ impl<F: Family> Rows<F> {
             .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.invalidates),
         ),
-        // RFC 9111 section 4.2.2: an answer that has not changed for long will not change soon. nginx does not guess.
+        // RFC 9111 section 4.2.2: a response that has not changed for long is unlikely to change soon. nginx has no heuristic.
         Directive::scope(
             own(
                 "_cache_heuristic",
@@ -281,7 +281,7 @@ impl<F: Family> Rows<F> {
             .default("off"),
             |scope, cx| set_heuristic(conf::<F>(scope), cx),
         ),
-        // RFC 9111 section 5.2.2.10; on is nginx's habit.
+        // RFC 9111 section 5.2.2.10; the default, on, is nginx's behaviour.
         Directive::scope(
             own(
                 "_cache_s_maxage_stale",
@@ -312,7 +312,7 @@ const USE_STALE: &[(&str, u64)] = &[
 
 const METHODS: &[(&str, u64)] = &[("GET", 1), ("HEAD", 2), ("POST", POST)];
 
-/// `off`, a name, or variables that come to one.
+/// Sets the zone: `off`, a name, or variables that give one of these.
 fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
@@ -325,7 +325,7 @@ fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.error(format_args!("\"{prefix}_cache\" directive is incompatible with \"{prefix}_store\""))
         );
     }
-    // A block that caches does not store, whatever the blocks around it do.
+    // A block that caches does not store, whatever its enclosing blocks do.
     conf.forget_store();
     let template = cx.template(text)?;
     conf.cache.zone = match template.constant() {
@@ -341,7 +341,7 @@ fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a key distinguishes requests with different credentials.
+/// Whether a key distinguishes requests by credentials.
 fn names_credential(mut text: &str) -> bool {
     while let Some(dollar) = text.find('$') {
         text = &text[dollar + 1..];
@@ -354,7 +354,7 @@ fn names_credential(mut text: &str) -> bool {
     false
 }
 
-/// Warns where the key holds the credential of a request and nothing permits storing the response to it.
+/// Warns if the key contains credentials and no setting permits storing the response.
 pub(super) fn warn_of_credentials<F: Family>(http: &Http, warnings: &mut Vec<Error>) {
     let mut told: Vec<&Span> = Vec::new();
     for location in &http.locations {
@@ -373,7 +373,7 @@ pub(super) fn warn_of_credentials<F: Family>(http: &Http, warnings: &mut Vec<Err
     }
 }
 
-/// Fails where a cache is used that nothing declares, in nginx's words.
+/// Returns an error, with nginx's message, if a used cache is not declared.
 pub(super) fn check(http: &Http) -> Result<(), Error> {
     match http.of::<Caches>().uses.iter().find(|used| used.zone.declared().is_none()) {
         Some(CacheUse { zone, directive, span }) => {
@@ -383,10 +383,10 @@ pub(super) fn check(http: &Http) -> Result<(), Error> {
     }
 }
 
-/// Statuses that a time alone stands for.
+/// Statuses to which a time without statuses applies.
 const USUAL: [u16; 3] = [200, 301, 302];
 
-/// Statuses and a time, or a time alone.
+/// Parses statuses and a time, or only a time.
 fn add_valid(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (time, statuses) = texts.split_last().expect("the table demands an argument");
@@ -409,15 +409,15 @@ fn add_valid(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A directive that nginx does not have.
+/// Creates a directive that nginx does not have.
 const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new(OWN, name, LEVELS, args, help)
 }
 
-/// The longest time that is guessed where nothing is said of it: a day.
+/// Default of the maximum heuristic lifetime in seconds: a day.
 const HEURISTIC_MAX: u32 = 86_400;
 
-/// A share of 100, and a time.
+/// Parses a percentage and a time.
 fn set_heuristic(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let texts: Vec<&str> = cx.statement.texts().collect();
@@ -441,7 +441,7 @@ fn set_heuristic(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The name of a field, or none for `off`.
+/// The name of a field; `None` for `off`.
 fn field_name(cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>, Error> {
     match cx.arg(0) {
         "off" => Ok(None),

@@ -1,7 +1,7 @@
-//! `proxy_cache_path`: where a cache lies, how large it may become, and how it is kept in order.
+//! `proxy_cache_path`: directory, size limits and maintenance of a cache.
 //!
-//! The parameters are nginx's, those of its commercial version (`purger…`) among them, and four of this server: `memory`,
-//! `store`, `verify` and `scrub`. A zone has the name that `proxy_cache` uses; a zone keeps its directory.
+//! The parameters are those of nginx, including its commercial version (`purger…`), and four of this server: `memory`, `store`,
+//! `verify` and `scrub`. A zone has the name that `proxy_cache` uses, and belongs to one directory.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
         let name = &cx.statement.name.text;
         return Err(cx.error(format_args!("\"{name}\" must have \"keys_zone\" parameter")));
     }
-    // The zone may have been used above this line, but declared only once.
+    // The zone may be used before this line, but declared only once.
     let (name, bytes) = (cache.name.clone(), cache.keys_bytes);
     let zone = cx.http.zones.named::<CachePath>(&name, cx.statement)?;
     if zone.declared().is_some() {
@@ -48,12 +48,12 @@ fn unknown(cx: &Cx<'_>, text: &str) -> Error {
     cx.error(format_args!("invalid parameter \"{text}\""))
 }
 
-/// Reads one parameter; `false` where there is none of this name.
+/// Sets one parameter; returns `false` if it is unknown.
 fn set(cache: &mut CachePath, parameter: (&str, &str), cx: &Cx<'_>) -> Result<bool, Error> {
     let (name, text) = parameter;
     let at = Parameter { name, text, statement: cx.statement };
     match name {
-        // In nginx's order; each may come several times, and the last one holds.
+        // In nginx's order; each may be repeated, and the last counts.
         "levels" => cache.levels = levels(text).ok_or_else(|| at.fault("levels"))?,
         "use_temp_path" => cache.use_temp_path = at.flag()?,
         "keys_zone" => (cache.name, cache.keys_bytes) = at.keys_zone()?,
@@ -79,7 +79,7 @@ fn set(cache: &mut CachePath, parameter: (&str, &str), cx: &Cx<'_>) -> Result<bo
     Ok(true)
 }
 
-/// One to three levels of one or two digits each.
+/// Parses one to three levels of one or two digits each.
 fn levels(text: &str) -> Option<Vec<u8>> {
     let digits = text.split(':').map(|part| match part {
         "1" => Some(1),
@@ -91,7 +91,7 @@ fn levels(text: &str) -> Option<Vec<u8>> {
 
 const LEVELS_MAX: usize = 3;
 
-/// The least that nginx takes: two pages.
+/// nginx's minimum: two pages.
 const KEYS_BYTES_MIN: u64 = 2 * 4096;
 
 /// `NAME=TEXT`
@@ -107,7 +107,7 @@ impl Parameter<'_> {
     }
 
     fn fault(&self, shown: &str) -> Error {
-        // nginx quotes the name of this one only.
+        // nginx quotes the name of this parameter only.
         match shown {
             "levels" => self.error(format_args!("invalid \"levels\" \"levels={}\"", self.text)),
             _ => self.error(format_args!("invalid {} value \"{}={}\"", self.name, self.name, self.text)),

@@ -1,5 +1,4 @@
-//! Requests that a cache may answer (`proxy_cache`): the cache, the key, and the request of the cache to the upstream.
-//! `caching` does the rest.
+//! Requests with a cache (`proxy_cache`): the cache, the key, and the cache's request to the upstream. `caching` does the rest.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use upstream::caching::tasks::Cache;
 use upstream::caching::{Origin, Wanted, policy};
 
 impl<F: Family> Passing<F> {
-    /// How a protocol makes the requests of a cache.
+    /// How a protocol sends the requests of a cache.
     pub(super) const ORIGIN: &'static Origin = &Origin {
         conf: |scope| &scope.of::<Passing<F>>().conf.cache,
         upstream: |scope| &scope.of::<Passing<F>>().conf.upstream,
@@ -50,10 +49,10 @@ impl<F: Family> Passing<F> {
 /// A cache and the text of a key.
 type Keyed = (Arc<Cache>, Vec<u8>);
 
-/// The cache of a request and the text of its key; none if it has no cache, or may not use it.
+/// The cache of a request and the text of its key; `None` if it has no cache, or its method is not cached.
 ///
 /// # Errors
-/// The status that answers; the log has the reason.
+/// The status for the client; the reason is logged.
 pub(super) fn lookup(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
     if !via.conf.cache.has_method(request.method) {
         return Ok(None);
@@ -61,11 +60,11 @@ pub(super) fn lookup(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed
     keyed(request, via)
 }
 
-/// The same, whatever the method is.
+/// Like [`lookup`], for any method.
 fn keyed(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
     let conf = via.conf;
     let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
-    // Before the key is made, which may distinguish upstreams by `$proxy_host`.
+    // Before the key is computed, which may contain `$proxy_host`.
     let destination = pass::target(request, conf)?.1;
     let text = match &conf.cache.key {
         Some(template) => template.rendered(request),
@@ -95,8 +94,8 @@ fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u1
     }
 }
 
-/// Carries out a request that is to purge, and answers with which status. Nothing for one that is none, and where there
-/// is no cache: as in nginx that is passed on.
+/// Executes a purge request and returns the status for it. Returns `None` if the request is not a purge or has no cache: as in
+/// nginx the request is then passed on.
 pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
     let conf = via.conf;
     let is_any = |list: &Layered<Template>, request: &Request| {
@@ -119,7 +118,7 @@ pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
     Some(Box::pin(purge::purge(request, &cache, &purged, fate)).await)
 }
 
-/// The tags that a request names; nothing if it has no field for them.
+/// The tags that a request names; `None` if it lacks the field.
 fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     let name = conf.cache.purge_tag_header.as_ref()?;
     let mut values = request.head.named(request.bytes(), name).peekable();
@@ -128,7 +127,7 @@ fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     Some(words.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
 }
 
-/// The request of a cache in the place of the client's.
+/// The cache's changes to the client's request.
 fn fill_of(request: &Request, conf: &Conf, wanted: &Wanted) -> Fill {
     let mut fields = Vec::new();
     let mut add = |id, value: &Option<Vec<u8>>| fields.extend(value.clone().map(|value| (id, value)));

@@ -1,5 +1,5 @@
-//! The settings of the family, with nginx's defaults and the values that are derived at the end of a block. The names in
-//! comments are those of HTTP; each protocol has its own prefix.
+//! Settings shared by all protocols, with nginx's defaults and the values derived at the end of a block. The names in comments are
+//! those of HTTP; each protocol has its own prefix.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use exchange::config::{Layered, Scope, Start, Words};
 use upstream::Settings;
 use upstream::caching::settings::CacheConf;
 
-/// The settings of a block, to be changed.
+/// The settings of a block, mutable.
 pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
     &mut scope.own::<Passing<F>>().conf
 }
@@ -20,17 +20,17 @@ pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
 /// The settings of a block that all protocols have.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// The prefix of the directives.
+    /// Prefix of the directives.
     pub(crate) prefix: &'static str,
-    /// Which fields of responses the protocol does not pass on, beside those of all protocols.
+    /// Whether the protocol hides a response field, in addition to those hidden by all protocols.
     pub(super) hides: fn(HeaderId, &[u8]) -> bool,
-    /// How upstreams are talked to.
+    /// Upstream settings.
     pub(crate) upstream: Settings,
-    /// Sizes that follow from others where they are not written.
+    /// Sizes whose defaults depend on other sizes.
     pub(super) sizes: Sizes,
-    /// `proxy_pass` of this block; also of the location around an `if` and a `limit_except`.
+    /// `proxy_pass` of this block; `if` and `limit_except` inherit that of their location.
     pub(crate) pass: Option<Arc<Pass>>,
-    /// Whether upstreams are spoken to by HTTP/2.
+    /// Whether upstreams use HTTP/2.
     pub(crate) is_http2: bool,
     /// `proxy_ssl_*`
     pub(super) ssl: Arc<ssl::Conf>,
@@ -42,13 +42,13 @@ pub(crate) struct Conf {
     pub(super) hidden: Layered<Box<str>>,
     /// `proxy_pass_header`
     pub(super) shown: Layered<Box<str>>,
-    /// `proxy_next_upstream` as it is written.
+    /// `proxy_next_upstream` as configured.
     pub(super) next_upstream: Words,
     /// `proxy_ignore_headers`
     pub(super) ignored: Words,
     /// `proxy_intercept_errors`
     pub(super) intercept_errors: bool,
-    /// Whether 404 is always answered by this server.
+    /// Whether this server always generates the response for 404.
     pub(crate) intercept_not_found: bool,
     /// `proxy_force_ranges`
     pub(crate) force_ranges: bool,
@@ -58,10 +58,10 @@ pub(crate) struct Conf {
     pub(super) store_access: u32,
     /// The directives of the cache.
     pub(crate) cache: CacheConf,
-    /// The block with the last `proxy_cache` and `proxy_store`: they exclude each other.
+    /// Number of the block with the last `proxy_cache`, and with the last `proxy_store`: these directives exclude each other.
     pub(super) cache_block: u32,
     pub(super) store_block: u32,
-    /// The block with the `proxy_pass`.
+    /// Number of the block with the `proxy_pass`.
     pub(crate) pass_block: u32,
 }
 
@@ -94,7 +94,7 @@ impl Default for Conf {
     }
 }
 
-/// The sizes as written; the others follow from the largest buffer.
+/// The sizes as configured; unset sizes follow from the largest buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     /// `proxy_busy_buffers_size`
@@ -106,38 +106,38 @@ pub(super) struct Sizes {
 }
 
 impl Conf {
-    /// The settings of the outermost block.
+    /// Creates the settings of the outermost block.
     pub(super) fn start<F: Family>(start: &Start<'_>) -> Conf {
         let prefix = F::PREFIX;
         let mut conf = Conf { prefix, hides: F::hides, ..Conf::default() };
-        // As nginx does with `proxy_temp_path` unwritten: a thousand directories keep each of them short.
+        // nginx's default of `proxy_temp_path`: a thousand directories keep each of them small.
         let directory = start.prefix.join(format!("{prefix}_temp"));
         conf.upstream.temp_path = (directory, [1, 2].into_iter().collect());
         conf
     }
 
-    /// Whether this block answers requests.
+    /// Whether this block passes requests on.
     pub(super) fn is_active(&self) -> bool {
         self.pass.is_some()
     }
 
-    /// Whether the path of this location without the slash at its end is sent there.
+    /// Whether a request for the location's path without its final slash is redirected.
     pub(crate) fn redirects_to_slash(&self) -> bool {
         self.pass.as_ref().is_some_and(|pass| pass.redirects_to_slash())
     }
 
-    /// Whether the block with this number has said that it stores.
+    /// Whether the block with this number enables `proxy_store`.
     pub(super) fn stores_of(&self, block: u32) -> bool {
         self.store_block == block && self.store.is_on()
     }
 
-    /// Takes an inherited `proxy_store` back.
+    /// Cancels an inherited `proxy_store`.
     pub(super) fn forget_store(&mut self) {
         self.store = Store::Off;
     }
 
-    /// nginx's rules for buffers, in its words: a head, or one buffer of a body, has to fit wherever it goes. The derived
-    /// values are stored beside, because most of these sizes depend on others, which may be inherited.
+    /// Checks nginx's rules for buffers, with its messages: a head, or one buffer of a body, must fit wherever it is stored. The
+    /// derived values are stored separately, because most sizes depend on others, which may be inherited.
     pub(super) fn finish_sizes(&mut self) -> Result<(), String> {
         let (upstream, prefix) = (&mut self.upstream, self.prefix);
         let Sizes { busy_buffers, temp_file_write, max_temp_file } = self.sizes;
@@ -182,7 +182,7 @@ impl Conf {
     }
 }
 
-/// The names of `proxy_next_upstream`, and the bit that stands for each while they are read.
+/// The parameters of `proxy_next_upstream`, and the bit of each during parsing.
 pub(crate) const NEXT_UPSTREAM: &[(&str, u64)] = &[
     ("error", 1),
     ("timeout", 1 << 1),
@@ -200,7 +200,7 @@ pub(crate) const NEXT_UPSTREAM: &[(&str, u64)] = &[
 
 pub(crate) const NEXT_OFF: u64 = 1 << 11;
 
-/// A size as configurations write it.
+/// Formats a size as in configurations.
 fn shown(bytes: u64) -> String {
     match bytes {
         0 => "0".to_owned(),
@@ -210,5 +210,5 @@ fn shown(bytes: u64) -> String {
     }
 }
 
-/// nginx's default: a gibibyte of one answer on the disk, before a slow client slows the upstream.
+/// nginx's default: one GiB of a response on disk, before a slow client slows down the upstream.
 const MAX_TEMP_FILE_SIZE: u64 = 1 << 30;

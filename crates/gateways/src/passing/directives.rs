@@ -1,5 +1,5 @@
-//! The directives of the family for requests to upstreams, and for the parts of a response that are passed on. Those of
-//! the cache are in `cache_conf`, those of TLS in `ssl`. The protocols choose which of the tables they have.
+//! Directives of all protocols for requests to upstreams and for the parts of a response that are passed on. The cache directives
+//! are in `cache_conf`, those of TLS in `ssl`. Each protocol selects its tables.
 
 use std::net::SocketAddr;
 
@@ -15,45 +15,44 @@ use exchange::config::Cx;
 use upstream::{Bind, BindAddr, NextUpstream};
 
 impl<F: Family> Rows<F> {
-    /// Connections to upstreams: what every protocol has. Which of them are kept for later requests is said in their
-    /// `upstream` block.
+    /// Connections to upstreams, for every protocol. Keep-alive is configured in the `upstream` block.
     pub(crate) const CONNECTION: &'static [Directive] = &[
-        // An upstream that drops packets must not hold a client for the minutes that the kernel would try.
+        // An upstream that drops packets must not delay a client for the minutes that the kernel retries.
         Directive::scope(
             row("_connect_timeout", Args::Exactly(1), "How long a connection to an upstream may take.")
                 .default("60s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.connect_timeout),
         ),
-        // Between two successes, as `proxy_read_timeout`.
+        // Applies between two successful writes, like `proxy_read_timeout`.
         Directive::scope(
             row("_send_timeout", Args::Exactly(1), "How long an upstream may accept no bytes of a request.")
                 .default("60s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.send_timeout),
         ),
-        // Between two reads and not for the whole, so that a slow but living upstream may take its time.
+        // Applies between two reads and not to the complete response, so that a slow but working upstream is not cut off.
         Directive::scope(
             row("_read_timeout", Args::Exactly(1), "How long an upstream may send nothing.").default("60s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.read_timeout),
         ),
-        // With `transparent` the address may be the client's own, which needs a route back to this machine.
+        // With `transparent` the address may be that of the client, which requires a route back to this machine.
         Directive::scope(
             row("_bind", Args::Between(1, 2), "The address that connections go out from; `transparent`."),
             |scope, cx| set_bind(conf::<F>(scope), cx),
         ),
-        // Finds out about upstreams that went away without a word while a connection to them was idle.
+        // Detects upstreams that disappeared without closing an idle connection.
         Directive::scope(
             row("_socket_keepalive", Args::Flag, "Whether the kernel probes idle connections.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.socket_keepalive),
         ),
-        // Requests that may have had an effect are sent again only with `non_idempotent`.
+        // Requests that may have had side effects are sent again only with `non_idempotent`.
         Directive::scope(
             row("_next_upstream", Args::AtLeast(1), "When the next upstream is tried.")
                 .default("error timeout")
                 .many(),
             |scope, cx| set_next_upstream(F::NEXT_UPSTREAM, conf::<F>(scope), cx),
         ),
-        // Each try may take all of a timeout, so a client can wait for a multiple of it without this bound.
+        // Each try may use a complete timeout, so without this limit a client may wait for a multiple of it.
         Directive::scope(
             row("_next_upstream_tries", Args::Exactly(1), "Most upstreams that are tried; 0 is all.")
                 .default("0"),
@@ -64,13 +63,13 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // The same bound as a time; a try in flight is not interrupted by it.
+        // The same limit as a time; it does not interrupt a try in flight.
         Directive::scope(
             row("_next_upstream_timeout", Args::Exactly(1), "For how long others are tried; 0 is no limit.")
                 .default("0"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.next_upstream_timeout),
         ),
-        // A head that does not fit is an error of the upstream (502), not a reason to take more memory.
+        // A head that does not fit is an error of the upstream (502), not a reason to use more memory.
         Directive::scope(
             row("_buffer_size", Args::Exactly(1), "Bytes for the header section of a response.")
                 .default("4k"),
@@ -80,7 +79,7 @@ impl<F: Family> Rows<F> {
 
     /// Which parts of a response are passed on, and which fields this server obeys: for protocols with header fields.
     pub(crate) const FIELDS: &'static [Directive] = &[
-        // Fields that are this server's own business are hidden without being named; see `reply`.
+        // Fields for this server are hidden without being listed; see `reply`.
         Directive::scope(
             row("_hide_header", Args::Exactly(1), "A field of responses that is not passed on.").many(),
             |scope, cx| {
@@ -88,7 +87,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // Goes before `proxy_hide_header`, wherever either stands. `Server` and `Date` then take the place of our own.
+        // Overrides `proxy_hide_header`, regardless of their order. `Server` and `Date` then replace those of this server.
         Directive::scope(
             row(
                 "_pass_header",
@@ -101,12 +100,12 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // They are passed on as long as nothing hides them. Those about caching are `caching`'s to look at.
+        // They are passed on unless hidden. `caching` handles the fields about caching.
         Directive::scope(
             row("_ignore_headers", Args::AtLeast(1), "Fields of responses without effect here.").many(),
             |scope, cx| conf::<F>(scope).ignored.add(reply::IGNORABLE, cx),
         ),
-        // Only statuses that have an `error_page` are taken, and only from 300 on.
+        // Applies only to statuses with an `error_page`, and only from 300 on.
         Directive::scope(
             row("_intercept_errors", Args::Flag, "Whether `error_page` applies to responses of upstreams.")
                 .default("off"),
@@ -114,34 +113,34 @@ impl<F: Family> Rows<F> {
         ),
     ];
 
-    /// Bodies of requests and responses, the memory and the files for them. nginx has rules for how the sizes fit together;
-    /// `conf` checks them at the end of a block, because the lines of one may be in any order.
+    /// Bodies of requests and responses, with the memory and files for them. nginx has rules for the relations of these sizes;
+    /// `conf` checks them at the end of a block, because the directives may be in any order.
     pub(crate) const BODIES: &'static [Directive] = &[
-        // When off, an upstream gets the fields of `proxy_set_header` and those that the message needs.
+        // When off, an upstream gets only the fields of `proxy_set_header` and those that the message needs.
         Directive::scope(
             row("_pass_request_headers", Args::Flag, "Whether the client's fields are passed on.")
                 .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).pass_fields),
         ),
-        // Off, no length is announced either: an upstream would wait for bytes that never come.
+        // When off, no length is announced either: an upstream would wait for bytes that never arrive.
         Directive::scope(
             row("_pass_request_body", Args::Flag, "Whether the client's body is passed on.").default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).pass_body),
         ),
-        // When off, an upstream sees the first bytes of an upload before the last ones have arrived, and no other one
-        // is tried.
+        // When off, an upstream gets the first bytes of an upload before the last have arrived, and no other upstream is tried.
         Directive::scope(
             row("_request_buffering", Args::Flag, "Reads a body completely before an upstream is tried.")
                 .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.request_buffering),
         ),
-        // Upstreams that do work beside answering may be cut short in it otherwise.
+        // Upstreams that do further work for a request could otherwise be interrupted in it.
         Directive::scope(
             row("_ignore_client_abort", Args::Flag, "Continues a request when its client is gone.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.ignore_client_abort),
         ),
-        // An upstream has few workers and this server has room: it is set free as soon as it has sent its answer.
+        // An upstream has few workers and this server has enough memory: the upstream is free again as soon as it has sent its
+        // response.
         Directive::scope(
             row(
                 "_buffering",
@@ -151,7 +150,7 @@ impl<F: Family> Rows<F> {
             .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.buffering),
         ),
-        // Together the most memory that one answer takes, whatever the speed of its client.
+        // Their product is the maximum memory of one response, whatever the speed of its client.
         Directive::scope(
             row("_buffers", Args::Exactly(2), "Number and bytes of the buffers for a response.")
                 .default("8 4k"),
@@ -161,8 +160,8 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // Buffers in flight cannot be filled again, so some have to remain for reading. nginx's default, twice the largest
-        // buffer, would only make more calls: `body::source` gathers the received pieces.
+        // Buffers in flight cannot be reused, so some must remain for reading. nginx's default, twice the largest buffer, would
+        // only cause more calls: `body::source` combines the received pieces.
         Directive::scope(
             row(
                 "_busy_buffers_size",
@@ -171,13 +170,13 @@ impl<F: Family> Rows<F> {
             ),
             |scope, cx| written(&mut conf::<F>(scope).sizes.busy_buffers, value::size, cx),
         ),
-        // Beyond the buffers and this file the upstream waits for the client.
+        // Beyond the buffers and this file, reading from the upstream waits for the client.
         Directive::scope(
             row("_max_temp_file_size", Args::Exactly(1), "Bytes of a response in a temporary file; 0 disables it.")
                 .default("1024m"),
             |scope, cx| written(&mut conf::<F>(scope).sizes.max_temp_file, value::size, cx),
         ),
-        // Writes of this size go out one by one, so that an answer on its way to the disk keeps its place in memory small.
+        // Writes of this size are made one by one, so that a response being written occupies little memory.
         Directive::scope(
             row(
                 "_temp_file_write_size",
@@ -186,7 +185,7 @@ impl<F: Family> Rows<F> {
             ),
             |scope, cx| written(&mut conf::<F>(scope).sizes.temp_file_write, value::size, cx),
         ),
-        // On the disk that a `proxy_store` or a cache is on, files get their final names without being copied.
+        // On the file system of a `proxy_store` or a cache, files get their final names without being copied.
         Directive::scope(
             row(
                 "_temp_path",
@@ -200,7 +199,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // A limit on the bytes read: with buffering it keeps one answer from filling the line to the upstream.
+        // Limits the rate of reading: with buffering, one response otherwise could use the complete bandwidth to the upstream.
         Directive::scope(
             row(
                 "_limit_rate",
@@ -213,7 +212,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // For upstreams that answer with a whole file only; one range of it is cut out here, several are not.
+        // For upstreams that always send the complete file: a single range of it is cut out here, several are not.
         Directive::scope(
             row("_force_ranges", Args::Flag, "Serves ranges of responses, even if the upstream does not support them.")
                 .default("off"),
@@ -221,23 +220,23 @@ impl<F: Family> Rows<F> {
         ),
     ];
 
-    /// The kernel's buffers.
+    /// Socket buffers of the kernel.
     pub(crate) const SOCKETS: &'static [Directive] = &[
-        // The kernel grows its buffers by itself; a number here ends that, for lines that are long and fast, or many.
+        // The kernel sizes its buffers automatically; a value here disables that, for long fast connections, or for many.
         Directive::scope(
             row("_socket_rcvbuf", Args::Exactly(1), "Bytes of the kernel's receive buffer."),
             |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_rcvbuf, cx),
         ),
-        // As above, for the other direction.
+        // Like above, for the other direction.
         Directive::scope(
             row("_socket_sndbuf", Args::Exactly(1), "Bytes of the kernel's send buffer."),
             |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_sndbuf, cx),
         ),
     ];
 
-    /// What only FreeBSD has.
+    /// Directives that have an effect on FreeBSD only.
     pub(crate) const SEND_LOWAT: &'static [Directive] = &[
-        // FreeBSD has it; see `send_lowat`.
+        // A FreeBSD option; see `send_lowat`.
         Directive::scope(
             row("_send_lowat", Args::Exactly(1), "Least room in the socket that is worth a write.")
                 .default("0")
@@ -251,7 +250,7 @@ impl<F: Family> Rows<F> {
     ];
 }
 
-/// A size that is the default of others.
+/// Sets a size that is the default of other sizes.
 fn written(
     field: &mut Option<u64>,
     read: fn(&str) -> Result<u64, value::ValueError>,
@@ -263,12 +262,12 @@ fn written(
 
 fn socket_buffer(field: &mut Option<u64>, cx: &Cx<'_>) -> Result<(), Error> {
     let bytes = cx.statement.value(0, value::size)?;
-    // nginx leaves the kernel's choice alone then.
+    // nginx keeps the kernel's choice for 0.
     *field = (bytes > 0).then_some(bytes);
     Ok(())
 }
 
-/// `off`, or an address and perhaps `transparent`. An address with variables is read for each connection.
+/// Parses `off`, or an address with optional `transparent`. An address with variables is evaluated for each connection.
 fn set_bind(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let second = cx.statement.args.get(1).map(|word| word.text.as_str());
@@ -293,7 +292,7 @@ fn set_bind(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// An address, with a port or without.
+/// Parses an address with or without a port.
 fn bind_address(text: &str) -> Option<SocketAddr> {
     let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     match inside.parse() {
@@ -302,7 +301,7 @@ fn bind_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// The words for the bits of [`NEXT_UPSTREAM`](crate::passing::conf::NEXT_UPSTREAM), in their order.
+/// The reasons for the bits of [`NEXT_UPSTREAM`](crate::passing::conf::NEXT_UPSTREAM), in order.
 const REASONS: [NextUpstream; 11] = [
     NextUpstream::ERROR,
     NextUpstream::TIMEOUT,
@@ -317,7 +316,7 @@ const REASONS: [NextUpstream; 11] = [
     NextUpstream::HTTP_429,
 ];
 
-/// `off` wins over whatever else is written.
+/// `off` overrides all other parameters.
 fn set_next_upstream(
     names: &'static [(&'static str, u64)],
     conf: &mut Conf,

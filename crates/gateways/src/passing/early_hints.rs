@@ -1,8 +1,8 @@
-//! `early_hints`: whether interim responses of an upstream are passed on, before its response: 103 (RFC 8297), 102 and any
-//! other but 100, which answers this server alone (RFC 9110 section 15.2).
+//! `early_hints`: whether interim responses of an upstream are passed on before its response. These are 103 (RFC 8297), 102 and
+//! others except 100, which only this server itself sends (RFC 9110 section 15.2).
 //!
-//! The directive is the core's in nginx, and only modules that pass requests on have something for it. The connection
-//! sends the interim responses made here while it waits for the final one.
+//! In nginx the directive belongs to the core, and only modules that pass requests on use it. The connection sends the interim
+//! responses created here while it waits for the final response.
 
 use conf::{Args, Error, Spec};
 use http::reply::ReplyHead;
@@ -24,7 +24,7 @@ pub(super) struct EarlyHints(Layered<Template>);
 impl Settings for EarlyHints {}
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Off by default, because some clients take any first answer for the last.
+    // Off by default, because some clients treat an interim response as the final one.
     Directive::scope(
         Spec::new(
             "http_core",
@@ -46,19 +46,19 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The function that makes the interim responses to this request; nothing where its client is to have none.
+/// The function that creates the interim responses for this request; `None` if its client must not receive any.
 pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
     let conditions = request.scope().of::<EarlyHints>().0.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));
-    // Clients of HTTP/1.0 know no interim responses, and the response to a subrequest has no head. A fetch beside a response
-    // that is being sent would put them into its body.
+    // HTTP/1.0 clients do not support interim responses, and the response to a subrequest has no head. A background fetch would
+    // insert them into the body of the response that is being sent.
     let has_reader = !request.is_detached || request.is_awaited;
     let may_have = has_reader && request.depth == 0 && request.head.version() != Version::Http10;
     (may_have && holds()).then_some(pass_on::<F> as MakeInterim)
 }
 
-/// Receives the fields of an interim response for the client. A 100 has no meaning for the client of a proxy that has sent
-/// its request as a whole.
+/// Converts the fields of an interim response for the client. A 100 has no meaning for the client of a proxy that sends complete
+/// requests.
 fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {

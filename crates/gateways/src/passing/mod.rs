@@ -1,23 +1,23 @@
-//! Requests that are passed on to other servers, and the responses of those: the common part of `proxy_` and the
-//! protocols whose directives differ only in the prefix.
+//! Passing requests to other servers and returning their responses: the common part of `proxy_` and of the protocols whose
+//! directives differ only in the prefix.
 //!
-//! | part | holds |
+//! | file | content |
 //! |---|---|
-//! | [`directives`], [`conf`] | how upstreams are talked to, and what follows where a block ends |
-//! | [`pass`] | where a request goes |
-//! | `ask` | one question to the upstream |
-//! | [`request`] | which body the upstream gets, and what a cache asks for |
+//! | [`directives`], [`conf`] | upstream settings, and values derived at the end of a block |
+//! | [`pass`] | destination of a request |
+//! | `ask` | one request to the upstream |
+//! | [`request`] | the body for the upstream, and the cache's changes to a request |
 //! | [`params`] | parameters of FastCGI, SCGI and uwsgi |
-//! | [`reply`] | the response as the client gets it |
+//! | [`reply`] | the response for the client |
 //! | `store` | copies of responses as files |
 //! | `ssl` | TLS to upstreams |
-//! | `cache_conf`, `cache_path` | what is said of caches; `upstream::caching` carries it out |
-//! | `cached`, `invalidate` | what a request has of a cache, and what it takes away |
+//! | `cache_conf`, `cache_path` | cache directives; `upstream::caching` implements them |
+//! | `cached`, `invalidate` | lookup and invalidation of cache entries for a request |
 //! | [`early_hints`] | interim responses |
 //!
-//! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module lists its tables
-//! of [`Rows`] and its own rows, and gets the rest by [`module`]. Connections, tries and buffers are `upstream`'s;
-//! `upstream::peers` has the servers of a group.
+//! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module lists its tables of [`Rows`]
+//! and its own rows; [`module`] provides the rest. `upstream` implements connections, tries and buffers, and `upstream::peers` the
+//! servers of a group.
 
 mod ask;
 mod cache_conf;
@@ -58,7 +58,7 @@ use upstream::caching;
 use upstream::caching::settings::Caches;
 use upstream::{Failure, Outgoing};
 
-/// What all of them share: the caches, and `early_hints`, which has no prefix.
+/// The shared module: the caches, and `early_hints`, which has no prefix.
 pub(crate) static MODULE: Module = Module {
     directives: &[early_hints::DIRECTIVES],
     settings: &[SettingsType::of::<early_hints::EarlyHints>()],
@@ -80,12 +80,12 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("passing")
 };
 
-/// The requests and responses of a protocol, made with its settings.
+/// Creates the requests of a protocol and converts its responses.
 pub(crate) trait Protocol: Send + Sync {
-    /// Makes the request for the upstream. `fill` is given where the response is for a cache.
+    /// Creates the request for the upstream. `fill` is given if the response is for a cache.
     ///
     /// # Errors
-    /// The status that answers; the log has the reason.
+    /// The status for the client; the reason is logged.
     fn build(
         &self,
         conf: &Conf,
@@ -94,58 +94,58 @@ pub(crate) trait Protocol: Send + Sync {
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16>;
 
-    /// The key of a cache where none is written. Most protocols have no cache, or no usual key.
+    /// The default cache key. Most protocols have no cache, or no default key.
     fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
         Vec::new()
     }
 
-    /// The body that takes the place of the client's.
+    /// The body to send instead of the client's.
     fn body(&self) -> Option<&Template> {
         None
     }
 
-    /// Whether requests with this method are passed on; others are 405.
+    /// Whether requests with this method are passed on; others get 405.
     fn admits(&self, _: Method) -> bool {
         true
     }
 
-    /// Whether a body of the client is read and dropped by its connection, since no request has one.
+    /// Whether the connection reads and discards the client's body, because the protocol's requests have none.
     fn drops_body(&self) -> bool {
         false
     }
 
-    /// Whether a body of this length can be passed on while it comes.
+    /// Whether a body of this length can be passed on while it arrives.
     fn can_frame(&self, _: BodyLength) -> bool {
         true
     }
 
-    /// The value of `Location`, or the address in `Refresh`, if it is changed.
+    /// The rewritten value of `Location`, or the URI in `Refresh`; `None` if it is unchanged.
     fn location(&self, _: &Request, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
 
-    /// A value of `Set-Cookie` with its changes.
+    /// The rewritten value of `Set-Cookie`.
     fn cookie<'v>(&self, _: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
         Cow::Borrowed(value)
     }
 }
 
-/// A protocol whose directives have the names of this family behind another prefix. The type holds its own settings.
+/// A protocol whose directives have the names of this family with another prefix. The type contains its own settings.
 pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
-    /// What its directives begin with.
+    /// Prefix of its directives.
     const PREFIX: &'static str;
-    /// The schemes of an address. For most it stands alone, and has no usual port.
+    /// The schemes of an address. Most protocols have none, and no default port.
     const SCHEMES: &'static [Scheme] = &[Scheme::NONE];
-    /// Whether it has the directives for buffers of bodies, whose sizes have to match, and for temporary files.
+    /// Whether it has the directives for body buffers, whose sizes must match, and for temporary files.
     const HAS_BUFFERS: bool = true;
-    /// The names of `proxy_next_upstream`, and the bits of them.
+    /// The parameters of `proxy_next_upstream`, with their bits.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] = conf::NEXT_UPSTREAM;
-    /// The default of the key of a cache, as it would be written.
+    /// Default of the cache key, as written in a configuration.
     const KEY_DEFAULT: Option<&'static str> = None;
-    /// The default of the name in an upstream's certificate, as it would be written.
+    /// Default of the name to verify in an upstream's certificate, as written in a configuration.
     const TLS_NAME_DEFAULT: Option<&'static str> = None;
 
-    /// Which fields of responses are not passed on, beside those that are for this server.
+    /// Whether a response field is hidden, in addition to the fields for this server.
     fn hides(_: HeaderId, _: &[u8]) -> bool {
         false
     }
@@ -154,15 +154,15 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     fn finish(&mut self, _: &mut Conf) {}
 }
 
-/// The directives of the family, in tables. The set of a protocol is nginx's.
+/// Directives of the family, in tables. Each protocol has the same directives as in nginx.
 pub(crate) struct Rows<F>(PhantomData<F>);
 
 /// The settings of a block for one protocol.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passing<F> {
-    /// Those of the family.
+    /// Settings of the family.
     pub(crate) conf: Conf,
-    /// Its own.
+    /// Settings of the protocol.
     pub(crate) own: F,
 }
 
@@ -172,13 +172,13 @@ impl<F: Family> Settings for Passing<F> {
     }
 
     fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
-        // Each location sets its target itself.
+        // Each location must set its target itself.
         let inherits = |conf: &Conf| Conf { pass: None, ..conf.clone() };
         (inner == Inner::Block).then(|| Passing { conf: inherits(&self.conf), own: self.own.clone() })
     }
 }
 
-/// How a request is passed on: the settings of its location, whatever the protocol is.
+/// The settings of the location that passes a request on, for any protocol.
 #[derive(Clone, Copy)]
 pub(crate) struct Via<'a> {
     pub(crate) conf: &'a Conf,
@@ -193,7 +193,7 @@ impl<F: Family> Passing<F> {
     }
 }
 
-/// The module of a protocol, to be completed with its directives and variables.
+/// Creates the module of a protocol, to be completed with its directives and variables.
 pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
     Module {
         prefix: F::PREFIX,
@@ -246,7 +246,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
     }
 }
 
-/// Asks for the body first: for all of it, or for its pieces while they come.
+/// Requests the client's body first: the complete body, or its pieces as they arrive.
 fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
     if !via.protocol.admits(request.method) {
         return Some(Step::Status(405));
@@ -273,7 +273,7 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
     step(request, via, answered)
 }
 
-/// The same with a cache, which may answer.
+/// Like [`run`], with a cache.
 async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
     if invalidate::is_errand(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
@@ -289,7 +289,7 @@ async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request:
     }
     let answered = match cached::lookup(request, via) {
         Ok(Some((cache, text))) => caching::serve(request, origin, cache, text).await,
-        // Boxed, since a hit has no use for its room.
+        // Boxed, since a hit does not need this state.
         Ok(None) => Box::pin(ask::ask(request, via, None)).await,
         Err(status) => return Step::Status(status),
     };
@@ -302,7 +302,7 @@ async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request:
     step
 }
 
-/// The effects of a response of the upstream or of the cache.
+/// Applies a response of the upstream or of the cache.
 fn step(request: &mut Request, via: Via<'_>, answered: Result<upstream::Reply, Failure>) -> Step {
     match answered {
         Ok(reply) => reply::apply(request, via, reply),

@@ -1,11 +1,11 @@
-//! Parameters of the requests to FastCGI, SCGI and uwsgi servers: those of the configuration, then the client's fields.
+//! Parameters of requests to FastCGI, SCGI and uwsgi servers: the configured parameters, then the client's fields.
 //!
-//! | field of the client | parameter |
+//! | client's field | parameter |
 //! |---|---|
-//! | any | `HTTP_` and its name, in capitals and with underscores for hyphens |
-//! | several lines of one name | one, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
-//! | one that a `fastcgi_param` or its sibling names | that of the configuration alone; none where its value is empty |
-//! | conditions and ranges, where the response is for a cache | those of the cache |
+//! | any | `HTTP_` and its name, in upper case, with underscores for hyphens |
+//! | several lines with one name | one parameter, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
+//! | a field that a `fastcgi_param` or `scgi_param`, `uwsgi_param` names | only the configured value; none if it is empty |
+//! | conditions and ranges, if the response is for a cache | those of the cache |
 
 use conf::Error;
 use http::request::{Field, HeaderId};
@@ -21,12 +21,12 @@ use exchange::template::Template;
 pub(crate) struct Param {
     pub(crate) name: Box<str>,
     pub(crate) value: Template,
-    /// Whether it is left out where its value is empty (`if_not_empty`).
+    /// Whether it is omitted if its value is empty (`if_not_empty`).
     pub(crate) is_optional: bool,
 }
 
 impl Param {
-    /// Reads the directive.
+    /// Parses the directive.
     pub(crate) fn read(cx: &mut Cx<'_>) -> Result<Param, Error> {
         let is_optional = match cx.statement.args.get(2).map(|word| word.text.as_str()) {
             None => false,
@@ -38,7 +38,7 @@ impl Param {
     }
 }
 
-/// Hands all parameters of a request to `push`.
+/// Passes all parameters of a request to `push`.
 pub(crate) fn each(
     params: &[Param],
     conf: &Conf,
@@ -47,8 +47,8 @@ pub(crate) fn each(
     push: &mut dyn FnMut(&[u8], &[u8]),
 ) {
     for param in params {
-        // As in nginx, a value that is written as nothing takes a field of the client away: `HTTP_PROXY ""`. Variables that come
-        // to nothing are passed on.
+        // As in nginx, an empty literal value removes a client's field: `HTTP_PROXY ""`. Variables with an empty value are passed
+        // on.
         if param.name.starts_with("HTTP_") && param.value.constant() == Some("") {
             continue;
         }
@@ -65,7 +65,7 @@ pub(crate) fn each(
     }
 }
 
-/// The client's fields.
+/// Passes the client's fields on.
 fn of_client(params: &[Param], request: &Request, is_fill: bool, push: &mut dyn FnMut(&[u8], &[u8])) {
     let (head, bytes) = (&request.head, request.bytes());
     for (index, field) in head.fields().iter().enumerate() {
@@ -73,7 +73,7 @@ fn of_client(params: &[Param], request: &Request, is_fill: bool, push: &mut dyn 
         let is_same = |other: &Field| other.id == field.id && other.name.of(bytes).eq_ignore_ascii_case(name);
         let param = param_name(name);
         let is_set = |param: &[u8]| params.iter().any(|set| set.name.as_bytes() == param);
-        // It went with the first line of its name.
+        // It was included with the first line of its name.
         let is_repeated = head.fields()[..index].iter().any(is_same);
         if is_repeated || (is_fill && is_conditional(field.id)) || is_set(&param) {
             continue;

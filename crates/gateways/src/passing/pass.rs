@@ -1,4 +1,4 @@
-//! `proxy_pass` and its siblings: where requests go, read once, or for each request where variables are in it.
+//! `proxy_pass` and related directives: the destination of requests, parsed once, or per request if it has variables.
 //!
 //! `request` has the URI that is passed on; `upstream::peers` has the servers of the address.
 
@@ -23,38 +23,38 @@ use upstream::peers::{Group, Upstreams};
 #[derive(Debug)]
 pub(crate) struct Pass {
     to: To,
-    /// The part of a request's path that the URI of the address replaces: the path of the location.
+    /// The prefix of a request's path that the URI of the address replaces: the path of the location.
     location: Box<str>,
     /// The schemes of an address.
     schemes: &'static [Scheme],
 }
 
-/// Where to.
+/// Destination of a `proxy_pass`.
 #[derive(Debug)]
 enum To {
-    /// As it is written.
+    /// A literal address.
     Written { url: Box<str>, group: Arc<Group>, place: Arc<Place> },
-    /// As each request has it, with where that stands.
+    /// An address with variables, and its location in the configuration.
     Variables(Template, Span),
 }
 
-/// The parts of an address beside the server.
+/// The parts of an address besides the server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Scheme and host, as the usual cache key starts.
+    /// Scheme and host, the start of the default cache key.
     pub(crate) key_start: Vec<u8>,
-    /// Whether it is spoken to by TLS.
+    /// Whether it uses TLS.
     pub(crate) is_secure: bool,
-    /// `$proxy_host`: the host, with the port if it is not the scheme's.
+    /// `$proxy_host`: the host, with the port unless it is the scheme's default.
     pub(crate) host: Vec<u8>,
-    /// `$proxy_port`; a unix socket has none.
+    /// `$proxy_port`; `None` for a Unix socket.
     pub(crate) port: Option<u16>,
     /// The text after the host.
     pub(crate) uri: Vec<u8>,
 }
 
 impl Pass {
-    /// The address and its parts, when it is without variables.
+    /// The address and its parts, if it has no variables.
     pub(crate) fn written(&self) -> Option<(&str, &Place)> {
         match &self.to {
             To::Written { url, place, .. } => Some((url, place)),
@@ -62,7 +62,7 @@ impl Pass {
         }
     }
 
-    /// Whether requests may be passed on by TLS.
+    /// Whether the destination may use TLS.
     pub(super) fn may_be_secure(&self) -> bool {
         match &self.to {
             To::Written { place, .. } => place.is_secure,
@@ -70,24 +70,24 @@ impl Pass {
         }
     }
 
-    /// The part of the path that the URI replaces.
+    /// The prefix of the path that the URI replaces.
     pub(crate) fn location(&self) -> &str {
         &self.location
     }
 
-    /// Whether a URI that only lacks the slash at the end of the location's path is sent there, as in nginx.
+    /// Whether a request that lacks only the final slash of the location's path is redirected, as in nginx.
     pub(crate) fn redirects_to_slash(&self) -> bool {
         self.location.ends_with('/')
     }
 }
 
-/// Where one request goes.
+/// Destination of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
     pub(crate) place: Arc<Place>,
-    /// Whether its URI came out of variables, and goes out as it is.
+    /// Whether its URI came from variables and is sent unchanged.
     pub(crate) is_evaluated: bool,
-    /// The prefix of the protocol: `$proxy_host` and its siblings are for HTTP.
+    /// Prefix of the protocol: `$proxy_host` and related variables are for HTTP.
     pub(crate) prefix: &'static str,
 }
 
@@ -95,13 +95,13 @@ pub(crate) struct Destination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scheme {
     pub(crate) text: &'static str,
-    /// Its usual port.
+    /// Its default port.
     pub(crate) port: u16,
     pub(crate) is_secure: bool,
 }
 
 impl Scheme {
-    /// None: the address stands alone.
+    /// No scheme: the address stands alone.
     pub(crate) const NONE: Scheme = Scheme { text: "", port: 0, is_secure: false };
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn set<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), E
     set_to::<F>(scope, cx, cx.arg(0))
 }
 
-/// The same for an address that need not be written.
+/// Like [`set`], for an address that is not an argument of the directive.
 pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) -> Result<(), Error> {
     let location = match &scope.core.found_by {
         FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
@@ -127,7 +127,7 @@ pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) 
     Ok(())
 }
 
-/// An address without variables.
+/// Parses an address without variables.
 fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
     let found = after_scheme(schemes, text.as_bytes());
     let (scheme, rest) = found.ok_or_else(|| {
@@ -135,7 +135,7 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
         let known: Vec<_> = schemes.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
         error.advise(format_args!("it must begin with {}", known.join(" or ")))
     })?;
-    // It was text, and the scheme is ASCII.
+    // The text was a string, and the scheme is ASCII.
     let rest = &text[text.len() - rest.len()..];
     let (authority, uri) = split(rest);
     let url = Url::parse(authority, scheme.port).map_err(|fault| {
@@ -145,13 +145,13 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
             None => error,
         }
     })?;
-    // A block of this name may stand further down in the text: blocks are read before the locations.
+    // A block with this name may follow later in the file: blocks are read before the locations.
     let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;
     if lacks_port(&url) && group.port.is_some() {
         return Err(cx.error(format_args!("no port in upstream \"{rest}\"")));
     }
-    // There would be nothing in the request's path that it could take the place of.
+    // The request's path has no prefix that the URI could replace.
     if !has_path && !uri.is_empty() {
         let name = &cx.statement.name.text;
         return Err(cx.error(format_args!(
@@ -163,12 +163,12 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
     Ok(To::Written { url: text.into(), group, place })
 }
 
-/// Whether an address has no port and its scheme knows none.
+/// Whether an address has no port and its scheme has no default.
 fn lacks_port(url: &Url) -> bool {
     url.port == 0 && !matches!(url.address(), Some(PeerAddr::Unix(_)))
 }
 
-/// The scheme of an address, and the rest.
+/// Splits an address into its scheme and the remaining text.
 fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [u8])> {
     schemes.iter().find_map(|scheme| {
         let (start, rest) = text.split_at_checked(scheme.text.len())?;
@@ -176,7 +176,7 @@ fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [
     })
 }
 
-/// Host and port, and the URI behind them. A colon separates it from the path of a socket.
+/// Splits into host with port, and URI. A colon separates the path of a socket from the URI.
 fn split(text: &str) -> (&str, &str) {
     let socket = text.get(..UNIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(UNIX));
     if socket {
@@ -195,7 +195,7 @@ const UNIX: &str = "unix:";
 impl Place {
     fn of(scheme: Scheme, url: &Url, authority: &str, uri: &[u8]) -> Place {
         let uri = match uri.first() {
-            // A query alone belongs to the root.
+            // A query without a path belongs to the root.
             Some(b'?') => [b"/", uri].concat(),
             _ => uri.to_vec(),
         };
@@ -211,10 +211,10 @@ impl Place {
     }
 }
 
-/// Finds out where a request goes, which variables show from then on. An invalid address made of variables is logged.
+/// Determines the destination of a request and stores it for variables. An invalid address from variables is logged.
 ///
 /// # Errors
-/// The status that answers.
+/// The status for the client.
 pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
     let (target, destination) = found(request, conf)?;
     request.extensions.insert(destination.clone());
@@ -240,13 +240,13 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
     }
 }
 
-/// The error in an address made of variables.
+/// The error in an address from variables.
 enum Wrong {
     Scheme,
     Address(Fault),
-    /// It is no group, and has no port.
+    /// The name is not a group, and has no port.
     NoPort,
-    /// It has bytes that are no text.
+    /// The address is not valid UTF-8.
     NoText,
 }
 
@@ -262,7 +262,7 @@ impl Wrong {
     }
 }
 
-/// Reads an address that came out of variables: a group's name first, then an address, then a name to be resolved.
+/// Parses an address from variables: first as a group's name, then as an address, then as a name to resolve.
 fn evaluate(
     prefix: &'static str,
     schemes: &[Scheme],
@@ -270,7 +270,7 @@ fn evaluate(
     text: &[u8],
 ) -> Result<(Target, Destination), Wrong> {
     let (scheme, rest) = after_scheme(schemes, text).ok_or(Wrong::Scheme)?;
-    // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are single bytes.
+    // The URI may contain any bytes, the authority must be valid UTF-8. A slash, a colon and a question mark are single bytes.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let (authority, _) = split(valid);
     let uri = match split(valid) {
@@ -284,7 +284,7 @@ fn evaluate(
     let place = Arc::new(Place::of(scheme, &url, authority, uri));
     let destination = Destination { place, is_evaluated: true, prefix };
     let upstreams = &request.config().http.of::<Upstreams>();
-    // A group first: its name is no name of a host, and need not resolve.
+    // A group first: its name is not a host name and need not resolve.
     let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
         Some(group) => Target::Group(Arc::clone(group)),
         None if lacks_port(&url) => return Err(Wrong::NoPort),

@@ -1,18 +1,18 @@
-//! The answer of an upstream as the client gets it: which fields are passed on, which of them this server obeys, and
-//! which body is sent.
+//! The response for the client: which fields of the upstream's response are passed on, which this server obeys, and which body is
+//! sent.
 //!
-//! | field | becomes |
+//! | field | handling |
 //! |---|---|
-//! | `Content-Type`, `Content-Length`, `Last-Modified`, `ETag`, `Content-Range` | the values that filters know |
-//! | `Location`, `Refresh`, `Set-Cookie` | what the protocol makes of them (`proxy_redirect`, `proxy_cookie_*`) |
-//! | `WWW-Authenticate` | a question that an error page keeps |
-//! | `Server`, `Date` | hidden; shown, they take the place of ours; the `Date` of a stored response always does |
-//! | `X-Accel-*`, `X-Pad` | hidden; the former steer this server |
-//! | those of the connection, and those that `Connection` names | nothing |
-//! | all others | themselves |
+//! | `Content-Type`, `Content-Length`, `Last-Modified`, `ETag`, `Content-Range` | become members of the response that filters use |
+//! | `Location`, `Refresh`, `Set-Cookie` | rewritten by the protocol (`proxy_redirect`, `proxy_cookie_*`) |
+//! | `WWW-Authenticate` | a challenge that an error page keeps |
+//! | `Server`, `Date` | hidden; if shown, they replace those of this server; the `Date` of a stored response always does |
+//! | `X-Accel-*`, `X-Pad` | hidden; the former control this server |
+//! | hop-by-hop fields, and fields that `Connection` names | dropped |
+//! | all others | passed on |
 //!
-//! Values that filters need (type, length, date, tag) become members of the response, so that `gzip`, ranges and
-//! conditions work as for files; all others are passed on as they came.
+//! Values that filters need (type, length, date, tag) become members of the response, so that `gzip`, ranges and conditions work as
+//! for files; all other fields are passed on unchanged.
 
 use std::rc::Rc;
 
@@ -47,7 +47,7 @@ pub(super) const IGNORABLE: &[(&str, u64)] = &[
     ("Vary", Ignored::VARY),
 ];
 
-/// Fields that do not steer this server (`proxy_ignore_headers`). They are passed on nevertheless.
+/// Response fields that do not control this server (`proxy_ignore_headers`). They are still passed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ignored(u64);
 
@@ -62,7 +62,7 @@ impl Ignored {
     const SET_COOKIE: u64 = 1 << 7;
     const VARY: u64 = 1 << 8;
 
-    /// Whether the field of this name is to be ignored.
+    /// Whether the field must be ignored.
     pub(crate) fn has(self, id: HeaderId) -> bool {
         let bit = match id {
             HeaderId::XAccelRedirect => Ignored::REDIRECT,
@@ -86,13 +86,13 @@ impl Conf {
         Ignored(self.ignored.all())
     }
 
-    /// Whether a field of answers is not passed on.
+    /// Whether a response field is hidden.
     pub(super) fn hides(&self, id: HeaderId, name: &[u8]) -> bool {
         let is_hidden = self.hides_by_default(id, name) || self.hides_by_name(name);
         is_hidden && !has_name(self.shown.items(), name)
     }
 
-    /// Fields that are for this server, and what its protocol adds to them.
+    /// Whether a field is hidden by default: fields for this server, and those that the protocol adds.
     fn hides_by_default(&self, id: HeaderId, name: &[u8]) -> bool {
         matches!(
             id,
@@ -114,11 +114,11 @@ fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
     list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Makes the answer of a request out of that of an upstream, or follows where it leads.
+/// Creates the response for the client from that of an upstream, or follows a redirect in it.
 pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     let conf = via.conf;
     let heading = Rc::clone(&reply.head);
-    // nginx's order: an intercepted response controls nothing, and a redirected one has no body to pass on.
+    // nginx's order: an intercepted response has no other effect, and a redirected one has no body to pass on.
     if let Some(step) = intercept(request, conf, &heading) {
         return step;
     }
@@ -126,13 +126,13 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     if let Some(target) = steering.redirect {
         return redirect(request, via, &heading, target);
     }
-    // Conditions that went along with the request have been judged, and memcached knows none; those of a request for
-    // a cache did not go.
+    // The upstream has evaluated conditions that were sent with the request, and memcached has none. For a cache, the client's
+    // conditions were not sent.
     let context = request.extensions.get::<Context>();
     let is_judged = context.is_none_or(|context| context.passes_conditions) && reply.stored.is_none();
     request.response.is_judged = is_judged;
     request.response.is_stored = reply.stored.is_some();
-    // Any part of an entry can be read, whatever ranges the upstream supports.
+    // Any range of an entry can be read, even if the upstream does not support ranges.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, via, &heading);
     if let Some(stored) = reply.stored {
@@ -142,10 +142,10 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
             push(request, b"Age", age_s.to_string().into_bytes());
         }
     }
-    // From here on it is an answer like others: what changes bodies does not ask where they come from.
+    // From here on it is an ordinary response: filters do not depend on the source of a body.
     let body = match reply.body {
         ReplyBody::Bytes(source) if request.response.content_length.is_none() => {
-            // It came in chunks, or to the end of the connection; now its length is known.
+            // It was chunked, or extended to the end of the connection; now its length is known.
             request.response.content_length = Some(source.bytes().len() as u64);
             Body::Bytes(source)
         }
@@ -159,44 +159,44 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     Step::Done
 }
 
-/// Whether a response without content had a framing whose end is known now: its client needs a length.
+/// Whether an empty response had a framing whose end is known now, so that its client needs a length.
 fn is_empty(request: &Request) -> bool {
     let has_framing = request.method != Method::Head && !matches!(request.response.status, 101 | 204 | 304);
     has_framing && request.response.content_length.is_none()
 }
 
-/// `proxy_intercept_errors`: a status that has an `error_page` leads there.
+/// `proxy_intercept_errors`: redirects a status to its `error_page`.
 fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<Step> {
     let status = heading.head().status().code();
     if status == 404 && conf.intercept_not_found {
         return Some(Step::Status(status));
     }
     let pages = request.scope().core.answering.error_pages.items();
-    // Without a page for it the upstream's own words are better than ours.
+    // Without an `error_page`, the upstream's page is preferred to a built-in one.
     if status < 300 || !conf.intercept_errors || !pages.iter().any(|page| page.status == status) {
         return None;
     }
     if status == 401 {
-        // The page keeps the challenge of the upstream.
+        // The page keeps the upstream's challenge.
         let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
         request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
     }
     Some(Step::Status(status))
 }
 
-/// The fields that this server obeys.
+/// The fields that control this server.
 struct Steering<'h> {
-    /// `X-Accel-Redirect`: where the answer is to be found.
+    /// `X-Accel-Redirect`: internal URI of the response.
     redirect: Option<&'h [u8]>,
     /// Whether the body is read ahead of the client.
     buffering: bool,
 }
 
-/// Follows the fields that are for this server.
+/// Applies the fields that control this server.
 fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steering<'h> {
     let ignored = conf.ignored();
     let get = |id: HeaderId| heading.head().get(heading.raw(), id).filter(|_| !ignored.has(id));
-    // They apply to the target of a redirect as well, so they come first.
+    // They apply to the target of a redirect too, so they are applied first.
     if let Some(rate) = get(HeaderId::XAccelLimitRate).and_then(http::parse_decimal) {
         request.limit_rate = Some(rate);
     }
@@ -208,13 +208,12 @@ fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steeri
         Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
         _ => conf.upstream.buffering,
     };
-    // An empty value leads nowhere; nginx would answer with an error.
+    // An empty value is ignored; nginx would return an error.
     let redirect = get(HeaderId::XAccelRedirect).filter(|target| !target.is_empty());
     Steering { redirect, buffering }
 }
 
-/// Goes on with another URI. The fields that describe the response are kept for the target of the redirect, as in
-/// nginx.
+/// Continues with another URI. Fields that describe the response are preserved for the target of the redirect, as in nginx.
 fn redirect(request: &mut Request, via: Via<'_>, heading: &Heading, target: &[u8]) -> Step {
     for line in heading.head().lines(heading.raw()) {
         if is_kept(line) {
@@ -232,7 +231,7 @@ fn redirect(request: &mut Request, via: Via<'_>, heading: &Heading, target: &[u8
         };
     }
     let Some((uri, args)) = subrequest::parse_uri(request, target) else { return Step::Status(404) };
-    // The file is to be read, whatever was done to find its name.
+    // The target is read, whatever the method of the request was.
     course::become_get(request);
     (request.uri, request.args) = (uri, args);
     Step::Internal
@@ -250,7 +249,7 @@ fn is_kept(line: FieldLine<'_>) -> bool {
     known || line.name.eq_ignore_ascii_case(b"Content-Disposition")
 }
 
-/// Puts status and fields into the response.
+/// Copies status and fields into the response.
 fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let (conf, head, raw) = (via.conf, heading.head(), heading.raw());
     let status = head.status();
@@ -260,45 +259,45 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
         Some(text) => Reason::new(status, text),
         None => Reason { status: status.code(), text: None },
     });
-    // A chunked body has no length, even with a `Content-Length` (RFC 9112 section 6.3).
+    // A chunked body has no announced length, even with `Content-Length` (RFC 9112 section 6.3).
     response.content_length = if head.is_chunked() { None } else { head.content_length() };
-    // nginx compares dates of these only, and passes that of an error page on like any other field.
+    // nginx compares dates only for these statuses, and passes the date of an error page on like any other field.
     let whole = match status.code() {
         200 | 206 | 304 => Whole::Parts,
         _ => Whole::Fields,
     };
-    // A 426 has to name the protocol that the client should go over to (RFC 9110 section 15.5.22).
+    // A 426 must name the protocol to upgrade to (RFC 9110 section 15.5.22).
     let is_upgrade = matches!(status.code(), 101 | 426);
-    // RFC 9110 section 7.6.1: fields of this connection do not apply to the next one. nginx lets most of it through.
+    // RFC 9110 section 7.6.1: hop-by-hop fields do not apply to the next connection. nginx passes most of them on.
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
-    // A `Server` that is shown is the upstream's, be there none. nginx has no `Date` then either, but RFC 9110 section
-    // 6.6.1 asks for one.
+    // With `proxy_pass_header Server` the field is the upstream's, even if absent. nginx then also omits an absent `Date`, but RFC
+    // 9110 section 6.6.1 requires it.
     if (conf.hides)(HeaderId::Server, b"Server") && !conf.hides(HeaderId::Server, b"Server") {
         request.response.server = Some(Vec::new());
     }
     for line in head.lines(raw) {
         let is_removed = options.removes(line.id, line.name) && !(is_upgrade && line.id == HeaderId::Upgrade);
-        // The age of a stored response, and the time until it expires, are counted from its date.
+        // The age and the expiry of a stored response are relative to its date.
         let is_kept =
             line.id == HeaderId::Date && request.response.is_stored && !conf.hides_by_name(line.name);
         if !is_removed && (is_kept || !conf.hides(line.id, line.name)) {
             take(request, via, line, whole);
         }
     }
-    // The range filter does the rest, and promises them in `Accept-Ranges`.
+    // The range filter cuts the ranges and sends `Accept-Ranges`.
     if conf.force_ranges {
         request.response.allow_ranges = true;
     }
 }
 
-/// Whether validators are those of a representation that filters may compare, or fields like others.
+/// Whether validators describe a representation that filters may compare, or are ordinary fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whole {
     Parts,
     Fields,
 }
 
-/// Takes one field to where it belongs.
+/// Stores one field in the corresponding member of the response.
 fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) {
     let FieldLine { id, name, value } = line;
     match id {
@@ -309,7 +308,7 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
             request.response.etag = Some(Etag::from_text(value));
         }
         HeaderId::ContentRange => request.response.content_range = Some(value.to_vec()),
-        // Promised by this server where it cuts the ranges.
+        // This server sends it itself when it cuts the ranges.
         HeaderId::AcceptRanges if via.conf.force_ranges || request.response.allow_ranges => {}
         HeaderId::WwwAuthenticate => request.response.www_authenticate.push(value.to_vec()),
         HeaderId::Server => request.response.server = Some(value.to_vec()),
@@ -334,12 +333,12 @@ fn push(request: &mut Request, name: &[u8], value: Vec<u8>) {
 fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
     match std::str::from_utf8(value) {
         Ok(text) => request.response.content_type = ContentType::Text(text.to_owned().into()),
-        // No filter knows such a type.
+        // No filter handles such a type.
         Err(_) => push(request, name, value.to_vec()),
     }
 }
 
-/// A date that is written in the usual way is compared with what clients have; another one is passed on as it is.
+/// A date in the usual format is compared with the client's conditions; others are passed on unchanged.
 fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     match http::date::parse_as_written(value) {
         Some(date) => request.response.last_modified = Some(date),
@@ -347,7 +346,7 @@ fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     }
 }
 
-/// As in nginx an unchanged path stays a path, whatever `absolute_redirect` is.
+/// As in nginx an unchanged path remains a path, regardless of `absolute_redirect`.
 fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
     match via.protocol.location(request, value) {
         Some(changed) => request.response.location = Some(changed),
@@ -355,7 +354,7 @@ fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// The text after `url=` is a URI like that in `Location`.
+/// Rewrites the text after `url=`, a URI like that in `Location`.
 fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
     const URL: &[u8] = b"url=";
     let start = value.windows(URL.len()).position(|window| window.eq_ignore_ascii_case(URL));
@@ -366,7 +365,7 @@ fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The fields of an interim answer that a client gets (103): those that are passed on and do not describe a body.
+/// The fields of an interim response (103) for a client: those that are passed on and do not describe a body.
 pub(super) fn interim_lines<'a>(
     conf: &'a Conf,
     head: &'a ReplyHead,

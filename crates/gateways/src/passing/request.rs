@@ -1,5 +1,4 @@
-//! The common parts of requests to upstreams in all protocols: which body follows, which fields a cache adds, and which
-//! values variables show afterwards.
+//! Common parts of requests to upstreams in all protocols: the body, the fields that a cache adds, and values for variables.
 
 use std::rc::Rc;
 
@@ -13,26 +12,26 @@ use exchange::request::Request;
 use telemetry::Level;
 use upstream::{OutgoingBody, Secure};
 
-/// The fields of a cache in the place of the client's.
+/// Changes that a cache makes to the client's request.
 #[derive(Debug, Default)]
 pub(crate) struct Fill {
-    /// GET, whatever the client's method is.
+    /// Whether to send GET instead of the client's method.
     pub(crate) as_get: bool,
-    /// Conditions and ranges of the cache. The client's own are not passed on.
+    /// Conditions and ranges of the cache. Those of the client are not passed on.
     pub(crate) fields: Vec<(HeaderId, Vec<u8>)>,
 }
 
-/// Whether the body is passed on while it comes, so that it must not be read before: as configured, or because no temporary
-/// file takes it.
+/// Whether the body is passed on while it arrives, so that it must not be read before: because of the configuration, or because it
+/// cannot be stored in a temporary file.
 pub(crate) fn streams_body(request: &Request, via: Via<'_>) -> bool {
     (!via.conf.upstream.request_buffering || request.incoming.is_some()) && can_stream_body(request, via)
 }
 
-/// Whether the body can be passed on while it comes.
+/// Whether the body can be passed on while it arrives.
 pub(super) fn can_stream_body(request: &Request, via: Via<'_>) -> bool {
     let Via { conf, protocol } = via;
     let framing = request.head.body();
-    // A cache may repeat its request, also for other clients, when the client has gone.
+    // A cache may repeat its request for other clients after this client has disconnected.
     let is_cached = conf.cache.zone.is_on() && conf.cache.has_method(request.method);
     !is_cached
         && protocol.body().is_none()
@@ -43,16 +42,16 @@ pub(super) fn can_stream_body(request: &Request, via: Via<'_>) -> bool {
         && protocol.can_frame(framing)
 }
 
-/// What variables show of a request that was passed on.
+/// Values of a forwarded request for variables.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
-    /// How long the body is that the upstream gets.
+    /// Length of the body for the upstream.
     pub(crate) length: BodyLength,
-    /// Whether the client's conditions went along.
+    /// Whether the client's conditions were sent.
     pub(crate) passes_conditions: bool,
 }
 
-/// How long the body is that the upstream gets.
+/// Length of the body for the upstream.
 pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> BodyLength {
     let length = request.head.body();
     match body {
@@ -62,7 +61,7 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
             BodyLength::Exactly(_) => length,
             BodyLength::Unknown | BodyLength::None => BodyLength::Unknown,
         },
-        // An empty body that the client announced is announced again.
+        // An empty body that the client announced is announced to the upstream.
         OutgoingBody::None if conf.pass_body && request.depth == 0 && length != BodyLength::None => {
             BodyLength::Exactly(0)
         }
@@ -70,20 +69,20 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
     }
 }
 
-/// Whether the body would go along, but another location has passed it on while it came. The rest of a body would look
+/// Whether the body is needed, but another location has already passed it on while it arrived. The remaining bytes would look
 /// complete to an upstream, or the connection would wait for bytes of the next request.
 fn lacks_body(request: &Request, via: Via<'_>) -> bool {
     let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
-    // An error page is fetched by GET, which has no body.
+    // An error page is fetched with GET, which has no body.
     let is_same = request.method == request.head.method();
     is_wanted && is_same && (is_begun || request.body_was_streamed)
 }
 
-/// The body that is sent.
+/// The body to send.
 ///
 /// # Errors
-/// The status that answers; the log has the reason.
+/// The status for the client; the reason is logged.
 pub(crate) fn body_of(request: &Request, via: Via<'_>) -> Result<OutgoingBody, u16> {
     if lacks_body(request, via) {
         let what = "request body was passed on already, it cannot be sent to another upstream";
@@ -112,10 +111,10 @@ fn chosen_body(request: &Request, via: Via<'_>) -> OutgoingBody {
     }
 }
 
-/// How the upstream is spoken to by TLS, if it is.
+/// TLS settings for the upstream, if it uses TLS.
 ///
 /// # Errors
-/// The status that answers: a location without settings for TLS is led there by a variable.
+/// The status for the client: a variable gave a TLS address in a location without TLS settings.
 pub(crate) fn secure_of(
     request: &Request,
     conf: &Conf,
@@ -128,7 +127,7 @@ pub(crate) fn secure_of(
     }
 }
 
-/// Fields of clients that a cache does not pass on: an entry is for other clients too.
+/// Client fields that a cache does not pass on, because an entry is for other clients too.
 pub(crate) fn is_conditional(id: HeaderId) -> bool {
     matches!(
         id,
@@ -141,7 +140,7 @@ pub(crate) fn is_conditional(id: HeaderId) -> bool {
     )
 }
 
-/// RFC 9110 section 9.2.2, and the methods of WebDAV (RFC 4918). Others may do anything twice.
+/// RFC 9110 section 9.2.2, and the methods of WebDAV (RFC 4918). Other methods may have effects if repeated.
 pub(crate) fn is_idempotent(method: Method) -> bool {
     matches!(
         method,

@@ -1,11 +1,11 @@
-//! The row of a directive of the family: without module and prefix, which are its protocol's
+//! The row of a directive of the family, without module and prefix, which the protocol provides
 //! ([`exchange::module::Module::prefix`]).
 
 use conf::{Args, Spec};
 
 use exchange::module::LEVELS;
 
-/// A setting of `http`, `server` and `location`. The name begins with the underscore behind the prefix.
+/// Creates a directive for `http`, `server` and `location`. The name begins with the underscore after the prefix.
 pub(crate) const fn row(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("", name, LEVELS, args, help)
 }

@@ -1,4 +1,4 @@
-//! The directives of TLS to upstreams: `proxy_ssl_*` and its siblings.
+//! TLS directives for upstreams: `proxy_ssl_*` and those with other prefixes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use upstream::SecureSettings;
 /// One argument.
 const ONE: Args = Args::Exactly(1);
 
-/// The settings of the directives.
+/// Settings of the directives.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
     certificate: Option<PemSource>,
     key: Option<PemSource>,
-    /// The directory that relative names with variables start from.
+    /// The base directory of relative names with variables.
     prefix: PathBuf,
     certificate_cache: Option<CacheLimits>,
     passwords: Arc<Vec<Vec<u8>>>,
     versions: Versions,
-    /// The block of `_ssl_protocols`; 0 without one.
+    /// Number of the block with `_ssl_protocols`; 0 if none.
     versions_block: u32,
     ciphers: String,
     name: Option<Template>,
@@ -177,7 +177,7 @@ impl<F: Family> Rows<F> {
     ];
 }
 
-/// Reads the file of a certificate or a key; one whose name has variables is left to the handshakes.
+/// Reads the file of a certificate or key; a name with variables is evaluated at each handshake.
 fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSource, Error> {
     let text = cx.arg(0);
     if !text.contains('$') {
@@ -187,12 +187,12 @@ fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Res
     Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
 }
 
-/// The settings of this block, made for its first directive.
+/// The settings of this block, copied at its first directive.
 fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
     Arc::make_mut(&mut conf::<F>(scope).ssl)
 }
 
-/// Prepares handshakes at the end of a block that may pass requests on by TLS.
+/// Prepares the TLS client at the end of a block that may use TLS.
 pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error> {
     conf.upstream.secure = match conf.pass.as_deref().filter(|pass| pass.may_be_secure()) {
         Some(_) => Some(Arc::new(
@@ -212,7 +212,7 @@ impl Conf {
         if !versions.tls12 && !versions.tls13 {
             return Err(format!("no cipher of \"{prefix}_ssl_ciphers\" \"{}\" is supported", self.ciphers));
         }
-        // They were read when the command was.
+        // They were validated when the command was read.
         let groups = chosen.groups.as_deref().and_then(|text| groups::parse(text).ok());
         let (identity, named) = self.identity(prefix)?;
         let client = Client::new(ClientSettings {
@@ -227,14 +227,14 @@ impl Conf {
             groups: groups.map_or_else(groups::auto, |groups| groups.supported),
             reuses_sessions: self.reuses_sessions,
             sends_name: self.sends_name,
-            // HTTP/1 is the protocol without ALPN.
+            // Without ALPN the protocol is HTTP/1.
             alpn: if is_http2 { vec![b"h2".to_vec()] } else { Vec::new() },
         });
         let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
         Ok(SecureSettings { client, named, name: self.name.clone(), trust: self.trust(prefix)? })
     }
 
-    /// The certificate and its key, where one is configured: with the configuration, or by handshakes.
+    /// The certificate and its key, if configured: loaded with the configuration, or at handshakes.
     fn identity(&self, prefix: &str) -> Result<(Option<Identity>, Option<NamedCertificates>), String> {
         let Some(certificate) = &self.certificate else { return Ok((None, None)) };
         let Some(key) = &self.key else {
@@ -257,7 +257,7 @@ impl Conf {
         })
     }
 
-    /// The authorities for certificates of upstreams.
+    /// The trusted CAs for upstream certificates.
     fn trust(&self, prefix: &str) -> Result<Option<Trust>, String> {
         if !self.verify {
             return Ok(None);

@@ -1,13 +1,13 @@
-//! `proxy_store`: answers are kept as files while they are sent, for `static_file` to serve the next time.
+//! `proxy_store`: saves responses as files while they are sent, so that `static_file` can serve them later.
 //!
 //! ```text
-//!    Idle --piece--> Busy (the disk takes it) --> Idle --end--> Busy (mode, time, name) --> Gone
+//!    Idle --piece--> Busy (written to disk) --> Idle --end--> Busy (mode, time, name) --> Gone
 //!      |               |
-//!      +-- an error of the upstream or of the disk: the temporary file goes --> Gone
+//!      +-- an error of the upstream or of the disk: the temporary file is removed --> Gone
 //! ```
 //!
-//! An answer goes to a temporary file first and gets its name when it is complete: no reader sees an incomplete copy
-//! under its name. Errors of the disk are logged, and the client's response continues without a copy.
+//! A response is written to a temporary file first and gets its name when it is complete, so that no reader finds an incomplete
+//! copy. Disk errors are logged, and the client's response continues without a copy.
 
 use std::ffi::OsString;
 use std::future::{Future, poll_fn};
@@ -41,8 +41,8 @@ use upstream::caching::settings::Zone;
 impl<F: Family> Rows<F> {
     /// Copies of responses as files.
     pub(crate) const STORE: &'static [Directive] = &[
-        // A mirror of another server, filled by requests: `try_files` or `error_page` leads here when a file is missing.
-        // Nothing ever looks whether a copy is still right; that is what caches are for.
+        // A mirror of another server, filled by requests: `try_files` or `error_page` leads here if a file is missing. Copies are
+        // never revalidated; that is what caches are for.
         Directive::scope(
             row(
                 "_store",
@@ -52,7 +52,7 @@ impl<F: Family> Rows<F> {
             .default("off"),
             |scope, cx| set(conf::<F>(scope), cx),
         ),
-        // New directories get the same bits, and those with a right to read get the right to enter.
+        // New directories get the same bits; where reading is permitted, so is entering.
         Directive::scope(
             row(
                 "_store_access",
@@ -74,7 +74,7 @@ pub(super) enum Store {
     /// `off`
     #[default]
     Off,
-    /// `on`: by `root` or `alias`.
+    /// `on`: the path is determined by `root` or `alias`.
     ByUri,
     /// At this path.
     At(Arc<Template>),
@@ -100,18 +100,17 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
         text => Store::At(Arc::new(cx.path_template(text)?)),
     };
     if conf.store.is_on() {
-        // A block that stores does not cache, whatever the blocks around it do.
+        // A block that stores does not cache, whatever its enclosing blocks do.
         conf.cache.zone = Zone::Off;
     }
     conf.store_block = cx.block;
     Ok(())
 }
 
-/// The body, with a copy of it on its way to a file where the configuration asks for that. Only a complete response to
-/// a GET is stored.
+/// Returns the body, and writes a copy of it to a file if configured. Only a complete response to a GET is stored.
 pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     let is_whole = request.response.status == 200 && !matches!(body, Body::None | Body::Tunnel(_));
-    // HEAD has no body, 206 a part of one, and other statuses are no files.
+    // HEAD has no body, 206 only a part of it, and other statuses are not files.
     if !conf.store.is_on() || !is_whole {
         return body;
     }
@@ -121,13 +120,13 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         Store::ByUri => files::path_of(request, &request.uri, &mut path),
         Store::At(template) => {
             template.render(request, &mut path);
-            // An empty value stays one, which is an error below.
+            // An empty value remains empty, which is an error below.
             if !path.is_empty() {
                 files::put_behind(&request.config().http.prefix, &mut path, 0);
             }
         }
     }
-    // A decoded URI may have any byte in it but this one, which would end the path early.
+    // A decoded URI may contain any byte; a zero byte would end the path early.
     if path.contains(&0) || path.is_empty() {
         request.log(Level::Error, format_args!("the path of a stored response is empty or has a zero byte"));
         return body;
@@ -157,7 +156,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     }))
 }
 
-/// A body that is here as a whole.
+/// A body that was received completely.
 struct Once(Option<Source>);
 
 impl BodySource for Once {
@@ -166,23 +165,23 @@ impl BodySource for Once {
     }
 }
 
-/// A stream of which a copy is made. A client that goes away does not keep the copy from being completed, as in nginx.
+/// A body that is copied to a file while it is sent. As in nginx, the copy is completed even if the client disconnects.
 struct Storing {
     stream: Box<dyn BodySource>,
     copy: Copy,
     thread: Rc<Thread>,
-    /// A piece that is passed on when the copy has it.
+    /// A piece that is passed on once the copy has it.
     held: Option<Source>,
-    /// Whether the stream has ended, successfully or not.
+    /// Whether the body has ended, successfully or not.
     is_over: bool,
 }
 
-/// Where the copy stands.
+/// State of the copy.
 enum Copy {
     Idle(Writer),
-    /// It takes a piece, or is being completed.
+    /// Writing a piece, or being completed.
     Busy(Pin<Box<dyn Future<Output = Option<Writer>>>>),
-    /// It was given up, or is complete.
+    /// Abandoned or complete.
     Gone,
 }
 
@@ -191,13 +190,13 @@ impl Storing {
     fn poll_copy(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Copy::Busy(work) = &mut self.copy {
             let writer = ready!(work.as_mut().poll(context));
-            // A complete copy, or one that could not continue, returns nothing.
+            // `None` for a complete copy, or one that failed.
             self.copy = writer.map_or(Copy::Gone, Copy::Idle);
         }
         Poll::Ready(())
     }
 
-    /// Gives the copy something to do.
+    /// Starts writing a piece, or completing the copy.
     fn begin(&mut self, piece: Option<Vec<u8>>) {
         if let Copy::Idle(writer) = std::mem::replace(&mut self.copy, Copy::Gone) {
             let thread = Rc::clone(&self.thread);
@@ -221,7 +220,7 @@ impl BodySource for Storing {
             }
             match ready!(self.stream.poll_next(context)) {
                 Ok(Some(piece)) => {
-                    // The client gets the piece when the disk has it: a slow disk slows the answer, and never fills the memory.
+                    // The client gets the piece after the disk: a slow disk slows the response, but memory use stays limited.
                     self.begin(Some(piece.bytes().to_vec()));
                     self.held = Some(piece);
                 }
@@ -231,7 +230,7 @@ impl BodySource for Storing {
                 }
                 Err(error) => {
                     self.is_over = true;
-                    // A part of an answer is none.
+                    // An incomplete response is not stored.
                     self.copy = Copy::Gone;
                     return Poll::Ready(Err(error));
                 }
@@ -256,7 +255,7 @@ impl BodySource for Storing {
     }
 }
 
-/// Takes bytes; returns nothing after a failure, which is logged.
+/// Appends bytes; returns `None` after a failure, which is logged.
 async fn write(mut writer: Writer, bytes: Vec<u8>, thread: Rc<Thread>) -> Option<Writer> {
     match writer.append(&bytes).await {
         Ok(()) => Some(writer),
@@ -264,7 +263,7 @@ async fn write(mut writer: Writer, bytes: Vec<u8>, thread: Rc<Thread>) -> Option
     }
 }
 
-/// Gives the copy its name.
+/// Completes the copy and gives it its name.
 async fn complete(writer: Writer, thread: Rc<Thread>) -> Option<Writer> {
     writer.publish().await.map_or_else(|fault| tell(&thread, fault), |()| None)
 }
@@ -276,7 +275,7 @@ fn tell(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
     None
 }
 
-/// The reader of the rest of a response whose client is gone.
+/// Placeholder for the body of a response whose client has disconnected.
 struct Empty;
 
 impl BodySource for Empty {
@@ -287,7 +286,7 @@ impl BodySource for Empty {
 
 impl Drop for Storing {
     fn drop(&mut self) {
-        // Without a copy to complete, the upstream's connection ends with the client's.
+        // Without a copy to complete, the upstream's connection is closed with the client's.
         if matches!(self.copy, Copy::Gone) {
             return;
         }
@@ -298,7 +297,7 @@ impl Drop for Storing {
             held: None,
             is_over: self.is_over,
         };
-        // It ends with the upstream: at its last byte, or when it has sent nothing for `proxy_read_timeout`.
+        // It ends with the upstream: at its last byte, or after `proxy_read_timeout` without data.
         rt::spawn(async move { while let Ok(Some(_)) = poll_fn(|context| rest.poll_next(context)).await {} });
     }
 }

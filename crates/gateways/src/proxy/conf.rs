@@ -1,4 +1,4 @@
-//! What HTTP to upstreams has beside what all protocols have, with nginx's defaults.
+//! Settings that only HTTP upstreams have, with nginx's defaults.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use exchange::request::Request;
 use exchange::template::Template;
 use upstream::Outgoing;
 
-/// The settings of a block, to be changed.
+/// The settings of a block, mutable.
 pub(super) fn http(scope: &mut Scope) -> &mut Http {
     &mut scope.own::<Passing<Http>>().own
 }
 
-/// The settings of a block.
+/// The HTTP settings of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
     /// `proxy_http_version`
     pub(super) version: Version,
-    /// Whether fields are those of gRPC: trailers are requested as the client does.
+    /// Whether fields are those of gRPC: `TE: trailers` is sent if the client sent it.
     pub(super) is_grpc: bool,
     /// `proxy_method`
     pub(super) method: Option<Arc<Template>>,
@@ -64,7 +64,7 @@ impl Default for Http {
 }
 
 impl Http {
-    /// The settings that gRPC starts with: all others are those of HTTP, and have no directive there.
+    /// The initial settings of gRPC: all others are those of HTTP, and have no directive there.
     pub(crate) fn grpc() -> Http {
         Http { version: Version::Http2, is_grpc: true, ..Http::default() }
     }

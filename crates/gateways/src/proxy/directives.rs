@@ -1,4 +1,4 @@
-//! The directives that only HTTP to upstreams has, but for those of `rewrites`.
+//! Directives that only HTTP upstreams have, except for those of `rewrites`.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::proxy::request::{self, SetField};
 use exchange::config::{Cx, Layered, Scope};
 use exchange::module::{LEVELS, NO_HASH, OWN};
 
-/// The servers to pass to, and the form of the request. A block inherits all settings but the target.
+/// The destination and the form of the request. A block inherits all settings except the destination.
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // The only way into this module. `pass` checks where it may have a URI.
+    // The only directive that enables this module. `pass` checks where it may have a URI.
     Directive::scope(
         Spec::new(
             "",
@@ -36,7 +36,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut http(scope).version, VERSIONS)
         },
     ),
-    // Off by default: the name has to be one that no other server uses.
+    // Off by default: the name must be one that no other server uses.
     Directive::scope(
         Spec::new(
             OWN,
@@ -58,8 +58,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A template: the value is often that of a `map` over the client's method. The value is checked for each request,
-    // since only a token is valid in a request line.
+    // A template: the value often comes from a `map` of the client's method. It is checked for each request, since only a token is
+    // valid in a request line.
     Directive::scope(
         row("_method", Args::Exactly(1), "The method of requests, in the place of the client's."),
         |scope, cx| {
@@ -67,13 +67,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // An empty value takes the field away. Those that frame the body follow from the body.
+    // An empty value removes the field. The fields for the framing follow from the body.
     Directive::scope(
         row("_set_header", Args::Exactly(2), "A field of requests, in the place of the client's.")
             .many(),
         set_field,
     ),
-    // The client's body is still read, so that variables can show it, and its length is computed again.
+    // The client's body is still read, so that variables can contain it. The length is computed again.
     Directive::scope(
         row("_set_body", Args::Exactly(1), "The body of requests, in the place of the client's."),
         |scope, cx| {
@@ -81,13 +81,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // An upstream sends some only with `TE: trailers`, which is up to `proxy_set_header`.
+    // Some upstreams send trailers only with `TE: trailers`, which `proxy_set_header` can set.
     Directive::scope(
         row("_pass_trailers", Args::Flag, "Whether trailers of responses are passed on.")
             .default("off"),
         |scope, cx| cx.flag(&mut conf::<Http>(scope).upstream.pass_trailers),
     ),
-    // Off, the key had better have the method in it.
+    // When off, the key should contain the method.
     Directive::scope(
         row(
             "_cache_convert_head",
@@ -101,18 +101,18 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     tuning("_headers_hash_bucket_size", "64"),
 ];
 
-/// A directive that sizes a hash table of nginx.
+/// Creates a directive that sets the size of an nginx hash table.
 const fn tuning(name: &'static str, default: &'static str) -> Directive {
     let spec = row(name, Args::Exactly(1), "The size of a table of nginx.");
     Directive::scope(spec.default(default).state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
-/// Fields with an invalid name are reported and left out; nginx sends them as they are.
+/// Fields with an invalid name are reported and ignored; nginx sends them unchanged.
 fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     add_field(&mut http(scope).set_fields, cx)
 }
 
-/// The same for a list of fields of another protocol.
+/// Like [`set_field`], for the list of fields of another protocol.
 pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, value) = (cx.arg(0), cx.template(cx.arg(1))?);
     let fields = fields.own(cx.block);

@@ -1,11 +1,11 @@
 //! nginx's proxy module: HTTP to upstreams, as one protocol of the family in [`crate::passing`].
 //!
-//! | part | holds |
+//! | file | content |
 //! |---|---|
-//! | [`conf`], `directives` | what only HTTP has |
-//! | `request` | the request as the upstream gets it |
+//! | [`conf`], `directives` | settings that only HTTP has |
+//! | `request` | the request for the upstream |
 //! | `rewrites` | redirects and cookies of responses |
-//! | `variables` | `$proxy_host` and its siblings |
+//! | `variables` | `$proxy_host` and related variables |
 
 mod conf;
 mod directives;

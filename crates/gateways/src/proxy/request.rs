@@ -1,19 +1,19 @@
-//! The request as an upstream gets it: method, target, fields, and which body follows. `http::gateway` makes bytes of it.
+//! The request for an upstream: method, target, fields, and body. `http::gateway` encodes it.
 //!
-//! | field | what an upstream gets |
+//! | field | value for the upstream |
 //! |---|---|
 //! | `Host` | `$proxy_host` |
-//! | `Content-Length`, `Transfer-Encoding` | what frames the body that is sent |
-//! | `Connection`, `Proxy-Connection`, `Keep-Alive`, `Upgrade`, `Expect` | nothing |
-//! | `TE` | nothing; by gRPC `trailers` where the client has that |
-//! | what `Connection` names | nothing (RFC 9110 section 7.6.1) |
-//! | conditions and ranges | the client's; those of the cache where the answer is to be stored |
+//! | `Content-Length`, `Transfer-Encoding` | the framing of the body that is sent |
+//! | `Connection`, `Proxy-Connection`, `Keep-Alive`, `Upgrade`, `Expect` | none |
+//! | `TE` | none; with gRPC `trailers` if the client sent it |
+//! | fields that `Connection` names | none (RFC 9110 section 7.6.1) |
+//! | conditions and ranges | the client's; those of the cache if the response may be stored |
 //! | all others | the client's |
 //!
-//! `proxy_set_header` goes before all rows but that of the framing, also with an empty value.
+//! `proxy_set_header` overrides all rows except that of the framing, also with an empty value.
 //!
-//! No text of a client or a variable can end a line of it: the URI is escaped and control bytes in values become
-//! spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
+//! No text from a client or a variable can end a line: the URI is escaped, and control bytes in values become spaces. The framing
+//! fields are computed only from the body that is sent.
 
 use http::gateway::{Encoder, http1, http2};
 use http::hop_by_hop::ConnectionOptions;
@@ -33,19 +33,19 @@ use upstream::Outgoing;
 /// One `proxy_set_header`, or `grpc_set_header`.
 #[derive(Clone, Debug)]
 pub(crate) struct SetField {
-    /// As written, a token.
+    /// The name as written, a token.
     pub(super) name: Box<str>,
-    /// An empty value takes the field away.
+    /// The value; an empty value removes the field.
     pub(super) value: Template,
 }
 
-/// Whether a field of this name determines the end of the body.
+/// Whether a field with this name determines the end of the body.
 pub(super) fn is_framing(name: &[u8]) -> bool {
     matches!(HeaderId::of(name), HeaderId::ContentLength | HeaderId::TransferEncoding)
 }
 
-/// Fields of clients that upstreams get only by `proxy_set_header`. `Host` and the fields for framing are written by
-/// this server, hop-by-hop fields are dropped.
+/// Client fields that upstreams get only by `proxy_set_header`. This server writes `Host` and the framing fields itself; hop-by-hop
+/// fields are dropped.
 fn is_replaced(id: HeaderId) -> bool {
     matches!(
         id,
@@ -61,10 +61,10 @@ fn is_replaced(id: HeaderId) -> bool {
     )
 }
 
-/// Makes the request. `fill` is given where the answer is for a cache.
+/// Creates the request. `fill` is given if the response is for a cache.
 ///
 /// # Errors
-/// The status that answers; the log has the reason.
+/// The status for the client; the reason is logged.
 pub(crate) fn build<F: Family>(
     http: &Http,
     conf: &Conf,
@@ -73,7 +73,7 @@ pub(crate) fn build<F: Family>(
     fill: Option<&Fill>,
 ) -> Result<Outgoing, u16> {
     let method = method_text(request, http, fill);
-    // A variable may have brought anything; a line end in it would start another request.
+    // The value may come from a variable; a line end in it would start another request.
     if method.is_empty() || !method.iter().all(|&byte| is_token(byte)) {
         let method = method.escape_ascii();
         request.log(Level::Error, format_args!("invalid method \"{method}\" for an upstream"));
@@ -84,7 +84,7 @@ pub(crate) fn build<F: Family>(
         request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
         return Err(502);
     }
-    // The scheme is part of the request in HTTP/2 alone.
+    // Only HTTP/2 has the scheme in the request.
     let mut encoder = match http.version {
         Version::Http2 => Encoder::Http2(Box::new(http2::Encoder::new(if destination.place.is_secure {
             "https"
@@ -93,7 +93,7 @@ pub(crate) fn build<F: Family>(
         }))),
         version => Encoder::Http1(http1::Encoder::new(version)),
     };
-    // nginx's words for a location without a path in front of a rewritten URI that is empty.
+    // nginx's message if the location has no path and the rewritten URI is empty.
     if !encoder.begin(&method, |out| push_uri(request, conf, destination, out)) {
         request.log(Level::Error, format_args!("zero length URI to proxy"));
         return Err(500);
@@ -102,11 +102,11 @@ pub(crate) fn build<F: Family>(
     let body = body_of(request, via)?;
     let length = length_of(request, conf, &body);
     request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
-    // The context is complete before values are made: they may show the length of the body.
+    // The context must be complete before values are rendered: they may contain the length of the body.
     let mut writer = Writer { request, conf, http, encoder, closes: false, upgrades: false };
     writer.fields(destination, length, fill);
     let Writer { encoder, closes, upgrades, .. } = writer;
-    // The client does not understand a protocol that it did not ask for.
+    // The client cannot handle a protocol that it did not request.
     let upgrade = upgrades && request.depth == 0 && request.header(HeaderId::Upgrade).is_some();
     let method = Method::of(&method);
     let secure = secure_of(request, conf, destination)?;
@@ -129,14 +129,13 @@ pub(crate) fn build<F: Family>(
     })
 }
 
-/// Whether the client takes trailers (RFC 9110 section 10.1.4).
+/// Whether the client accepts trailers (RFC 9110 section 10.1.4).
 fn asks_for_trailers(request: &Request) -> bool {
     let mut values = request.head.all(request.bytes(), HeaderId::Te);
     values.any(|value| http::connection::has_token(value, b"trailers"))
 }
 
-/// Whether the request came through this server before: `CDN-Loop` is a list of names with parameters (RFC 8586
-/// section 2).
+/// Whether the request has passed through this server before: `CDN-Loop` is a list of names with parameters (RFC 8586 section 2).
 fn has_passed(request: &Request, name: &[u8]) -> bool {
     let bytes = request.bytes();
     let fields =
@@ -149,14 +148,14 @@ fn has_passed(request: &Request, name: &[u8]) -> bool {
 
 const CDN_LOOP: &[u8] = b"CDN-Loop";
 
-/// The usual key of a cache: scheme and host of the target and the URI that goes there.
+/// The default cache key: scheme and host of the destination, and the URI that is sent.
 pub(super) fn default_key(conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
     let mut key = destination.place.key_start.clone();
     push_uri(request, conf, destination, &mut key);
     key
 }
 
-/// The method of the upstream's request.
+/// The method of the request to the upstream.
 fn method_text(request: &Request, http: &Http, fill: Option<&Fill>) -> Vec<u8> {
     if fill.is_some_and(|fill| fill.as_get) {
         return b"GET".to_vec();
@@ -166,7 +165,7 @@ fn method_text(request: &Request, http: &Http, fill: Option<&Fill>) -> Vec<u8> {
     }
     match request.method {
         method if method == request.head.method() => request.method_text().to_vec(),
-        // Of a subrequest or an error page, which are fetched.
+        // Subrequests and error pages are fetched with GET or HEAD.
         Method::Head => b"HEAD".to_vec(),
         _ => b"GET".to_vec(),
     }
@@ -177,11 +176,11 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Appends the request target by nginx's rules: an address made of variables as it is; without a URI in `proxy_pass`
-/// the client's URI, if no rewrite has changed it; else the decoded path, encoded again.
+/// Appends the request target by nginx's rules. An address from variables is used unchanged. Without a URI in `proxy_pass`, the
+/// client's URI is used if no rewrite changed it. Otherwise the decoded path is encoded again.
 fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut Vec<u8>) {
     let uri = &destination.place.uri;
-    // An address with variables is complete: nothing is added, not even the query.
+    // An address with variables is complete: nothing is appended, not even the query.
     if destination.is_evaluated && !uri.is_empty() {
         return push_safe(uri, out);
     }
@@ -192,11 +191,11 @@ fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut
     let mut path = request.uri.as_slice();
     if !request.left_location && !uri.is_empty() {
         let location = conf.pass.as_ref().map_or("", |pass| pass.location());
-        // A handler may have put another URI in the place of the one that led here.
+        // A handler may have replaced the URI that selected this location.
         path = path.get(location.len()..).unwrap_or_default();
         push_safe(uri, out);
     }
-    // nginx's rule: a path that came without escapes holds nothing that would need some.
+    // nginx's rule: a path that arrived without escapes needs no escapes.
     if request.internal || request.was_encoded() {
         http::uri::escape_uri(path, out);
     } else {
@@ -208,7 +207,7 @@ fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut
     }
 }
 
-/// Appends a part of a URI; bytes that would end it are encoded.
+/// Appends a part of a URI, encoding bytes that would end it.
 fn push_safe(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         match byte {
@@ -224,14 +223,14 @@ struct Writer<'r> {
     conf: &'r Conf,
     http: &'r Http,
     encoder: Encoder,
-    /// Whether the upstream shall close the connection.
+    /// Whether the upstream must close the connection.
     closes: bool,
-    /// Whether the request asks for another protocol.
+    /// Whether the request has `Upgrade`.
     upgrades: bool,
 }
 
 impl Writer<'_> {
-    /// In nginx's order: those of the configuration, those of this server, those of the client.
+    /// Writes the fields in nginx's order: configured fields, this server's fields, the client's fields.
     fn fields(&mut self, destination: &Destination, length: BodyLength, fill: Option<&Fill>) {
         let (request, conf, http) = (self.request, self.conf, self.http);
         for field in http.set_fields.items().iter().filter(|field| !is_framing(field.name.as_bytes())) {
@@ -241,7 +240,7 @@ impl Writer<'_> {
             self.push(b"Host", &destination.place.host);
         }
         self.encoder.body(length);
-        // Servers of gRPC refuse clients that do not take trailers.
+        // gRPC servers refuse clients that do not accept trailers.
         if http.is_grpc && asks_for_trailers(request) && !self.is_set(b"TE") {
             self.push(b"TE", b"trailers");
         }
@@ -254,19 +253,19 @@ impl Writer<'_> {
         if let Some(name) = &http.cdn_loop {
             self.encoder.field(CDN_LOOP, name);
         }
-        // Last, as in nginx: upstreams that take the first of two equal fields get the one that was configured.
+        // Last, as in nginx: an upstream that uses the first of two equal fields gets the configured one.
         if conf.pass_fields {
             self.of_client(fill.is_some());
         }
     }
 
-    /// The client's fields, without those that were for this server alone.
+    /// Writes the client's fields, except those for this server only.
     fn of_client(&mut self, is_fill: bool) {
         let (request, bytes) = (self.request, self.request.bytes());
         let options = ConnectionOptions::new(request.head.all(bytes, HeaderId::Connection));
         for field in request.head.fields() {
             let (name, value) = (field.name.of(bytes), field.value.of(bytes));
-            // A field that `proxy_set_header` names is the configuration's alone, also where its value is empty.
+            // Only the configured value is sent for a field that `proxy_set_header` names, even if it is empty.
             let is_dropped = is_replaced(field.id)
                 || (is_fill && is_conditional(field.id))
                 || options.names(field.id, name)
@@ -277,12 +276,12 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether `proxy_set_header` speaks of the field.
+    /// Whether `proxy_set_header` names the field.
     fn is_set(&self, name: &[u8]) -> bool {
         self.http.set_fields.items().iter().any(|field| field.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Appends a field, unless it is empty. A control byte would end it, so it becomes a space.
+    /// Appends a field, unless it is empty. A control byte would end the field, so it becomes a space.
     fn push(&mut self, name: &[u8], value: &[u8]) {
         if value.is_empty() {
             return;

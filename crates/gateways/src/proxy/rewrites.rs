@@ -1,17 +1,16 @@
-//! Changes to the URIs and cookies in response fields: `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`,
+//! Rewriting of URIs and cookies in response fields: `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`,
 //! `proxy_cookie_flags`.
 //!
-//! | directive | looks at | without a pattern it compares | and replaces |
+//! | directive | applies to | a plain text is compared with | and replaces |
 //! |---|---|---|---|
-//! | `proxy_redirect` | `Location`, and the address in `Refresh` | the beginning | that |
-//! | `proxy_cookie_path` | `path` of cookies | the beginning | that |
-//! | `proxy_cookie_domain` | `domain` of cookies | all but a dot in front, without case | that |
-//! | `proxy_cookie_flags` | the name of cookies | all, without case | flags |
+//! | `proxy_redirect` | `Location`, and the URI in `Refresh` | the prefix | the prefix |
+//! | `proxy_cookie_path` | `path` of cookies | the prefix | the prefix |
+//! | `proxy_cookie_domain` | `domain` of cookies | the value without a leading dot, ignoring case | that |
+//! | `proxy_cookie_flags` | the name of cookies | the complete name, ignoring case | the flags |
 //!
-//! A pattern is searched for, and the whole value is replaced. The first of several that fits is the only one.
+//! A regular expression is searched for, and the complete value is replaced. Only the first match of several directives applies.
 //!
-//! Their directives, and the rules by which a value is changed. Which fields they are for is said in `reply`; how a
-//! cookie is taken apart in `http::set_cookie`.
+//! This file has the directives and the rules for changing a value. `reply` selects the fields; `http::set_cookie` parses cookies.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,27 +29,26 @@ use exchange::request::Request;
 use exchange::template::Template;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // The client knows other names than the upstream: by default the address of `proxy_pass` becomes the location
-    // again.
+    // The client knows other names than the upstream: by default the address of `proxy_pass` is converted back to the location.
     Directive::scope(
         row("_redirect", Args::Between(1, 2), "Changes the beginning of `Location` and `Refresh`.")
             .default("default")
             .many(),
         add_redirect,
     ),
-    // A browser throws cookies away that are for a domain which it did not ask.
+    // A browser discards cookies for a domain that it did not send the request to.
     Directive::scope(
         row("_cookie_domain", Args::Between(1, 2), "Changes the `domain` of cookies.").default("off").many(),
         add_cookie_domain,
     ),
-    // It keeps cookies for another path to itself; the path behind this server is often not the one in front of it.
+    // A browser does not send cookies for another path; the upstream's paths often differ from those of this server.
     Directive::scope(
         row("_cookie_path", Args::Between(1, 2), "Changes the beginning of the `path` of cookies.")
             .default("off")
             .many(),
         add_cookie_path,
     ),
-    // For applications that do not know that their clients come by TLS.
+    // For applications that do not know that their clients use TLS.
     Directive::scope(
         row("_cookie_flags", Args::Between(1, 4), "Adds flags to cookies, or takes them away.")
             .default("off")
@@ -66,19 +64,19 @@ pub(super) struct Rewrite {
     replacement: Arc<Template>,
 }
 
-/// The pattern of a value.
+/// Pattern for a value.
 #[derive(Clone, Debug)]
 enum Find {
-    /// Its beginning, which is replaced.
+    /// A prefix, which is replaced.
     Prefix(Arc<Template>),
-    /// All of it but for a dot at its start, without case.
+    /// The complete value without a leading dot, ignoring case.
     Domain(Arc<Template>),
-    /// A pattern, and all of the value is replaced.
+    /// A regular expression; the complete value is replaced.
     Pattern(Arc<Pattern>),
 }
 
 impl Rewrite {
-    /// The value with the change; `None` if it is no searched one.
+    /// The rewritten value; `None` if the value does not match.
     fn apply(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {
         match &self.find {
             Find::Prefix(prefix) => {
@@ -100,29 +98,29 @@ impl Rewrite {
     }
 }
 
-/// The first change that applies.
+/// The result of the first rewrite that matches.
 fn first(list: &[Rewrite], request: &Request, value: &[u8]) -> Option<Vec<u8>> {
     list.iter().find_map(|rewrite| rewrite.apply(request, value))
 }
 
-/// `proxy_redirect`: a list that may be off as a whole.
+/// `proxy_redirect`: a list that can be turned off completely.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Redirects {
     list: Layered<Rewrite>,
-    /// The block with `off`, and whether that applies.
+    /// Number of the block with `off`, and whether `off` applies.
     off_block: u32,
     is_off: bool,
-    /// The default without a directive: it follows from `proxy_pass`.
+    /// The default without a directive, derived from `proxy_pass`.
     by_default: Option<Rewrite>,
 }
 
 impl Redirects {
-    /// At the end of a block: finds the default.
+    /// Determines the default at the end of a block.
     pub(super) fn finish(&mut self, pass: Option<&Pass>) {
         self.by_default = pass.and_then(default_of);
     }
 
-    /// A value of `Location`, or the address in one of `Refresh`, with the change that applies.
+    /// The rewritten value of `Location` or of the URI in `Refresh`; `None` if no rewrite matches.
     pub(super) fn apply(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {
         if self.is_off {
             return None;
@@ -134,8 +132,8 @@ impl Redirects {
     }
 }
 
-/// The address that requests are passed to becomes the location that they came for. An address with variables, or
-/// a location without a path, has none.
+/// The default rewrite: the address of `proxy_pass` is replaced by the location. An address with variables, or a location without a
+/// path, has no default.
 fn default_of(pass: &Pass) -> Option<Rewrite> {
     let (url, place) = pass.written()?;
     let (from, to) = match place.uri.is_empty() {
@@ -169,7 +167,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// nginx reads once, so the address has to be known already.
+/// Like nginx, the configuration is read in one pass, so the address must already be known.
 fn written_default(scope: &Scope, cx: &Cx<'_>) -> Result<Rewrite, Error> {
     let conf = &scope.of::<Passing<Http>>().conf;
     let own = conf.pass.as_deref().filter(|_| conf.pass_block == cx.block);
@@ -188,7 +186,7 @@ fn duplicate(cx: &Cx<'_>) -> Error {
     cx.error(format_args!("\"{name}\" directive is duplicate"))
 }
 
-/// A pair: a pattern behind `~`, or behind `~*` without case, or a beginning; and the replacement.
+/// Parses a pair: a regular expression after `~`, or after `~*` ignoring case, or a prefix; and the replacement.
 fn read(text: &str, cx: &mut Cx<'_>) -> Result<Rewrite, Error> {
     let find = match text.strip_prefix('~') {
         Some(pattern) => {
@@ -201,7 +199,7 @@ fn read(text: &str, cx: &mut Cx<'_>) -> Result<Rewrite, Error> {
     Ok(Rewrite { find, replacement })
 }
 
-/// Adds to a list that `off` can take the place of; `off` is an own list without members.
+/// Adds to a list that `off` can replace; `off` is stored as an empty list of the block.
 fn add_to<T: Clone>(list: &mut Layered<T>, item: Option<T>, cx: &Cx<'_>) -> Result<(), Error> {
     let has_own = list.is_of(cx.block);
     let is_off = has_own && list.items().is_empty();
@@ -219,7 +217,7 @@ fn add_to<T: Clone>(list: &mut Layered<T>, item: Option<T>, cx: &Cx<'_>) -> Resu
     }
 }
 
-/// `off`, which stands alone; other single words are wrong.
+/// Whether the argument is `off`, which must be the only one; other single arguments are errors.
 fn is_off(cx: &Cx<'_>) -> Result<bool, Error> {
     match (cx.arg(0), cx.statement.args.len()) {
         ("off", 1) => Ok(true),
@@ -236,7 +234,7 @@ fn add_cookie_domain(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     add_to(&mut http(scope).cookie_domains, item, cx)
 }
 
-/// Domains have no case, and a dot in front of one means nothing.
+/// Domains are case-insensitive, and a leading dot is ignored.
 fn read_domain(cx: &mut Cx<'_>) -> Result<Rewrite, Error> {
     let (text, replacement) = (cx.arg(0), cx.arg(1));
     let (find, replacement) = match text.strip_prefix('~') {
@@ -261,16 +259,16 @@ fn add_cookie_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 #[derive(Clone, Debug)]
 pub(super) struct CookieFlags {
     cookie: CookieName,
-    /// Rendered for each cookie: a word that is none, or is empty, does nothing.
+    /// Evaluated for each cookie: an unknown or empty flag has no effect.
     flags: Arc<[Template]>,
 }
 
-/// Which cookies.
+/// Which cookies a rule applies to.
 #[derive(Clone, Debug)]
 enum CookieName {
-    /// Those of this name, without case.
+    /// Cookies with this name, ignoring case.
     Text(Arc<Template>),
-    /// Names that match, without case.
+    /// Cookies whose name matches, ignoring case.
     Pattern(Arc<Pattern>),
 }
 
@@ -294,7 +292,7 @@ fn read_flags(cx: &mut Cx<'_>) -> Result<CookieFlags, Error> {
 }
 
 impl CookieFlags {
-    /// The changes to the flags of the cookie of this name; `None` where this directive is not for it.
+    /// The changes to the flags of the cookie with this name; `None` if the rule does not apply to it.
     fn edits(&self, request: &Request, name: &[u8]) -> Option<Flags> {
         let is_meant = match &self.cookie {
             CookieName::Text(text) => text.rendered(request).eq_ignore_ascii_case(name),
@@ -306,7 +304,7 @@ impl CookieFlags {
         is_meant.then(|| {
             let mut flags = Flags::default();
             for word in self.flags.iter() {
-                // As in nginx a word that is none does nothing.
+                // As in nginx an unknown flag has no effect.
                 let _ = flags.add(&word.rendered(request));
             }
             flags
@@ -314,7 +312,7 @@ impl CookieFlags {
     }
 }
 
-/// A value of `Set-Cookie` with the changes that are configured.
+/// The value of `Set-Cookie` after all configured rewrites.
 pub(super) fn cookie<'v>(http: &Http, request: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
     let (domains, paths, flags) =
         (http.cookie_domains.items(), http.cookie_paths.items(), http.cookie_flags.items());

@@ -1,5 +1,5 @@
-//! Tests of the directives that only HTTP has: what they set, how that is inherited, and what is wrong with a value. What
-//! they do to requests and responses is tested against the binary, beside nginx.
+//! Tests of the directives that only HTTP has: values, inheritance, and errors. Their effect on requests and responses is tested
+//! with the binary, side by side with nginx.
 
 use http::request::Version;
 

@@ -1,7 +1,7 @@
-//! Variables of requests that are passed on: the values sent to the upstream.
+//! Variables of requests that are passed on: values sent to the upstream.
 //!
-//! They have values from the moment the request is made, so an earlier `rewrite` sees none, and a later log line does. A
-//! location that passes nothing on has none of them but that of the client's addresses.
+//! They are set when the request is created, so an earlier `rewrite` finds them empty, and a later log line does not. In a location
+//! that passes nothing on, only the variable with the client's addresses is set.
 
 use http::request::{BodyLength, HeaderId};
 
@@ -13,7 +13,7 @@ use exchange::request::Request;
 use exchange::variables::Variable;
 
 pub(super) const VARIABLES: &[Variable] = &[
-    // Both can be set, as in nginx; they are known from the moment on that the request is made.
+    // Both can be set, as in nginx; otherwise their value is known once the request is created.
     Variable {
         name: "proxy_host",
         get: |request, out| {
@@ -90,19 +90,19 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// A value that is known once the target is: before the key of a cache is made.
+/// A value that is known once the destination is determined: before the cache key is computed.
 fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) -> bool) -> bool {
     let destination = request.extensions.get::<Destination>().filter(|place| place.prefix == Http::PREFIX);
     destination.is_some_and(|destination| show(&destination.place, out))
 }
 
-/// A value that is known once the request was made.
+/// A value that is known once the request is created.
 fn length(request: &Request, out: &mut Vec<u8>, show: fn(BodyLength, &mut Vec<u8>) -> bool) -> bool {
     request.extensions.get::<Context>().is_some_and(|context| show(context.length, out))
 }
 
 fn add_x_forwarded_for(request: &Request, out: &mut Vec<u8>) -> bool {
-    // A proxy in front of this server may have sent several lines; together they are one list (RFC 9110 section 5.3).
+    // A proxy in front of this server may have sent several lines; together they form one list (RFC 9110 section 5.3).
     for value in request.head.all(request.bytes(), HeaderId::XForwardedFor) {
         out.extend_from_slice(value);
         out.extend_from_slice(b", ");

@@ -1,4 +1,4 @@
-//! Tests of the directives of the cache.
+//! Tests of the cache directives.
 
 use std::time::Duration;
 

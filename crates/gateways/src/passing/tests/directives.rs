@@ -1,4 +1,4 @@
-//! The directives that all protocols have, but for those of the cache: under the names of HTTP.
+//! Tests of the directives that all protocols have, except for those of the cache, with the names of HTTP.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn conf_of(http: &str) -> Conf {
     config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().conf.clone()
 }
 
-/// What a directive comes to in a location: as written there, inherited, and replaced.
+/// Checks the value of a directive in a location: set there, inherited, and replaced.
 fn inherited<T: PartialEq + std::fmt::Debug>(
     name: &str,
     (value, expected): (&str, T),
@@ -267,7 +267,7 @@ fn sizes_have_to_fit_together() {
             assert_eq!(error(&place), format!("{expected} in /conf/nginx.conf:2"), "{text}");
         }
     }
-    // What one block says and what it inherits have to fit too.
+    // Sizes of a block must also match inherited sizes.
     let found = error("http { proxy_busy_buffers_size 8k; server { proxy_buffer_size 16k;\n} }");
     assert!(found.starts_with("\"proxy_busy_buffers_size\" must be equal to or greater"), "{found}");
     let conf = conf_of("proxy_buffers 8 16k; server { proxy_buffer_size 32k; }");

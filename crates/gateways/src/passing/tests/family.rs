@@ -1,4 +1,4 @@
-//! A second protocol, made here: what it gets by being one of the family, and what it has to say itself.
+//! A second protocol, defined here: what it gets as a member of the family, and what it must define itself.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use exchange::module::ModuleTable;
 use exchange::request::Request;
 use upstream::{Outgoing, OutgoingBody};
 
-/// Its settings: none of its own.
+/// Settings of the protocol: none.
 #[derive(Clone, Debug, Default)]
 struct Echo;
 
@@ -58,7 +58,7 @@ static ECHO: Module = Module {
     ..module::<Echo>("http_echo")
 };
 
-/// A configuration with this `http` block, read by a server that has the protocol.
+/// Loads a configuration with this `http` block, with a server that has the protocol.
 fn load(http: &str) -> Result<Loaded, Error> {
     let table = Box::leak(Box::new(ModuleTable::new(&[core_modules::MODULES, MODULES, &[&ECHO]])));
     let text = format!("http {{ {http} }}\nevents {{}}");
@@ -92,7 +92,7 @@ fn messages_have_the_prefix_of_their_protocol() {
         ),
         ("server { location ~ a {\necho_pass echo://127.0.0.1/; } }", "\"echo_pass\" cannot have URI part"),
         ("server { location / {\necho_pass http://127.0.0.1; } }", "invalid URL prefix"),
-        // A table that it does not have.
+        // A directive table that the protocol does not have.
         ("\necho_ssl_verify on;", "unknown directive \"echo_ssl_verify\""),
     ] {
         let found = load(text).err().map(|error| error.to_string()).unwrap_or_default();
