@@ -1,4 +1,4 @@
-//! Listening sockets of one thread, and the connections that come in through them.
+//! Listening sockets of one thread, and accepting connections from them.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -17,11 +17,11 @@ use exchange::settings::listen::ListenAddr;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 
-/// How long accepting pauses when descriptors or memory have run out (nginx: `accept_mutex_delay`).
+/// Pause of accepting after file descriptors or memory have run out (nginx: `accept_mutex_delay`).
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Connections that are taken by calls behind one that an accept has brought: as many as a multishot accept may bring before
-/// the others have their turn.
+/// Maximum number of connections accepted by direct calls after an accept through the engine: as many as a multishot accept may
+/// return before other tasks run.
 const AT_ONCE_MAX: usize = 64;
 
 /// The listening sockets of one thread.
@@ -29,17 +29,17 @@ pub struct Doors {
     thread: Rc<Thread>,
     alone: bool,
     open: Vec<(ListenAddr, Stopper)>,
-    /// Tasks that accept. One that was stopped may still bring in a connection.
+    /// Tasks that accept. A stopped task may still deliver a connection.
     accepting: WaitGroup,
 }
 
 impl Doors {
-    /// No listeners yet; `alone` where the process has one thread.
+    /// Creates the state without listeners; `alone` is whether the process has one thread.
     pub fn new(thread: &Rc<Thread>, alone: bool) -> Doors {
         Doors { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: WaitGroup::new() }
     }
 
-    /// Starts to accept from these sockets, unless their address is served already.
+    /// Starts to accept from these sockets, unless their address is already served.
     pub fn open(&mut self, listeners: Vec<(ListenAddr, Vec<OwnedFd>)>) {
         for (address, fds) in listeners {
             if self.open.iter().any(|(open, _)| *open == address) {
@@ -62,13 +62,13 @@ impl Doors {
         self.tell_room();
     }
 
-    /// Passes the listeners to the limits on connections.
+    /// Passes the listeners to the code that limits connections.
     fn tell_room(&self) {
         let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
         self.thread.room.set_listeners(listeners);
     }
 
-    /// Stops at addresses that the configuration does not have any more.
+    /// Stops listening at addresses that the configuration no longer has.
     pub fn close_unconfigured(&mut self) {
         let generation = self.thread.generation();
         let is_configured =
@@ -83,13 +83,13 @@ impl Doors {
         self.tell_room();
     }
 
-    /// Waits until nothing more comes in after a stop: a connection that the kernel had handed over by then is
-    /// served, not reset.
+    /// Waits until no more connections are delivered after a stop: a connection that the kernel had handed over before is served,
+    /// not reset.
     pub async fn closed(&self) {
         self.accepting.none_left().await;
     }
 
-    /// Stops everywhere.
+    /// Stops listening at all addresses.
     pub fn close_all(&mut self) {
         for (_, stopper) in self.open.drain(..) {
             stopper.stop();
@@ -97,8 +97,8 @@ impl Doors {
     }
 }
 
-/// Takes connections from one socket until it is stopped. `own` means that no other thread accepts from it: on a shared
-/// socket a multishot accept would give every connection to one thread.
+/// Accepts connections from one socket until it is stopped. `own` means that no other thread accepts from it: on a shared socket a
+/// multishot accept would deliver every connection to one thread.
 async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr, own: bool) {
     let bound = match listener.local() {
         Ok(bound) => Address::from(bound),
@@ -107,7 +107,7 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
     let entrance = Rc::new(Entrance::new(address, bound));
     loop {
         if thread.room.lacks().is_some() {
-            // Nothing is given up before a client waits.
+            // Idle connections are not closed before a client waits.
             listener.ready().await;
             thread.room_to_accept().await;
         }
@@ -115,8 +115,8 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
         match listener.accept().await {
             Ok(fd) => {
                 begin(&thread, &entrance, fd);
-                // One accept brings one connection where the whole queue would be too many: of the others as many are taken
-                // as there is room for, by calls that cost less than an operation each.
+                // A single accept returns one connection if the complete queue could exceed the limits. As many of the others as
+                // there is room for are accepted by direct calls, which cost less than one operation each.
                 if own && !thread.room.is_wide() && thread.calls_directly {
                     take_more(&thread, &entrance, &listener);
                 }
@@ -137,12 +137,12 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
 /// Serves a connection.
 fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
     thread.room.count_accepted();
-    // Counted before its task first runs: a thread that ends must not overlook it.
+    // Counted before its task first runs, so that a thread that shuts down does not overlook it.
     let counted = thread.enter();
     rt::spawn(h1::serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
 }
 
-/// Accepts queued connections while there is room. An error is met again by the next accept.
+/// Accepts queued connections while there is room. An error is reported by the next accept.
 fn take_more(thread: &Rc<Thread>, entrance: &Rc<Entrance>, listener: &Listener) {
     for _ in 0..AT_ONCE_MAX {
         if thread.room.lacks().is_some() {

@@ -1,6 +1,6 @@
-//! The way in: what connections of one listening socket have in common, whatever protocol they speak.
+//! State common to the connections of one listening socket, independent of their protocol.
 //!
-//! Main type: [`Entrance`]. A reload may take an address away while connections are open, or give it other servers.
+//! Main type: [`Entrance`]. A reload may remove an address while connections are open, or assign other servers to it.
 
 use std::cell::Cell;
 
@@ -9,24 +9,24 @@ use exchange::request::{Address, ConnInfo, Generation};
 use exchange::settings::listen::{Listen, ListenAddr};
 use exchange::tls;
 
-/// State that connections of one listening socket share: one per socket and thread.
+/// State shared by the connections of one listening socket: one object per socket and thread.
 #[derive(Debug)]
 pub struct Entrance {
-    /// The address as it was configured, by which it is found in each configuration.
+    /// The address as configured, used to find it in each configuration version.
     pub address: ListenAddr,
     /// The address that was bound.
     pub bound: Address,
-    /// Its position in the configuration of this number.
+    /// Number of a configuration version, and the index of the address in it.
     place: Cell<(u64, usize)>,
 }
 
 impl Entrance {
-    /// Servers are selected by the configured and the bound address.
+    /// Creates the state; servers are selected by the configured and the bound address.
     pub fn new(address: ListenAddr, bound: Address) -> Entrance {
         Entrance { address, bound, place: Cell::new((0, 0)) }
     }
 
-    /// The servers behind this address; `None` when a reload took it away.
+    /// The servers at this address; `None` if a reload removed it.
     pub(crate) fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         let listens = &generation.config.http.listens;
         if self.place.get().0 != generation.number {
@@ -36,7 +36,7 @@ impl Entrance {
         listens.get(self.place.get().1)
     }
 
-    /// The server that answers before a host is known: the one that the handshake was made with, or the address's default.
+    /// The server used before the host is known: the one selected in the handshake, or the default server of the address.
     pub(crate) fn default_server(&self, generation: &Generation, info: &ConnInfo) -> ServerId {
         let Some(listen) = self.listen(generation) else { return ServerId(0) };
         match info.secured.get() {

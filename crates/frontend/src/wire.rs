@@ -1,18 +1,17 @@
-//! The bytes of a client's connection, whatever lies between them and HTTP: all that a protocol of this crate does with a
-//! socket passes through here.
+//! The transport of a client's connection, plain or TLS: all socket operations of this crate's protocols use it.
 //!
-//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for other users of the socket. There is one
-//! branch per call and no trait object.
+//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for other users of the socket. Each call has one branch and
+//! uses no trait object.
 //!
 //! ```text
-//!   head, body, response of a protocol      what takes a connection over      requests, from aside
+//!   head, body, response of a protocol      code that takes a connection over  requests, concurrently
 //!                |                                      | Duplex                    | Client
 //!                +------------------- Wire -------------+                       WireHandle
 //!                                      |                                            |
 //!                                      +---------- socket, or TLS over it ----------------+
 //! ```
-//! A send takes the caller's bytes, and returns the unsent ones. Methods that are named `poll_` keep their state in the
-//! wire: they are polled again until they are ready, or given up.
+//! A send takes the caller's bytes and returns the unsent ones. Methods named `poll_` keep their state in the wire: they must be
+//! polled again until they are ready or abandoned.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,14 +33,14 @@ use transfer::duplex::Duplex;
 
 /// A client's connection.
 pub enum Wire {
-    /// The socket itself.
+    /// A plain socket.
     Plain(Socket),
-    /// TLS over it.
+    /// TLS over a socket.
     Tls(Box<Stream>),
 }
 
 impl Wire {
-    /// The same socket with TLS over it, behind the handshake. A wire that has TLS stays as it is.
+    /// Wraps the socket in TLS after the handshake. A wire with TLS is unchanged.
     pub fn secured(self, handshaken: Handshaken) -> Wire {
         match self {
             Wire::Plain(socket) => Wire::Tls(Box::new(handshaken.over(socket))),
@@ -49,7 +48,7 @@ impl Wire {
         }
     }
 
-    /// The socket below.
+    /// The underlying socket.
     fn socket(&self) -> &Socket {
         match self {
             Wire::Plain(socket) => socket,
@@ -64,12 +63,12 @@ impl Wire {
         }
     }
 
-    /// The wire of a socket that was accepted.
+    /// Creates the wire of an accepted socket.
     pub fn plain(fd: OwnedFd) -> Wire {
         Wire::Plain(Socket::new(fd))
     }
 
-    /// Further calls on it while the connection owns it.
+    /// Returns a handle for other code, while the connection owns the wire.
     pub fn handle(&self) -> WireHandle {
         match self {
             Wire::Plain(socket) => WireHandle::Plain(socket.fd().clone()),
@@ -77,17 +76,17 @@ impl Wire {
         }
     }
 
-    /// The descriptor, to identify connections and to check their buffers. Nothing is sent or received by it.
+    /// The file descriptor, to identify connections and to check their buffers. It must not be used to send or receive.
     pub fn fd(&self) -> &Fd {
         self.socket().fd()
     }
 
-    /// The addresses of the other end.
+    /// The address of the peer.
     pub fn peer(&self) -> Result<PeerAddr, Errno> {
         self.socket().peer()
     }
 
-    /// The address of this end.
+    /// The local address.
     pub fn local(&self) -> Result<PeerAddr, Errno> {
         self.socket().local()
     }
@@ -97,12 +96,12 @@ impl Wire {
         self.socket_mut().close_directly();
     }
 
-    /// See [`Socket::set_nodelay`]. A unix socket has no such option, and does as if it were set.
+    /// See [`Socket::set_nodelay`]. A Unix socket has no such option; the error is ignored.
     pub fn set_nodelay(&self) {
         let _ = self.socket().set_nodelay(true);
     }
 
-    /// Makes the end of the connection a reset.
+    /// Makes closing the connection send a reset.
     pub fn set_reset_on_close(&self) {
         let _ = self.socket().set_reset_on_close();
     }
@@ -161,7 +160,7 @@ impl Wire {
     pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
         match self {
             Wire::Plain(socket) => socket.reader.recv_behind(buf).await,
-            // Plaintext comes in the buffers that brought its records.
+            // Plaintext is returned in the buffers in which its records were received.
             Wire::Tls(stream) => Ok(match stream.recv().await? {
                 Some(received) => Behind::Apart(buf, received),
                 None => Behind::End,
@@ -203,11 +202,11 @@ impl Wire {
         }
     }
 
-    /// Sends bytes in memory, and leaves in `data` the memory that the kernel is done with. There is no nested state
-    /// machine, because it would be part of every connection.
+    /// Sends bytes from memory, and leaves in `data` the memory that the kernel no longer uses. There is no nested state machine,
+    /// because it would be part of every connection.
     ///
     /// # Errors
-    /// The client took nothing for `timeout`, or is gone. Nothing may follow then.
+    /// The client accepted no bytes for `timeout`, or disconnected. No bytes may be sent afterwards.
     pub fn send<'a>(
         &'a mut self,
         timer: &'a Timer,
@@ -240,7 +239,7 @@ impl Wire {
         }
     }
 
-    /// Whether bytes of a file can leave as they are.
+    /// Whether file bytes can be sent by sendfile, without reading them.
     pub fn takes_files(&self) -> bool {
         matches!(self, Wire::Plain(_))
     }
@@ -280,27 +279,27 @@ impl Wire {
         self.socket().writer.progress()
     }
 
-    /// A number that grows as the client takes bytes, of a file among them; see [`rt::net::progress`].
+    /// A number that increases as the client accepts bytes, including file bytes; see [`rt::net::progress`].
     pub fn progress(&self) -> u64 {
         rt::net::progress(self.fd(), u64::MAX)
     }
 
-    /// Bytes that can be sent without waiting for the client; see [`rt::net::room`].
+    /// Number of bytes that can be sent without waiting for the client; see [`rt::net::room`].
     pub fn room(&self) -> u64 {
         rt::net::room(self.fd())
     }
 
-    /// Bytes that the client has not acknowledged.
+    /// Number of bytes that the client has not acknowledged.
     pub fn unacknowledged(&self) -> u64 {
         rt::net::unacknowledged(self.fd())
     }
 
-    /// See [`Socket::set_cork`]. A unix socket knows no segments and refuses, which is as good.
+    /// See [`Socket::set_cork`]. A Unix socket has no segments and returns an error, which is ignored.
     pub fn set_cork(&self, on: bool) {
         let _ = self.socket().set_cork(on);
     }
 
-    /// Ends the stream towards the client.
+    /// Shuts down sending.
     pub fn shutdown_write(&mut self) {
         match self {
             Wire::Plain(socket) => socket.writer.shutdown(),
@@ -308,7 +307,7 @@ impl Wire {
         }
     }
 
-    /// Whether bytes that a call has taken did not leave: [`Wire::poll_send`] sends them, also without further bytes.
+    /// Whether bytes that a call has accepted are unsent: [`Wire::poll_send`] sends them, also without further bytes.
     pub fn has_unsent(&self) -> bool {
         match self {
             Wire::Plain(_) => false,
@@ -316,7 +315,7 @@ impl Wire {
         }
     }
 
-    /// Sends the closing message, before the connection is closed.
+    /// Sends the closing message of TLS, before the connection is closed.
     pub fn say_goodbye(&mut self) {
         if let Wire::Tls(stream) = self {
             stream.say_goodbye();
@@ -342,11 +341,11 @@ impl Duplex for Wire {
     }
 }
 
-/// Calls on a connection for code that does not own its [`Wire`].
+/// Handle to a connection for code that does not own its [`Wire`].
 pub enum WireHandle {
-    /// The socket itself.
+    /// A plain socket.
     Plain(Fd),
-    /// TLS over it.
+    /// TLS over a socket.
     Tls(StreamHandle),
 }
 
@@ -358,7 +357,7 @@ impl WireHandle {
         }
     }
 
-    /// Waits until the client has closed its side, or the connection is broken.
+    /// Waits until the client has shut down its side, or the connection is broken.
     pub fn hung_up(&self) -> impl Future<Output = ()> + use<> {
         let socket = self.fd().clone();
         async move { rt::net::hung_up(&socket).await }
@@ -369,7 +368,7 @@ impl WireHandle {
         rt::net::room(self.fd())
     }
 
-    /// Sends bytes while the wire has nothing on its way.
+    /// Sends bytes while the wire has none in flight.
     pub fn send(&self, data: Segments) -> Pin<Box<dyn Future<Output = Result<(), Errno>>>> {
         match self {
             WireHandle::Plain(socket) => {
@@ -380,31 +379,31 @@ impl WireHandle {
         }
     }
 
-    /// The kernel's `TCP_INFO` of the connection; nothing if it is not TCP.
+    /// The kernel's `TCP_INFO` of the connection; `None` if it is not TCP.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         io::sys::tcp_info(self.fd().as_fd()).ok()
     }
 }
 
-/// Waits for something to be sent, but not longer than the timeout without progress.
+/// Timeout of a send without progress.
 pub struct Patience {
     timeout: Duration,
     state: Waiting,
 }
 
-/// How long a send waits.
+/// State of waiting for a send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     /// No send waits.
     No,
-    /// For less than the timeout.
+    /// A send waits for less than the timeout.
     Begun,
-    /// For longer; this was the progress at the last check.
+    /// A send waits longer; the value is the progress at the last check.
     Since(u64),
 }
 
 impl Patience {
-    /// The time limit of a send.
+    /// Creates the timeout of a send.
     pub fn new(timeout: Duration) -> Patience {
         Patience { timeout, state: Waiting::No }
     }
@@ -414,9 +413,9 @@ impl Patience {
         self.state != Waiting::No
     }
 
-    /// Follows a poll: an error once the client has taken nothing for too long. A long send completes late; the
-    /// criterion is whether the client accepts anything, measured by a number that grows with it. The first time there
-    /// is nothing to compare with: one more timeout is the price of not asking the kernel for each send.
+    /// Follows a poll: returns an error once the client has accepted nothing for too long. A long send completes late, so the
+    /// criterion is whether the client accepts any bytes, measured by a number that grows with them. The first check has no value
+    /// to compare with: it costs one more timeout, but saves a query of the kernel for each send.
     pub fn follow<T>(
         &mut self,
         context: &Context<'_>,

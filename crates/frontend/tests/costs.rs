@@ -1,4 +1,4 @@
-//! What a connection costs: its size, and in the steady state of requests few allocations.
+//! Costs of a connection: its size, and the number of allocations per request in the steady state.
 
 use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
@@ -23,10 +23,10 @@ use telemetry::shared::Shared;
 
 const ROUNDS: u32 = 500;
 
-/// Rounds until every buffer has its size and every file that stays open is open.
+/// Number of rounds until every buffer has its final size and cached files are open.
 const WARM_UP: u32 = 100;
 
-/// A client on a connection of its own that is served by the same thread.
+/// A client with a separate connection that the same thread serves.
 struct Client {
     socket: Socket,
     request: &'static [u8],
@@ -34,7 +34,7 @@ struct Client {
 }
 
 impl Client {
-    /// Connects, asks once, and learns how long the answer is.
+    /// Connects, sends one request, and measures the length of the response.
     #[expect(clippy::disallowed_methods, reason = "to a listening socket of this test")]
     async fn connect(config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Client {
         let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// Allocations of [`ROUNDS`] requests with this network engine; `None` where it cannot be had.
+/// Number of allocations of [`ROUNDS`] requests with this network engine; `None` if it is unavailable.
 fn allocations(net: NetKind, config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Option<u64> {
     let mut runtime = Runtime::new(io::build(EngineConfig { net, ..EngineConfig::default() }).ok()?);
     let mut client = runtime.block_on(async {
@@ -111,9 +111,9 @@ fn a_request_of_what_is_at_hand_allocates_little() {
         folder.path().display()
     ));
     for net in [NetKind::Uring, NetKind::Epoll] {
-        // The send of the client and that of the response have a list of segments each, whose blocks `thread-alloc` keeps in
-        // a server. The state of a response that is sent in pieces has a box of its own, and so has the one of its reads. Its header
-        // section leaves the receive buffer for memory of its own size.
+        // The send of the client and that of the response allocate a list of segments each, whose blocks `thread-alloc` retains in a
+        // server. A response sent in pieces has a boxed state, and so have its reads. Its header section moves from the receive
+        // buffer to memory of its exact size.
         for (request, body_len, each) in [
             (&b"GET /return HTTP/1.1\r\nHost: here\r\nUser-Agent: test\r\n\r\n"[..], 6, 2),
             (b"GET /small HTTP/1.1\r\nHost: here\r\n\r\n", 1024, 2),
@@ -123,7 +123,7 @@ fn a_request_of_what_is_at_hand_allocates_little() {
         ] {
             let what = request.split(|&byte| byte == b'\r').next().unwrap_or_default().escape_ascii();
             match allocations(net, &config, request, body_len) {
-                // A wall clock that goes on, a timer wheel that turns and the waker of `block_on` may be worth a few.
+                // The wall clock, the timer wheel and the waker of `block_on` may cause a few allocations.
                 Some(count) => assert!(
                     count <= 8 + each * u64::from(ROUNDS),
                     "{count} allocations in {ROUNDS} times {what} on {net:?}"
@@ -134,7 +134,7 @@ fn a_request_of_what_is_at_hand_allocates_little() {
     }
 }
 
-/// Many thousands of them wait at the same time, and those at work share the processor's cache.
+/// Many thousands of connections wait at the same time, and the active ones share the CPU cache.
 #[test]
 fn a_connection_is_small() {
     fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {

@@ -1,5 +1,5 @@
-//! The pump with a protocol that is not HTTP/1, as later versions are not: heads come as parts, responses have no text, no
-//! chunks and no connection of their own, files have to be read, and trailers are fields.
+//! Tests the pump with a protocol other than HTTP/1, as later versions are. Heads arrive as parts; responses have no text form, no
+//! chunks and no separate connection; files must be read; trailers are fields.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::convert::Infallible;
@@ -34,7 +34,7 @@ use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::{BodyError, Rate};
 use transfer::received::ReceivedBody;
 
-/// One stream: a request's body, and what its client has got.
+/// One stream: a request's body, and what its client received.
 #[derive(Default)]
 struct Stream {
     request_body: Vec<u8>,
@@ -44,7 +44,7 @@ struct Stream {
 /// Names and values.
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A response as its client sees it.
+/// A response as received by its client.
 #[derive(Default)]
 struct Got {
     status: u16,
@@ -53,12 +53,12 @@ struct Got {
     fields: Fields,
     body: Vec<u8>,
     trailers: Fields,
-    /// Frames that the body came in.
+    /// Number of frames of the body.
     frames: usize,
     is_ended: bool,
 }
 
-/// Takes a body as frames. Each flush has the client take them only when it is polled again.
+/// Receives a body as frames. After each flush, the client takes the frames only when it is polled again.
 struct Frames<'a> {
     got: &'a mut Got,
     head: Vec<u8>,
@@ -202,7 +202,7 @@ impl Transport for Stream {
     }
 
     fn begin_response(&mut self, request: &mut Request, _: &Core) -> bool {
-        // A stream ends alone.
+        // The end of a stream does not end the connection.
         request.keepalive = true;
         false
     }
@@ -253,7 +253,7 @@ impl Transport for Stream {
     }
 }
 
-/// What is asked for.
+/// A request of the test.
 struct Asked<'t> {
     method: &'t str,
     target: &'t str,
@@ -264,7 +264,7 @@ fn get(target: &str) -> Asked<'_> {
     Asked { method: "GET", target, body: b"" }
 }
 
-/// Asks a server with this configuration by a stream of HTTP/2; all of it is one thread.
+/// Sends a request on an HTTP/2 stream to a server with this configuration; all of it runs on one thread.
 fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
     let config = testing::loaded(&format!("access_log off; server {{ listen 127.0.0.1:80; {server} }}"));
     let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
@@ -312,7 +312,7 @@ fn a_response_in_memory_needs_no_outlet() {
     assert!(got.is_ended && after == After::KeepAlive);
 }
 
-/// Whatever was configured for how files leave, an outlet that takes none has them read.
+/// Whatever is configured for sending files, an outlet that cannot send files causes them to be read.
 #[test]
 fn files_are_read_where_none_can_leave_as_it_is() {
     let folder = TempDir::new("transport");

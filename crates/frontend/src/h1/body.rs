@@ -1,10 +1,10 @@
-//! Reading the body of a request for a handler that needs it.
+//! Reads the body of a request for a handler.
 //!
 //! ```text
-//!   came along with the head --+                       +--> ReceivedBody --above client_body_buffer_size--> temporary file
-//!                              +--> Rest (its framing) +                                   | which fails
+//!   received with the head ----+                       +--> ReceivedBody --above client_body_buffer_size--> temporary file
+//!                              +--> Rest (its framing) +                                   | on failure
 //!   received for it -----------+                       +--> IncomingBody <----- Feed ------+
-//!                                                              `--> a handler that takes it piece by piece
+//!                                                              `--> a handler that reads it piece by piece
 //! ```
 //! A body of known length is received into its final memory; chunks are decoded as they arrive.
 
@@ -27,8 +27,8 @@ use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use transfer::received::ReceivedBody;
 
 impl Connection {
-    /// Reads the whole body: into memory up to `client_body_buffer_size`, and a larger body into a file. Where that
-    /// file fails and the handler accepts pieces, the received bytes and the rest are fed to it.
+    /// Reads the complete body: into memory up to `client_body_buffer_size`, a larger body into a file. If writing the file fails
+    /// and the handler accepts pieces, the received and the remaining bytes are fed to it.
     pub(super) async fn receive_whole_body(
         &mut self,
         request: &mut Request,
@@ -36,14 +36,14 @@ impl Connection {
     ) -> Result<Option<Box<Feed<Rest>>>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        // A second handler that asks, or one behind the error page of a body that could not be read.
+        // The body was requested by another handler before, or by the location of its error page.
         if request.body.is_some() {
             return Ok(None);
         }
         let mut body = ReceivedBody::default();
         let done = match Rest::of(request) {
             None => Ok(()),
-            // A location has compared it, but the server's own settings may hold still.
+            // The location has compared it; the server's settings may be stricter.
             Some(_) if course::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
             Some(mut rest) => {
                 match self.receive_body(request, core, &mut rest, &mut body, takes_pieces).await {
@@ -58,7 +58,7 @@ impl Connection {
         };
         if done.is_err() {
             body.clean().await;
-            // A part of a body is useless, and the rest cannot be read again.
+            // A partial body is useless, and the remaining bytes cannot be read again.
             body = ReceivedBody::default();
             request.keepalive = false;
         }
@@ -66,7 +66,7 @@ impl Connection {
         done.map(|()| None)
     }
 
-    /// Whether all of the body is here, and in memory as a whole.
+    /// Whether the complete body has been received and fits into memory.
     pub(super) fn holds_whole_body(&self, request: &Request) -> bool {
         let (here, held_max) = (self.input.bytes(), request.scope().core.reading.client_body_buffer_size);
         let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
@@ -87,12 +87,12 @@ impl Connection {
         self.tell_to_go_on(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
-            // The bytes received with the head are a part of the body, and may be all of it.
+            // The bytes received with the head are the start of the body, or all of it.
             let taken = self.take_input(rest, body);
             let (used, done) = taken.map_err(|()| invalid(request))?;
             request.received += used;
             check(rest, request, core.reading.client_max_body_size)?;
-            // A body with a file is completely in it, so that readers need not join two parts.
+            // A body with a file is stored completely in it, so that readers need not combine two sources.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 let left = rest.left().unwrap_or_default();
                 match spill(request, core, body, (without, left)).await? {
@@ -105,10 +105,10 @@ impl Connection {
                 body.seal();
                 return Ok(Received::Whole);
             }
-            // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
+            // Applies to each piece and not to the complete body: a large body over a slow connection may take long.
             self.timer.set(rt::now() + core.reading.client_body_timeout);
             let most = match rest.left() {
-                // It goes to a file, in pieces of that size.
+                // It is written to a file in pieces of this size.
                 Some(left) if body.path().is_some() || body.byte_count() + left > held_max as u64 => {
                     PIECE_BYTES_MAX
                 }
@@ -134,7 +134,8 @@ impl Connection {
         }
     }
 
-    /// Moves the received part of a body into it; how many bytes of the input that was, and whether it was the end.
+    /// Moves the received part of a body from the input into `body`. Returns the number of input bytes used, and whether the body
+    /// ended.
     fn take_input(&mut self, rest: &mut Rest, body: &mut impl Collect) -> Result<(u64, bool), ()> {
         if let Rest::Bytes(left) = rest
             && let Some(buf) = self.input.take_buf(*left)
@@ -149,16 +150,16 @@ impl Connection {
         Ok((used as u64, done))
     }
 
-    /// The next body of this client is likely to be as long: its head is not received into a large buffer.
+    /// The next body of this client is probably long too: its head is not received into a large buffer.
     fn expect_body(&mut self) {
         self.had_long_body = true;
         self.wire.set_multishot(false);
     }
 
-    /// Receives more of a body whose header section has arrived: bytes of known length go to their final memory, at
-    /// most this many, as long as the client sends as fast as they are read. Returns their number; `None` at the end of
-    /// the connection. Other bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make
-    /// room.
+    /// Receives more of a body whose header section has arrived. If the length is known, bytes are received into their final
+    /// memory, up to a limit, as long as the client sends as fast as they are read. Returns their number; `None` at the end of the
+    /// connection. Other bytes are added to the input. Returns `ECANCELED` if the connection is closed during the wait to free
+    /// resources.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut Rest,
@@ -190,7 +191,7 @@ impl Connection {
             return Ok(came.then_some(0));
         };
         let held = buf.len();
-        // No more than one piece by calls: a client that sends as fast as this reads must not hold the thread.
+        // At most one piece by direct calls: a client that sends as fast as it is read must not occupy the thread.
         let is_short = *left <= PIECE_BYTES_MAX as u64;
         let received = match is_short.then(|| self.receive_now(&mut buf)).flatten() {
             Some(came) => came.map(|came| if came { Behind::Grown(buf) } else { Behind::End }),
@@ -204,7 +205,7 @@ impl Connection {
                 let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
                 let end = held + count;
                 if buf.len() > end {
-                    // A request that follows the body.
+                    // The start of a request that follows the body.
                     let mut next = rt::pool().get(buf.len() - end).ok_or(Errno::NOBUFS)?;
                     next.append(&buf[end..]);
                     self.input.add(next, 0);
@@ -227,8 +228,8 @@ impl Connection {
         }
     }
 
-    /// Receives the available bytes by a call that does not wait, behind the content of `buf`; `false` at the end of the
-    /// stream. A client that sends fast has usually sent the whole of a short body by now.
+    /// Receives available bytes by a direct non-blocking call and appends them to `buf`; `false` at the end of the stream. A fast
+    /// client has usually sent a complete short body by now.
     fn receive_now(&mut self, buf: &mut Buf) -> Option<Result<bool, Errno>> {
         if !self.thread.calls_directly || buf.len() == buf.capacity() {
             return None;
@@ -236,8 +237,8 @@ impl Connection {
         Some(self.wire.recv_behind_now(buf)?.map(|count| count > 0))
     }
 
-    /// For a body that is passed on in pieces, gathers the available bytes for the next piece, so that it leaves in one
-    /// send; whether that was anything.
+    /// For a body that is passed on in pieces: collects available bytes for the next piece, so that it is sent by one call. Returns
+    /// whether any were received.
     fn gather(&mut self, rest: &Rest) -> Result<bool, BodyAborted> {
         let here = match self.wire.try_recv() {
             Some(here) => here,
@@ -252,7 +253,7 @@ impl Connection {
         }
     }
 
-    /// Receives the arrived bytes of a body of known length.
+    /// Receives the available bytes of a body of known length.
     fn receive_rest_now(&mut self, rest: &Rest) -> Option<Result<Option<Buf>, Errno>> {
         let Rest::Bytes(left @ 1..) = rest else { return None };
         if !self.body_is_fast || rt::buffers_are_scarce() {
@@ -263,13 +264,13 @@ impl Connection {
         Some(self.receive_now(&mut buf)?.map(|came| came.then_some(buf)))
     }
 
-    /// A client that expects a 100 response gets it.
+    /// Sends a 100 response to a client that expects it.
     async fn tell_to_go_on(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         if !waits || !self.input.bytes().is_empty() {
             return Ok(());
         }
-        // It has nothing else to read meanwhile, so the send waits only if the client is gone.
+        // The client has nothing else to read, so the send waits only if the client has disconnected.
         let mut data = Segments::new();
         data.push(Source::Static(CONTINUE_RESPONSE));
         let sent = self.wire.send(&self.timer, core.sending.send_timeout, &mut data, false).await;
@@ -279,31 +280,31 @@ impl Connection {
 
 /// How much of a body was received.
 enum Received {
-    /// All of it.
+    /// The complete body.
     Whole,
-    /// The bytes in memory and file before the file failed.
+    /// The bytes stored in memory and file before writing the file failed.
     Part { has_rest: bool },
 }
 
-/// Bytes of one receive that indicate a client which sends as fast as it is read: half of an engine's buffer, since a head
-/// may be the other half. For one that takes its time no buffer waits.
+/// Minimum number of bytes in one receive that indicate a fast client: half an engine buffer, since a head may be the other half.
+/// For a slow client no buffer is reserved.
 const FAST_BYTES: usize = 2 << 10;
 
-/// The largest buffer that a body is received into.
+/// Maximum size in bytes of a receive buffer for a body.
 const BUFFER_MAX: usize = 1 << 20;
 
-/// The consumer of a body as it arrives.
+/// Consumer of a body as it arrives.
 trait Collect {
-    /// Takes a copy of bytes.
+    /// Adds a copy of bytes.
     fn add(&mut self, bytes: &[u8]);
 
-    /// Takes a buffer.
+    /// Adds a buffer.
     fn take(&mut self, buf: Buf);
 
-    /// A buffer to receive about this many bytes into, behind its content; `None` where memory is short.
+    /// Returns a buffer to receive about this many bytes after its content; `None` if memory is scarce.
     fn room(&mut self, bytes: usize) -> Option<Buf>;
 
-    /// Takes the buffer of [`Collect::room`] back.
+    /// Returns the buffer of [`Collect::room`].
     fn put(&mut self, buf: Buf);
 }
 
@@ -344,7 +345,7 @@ impl Collect for Rc<IncomingBody> {
 }
 
 impl Connection {
-    /// The bytes to feed to a handler.
+    /// Prepares feeding the body to a handler.
     pub(super) async fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<Rest>, BodyFailure> {
         if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
@@ -358,7 +359,7 @@ impl Connection {
         Ok(Feed { rest, ..Feed::of(core) })
     }
 
-    /// Reads the body as fast as it is taken.
+    /// Reads the body at the speed of the handler.
     pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<Rest>) -> Result<(), BodyAborted> {
         feed.give_held().await?;
         let Feed { incoming, rest: Some(rest), most, patience, .. } = feed else { return Ok(()) };
@@ -386,15 +387,15 @@ impl Connection {
     }
 }
 
-/// The received and announced bytes of a chunked body, when they exceed the limit. The announced size of a chunk
-/// counts, so that a too large one is refused at once.
+/// The received and announced bytes of a chunked body, if they exceed the limit. The announced size of a chunk counts, so that a
+/// chunk that is too large is refused immediately.
 fn exceeds(rest: &Rest, most: u64) -> Option<(u64, u64)> {
     let Rest::Chunks(decoder) = rest else { return None };
     let (total, announced) = (decoder.total(), decoder.announced());
     (most > 0 && announced > most).then(|| (total, announced - total))
 }
 
-/// A chunked body shows its size only while it comes. A length was compared before.
+/// Checks the size of a chunked body, which is known only as it arrives. An announced length was compared before.
 fn check(rest: &Rest, request: &Request, most: u64) -> Result<(), BodyFailure> {
     let Some((total, more)) = exceeds(rest, most) else { return Ok(()) };
     let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");

@@ -1,4 +1,4 @@
-//! The interface of a request to a client of HTTP/1.
+//! The interface between a request and its HTTP/1 client.
 
 use std::pin::Pin;
 
@@ -8,7 +8,7 @@ use io::sys::TcpInfo;
 use crate::wire::WireHandle;
 use exchange::client::{Client, Interim};
 
-/// The connection as its requests may use it.
+/// The connection, as requests may use it.
 pub(super) struct Http1Client(pub(super) WireHandle);
 
 impl Client for Http1Client {
@@ -24,7 +24,7 @@ impl Client for Http1Client {
         let Interim { status, fields } = interim;
         let mut head = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
         for (name, value) in fields {
-            // A field that must not be sent is left out: the response itself will show the error.
+            // An invalid field is omitted: the response itself will report the error.
             let _ = http::response::push_field(&mut head, name, value);
         }
         head.extend_from_slice(b"\r\n");

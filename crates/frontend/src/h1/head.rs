@@ -1,11 +1,10 @@
-//! The header section of a response of HTTP/1 in nginx's order, with the fields about the end of the body and the
-//! connection.
+//! The header section of an HTTP/1 response in nginx's order, with the fields for the end of the body and the connection.
 //!
-//! | body | how its end is marked |
+//! | body | marker of its end |
 //! |---|---|
-//! | of a known length | `Content-Length` |
-//! | of another, or with trailers, to HTTP/1.1 | chunks; [`outlet`](super::outlet) frames them |
-//! | the same to HTTP/1.0, or with `chunked_transfer_encoding off` | the end of the connection |
+//! | known length | `Content-Length` |
+//! | unknown length, or with trailers, to HTTP/1.1 | chunks; [`outlet`](super::outlet) frames them |
+//! | the same to HTTP/1.0, or with `chunked_transfer_encoding off` | end of the connection |
 
 use http::request::{Method, Version};
 use http::response::{ConnectionField, HeadWriter, ResponseHead};
@@ -15,8 +14,8 @@ use exchange::response::Body;
 use exchange::response_head;
 use exchange::settings::core::Core;
 
-/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it goes out in
-/// chunks; clients of HTTP/1.0 know none, and then only the end of the connection marks it.
+/// Determines how the client finds the end of the body. A body of unknown length, or with trailers, is sent in chunks. HTTP/1.0
+/// clients do not support chunks; then the end of the connection marks the end of the body.
 fn frame(request: &mut Request, core: &Core) {
     let response = &request.response;
     if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {
@@ -33,12 +32,11 @@ fn frame(request: &mut Request, core: &Core) {
     }
 }
 
-/// The `Connection` field. HTTP/1.0 clients need it; HTTP/1.1 keeps connections alive by default, but nginx sends it
-/// too.
+/// The `Connection` field. HTTP/1.0 clients need it; HTTP/1.1 uses keep-alive by default, but nginx sends it too.
 fn connection_field(request: &Request, core: &Core) -> ConnectionField {
     let timeout_s = core.keeping.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     match request.keepalive {
-        // The response to CONNECT has another status, and is no change of the protocol.
+        // The response to CONNECT has another status, and is not a protocol upgrade.
         _ if matches!(request.response.body, Body::Tunnel(_)) && request.response.status == 101 => {
             ConnectionField::Upgrade
         }
@@ -47,14 +45,14 @@ fn connection_field(request: &Request, core: &Core) -> ConnectionField {
     }
 }
 
-/// Appends the head; `false`, with nothing appended, when one of its values must not be sent.
+/// Appends the head. Returns `false`, and appends nothing, if a value must not be sent.
 pub(super) fn write(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
     frame(request, core);
     let request = &*request;
     response_head::with(request, core, |head| {
         let (chunked, connection) = (request.response.chunked, connection_field(request, core));
         let head = ResponseHead { chunked, connection, ..head };
-        // Most heads of a second begin alike: how the last one did is kept.
+        // Most heads within a second start with the same bytes: the start of the last head is reused.
         let mut opening = request.conn.thread.opening.borrow_mut();
         let Ok(mut writer) = HeadWriter::begin(out, &head, &mut opening) else { return false };
         let mut ok = true;

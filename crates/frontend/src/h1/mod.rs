@@ -1,15 +1,15 @@
-//! One HTTP/1 connection: reads a request, lets the phases decide, sends the response, and again.
+//! One HTTP/1 connection: reads a request, runs the phases, sends the response, and repeats.
 //!
 //! ```text
-//! wait for a head --> phases --> filters --> send head and body --> log --> discard what is left --+
+//! wait for a head --> phases --> filters --> send head and body --> log --> discard unread body ---+
 //!        ^                                                                                         |
 //!        +------------------------------------- keep-alive ----------------------------------------+
 //! ```
 //!
-//! [`proxy`] reads the header of a proxy, [`input`] header sections and [`body`] the bodies of requests. `exchange::pump`
-//! takes a request to its response, for which [`transport`] is what HTTP/1 has to offer: [`head`] and [`respond`] write,
-//! [`outlet`] takes bodies that are not in memory. [`upgrade`] hands connections over that begin with HTTP/2. [`rest`]
-//! handles request bodies without a reader and the end of the connection.
+//! [`proxy`] reads the PROXY protocol header, [`input`] header sections, and [`body`] request bodies. `exchange::pump` runs a
+//! request until its response; [`transport`] implements HTTP/1 for it. [`head`] and [`respond`] write responses, [`outlet`] sends
+//! bodies that are not in memory. [`upgrade`] passes on connections that begin with HTTP/2. [`rest`] handles unread request bodies
+//! and the end of the connection.
 
 mod body;
 mod client;
@@ -43,28 +43,28 @@ use exchange::transport::{After, Received};
 use input::Input;
 use telemetry::tally::{self, Stage};
 
-/// One connection. While it waits it is small: a request object is taken when the first bytes of a request have
-/// arrived, and released at its end. So a few of them serve many connections and stay in the cache.
+/// One connection. It is small while it waits: a request object is taken when the first bytes of a request arrive, and released at
+/// the end of the request. So a few request objects serve many connections and stay in the CPU cache.
 struct Connection {
     thread: Rc<Thread>,
     entrance: Rc<Entrance>,
     info: Rc<ConnInfo>,
-    /// The configuration that the next request starts under, and the server that answers before a host is known.
+    /// The configuration version for the next request, and the server used before the host is known.
     generation: Rc<Generation>,
     server: ServerId,
     input: Input,
-    /// Whether the last request had a body that did not come along with its head.
+    /// Whether the last request had a body that was not received with its head.
     had_long_body: bool,
     /// Whether the client sends a body as fast as it is read.
     body_is_fast: bool,
     timer: Timer,
-    /// Its position in the numbers of its thread.
+    /// Its state in the statistics of the thread.
     stage: tally::Counted,
     wire: Wire,
     kept: Kept,
 }
 
-/// How long the connection is kept after its last response, as the location of that response has it.
+/// Keep-alive timeouts after the last response, from the location of that response.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     /// `keepalive_timeout`
@@ -73,7 +73,7 @@ struct Kept {
     min_timeout: Duration,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until its end.
 pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
     let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
     let is_behind_proxy = connection.is_behind_proxy();
@@ -92,20 +92,20 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
     connection.end();
 }
 
-/// The protocol that a client was found to speak.
+/// Protocol detected on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spoken {
-    /// HTTP/1, to the end of the connection.
+    /// HTTP/1 until the end of the connection.
     Http1,
     /// HTTP/2; its first bytes are in the input.
     Http2,
 }
 
 impl Connection {
-    /// Ends the connection.
+    /// Closes the connection.
     fn end(mut self) {
         self.wire.say_goodbye();
-        // Request memory kept for later requests still refers to its connection; the socket closes with its last owner.
+        // Pooled request memory still refers to its connection; the socket is closed with its last owner.
         self.info.client.take();
         if self.thread.calls_directly {
             self.wire.close_directly();
@@ -114,12 +114,12 @@ impl Connection {
 }
 
 impl Connection {
-    /// `None` when the client is gone already.
+    /// `None` if the client has already disconnected.
     fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
         let mut wire = Wire::plain(fd);
         let peer = Address::from(wire.peer().ok()?);
         let local = match &entrance.bound {
-            // A wildcard does not show the local address.
+            // A socket bound to a wildcard does not show the local address.
             Address::Inet(bound) if !bound.ip().is_unspecified() => entrance.bound.clone(),
             Address::Inet(_) => Address::from(wire.local().ok()?),
             Address::Unix(_) => entrance.bound.clone(),
@@ -161,11 +161,11 @@ impl Connection {
         })
     }
 
-    /// Requests one after the other.
+    /// Serves requests one after the other.
     async fn run(&mut self) -> Spoken {
         let mut after = After::KeepAlive;
         while after == After::KeepAlive {
-            // While it waits it must not hold a configuration that was replaced.
+            // A waiting connection must not hold a configuration that was replaced.
             self.renew();
             let is_here = !self.input.bytes().is_empty();
             if !is_here {
@@ -177,17 +177,17 @@ impl Connection {
             if self.info.requests.get() == 0 && self.may_be_http2() && Box::pin(self.is_http2()).await {
                 return Spoken::Http2;
             }
-            // Behind a proxy the first request may arrive together with the PROXY protocol's header.
+            // Behind a proxy the first request may arrive together with the PROXY protocol header.
             let pipelined = is_here && self.info.requests.get() > 0;
             if !pipelined {
-                // A configuration that took effect since the last request applies to this one.
+                // The request uses the configuration that is active now.
                 self.renew();
             }
             let mut request = self.thread.take_request(&self.generation, &self.info, self.server);
             request.pipelined = pipelined;
             let received = match self.begin(&mut request) {
                 Some(received) => received,
-                // Boxed: most heads are here as a whole.
+                // Boxed: most heads arrive in one piece.
                 None => Box::pin(self.read_rest_of_head(&mut request)).await,
             };
             if received == Received::Head {
@@ -201,7 +201,8 @@ impl Connection {
                 min_timeout: core.keeping.keepalive_min_timeout,
             };
             match after {
-                // As in nginx not before the connection is kept: the first answer of most goes out at their end.
+                // As in nginx, only when the connection is kept alive: the first response of most connections is sent with their
+                // end.
                 After::KeepAlive
                     if self.info.requests.get() == 1 && request.scope().core.sending.tcp_nodelay =>
                 {
@@ -210,8 +211,8 @@ impl Connection {
                 After::KeepAlive | After::Drop => {}
                 After::Close => self.linger(&request).await,
             }
-            // As in nginx, which keeps a client from starting more of them than it makes requests. They count as a
-            // part of the connection, so that a worker that ends lets them end.
+            // As in nginx, which prevents a client from starting more background subrequests than it makes requests. They count as
+            // part of the connection, so that a worker that shuts down completes them.
             if let Some(background) = request.background.take() {
                 background.none_left().await;
             }
@@ -223,21 +224,21 @@ impl Connection {
         Spoken::Http1
     }
 
-    /// Takes the available bytes of a request; nothing while its head is not whole.
+    /// Parses the available bytes of a request; `None` while its head is incomplete.
     fn begin(&mut self, request: &mut Request) -> Option<Received> {
         self.stage.set(Stage::Reading);
-        // Also one that turns out to be none counts, as in nginx.
+        // Input that turns out to be invalid counts as a request too, as in nginx.
         self.info.requests.set(self.info.requests.get() + 1);
         self.parse_head(request)
     }
 
-    /// The settings in force before the server of a request is known.
+    /// The settings that apply before the server of a request is known.
     fn core(&self) -> &Core {
         let config = &self.generation.config;
         &config.location(config.server(self.server).root).scope.core
     }
 
-    /// Goes over to the configuration in force; whether it was another one.
+    /// Switches to the active configuration version; returns whether it was another one.
     fn renew(&mut self) -> bool {
         let is_old = !self.thread.is_in_force(&self.generation);
         if is_old {
@@ -248,7 +249,8 @@ impl Connection {
     }
 }
 
-/// Loopback copies data of zero-copy sends, and reports that only then.
+/// Whether both ends are on the same machine: on loopback the kernel copies the data of zero-copy sends, and reports it only
+/// afterwards.
 fn is_same_machine(peer: &Address, local: &Address) -> bool {
     match (peer, local) {
         (Address::Inet(peer), Address::Inet(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),

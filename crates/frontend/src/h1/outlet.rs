@@ -1,14 +1,14 @@
-//! Where the body of a response of HTTP/1 goes: header section and body are gathered into few sends, framed by chunks if
-//! the header section says so (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
+//! Sends the body of an HTTP/1 response. Header section and body are combined into few sends, framed by chunks if the header
+//! section requires it (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
 //!
 //! ```text
-//!   begin, push_range          framed                       the rate lets all of it go
+//!   begin, push_range          framed                       the rate permits all
 //!   head + body   --poll_flush--> flushing ------------------------------------------> flying --sent--> (ready)
 //!                                    |  ^                                                |
 //!                                    |  `------------------ sent ------------------------+
-//!                                    `--- a part of it may go, as a copy --------> flying
+//!                                    `--- the rate permits a part: a copy -------> flying
 //! ```
-//! Parts of files go past all that: added bytes are flushed before them, and they have no frames.
+//! File ranges bypass this: pending bytes are flushed before them, and they have no framing.
 
 use std::task::{Context, Poll, ready};
 
@@ -25,29 +25,29 @@ use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::pace::{self, Pace};
 use transfer::body::rules::Sending;
 
-/// Where one response goes.
+/// Output of one response.
 pub(super) struct Http1Outlet<'a> {
     wire: &'a mut Wire,
     timer: &'a Timer,
     patience: Patience,
     pace: Pace,
-    /// Bytes of a read, if configured or limited by the rate.
+    /// Size of a read in bytes, if configured or limited by the rate.
     chunk_bytes: Option<u64>,
-    /// The head, until it leaves.
+    /// The head, until it is sent.
     head: Vec<u8>,
     /// Pieces of the body that wait for a flush.
     body: Segments,
-    /// How many these are.
+    /// Number of these pieces.
     pieces: usize,
-    /// How the client finds the end of the body, and whether it was sent.
+    /// How the client finds the end of the body, and whether that end was sent.
     framing: Framing,
     /// Bytes to send that were not passed to the wire yet.
     flushing: Option<Segments>,
-    /// The last bytes passed to the wire.
+    /// The bytes last passed to the wire.
     flying: Option<Flying>,
-    /// Bytes handed to the kernel.
+    /// Number of bytes passed to the kernel.
     sent: u64,
-    /// Memory of the head, to be used again.
+    /// Memory of the head, for reuse.
     spare: Vec<u8>,
     /// `tcp_nopush`
     nopush: bool,
@@ -55,37 +55,37 @@ pub(super) struct Http1Outlet<'a> {
     nodelay: bool,
     /// `sendfile_max_chunk`, as a limit.
     file_max: u64,
-    /// Whether the socket took less than it was offered last.
+    /// Whether the socket accepted fewer bytes than offered by the last call.
     is_full: bool,
-    /// Whether this thread may make calls that wait for nothing.
+    /// Whether this thread may make non-blocking calls directly.
     calls_directly: bool,
 }
 
 /// How the client finds the end of the body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// By its length, or by the end of the connection.
+    /// By the length, or by the end of the connection.
     Plain,
-    /// By the last chunk, which is still to come.
+    /// By the last chunk, which was not written yet.
     Chunks,
     /// The last chunk was written.
     Ended,
 }
 
-/// Bytes on their way.
+/// Bytes in flight.
 struct Flying {
-    /// Empty while the kernel has them.
+    /// Empty while the engine owns the bytes.
     data: Segments,
-    /// All of them, for the count.
+    /// Total number of bytes.
     len: u64,
-    /// Whether others follow at once.
+    /// Whether more bytes follow immediately.
     more: bool,
-    /// Whether they are the rest of a flush, and no part that the rate lets go.
+    /// Whether they are the remainder of a flush, and not a part that the rate permits.
     is_rest: bool,
 }
 
 impl<'a> Http1Outlet<'a> {
-    /// An outlet to this wire, for a response that is `chunked` or not.
+    /// Creates the output for a response on this wire, `chunked` or not.
     pub(super) fn new(
         wire: &'a mut Wire,
         timer: &'a Timer,
@@ -116,7 +116,7 @@ impl<'a> Http1Outlet<'a> {
         }
     }
 
-    /// Lets this thread make calls that wait for nothing, beside the engine.
+    /// Allows this thread to make non-blocking calls directly, bypassing the engine.
     pub(super) fn call_directly(&mut self, calls_directly: bool) {
         self.calls_directly = calls_directly;
     }
@@ -126,17 +126,17 @@ impl<'a> Http1Outlet<'a> {
         self.head.extend_from_slice(CONTINUE_RESPONSE);
     }
 
-    /// Whether nothing was added since the last flush.
+    /// Whether no bytes were added since the last flush.
     fn is_empty(&self) -> bool {
         self.head.is_empty() && self.body.is_empty()
     }
 
-    /// Takes the added bytes, framed for sending.
+    /// Takes the added bytes, with their framing.
     fn framed(&mut self, trailers: Option<&Trailers>) -> Segments {
         let (mut start, body) = (std::mem::take(&mut self.head), std::mem::take(&mut self.body));
         self.pieces = 0;
         if self.framing != Framing::Chunks {
-            // Unframed bytes: the header section has their length, or the connection ends after them.
+            // No framing: the header section announces their length, or the connection ends after them.
             let mut data = Segments::from(start);
             data.append(body);
             return data;
@@ -158,9 +158,9 @@ impl<'a> Http1Outlet<'a> {
         data
     }
 
-    /// Goes on with a flush.
+    /// Continues a flush.
     fn poll_flushed(&mut self, context: &mut Context<'_>, more: bool) -> Poll<Result<(), SendError>> {
-        // With a rate, the next bytes wait for their time.
+        // With a rate limit, the next bytes wait for their time.
         let more = more && !self.pace.is_limited();
         loop {
             if self.flying.is_some() {
@@ -189,10 +189,10 @@ impl<'a> Http1Outlet<'a> {
         }
     }
 
-    /// Ready when the bytes handed to the wire have left; whether it was the rest of a flush.
+    /// Ready when the bytes passed to the wire were sent; returns whether they were the remainder of a flush.
     fn poll_flown(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, SendError>> {
         let Some(flying) = &mut self.flying else { return Poll::Ready(Ok(true)) };
-        // Segments of which nothing is left to send are done, and have memory that can be used again.
+        // Fully sent segments return memory that can be reused.
         let polled = self.wire.poll_send(context, &mut flying.data, flying.more);
         let progress = || self.wire.sent_progress();
         ready!(self.patience.follow(context, self.timer, polled, progress))?;
@@ -205,7 +205,7 @@ impl<'a> Http1Outlet<'a> {
         Poll::Ready(Ok(is_rest))
     }
 
-    /// Keeps the memory of the head, which comes back with the sent segments.
+    /// Keeps the memory of the head, which is returned with the sent segments.
     fn keep_spare(&mut self, data: &mut Segments) {
         if let Some(mut head) = data.take_vec() {
             head.clear();
@@ -213,29 +213,29 @@ impl<'a> Http1Outlet<'a> {
         }
     }
 
-    /// Waits until the socket takes bytes, but not longer than the client may take none.
+    /// Waits until the socket is writable, limited by the send timeout.
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let polled = self.wire.poll_writable(context);
         self.patience.follow(context, self.timer, polled, || self.wire.progress())
     }
 }
 
-/// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than the engine would
-/// save, and the buffer is free for the next read when the call ends: by a ring it would be after the sends of all
-/// others. For a file of 100 KiB a separate packet for the header section would cost an eighth more CPU time.
+/// Minimum size in bytes for a direct call when a send copies its data. The copy takes much longer than the engine would save, and
+/// the buffer is free for the next read when the call returns; through io_uring it would be free only after the sends of all other
+/// connections. For a file of 100 KiB a separate packet for the header section would cost an eighth more CPU time.
 const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
-/// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel reports when a third of
-/// the buffer is free.
+/// Minimum free space in bytes of a socket buffer that justifies a disk read; below it the code waits until the kernel reports that
+/// a third of the buffer is free.
 const ROOM_MIN: u64 = 64 << 10;
 
-/// Bytes read at least for a client whose socket is writable, however small its buffer.
+/// Minimum size in bytes of a read for a client whose socket is writable, however small its buffer.
 const ROOM_LEAST: u64 = 4 << 10;
 
-/// Pieces beside those of the body in one send: the head with the start of a chunk, and the chunk's end.
+/// Maximum number of pieces per send besides those of the body: the head with the start of a chunk, and the end of the chunk.
 const FRAMING_PIECES: usize = 2;
 
-/// Writes the last chunk. The caller has checked that the trailers may be sent.
+/// Writes the last chunk. The caller has checked that the trailers are valid.
 fn push_last(trailers: &Trailers, out: &mut Vec<u8>) {
     let fields: Vec<_> = trailers.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
     if push_last_chunk(&fields, out).is_err() {
@@ -282,14 +282,14 @@ impl Outlet for Http1Outlet<'_> {
             if self.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            // Without `TCP_NODELAY` a short segment waits until the one before it is acknowledged, which a client may
-            // delay by 40 ms.
+            // Without `TCP_NODELAY` a partial segment waits until the previous segment is acknowledged, which a client may delay by
+            // 40 ms.
             if follows == Follows::Later && self.nodelay {
                 self.wire.set_nodelay();
             }
             self.flushing = Some(self.framed(None));
         }
-        // The kernel holds the last segment back for bytes already in memory, for 200 ms at most.
+        // The kernel holds the last segment back for bytes that are already in memory, for at most 200 ms.
         self.poll_flushed(context, follows == Follows::AtHand)
     }
 
@@ -313,7 +313,7 @@ impl Outlet for Http1Outlet<'_> {
         if !self.patience.is_running() {
             ready!(self.pace.poll_due(context, self.sent));
         }
-        // An error of the file does not end the wait here: the reader of the file handles it.
+        // A file error does not end the wait here: the reader of the file handles it.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
         let progress = || self.wire.progress();
         let result = ready!(self.patience.follow(context, self.timer, polled, progress))?;
@@ -329,7 +329,7 @@ impl Outlet for Http1Outlet<'_> {
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
         if self.flushing.is_none() && self.flying.is_none() && !self.is_empty() {
             ready!(self.pace.poll_due(context, self.sent));
-            // By a call too: neither waits for the other to come back from the engine.
+            // By a direct call too: neither has to wait for the engine.
             let mut data = self.framed(None);
             let before = data.len();
             self.wire.send_now(&mut data, together).map_err(SendError::Gone)?;
@@ -344,7 +344,7 @@ impl Outlet for Http1Outlet<'_> {
         }
         ready!(self.pace.poll_due(context, self.sent));
         loop {
-            // A socket that took less than it was offered is full.
+            // The socket accepted fewer bytes than offered, so it is full.
             if self.is_full {
                 ready!(self.poll_writable(context))?;
                 self.is_full = false;
@@ -387,7 +387,7 @@ impl Outlet for Http1Outlet<'_> {
 }
 
 impl Drop for Http1Outlet<'_> {
-    /// A body that is given up half-way leaves nothing behind that could still be sent.
+    /// A body that is abandoned must leave no bytes that could still be sent.
     fn drop(&mut self) {
         self.wire.give_up_sending();
     }
@@ -403,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    /// The bytes that a client receives of a response that `write` sends, `chunked` or not.
+    /// Returns the bytes that a client receives of the response that `write` sends, `chunked` or not.
     fn got(chunked: bool, rate: Option<u64>, write: impl AsyncFnOnce(&mut dyn Outlet)) -> String {
         let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
         let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
@@ -461,7 +461,8 @@ mod tests {
         assert_eq!(got(false, None, write), "HEAD\r\n");
     }
 
-    /// Of ten bytes a second, the first second's worth goes at once, and the rest byte by byte as its time comes.
+    /// At a rate of ten bytes per second, the bytes of the first second are sent immediately, the others one by one when they are
+    /// due.
     #[test]
     fn a_rate_cuts_sends_and_not_chunks() {
         let write = async |outlet: &mut dyn Outlet| {
@@ -473,7 +474,7 @@ mod tests {
         assert_eq!(got(true, Some(70), write), whole);
     }
 
-    /// A file goes behind what was added, whichever call moves it.
+    /// A file is sent after the bytes added before, with whichever call.
     #[test]
     fn a_file_goes_behind_what_was_added() {
         let dir = testkit::TempDir::new("outlet");
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(got(false, None, write), "HEAD\r\n23489end");
     }
 
-    /// Bytes in flight when a response is given up are abandoned: nothing may follow them on this wire.
+    /// Bytes in flight when a response is abandoned are lost: nothing may follow on this wire.
     #[test]
     fn what_is_given_up_half_way_ends_the_wire() {
         let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });

@@ -1,4 +1,4 @@
-//! The PROXY protocol's header before the first request: `listen … proxy_protocol`.
+//! The PROXY protocol header before the first request: `listen … proxy_protocol`.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use exchange::room::Waits;
 use telemetry::{Level, Reason};
 
 impl Connection {
-    /// Whether a header of the PROXY protocol has to come first.
+    /// Whether a PROXY protocol header must precede the first request.
     pub(super) fn is_behind_proxy(&self) -> bool {
         let listen = self.entrance.listen(&self.generation);
         listen.is_some_and(|listen| listen.is_behind_proxy(&self.info.local))
     }
 
-    /// Reads the header; `false` when there is none, and the connection has to end. It may come in pieces of any
-    /// size, but all of them within `client_header_timeout`.
+    /// Reads the header; `false` if it is missing or invalid, so that the connection must end. It may arrive in pieces of any size,
+    /// but completely within `client_header_timeout`.
     pub(super) async fn read_proxy_header(&mut self) -> bool {
         let end = rt::now() + self.core().reading.client_header_timeout;
         loop {
@@ -24,7 +24,7 @@ impl Connection {
                 Ok(Progress::Complete { len, header }) => {
                     self.input.consume(len);
                     if let Some(header) = header {
-                        // The cell is empty: this runs once for a connection.
+                        // The cell is empty: this runs once per connection.
                         let _ = self.info.proxy.set(Box::new(header));
                     }
                     return true;
@@ -35,7 +35,7 @@ impl Connection {
                     return false;
                 }
             }
-            // A reload may wake it meanwhile, so the end is set each time.
+            // A reload may wake this wait, so the deadline is set each time.
             self.timer.set(end);
             let waiting = self.thread.room.waits(Waits::First, &self.timer, self.wire.fd());
             let received = self.timer.limit(self.wire.recv()).await;
@@ -47,7 +47,7 @@ impl Connection {
                     true => {}
                     false => return false,
                 },
-                // A peer that leaves without a byte may be a check of the port.
+                // A peer that disconnects without sending a byte may be a port check.
                 Ok(Ok(None)) if self.input.bytes().is_empty() => {
                     self.complain(Level::Info, format_args!("client closed connection"));
                     return false;
@@ -61,7 +61,7 @@ impl Connection {
                     self.complain(Level::Info, format_args!("recv() failed ({})", Reason(errno)));
                     return false;
                 }
-                // Woken to let go of a configuration, not because the time is up.
+                // Woken to release a configuration version, not by the deadline.
                 Err(rt::Elapsed) if rt::now() < end && self.renew() => {}
                 Err(rt::Elapsed) => {
                     let what = format_args!("client timed out (110: Connection timed out)");
@@ -72,7 +72,7 @@ impl Connection {
         }
     }
 
-    /// There is no request yet, so the line is about the socket, as in nginx.
+    /// Logs a message about the socket, since there is no request yet, as in nginx.
     fn complain(&self, level: Level, what: impl fmt::Display) {
         let (client, server) = (&self.info.peer, &self.entrance.address);
         let message = format_args!("{what} while reading PROXY protocol, client: {client}, server: {server}");
@@ -82,10 +82,10 @@ impl Connection {
     }
 }
 
-/// A header that cannot be used, in nginx's words.
+/// An invalid header, formatted with nginx's message.
 struct Complaint<'a> {
     error: ProxyError,
-    /// The bytes received instead of a header.
+    /// The bytes received instead of a valid header.
     input: &'a [u8],
 }
 

@@ -1,11 +1,11 @@
-//! Writing a response of HTTP/1: what becomes of its connection, and how the bytes leave that are in memory as a whole.
+//! Sending an HTTP/1 response: keep-alive decisions, and responses that are completely in memory.
 //!
-//! | what | how it leaves |
+//! | response | sent by |
 //! |---|---|
-//! | the last response of a connection | a call of this thread, in one segment with the end of the stream |
-//! | where the engine would make the call itself (epoll) | the same call, at once |
-//! | others (a ring) | by the engine, which sends many with one entry into the kernel |
-//! | above [`SENT_DIRECTLY_MAX`], or to a client that does not wait for its responses | by the engine |
+//! | the last response of a connection | a direct call of this thread, in one segment with the FIN |
+//! | others, if the engine would make the call itself (epoll) | the same call |
+//! | others (io_uring) | the engine, which submits many sends with one system call |
+//! | larger than [`SENT_DIRECTLY_MAX`], or to a client that pipelines requests | the engine |
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use exchange::request::Request;
 use exchange::settings::core::Core;
 use transfer::body::{BodyError, SendError};
 
-/// A response in memory that is on its way.
+/// A response in memory that is being sent.
 pub(super) struct Sending {
     data: Segments,
-    /// Bytes of all of it.
+    /// Total number of bytes.
     len: usize,
-    /// Whether the connection ends with it.
+    /// Whether the connection ends after it.
     ends: bool,
     timeout: Duration,
 }
 
 impl Connection {
-    /// Whether client and server keep the connection after this request; [`keeps`] is for when its location is known.
+    /// Whether client and server agree to keep-alive after this request; [`keeps`] applies once its location is known.
     pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
         connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_leaving()
     }
@@ -41,14 +41,14 @@ impl Connection {
         }
         let go_on = self.client_waits_to_send(request);
         if go_on == Some(false) {
-            // It may send its body or not; the body could not be distinguished from the next request.
+            // The client may or may not send its body, which could not be distinguished from the next request.
             request.keepalive = false;
         }
         go_on == Some(true)
     }
 
-    /// Sends a response that is in memory as a whole, as far as that goes without a wait; then there is nothing left of it.
-    /// Where it `may_end` the connection, the last bytes of the response and that end leave in one segment.
+    /// Sends a response that is completely in memory as far as possible without waiting; returns the unsent part, if any. If it
+    /// `may_end` the connection, the last bytes and the FIN are sent in one segment.
     pub(super) fn begin_to_send(
         &mut self,
         request: &mut Request,
@@ -88,23 +88,22 @@ impl Connection {
             request.keep_spare(head);
         }
         if sending.ends {
-            // Not left to the close: with unread bytes in the socket, the close is a reset, which would discard the
-            // response.
+            // An explicit shutdown, because closing a socket with unread bytes sends a reset, which would discard the response.
             self.wire.shutdown_write();
         }
     }
 
-    /// Whether an response goes out by a call of this thread: the last one of a connection, and each where the engine would
-    /// make that call itself. A ring sends many with one entry into the kernel. Of a client that does not wait for its
-    /// responses each takes a turn of the engine, so that others have theirs.
+    /// Whether a response is sent by a direct call of this thread: the last response of a connection, and every response if the
+    /// engine would make the same call itself. io_uring submits many sends with one system call. For a client that pipelines
+    /// requests, each response takes a turn of the engine, so that other connections get theirs.
     fn is_sent_directly(&self, request: &Request, len: usize, is_last: bool) -> bool {
         let thread = &self.thread;
         let is_cheaper = is_last || !thread.has_ring;
         is_cheaper && thread.calls_directly && len <= SENT_DIRECTLY_MAX && !request.pipelined
     }
 
-    /// Waits until the client has acknowledged everything, for `send_timeout` without progress at most: a reset would
-    /// lose bytes in flight. The kernel has no event for it, so it is polled.
+    /// Waits until the client has acknowledged all bytes. Gives up after `send_timeout` without progress. A reset would lose bytes
+    /// in flight. The kernel has no event for it, so the state is polled.
     pub(super) async fn acknowledged(&self, timeout: Duration) {
         let mut left = self.wire.unacknowledged();
         let mut until = rt::now() + timeout;
@@ -128,13 +127,14 @@ impl Connection {
     }
 }
 
-/// Whether the body broke off for a client that takes the orderly end of the connection for the end of the body.
+/// Whether a broken body must end in a reset, because the client would treat an orderly end of the connection as the end of the
+/// body.
 pub(super) fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
     let response = &request.response;
     !matches!(error, BodyError::Send(_)) && !response.chunked && response.content_length.is_none()
 }
 
-/// Whether the location keeps the connection for another request.
+/// Whether the location permits keep-alive after this request.
 fn keeps(core: &Core, request: &Request) -> bool {
     let info = &request.conn;
     !core.keeping.keepalive_timeout.is_zero()
@@ -143,18 +143,18 @@ fn keeps(core: &Core, request: &Request) -> bool {
         && !is_disabled(core, request)
 }
 
-/// Whether the client is a browser that fails on kept connections.
+/// Whether keep-alive is disabled for the client's browser.
 fn is_disabled(core: &Core, request: &Request) -> bool {
     let disable = core.keeping.keepalive_disable;
     let Some(agent) = request.header(HeaderId::UserAgent) else { return false };
-    // Of the request as it came: an error page is fetched with GET.
+    // The method of the original request: an error page is fetched with GET.
     let is_post = request.head.method() == Method::Post;
     (disable.msie6 && is_post && Browser::is_msie6(agent))
         || (disable.safari && Browser::detect(agent).safari)
 }
 
-/// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
+/// Maximum size in bytes of a response sent by a direct call; above it the engine may use zero-copy sends (`zero_copy`).
 const SENT_DIRECTLY_MAX: usize = 16 << 10;
 
-/// Time between two checks of the acknowledged bytes: about a round trip.
+/// Interval of checking the acknowledged bytes: about a round trip.
 const ACKNOWLEDGED_EVERY: Duration = Duration::from_millis(10);

@@ -1,10 +1,10 @@
-//! Unread request bodies, and a close after which the client still reads its response.
+//! Unread request bodies, and lingering close.
 //!
 //! ```text
-//!   kept:   response --> rest of the body, thrown away --> next request
-//!   closed: response --> our side ends --> what still comes, thrown away for lingering_time --> close
+//!   keep-alive: response --> remaining body discarded --> next request
+//!   closed: response --> shutdown(SHUT_WR) --> input discarded for lingering_time --> close
 //! ```
-//! A close with bytes in the socket that were not read is a reset, and a reset takes the response back on its way.
+//! Closing a socket with unread bytes sends a reset, which can destroy the response in flight.
 
 use http::framing::{ChunkedDecoder, Event};
 use http::request::BodyLength;
@@ -18,7 +18,7 @@ use exchange::settings::keeping::LingeringClose;
 use telemetry::Level;
 
 impl Connection {
-    /// Reads the rest of the request's body and throws it away; `false` when the connection cannot continue.
+    /// Reads and discards the remaining request body; `false` if the connection cannot be reused.
     pub(super) async fn receive_and_discard(&mut self, request: &mut Request) -> bool {
         let core = &request.scope().core;
         let (patience, most) = (core.keeping.lingering_timeout, core.reading.client_max_body_size);
@@ -49,10 +49,10 @@ impl Connection {
         }
     }
 
-    /// Whether the part of a chunked body that came with the head breaks the framing: 400 then, where a body
-    /// that breaks it later can only end the connection.
+    /// Whether the framing of a chunked body is invalid in the bytes received with the head: then 400 can be returned. If it
+    /// becomes invalid later, the connection can only be closed.
     pub(super) fn begins_badly(&self, request: &Request) -> bool {
-        // Bytes of a known number cannot break anything.
+        // A body of known length has no framing that could be invalid.
         let rest = Rest::of(request);
         let broken = rest.is_some_and(|mut rest| rest.take(self.input.bytes(), |_| ()).is_err());
         if broken {
@@ -61,8 +61,8 @@ impl Connection {
         broken
     }
 
-    /// Whether the client may have sent something that was not read: closing now could reset the connection and destroy
-    /// the response on its way.
+    /// Whether the client may have sent bytes that were not read: closing now could cause a reset and destroy the response in
+    /// flight.
     pub(super) fn client_may_send(&self, request: &Request) -> bool {
         request.head.body().has_body()
             || !self.input.bytes().is_empty()
@@ -70,7 +70,8 @@ impl Connection {
             || request.response.status >= 400 && !request.completed
     }
 
-    /// Lets the client read the response before a reset could destroy it: ends our side and reads on for a while.
+    /// Performs a lingering close: shuts down sending, then reads and discards input for some time, so that the client can read the
+    /// response.
     pub(super) async fn linger(&mut self, request: &Request) {
         let core = &request.scope().core;
         if self.lingers(request, core) {
@@ -86,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing comes between the end of a response after which the connection is not kept, and its close.
+    /// Whether the connection can be closed directly after a response without keep-alive.
     pub(super) fn closes_at_once(&self, request: &Request, core: &Core) -> bool {
         let has_more_to_do =
             request.background.is_some() || request.body.is_some() || core.subrequests.post_action.is_some();
@@ -110,7 +111,7 @@ impl Connection {
     }
 }
 
-/// The rest of a body.
+/// The remaining part of a body.
 pub(super) enum Rest {
     /// This many bytes.
     Bytes(u64),
@@ -119,7 +120,7 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// All of the body that follows a request's head; nothing if it has none.
+    /// The complete body that follows a request's head; `None` if it has none.
     pub(super) fn of(request: &Request) -> Option<Rest> {
         let strict = request.scope().core.reading.http_strict;
         match request.head.body() {
@@ -129,7 +130,7 @@ impl Rest {
         }
     }
 
-    /// Bytes that remain, if known.
+    /// Remaining bytes, if known.
     pub(super) fn left(&self) -> Option<u64> {
         match self {
             Rest::Bytes(left) => Some(*left),
@@ -137,7 +138,7 @@ impl Rest {
         }
     }
 
-    /// How much of `input` belongs to the body, and whether that was its end. `keep` gets its content.
+    /// Determines how much of `input` belongs to the body, and whether the body ended. `keep` receives its content.
     pub(super) fn take(&mut self, input: &[u8], mut keep: impl FnMut(&[u8])) -> Result<(usize, bool), ()> {
         match self {
             Rest::Bytes(left) => {
@@ -164,7 +165,7 @@ impl Rest {
         }
     }
 
-    /// Whether a chunked body has grown above the limit; 0 is no limit.
+    /// Whether a chunked body exceeds the limit; 0 means no limit.
     fn exceeds(&self, most: u64) -> bool {
         matches!(self, Rest::Chunks(decoder) if most > 0 && decoder.total() > most)
     }

@@ -1,17 +1,17 @@
 //! The TLS handshake of a connection: `listen … ssl`.
 //!
 //! ```text
-//!   accepted --(PROXY header)--> hello --> server by its name, its certificates --> handshake --> requests over Wire::Tls
+//!   accepted --(PROXY header)--> hello --> server by its name, certificates --> handshake --> requests over Wire::Tls
 //!                                  |            |                     |
-//!                                  |            | ssl_reject_handshake| fails, times out, makes room
+//!                                  |            | ssl_reject_handshake| failure, timeout, or closed to make room
 //!                                  | no TLS     v                     v
 //!                                  |          alert, end           alert, one line of the log, end
 //!                                  v
 //!                                requests over Wire::Plain, each refused by status 400 (497)
 //! ```
-//! All of it has `client_header_timeout`. A connection that is in its handshake counts as one that has sent no request yet:
-//! it is among the first that make room for others. The verdict on a certificate of the client is made here and kept in
-//! [`Secured`]; whether a request is refused for it is decided when its server is known (`exchange::tls::admit`).
+//! All steps together have `client_header_timeout`. A connection in its handshake counts as one without a request: it is among the
+//! first to be closed to make room for others. A client certificate is verified here and the result stored in [`Secured`]; whether
+//! a request is refused because of it is decided when its server is known (`exchange::tls::admit`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -40,8 +40,8 @@ use telemetry::tally;
 use telemetry::{Level, Reason};
 
 impl Connection {
-    /// Makes the handshake within `client_header_timeout`; no connection if it has to end. A client that uses plain
-    /// HTTP continues with it: it gets a response about it.
+    /// Performs the handshake within `client_header_timeout`; `None` if the connection must end. A client that uses plain HTTP
+    /// continues with it and gets an error response.
     pub(super) async fn secured(mut self) -> Option<Connection> {
         let received = self.input.bytes().to_vec();
         if !handshake::is_tls(&received) {
@@ -52,7 +52,7 @@ impl Connection {
         let Counts { postponed, elsewhere } = self.thread.handshakes.take_counts();
         self.thread.tally.count_handshake_steps(postponed, elsewhere);
         match shaken {
-            // The authority required only the handshake.
+            // The CA needed only the handshake.
             Ok((hello, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken)) => {
                 self.set_secured(&hello, &handshaken);
@@ -69,14 +69,14 @@ impl Connection {
             Err(failure) => {
                 self.thread.tally.count_handshake(tally::Handshake::Failed);
                 self.complain_of(&failure);
-                // The request of that line is kept for a later one, and would keep the descriptor open.
+                // The pooled request used for that log line would keep the file descriptor open.
                 self.info.client.take();
                 None
             }
         }
     }
 
-    /// Waits for the handshake. The time of all of it is limited, and a connection may have to make room meanwhile.
+    /// Waits for the handshake. Its total time is limited, and the connection may be closed to make room for others.
     async fn shake_hands(&mut self, received: Vec<u8>) -> Result<(Hello, Handshaken), Failure> {
         let end = rt::now() + self.core().reading.client_header_timeout;
         let Connection { wire, timer, thread, .. } = self;
@@ -96,14 +96,14 @@ impl Connection {
         }
     }
 
-    /// Keeps the facts of the handshake that requests need.
+    /// Stores the facts of the handshake that requests need.
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken) {
         self.generation = self.thread.generation();
         let config = &self.generation.config;
         let Some(listen) = self.entrance.listen(&self.generation) else { return };
         let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
         let settings = config.location(config.server(server).root).scope.of::<Tls>();
-        // The cell is empty: this runs once for a connection.
+        // The cell is empty: this runs once per connection.
         let _ = self.info.secured.set(Secured::new(
             handshaken,
             hello,
@@ -113,7 +113,7 @@ impl Connection {
         self.server = server;
     }
 
-    /// There is no request yet, so the line is about the socket, as in nginx.
+    /// Logs a message about the socket, since there is no request yet, as in nginx.
     fn complain_of(&self, failure: &Failure) {
         let (client, server) = (&self.info.peer, &self.entrance.address);
         let message = format_args!("{failure} while SSL handshaking, client: {client}, server: {server}");
@@ -123,10 +123,10 @@ impl Connection {
     }
 }
 
-/// Certificates with variables in their names, and their server.
+/// Certificates with variables in their file names, and the server that they belong to.
 type Named = (Arc<NamedCertificates>, ServerId);
 
-/// Where a handshake takes place.
+/// The context of a handshake.
 struct Place<'c> {
     thread: &'c Rc<Thread>,
     entrance: &'c Entrance,
@@ -134,7 +134,7 @@ struct Place<'c> {
 }
 
 impl Place<'_> {
-    /// Reads the client's hello, chooses a server by it, and performs the handshake.
+    /// Reads the ClientHello, selects a server by it, and performs the handshake.
     async fn shake_hands(
         &self,
         socket: &mut Socket,
@@ -157,12 +157,12 @@ impl Place<'_> {
         Ok((hello, handshaken))
     }
 
-    /// The settings of a handshake, and certificates with variables in their names. Nothing if it is refused.
+    /// The settings of a handshake, and certificates with variables in their file names. `None` if the handshake is refused.
     fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
         let generation = self.thread.generation();
         let listen = self.entrance.listen(&generation)?;
         let default = listen.lookup(&self.info.local).0;
-        // An authority offers this protocol alone (RFC 8737 section 3).
+        // A CA offers only this protocol (RFC 8737 section 3).
         if hello.alpn == [ACME_PROTOCOL] {
             return Some((tls_challenge(hello.name.as_deref()?)?, None));
         }
@@ -172,13 +172,13 @@ impl Place<'_> {
         if settings(asked).rejects {
             return None;
         }
-        // As in nginx: a server without a certificate is served with the one of the address's default.
+        // As in nginx, a server without a certificate uses the certificate of the default server of the address.
         let shown = [asked, default].into_iter().find(|server| settings(*server).server.is_some())?;
         let named = settings(shown).named.clone().map(|named| (named, shown));
         settings(shown).server.clone().map(|server| (server, named))
     }
 
-    /// Loads these certificates, with variables as they are in the handshake.
+    /// Loads certificates whose names have variables, with the values at the handshake.
     async fn with_named(
         &self,
         server: Server,
@@ -186,7 +186,7 @@ impl Place<'_> {
         id: ServerId,
         hello: &Hello,
     ) -> Result<Server, LoadError> {
-        // The values are those of a request that has only its connection, as in nginx.
+        // The variables are those of a request that has only its connection, as in nginx.
         let info = Rc::new(ConnInfo {
             thread: Rc::clone(&self.info.thread),
             requests: Cell::new(0),
@@ -206,7 +206,7 @@ impl Place<'_> {
     }
 }
 
-/// Why there is no connection.
+/// Reason why the handshake failed.
 enum Failure {
     Handshake(HandshakeError),
     Certificate(LoadError),
@@ -221,7 +221,7 @@ impl From<HandshakeError> for Failure {
 }
 
 impl Failure {
-    /// Clients that go, or speak another dialect, are no trouble of the server. A certificate that is missing is one.
+    /// A client that disconnects or is incompatible is not a server error. A missing certificate is one.
     fn level(&self) -> Level {
         match self {
             Failure::Certificate(_) => Level::Error,

@@ -1,7 +1,7 @@
-//! HTTP/1 as a transport of requests: a connection is the transport of its single present request.
+//! HTTP/1 as a transport of requests: a connection is the transport of its single current request.
 //!
-//! Each method is a few lines over the siblings: [`input`](super::input) and [`body`](super::body) receive,
-//! [`head`](super::head), [`respond`](super::respond) and [`outlet`](super::outlet) send.
+//! Each method delegates to the other files: [`input`](super::input) and [`body`](super::body) receive, [`head`](super::head),
+//! [`respond`](super::respond) and [`outlet`](super::outlet) send.
 
 use std::convert::Infallible;
 
@@ -57,7 +57,7 @@ impl Transport for Connection {
 
     async fn feed(&mut self, mut feed: Feed<Rest>) -> Infallible {
         let result = self.feed_to_end(&mut feed).await;
-        // The handler learns how it ended, and decides on the request.
+        // The handler is notified of the end, and decides on the request.
         feed.incoming.end(result);
         std::future::pending().await
     }
@@ -103,14 +103,14 @@ impl Transport for Connection {
     }
 
     async fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) {
-        // The reset would overtake bytes that the client has not acknowledged.
+        // A reset could destroy bytes that the client has not acknowledged.
         if respond::ends_in_reset(error, request) {
             self.acknowledged(core.sending.send_timeout).await;
         }
     }
 
     fn break_off(&mut self, request: &Request, error: &BodyError) {
-        // A reset frees at once the bytes that the kernel still holds for a client that takes none.
+        // A reset immediately frees bytes that the kernel holds for a client that reads none.
         let is_timeout = *error == BodyError::Send(SendError::TimedOut);
         let resets = is_timeout && request.scope().core.keeping.reset_timedout_connection;
         if resets || respond::ends_in_reset(error, request) {
@@ -125,14 +125,13 @@ impl Transport for Connection {
         by: Box<dyn Takeover>,
     ) -> Result<TakeoverEnd, BodyError> {
         if request.scope().core.sending.tcp_nodelay {
-            // Tunnelled messages are short and must not wait for more bytes (TCP_NODELAY), as on the upstream's
-            // connection.
+            // Tunnelled messages are short and must not wait for more bytes (TCP_NODELAY), as on the upstream's connection.
             self.wire.set_nodelay();
         }
         if let Some(mut sending) = self.begin_to_send(request, Segments::from(head), false)? {
             self.go_on_sending(request, &mut sending).await?;
         }
-        // The client's bytes behind its request belong to the other protocol already.
+        // Bytes after the client's request already belong to the other protocol.
         let early = std::mem::take(&mut self.input);
         Ok(by.run(&mut self.wire, &self.timer, early.bytes()).await)
     }

@@ -1,5 +1,5 @@
-//! Connections that turn out to be HTTP/2: those that ALPN has agreed on (RFC 9113 section 3.2), and those that begin with the
-//! preface in clear text, by prior knowledge (section 3.3).
+//! Connections that turn out to be HTTP/2: negotiated by ALPN (RFC 9113 section 3.2), or starting with the preface in clear text,
+//! by prior knowledge (section 3.3).
 
 use http::h2::PREFACE;
 
@@ -7,26 +7,26 @@ use crate::h1::Connection;
 use crate::h2::{self, Start};
 use exchange::room::Waits;
 
-/// Bytes of the preface that no request of HTTP/1 begins with.
+/// Number of bytes of the preface that suffice to distinguish it from any HTTP/1 request.
 const TOLD_APART: usize = 4;
 
 impl Connection {
-    /// Whether the handshake has agreed on HTTP/2.
+    /// Whether the handshake negotiated HTTP/2.
     pub(super) fn has_agreed_on_http2(&self) -> bool {
         self.info.secured.get().is_some_and(|secured| secured.alpn == b"h2")
     }
 
-    /// Whether the first bytes of the connection may be those of the preface.
+    /// Whether the first byte of the connection may be that of the preface.
     pub(super) fn may_be_http2(&self) -> bool {
         self.input.bytes().first() == Some(&PREFACE[0])
     }
 
-    /// Whether the connection begins with the preface, where HTTP/2 is spoken without ALPN.
+    /// Whether the connection begins with the preface, if HTTP/2 without ALPN is enabled.
     pub(super) async fn is_http2(&mut self) -> bool {
         let listen = self.entrance.listen(&self.generation);
         let is_told = listen.is_some_and(|listen| listen.is_http2(&self.info.local));
         let is_on = is_told || h2::settings_of(&self.entrance, &self.generation, &self.info).enabled;
-        // With TLS the protocol was agreed on.
+        // With TLS the protocol was negotiated.
         if !is_on || self.info.secured.get().is_some() || self.info.is_tls {
             return false;
         }
@@ -40,14 +40,14 @@ impl Connection {
             if count >= TOLD_APART {
                 return true;
             }
-            // The reader of the header section meets any end of this wait again.
+            // The parser of the header section handles any failure of this wait.
             if !matches!(self.receive_unless_given_up(Waits::Head, 0).await, Ok(true)) {
                 return false;
             }
         }
     }
 
-    /// Serves the connection by the protocol found.
+    /// Continues the connection with HTTP/2.
     pub(super) async fn go_on_with_http2(self) {
         let Connection { thread, entrance, info, input, wire, stage, .. } = self;
         let calls_directly = thread.calls_directly;
