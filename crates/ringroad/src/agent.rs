@@ -1,8 +1,9 @@
-//! The process that obtains certificates: it gives up its privileges, connects to authorities, and reports to the
-//! master.
+//! The process that obtains certificates by ACME: it drops its privileges, connects to certificate authorities, and
+//! reports to the master.
 //!
-//! Started by the master as `/proc/self/exe acme` with a control channel as standard input. It has no listening socket, reads nothing of a
-//! client, and writes to the state directories alone. Its end at any point loses nothing: the master starts another one.
+//! Started by the master as `/proc/self/exe acme` with a control channel as standard input. It has no listening socket,
+//! never reads from clients, and writes only to the state directories. No state is lost when it exits: the master
+//! starts it again.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -17,13 +18,13 @@ use crate::control::acme::{AcmeChange, FromAgent, ToAgent};
 use crate::control::{Channel, FROM_MASTER, Received};
 use crate::worker::take_channel;
 
-/// The hidden subcommand.
+/// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "acme";
 
-/// How long workers may take to have a challenge in place. One that takes longer is being replaced.
+/// Timeout until all workers have installed a challenge. A worker that takes longer is being replaced.
 const INSTALL_TIME: Duration = Duration::from_secs(30);
 
-/// Runs until the master is gone or has no use for it.
+/// Runs until the master has exited or does not need it.
 pub(crate) fn run() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let Ok(channel) = take_channel(FROM_MASTER) else { return ExitCode::FAILURE };
@@ -37,21 +38,23 @@ pub(crate) fn run() -> ExitCode {
         master.log(Level::Error, &format!("acme: {error}"));
         return ExitCode::FAILURE;
     }
-    // A request may take a minute; the master's end is not waited for. Set last, because a change of the user takes it back.
+    // A request may take a minute, and the agent must not outlive the master. Set last, because a change of the user
+    // clears it.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     let Gone = acme::agent::run(&issuers, &known, &mut master);
     ExitCode::SUCCESS
 }
 
-/// The master, as the agent sees it.
+/// The connection to the master.
 struct MasterLink {
     channel: Channel,
-    /// The number of the last change.
+    /// Number of the last change.
     next: u64,
 }
 
 impl MasterLink {
-    /// The next message, by a deadline if there is one. `None`: the time is over, or the master is gone.
+    /// Receives the next message, until a deadline if there is one. Returns `None` on timeout, or if the master has
+    /// exited.
     fn hear(&mut self, deadline: Option<Instant>) -> Option<ToAgent> {
         loop {
             match self.channel.receive() {
@@ -80,7 +83,7 @@ impl MasterLink {
         self.channel.send(&message.encode(), Vec::new()).map_err(|_| Gone)
     }
 
-    /// Has something changed in every worker.
+    /// Sends a change and waits until every worker has applied it.
     fn change(&mut self, change: AcmeChange) -> Result<(), Gone> {
         self.next += 1;
         self.tell(&FromAgent::Change(self.next, change))?;
@@ -113,7 +116,7 @@ impl Host for MasterLink {
     }
 
     fn log(&mut self, level: Level, text: &str) {
-        // A master that is gone shows at the next change.
+        // An exit of the master is detected at the next change.
         let _ = self.tell(&FromAgent::Log(level, text.to_owned()));
     }
 
@@ -121,7 +124,7 @@ impl Host for MasterLink {
         let deadline = Instant::now() + time;
         loop {
             match self.hear(Some(deadline)) {
-                // A confirmation that came late.
+                // A late confirmation of an earlier change.
                 Some(_) => {}
                 None if Instant::now() < deadline => return Err(Gone),
                 None => return Ok(()),

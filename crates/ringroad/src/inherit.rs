@@ -1,14 +1,14 @@
-//! Listening sockets that another process opened for this one: nginx's or Ringroad's master before a change of the
-//! binary, or systemd.
+//! Listening sockets inherited from another process: the master of nginx or Ringroad during a binary upgrade, or
+//! systemd.
 //!
 //! | variable | who sets it | content |
 //! |---|---|---|
-//! | `NGINX` | a master that changes its binary | numbers of descriptors, `6;7;` |
+//! | `NGINX` | a master that upgrades its binary | descriptor numbers, `6;7;` |
 //! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | those of them that systemd opened |
-//! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | how many there are from 3 on, and for which process |
+//! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | the number of descriptors from 3 on, and the process that they are for |
 //!
-//! [`take`] turns them into [`Listeners`], from which those of the configuration take the ones with the same address.
-//! The configuration decides on everything else: an option that it does not name is taken back.
+//! [`take`] converts them to [`Listeners`]; the listeners of the configuration take over the sockets with the same
+//! address. Options are those of the configuration: an option that it does not set is reset.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -25,10 +25,10 @@ use rustix::net::{SocketType, sockopt};
 use crate::listen::{Keepalive, ListenAddr, ListenOptions, Listener, Listeners, errno_text};
 use crate::log::{Level, Log};
 
-/// nginx's name for its sockets.
+/// nginx's variable with the inherited sockets.
 const SOCKETS: &str = "NGINX";
 
-/// Which of those are systemd's.
+/// Variable with those of them that systemd opened.
 const KEPT_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
 
 /// systemd's variables; their values apply to one process only.
@@ -36,28 +36,28 @@ const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_PID: &str = "LISTEN_PID";
 const LISTEN_NAMES: &str = "LISTEN_FDNAMES";
 
-/// The first descriptor of systemd, sd_listen_fds(3).
+/// The first descriptor that systemd passes, sd_listen_fds(3).
 const FIRST: RawFd = 3;
 
-/// Most sockets that are taken: as many descriptors as a process may have by default.
+/// Maximum number of inherited sockets: the default limit of descriptors of a process.
 const SOCKETS_MAX: usize = 1024;
 
 /// Sockets that were open when this process started.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
-    /// One listener for each address. Their options are not known.
+    /// One listener per address. The options of the sockets are not known.
     pub(crate) listeners: Listeners,
-    /// The first descriptor of each, for messages.
+    /// The first descriptor of each listener, for messages.
     numbers: Vec<RawFd>,
 }
 
-/// Whether this process is the new binary of a master that runs.
+/// Whether this process is the new binary of a running master.
 pub(crate) fn is_new_binary() -> bool {
     std::env::var_os(SOCKETS).is_some()
 }
 
-/// Takes the sockets over. A descriptor that is no listening socket is reported and left alone. `is_daemon`: systemd's
-/// numbers were meant for the process that started this one.
+/// Takes over the sockets. A descriptor that is not a listening socket is reported and left unchanged. `is_daemon`:
+/// systemd passed the sockets to the process that started this one.
 pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let (numbers, kept) = if is_new_binary() {
@@ -90,12 +90,12 @@ pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
 }
 
 impl Inherited {
-    /// Puts a socket to the others of its address.
+    /// Adds a socket to the listener of its address.
     fn add(&mut self, number: RawFd, socket: OwnedFd, is_kept: bool) -> Result<(), Errno> {
         let address = address_of(&socket)?;
-        // A worker gets its sockets through its channel, and must not have them twice.
+        // Close-on-exec: a worker gets its sockets through its channel, and must not inherit them a second time.
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
-        // Those of systemd wait.
+        // systemd's sockets are blocking.
         let flags = rustix::fs::fcntl_getfl(&socket)?;
         rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
         let listeners = &mut self.listeners.0;
@@ -110,7 +110,7 @@ impl Inherited {
         Ok(())
     }
 
-    /// Reports sockets that the configuration does not use. They are closed when this is gone.
+    /// Reports sockets that the configuration does not use. They are closed when `self` is dropped.
     pub(crate) fn close_unused(self, used: &Listeners, log: &Log) {
         for (listener, number) in self.listeners.0.iter().zip(&self.numbers) {
             let address = &listener.actual;
@@ -120,7 +120,7 @@ impl Inherited {
                 continue;
             }
             let remedy = match (listener.is_kept, taken) {
-                // The configuration of the new binary has changed: that is no fault.
+                // The configuration of the new binary is different, which is not an error.
                 (false, 0) => {
                     log.notice(format_args!(
                         "closing the inherited socket of {address}, which is not listened on"
@@ -138,13 +138,13 @@ impl Inherited {
     }
 }
 
-/// Passes the sockets to a new binary. [`close_on_exec`] is to be called when it has started.
+/// Passes the sockets to a new binary. [`close_on_exec`] must be called after it has started.
 pub(crate) fn give(command: &mut Command, listeners: &Listeners) -> Result<(), Errno> {
     let (mut all, mut kept) = (String::new(), String::new());
     for listener in &listeners.0 {
         for socket in &listener.sockets {
             rustix::io::fcntl_setfd(&**socket, FdFlags::empty())?;
-            // Writing to a string does not fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(all, "{};", socket.as_raw_fd());
             if listener.is_kept {
                 let _ = write!(kept, "{};", socket.as_raw_fd());
@@ -158,15 +158,15 @@ pub(crate) fn give(command: &mut Command, listeners: &Listeners) -> Result<(), E
     Ok(())
 }
 
-/// From now on other programs that are started do not get the sockets.
+/// Sets close-on-exec, so that programs started later do not inherit the sockets.
 pub(crate) fn close_on_exec(listeners: &Listeners) {
     for socket in listeners.0.iter().flat_map(|listener| &listener.sockets) {
-        // It can only fail for a descriptor that is not open.
+        // Fails only for a descriptor that is not open.
         let _ = rustix::io::fcntl_setfd(&**socket, FdFlags::CLOEXEC);
     }
 }
 
-/// `6;7;` or `6:7:`. An invalid number comes with the numbers before it, as nginx takes those.
+/// Parses `6;7;` or `6:7:`. The error for an invalid number includes the numbers before it, which nginx uses too.
 fn parse(text: &str) -> Result<Vec<RawFd>, (Vec<RawFd>, String)> {
     let mut numbers = Vec::new();
     let mut rest = text;
@@ -181,7 +181,7 @@ fn parse(text: &str) -> Result<Vec<RawFd>, (Vec<RawFd>, String)> {
     if rest.is_empty() { Ok(numbers) } else { Err((numbers, rest.to_owned())) }
 }
 
-/// The numbers that systemd means, if it means this process.
+/// Returns the descriptors that systemd passes, if they are for this process.
 fn from_system(pid: &str, count: &str, own: u32) -> Vec<RawFd> {
     match (pid.parse::<u32>(), count.parse::<RawFd>()) {
         (Ok(pid), Ok(count)) if pid == own && count > 0 => {
@@ -191,7 +191,7 @@ fn from_system(pid: &str, count: &str, own: u32) -> Vec<RawFd> {
     }
 }
 
-/// Where a socket listens. Datagrams and other families are nothing for a server of HTTP.
+/// Returns the address of a listening socket. Datagram sockets and other address families are errors.
 fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
     if sockopt::socket_type(socket)? != SocketType::STREAM {
         return Err(Errno::PROTOTYPE);
@@ -205,7 +205,7 @@ fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
     Ok(ListenAddr::Unix(Path::new(std::ffi::OsStr::from_bytes(path)).to_owned()))
 }
 
-/// The options of a socket that may have to be reset.
+/// Returns options that stand for an unknown state, so that they are reset if necessary.
 fn unknown_options(address: &ListenAddr) -> ListenOptions {
     let is_inet = matches!(address, ListenAddr::Inet(_));
     ListenOptions {

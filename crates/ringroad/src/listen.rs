@@ -1,13 +1,13 @@
-//! Listening sockets: opened by the master, kept over reloads, handed to the worker.
+//! Listening sockets: opened by the master, retained over reloads, and passed to the worker.
 //!
-//! [`Listeners::open`] makes the sockets of a configuration and takes over those of the one before with the same
-//! address, so that no queued connection is lost. Accepting is the worker's business.
+//! [`Listeners::open`] creates the sockets of a configuration and takes over those of the previous one with the same
+//! address, so that no queued connection is lost. The worker accepts the connections.
 //!
-//! | at a reload | what happens to the socket |
+//! | at a reload | effect on the socket |
 //! |---|---|
-//! | the address stays | it stays; `backlog`, buffers and keepalive are set anew |
-//! | the address is new | it is opened; if that fails the old configuration goes on |
-//! | the address is gone | the master closes it, the old worker stops accepting |
+//! | the address is unchanged | the socket stays open; `backlog`, buffers and keepalive are set again |
+//! | the address is new | it is opened; if that fails, the old configuration stays in effect |
+//! | the address is removed | the master closes it, the old worker stops accepting |
 //! | the first configuration, with sockets of another process | as at a reload, see `inherit` |
 //! | `reuseport` or the number of threads changes | sockets are added or closed, the first ones stay |
 
@@ -28,26 +28,26 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::log::{Level, Log};
 
-/// How often an address that is in use is tried again, and after which time: as nginx does, to survive a restart
-/// in which the old server has not let go yet.
+/// Number of bind attempts for an address in use, and the pause between them: as in nginx, to survive a restart in
+/// which the old server has not yet closed its sockets.
 const BIND_TRIES: u32 = 5;
 const BIND_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a deferred connection may be silent before it is accepted all the same: nginx's value. The kernel
-/// rounds it up to what its repetitions of the SYN-ACK take.
+/// Time in seconds after which a deferred connection without data is accepted nevertheless: nginx's value. The kernel
+/// rounds it up to the time of its SYN-ACK retransmissions.
 const DEFER_SECONDS: u32 = 1;
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ListenAddr {
-    /// Address and port; port 0 lets the kernel choose.
+    /// IP address and port; with port 0 the kernel selects a port.
     Inet(SocketAddr),
-    /// The path of a unix socket.
+    /// Path of a unix socket.
     Unix(PathBuf),
 }
 
 impl ListenAddr {
-    /// Reads what `Display` writes.
+    /// Parses the format of `Display`.
     pub(crate) fn parse(text: &str) -> Option<ListenAddr> {
         match text.strip_prefix("unix:") {
             Some(path) => Some(ListenAddr::Unix(path.into())),
@@ -65,10 +65,10 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// `so_keepalive=`
+/// TCP keepalive, `so_keepalive=`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Keepalive {
-    /// The system's default.
+    /// The system default.
     #[default]
     Unset,
     /// Off.
@@ -81,25 +81,25 @@ pub(crate) enum Keepalive {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenOptions {
     pub(crate) address: ListenAddr,
-    /// Connections that may wait to be accepted.
+    /// Length of the accept queue.
     pub(crate) backlog: i32,
-    /// One socket for each worker thread.
+    /// Whether each worker thread has a separate socket.
     pub(crate) reuseport: bool,
-    /// Means something for IPv6 wildcards.
+    /// Relevant for IPv6 wildcard addresses.
     pub(crate) ipv6only: bool,
     pub(crate) keepalive: Keepalive,
     /// `rcvbuf`, bytes.
     pub(crate) receive_buffer: Option<usize>,
     /// `sndbuf`, bytes.
     pub(crate) send_buffer: Option<usize>,
-    /// `deferred`: accept only when data is there.
+    /// `deferred`: accept a connection only when data has arrived.
     pub(crate) deferred: bool,
-    /// `fastopen`: connections that may wait with data before their handshake is done.
+    /// `fastopen`: maximum length of the queue of connections with data whose handshake is not complete.
     pub(crate) fastopen: Option<u32>,
 }
 
 impl ListenOptions {
-    /// How many sockets the address has.
+    /// Returns the number of sockets of the address.
     pub(crate) fn sockets(&self, threads: u32) -> usize {
         if self.reuseport { threads.max(1) as usize } else { 1 }
     }
@@ -109,11 +109,12 @@ impl ListenOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct Listener {
     pub(crate) options: ListenOptions,
-    /// One, or one for each thread. Shared with the configuration before, if it had them.
+    /// One socket, or one per thread. Shared with the previous configuration, if it had them.
     pub(crate) sockets: Vec<Rc<OwnedFd>>,
-    /// With the port that the kernel chose.
+    /// The address with the port that the kernel selected.
     pub(crate) actual: ListenAddr,
-    /// systemd opened the sockets and uses them again when this server has ended: the file of a unix socket stays.
+    /// Whether systemd opened the sockets and will use them again after this server has exited: the file of a unix
+    /// socket is not removed.
     pub(crate) is_kept: bool,
 }
 
@@ -121,16 +122,16 @@ pub(crate) struct Listener {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 
-/// At least one socket could not be opened; the log names them with the reason.
+/// At least one socket could not be opened; the log has the reasons.
 #[derive(Debug)]
 pub(crate) struct NotListening;
 
 /// Why a socket could not be opened.
 #[derive(Debug)]
 struct Refusal {
-    /// The system call, for the message.
+    /// The failed system call, for the message.
     call: &'static str,
-    /// EADDRINUSE is tried again.
+    /// The error; EADDRINUSE is retried.
     errno: Errno,
 }
 
@@ -178,7 +179,7 @@ impl Listeners {
         Err(NotListening)
     }
 
-    /// For `-t`: whether the sockets could be opened, where an address in use is no error. Nothing stays open.
+    /// For `-t`: checks whether the sockets could be opened; an address in use is not an error. No socket stays open.
     pub(crate) fn try_open(wanted: &[ListenOptions], log: &Log) -> Result<(), NotListening> {
         for options in wanted {
             match open_one(options, 1, None, log) {
@@ -193,24 +194,25 @@ impl Listeners {
         Ok(())
     }
 
-    /// The sockets of this address.
+    /// Returns the sockets of an address.
     pub(crate) fn find(&self, address: &ListenAddr) -> Option<&Listener> {
         self.0.iter().find(|listener| listener.options.address == *address)
     }
 
-    /// Removes the files of unix sockets that `kept` does not use; closing is up to the last owner.
+    /// Removes the files of unix sockets that `kept` does not use; the sockets are closed by their last owner.
     pub(crate) fn forget(&self, kept: Option<&Listeners>) {
         for listener in &self.0 {
             let address = &listener.options.address;
             let in_use = kept.is_some_and(|kept| kept.find(address).is_some());
             if let (ListenAddr::Unix(path), false) = (address, in_use || listener.is_kept) {
-                // It may have been removed before; nothing follows from that.
+                // The file may have been removed already, which is not an error.
                 let _ = std::fs::remove_file(path);
             }
         }
     }
 
-    /// Retries mix the order; the log and the worker should see that of the configuration.
+    /// Sorts the listeners in the order of the configuration, which retries may have changed, for the log and the
+    /// worker.
     fn in_order_of(mut self, wanted: &[ListenOptions]) -> Listeners {
         self.0.sort_by_key(|listener| wanted.iter().position(|options| *options == listener.options));
         self
@@ -224,7 +226,7 @@ impl Refusal {
     }
 }
 
-/// What helps where an address cannot be bound, behind the reason.
+/// Returns a hint for a bind error, for display after the reason.
 pub(crate) fn bind_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::ACCESS => "; ports below 1024 need root: start as root, or choose a higher port",
@@ -233,14 +235,14 @@ pub(crate) fn bind_remedy(errno: Errno) -> &'static str {
     }
 }
 
-/// `98: Address already in use`, the form of all errors in nginx's log.
+/// Formats an error as in nginx's log: `98: Address already in use`.
 pub(crate) fn errno_text(errno: Errno) -> String {
     let text = io::Error::from(errno).to_string();
     let reason = text.split(" (os error").next().unwrap_or_default();
     format!("{}: {reason}", errno.raw_os_error())
 }
 
-/// The same for errors of the standard library.
+/// Formats an error of the standard library in the same way.
 pub(crate) fn error_text(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => errno_text(Errno::from_raw_os_error(code)),
@@ -248,7 +250,7 @@ pub(crate) fn error_text(error: &io::Error) -> String {
     }
 }
 
-/// The sockets of one address: those that are there, and as many new ones as are missing.
+/// Returns the sockets of one address: the existing ones, completed with new ones.
 fn open_one(
     options: &ListenOptions,
     threads: u32,
@@ -264,10 +266,10 @@ fn open_one(
             unset(socket, &old.options, options);
         }
         configure(socket, options, log);
-        // Also changes the length of the queue of a socket that listens already.
+        // Also changes the backlog of a socket that is already listening.
         rustix::net::listen(socket, options.backlog).map_err(|errno| Refusal { call: "listen", errno })?;
     }
-    // With port 0 the second socket must get the port of the first.
+    // With port 0 the second socket must use the port of the first.
     let mut actual = inherited.map(|old| old.actual.clone());
     while sockets.len() < count {
         let address = actual.as_ref().unwrap_or(&options.address);
@@ -282,7 +284,7 @@ fn open_one(
     Ok(Listener { options: options.clone(), sockets, actual, is_kept })
 }
 
-/// A socket that listens. SO_REUSEADDR lets a restart bind while old connections are in TIME_WAIT, socket(7).
+/// Opens a listening socket. SO_REUSEADDR lets a restart bind while old connections are in TIME_WAIT, socket(7).
 fn open_socket(address: &ListenAddr, options: &ListenOptions, log: &Log) -> Result<OwnedFd, Refusal> {
     let family = match address {
         ListenAddr::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -309,7 +311,7 @@ fn open_socket(address: &ListenAddr, options: &ListenOptions, log: &Log) -> Resu
     Ok(socket)
 }
 
-/// Options that may also change on a socket that is there. A refusal costs the option, not the socket.
+/// Sets options that may also be changed on an existing socket. If an option fails, the socket is used without it.
 fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
     let check = |what: &str, outcome: Result<(), Errno>| {
         if let Err(errno) = outcome {
@@ -351,8 +353,8 @@ fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
     }
 }
 
-/// Resets options that the configuration before had set and this one does not. A socket that had the option takes its
-/// end too.
+/// Resets options that the previous configuration had set and the new one does not. This cannot fail, since the socket
+/// supports the option.
 fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
     if old.deferred && !new.deferred {
         let _ = sys::set_defer_accept(socket.as_fd(), 0);
@@ -362,7 +364,7 @@ fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
     }
 }
 
-/// The file of the socket must not exist; the socket of a killed server is removed.
+/// Binds to a path. The file must not exist; the socket of a killed server is removed.
 fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
     let refusal = |errno| Refusal { call: "bind", errno };
     let address = SocketAddrUnix::new(path).map_err(refusal)?;
@@ -375,18 +377,18 @@ fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
         }
         outcome => outcome.map_err(refusal)?,
     }
-    // As nginx does: permissions of the directory decide who may connect.
+    // As in nginx: the permissions of the directory decide who may connect.
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666)).map_err(|errno| Refusal { call: "chmod", errno })
 }
 
-/// Whether a path is a socket that a server left behind when it was killed. nginx would refuse to start here.
+/// Whether a path is a socket left by a killed server. nginx would fail to start here.
 fn is_stale(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && UnixStream::connect(path).is_err_and(refused)
 }
 
-/// Reports the port that the kernel chose.
+/// Returns the address with the port that the kernel selected.
 fn actual_address(socket: &OwnedFd, wanted: &ListenAddr) -> Result<ListenAddr, Refusal> {
     if matches!(wanted, ListenAddr::Unix(_)) {
         return Ok(wanted.clone());
@@ -396,7 +398,7 @@ fn actual_address(socket: &OwnedFd, wanted: &ListenAddr) -> Result<ListenAddr, R
     Ok(ListenAddr::Inet(name))
 }
 
-/// Where a client on this machine reaches an address: a wildcard becomes the loopback address.
+/// Returns the address at which a client on this machine reaches a listener: a wildcard becomes the loopback address.
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let mut reachable = address;
     match address {
@@ -407,13 +409,13 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     reachable
 }
 
-/// Waits without an event; signals that end the process still do.
+/// Sleeps; signals that end the process still do so.
 fn pause(time: Duration) {
     let time = rustix::event::Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),
     };
-    // Woken early is tried early.
+    // A wake-up before the timeout only makes the retry earlier.
     let _ = rustix::event::poll(&mut [], Some(&time));
 }
 

@@ -1,4 +1,4 @@
-//! Configuration files from the disk, for crate `conf`, which does no input itself.
+//! Loads configuration files from the disk, for crate `conf`, which does no I/O.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use conf::Loader;
 
 use crate::places::Request;
 
-/// Reads files; the main one may be a text in memory instead.
+/// Reads files; the main file may be a text in memory instead.
 #[derive(Debug)]
 pub(crate) struct DiskLoader<'a> {
     request: &'a Request,
@@ -33,7 +33,7 @@ impl Loader for DiskLoader<'_> {
     }
 }
 
-/// The names in a directory; the empty path is the working directory.
+/// Returns the names in a directory; the empty path is the working directory.
 fn list(folder: &Path) -> io::Result<Vec<OsString>> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()

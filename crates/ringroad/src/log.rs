@@ -1,10 +1,10 @@
-//! The error log of master and worker control, in nginx's form.
+//! The error log of the master and of the worker's control thread, in nginx's form.
 //!
 //! ```text
 //! 2026/11/21 09:30:00 [notice] 4711#4711: signal 1 (SIGHUP) received from 42, reconfiguring
 //! ```
-//! Until the server runs, warnings and errors also go to standard error as `ringroad: [emerg] ...`, as nginx does.
-//! Worker threads write through separate logs, not through this one.
+//! Until the server runs, warnings and errors also go to standard error as `ringroad: [emerg] ...`, as in nginx. The
+//! server's threads write through separate logs, not through this one.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use server::telemetry::syslog::{self, Socket};
 pub(crate) use server::telemetry::{ErrorTarget, Level, Target};
 use server::telemetry::{Form, JsonLine, append_printable};
 
-/// Where lines go.
+/// Target of lines.
 #[derive(Clone, Debug)]
 enum Way {
     Stderr,
@@ -39,27 +39,28 @@ struct Sink {
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     sinks: Vec<Sink>,
-    /// Messages go to standard error too.
+    /// Whether messages are copied to standard error.
     echo: bool,
 }
 
 impl Log {
-    /// Standard error only, before any file is known.
+    /// Creates a log to standard error only, before any file is known.
     pub(crate) fn stderr(level: Level) -> Log {
         Log { sinks: vec![Sink { way: Way::Stderr, level, form: Form::Text }], echo: false }
     }
 
-    /// Nothing but the copy on standard error.
+    /// Creates a log without targets, with only the copy on standard error.
     pub(crate) fn echo_only() -> Log {
         Log { sinks: Vec::new(), echo: true }
     }
 
-    /// One file, with the copy on standard error.
+    /// Creates a log with one file and the copy on standard error.
     pub(crate) fn early(file: Rc<OwnedFd>, level: Level) -> Log {
         Log { sinks: vec![Sink { way: Way::File(file), level, form: Form::Text }], echo: true }
     }
 
-    /// The targets of a configuration; `find` knows the open files. A file that is not open is left out.
+    /// Creates a log with the targets of a configuration; `find` returns the open files. A file that is not open is
+    /// omitted.
     pub(crate) fn of(targets: &[ErrorTarget], find: impl Fn(&Path) -> Option<Rc<OwnedFd>>) -> Log {
         let sinks = targets.iter().filter_map(|target| {
             let way = match &target.target {
@@ -72,13 +73,13 @@ impl Log {
         Log { sinks: sinks.collect(), echo: false }
     }
 
-    /// With or without the copy on standard error.
+    /// Enables or disables the copy on standard error.
     #[must_use]
     pub(crate) fn with_echo(self, echo: bool) -> Log {
         Log { echo, ..self }
     }
 
-    /// The first file among the targets, unless standard error is one of them.
+    /// Returns the first file among the targets, unless standard error is one of them.
     pub(crate) fn file_instead_of_stderr(&self) -> Option<BorrowedFd<'_>> {
         let mut found = None;
         for sink in &self.sinks {
@@ -91,8 +92,8 @@ impl Log {
         found
     }
 
-    /// Takes over from `old`: where standard error is the file of the old log, as in a daemon, it becomes that
-    /// of this one. Otherwise a rotated log would be held open for ever.
+    /// Redirects standard error from the file of the `old` log to that of this one, as in a daemon. Otherwise a rotated
+    /// log file would stay open.
     pub(crate) fn take_stderr_from(&self, old: &Log) {
         let (Some(old), Some(new)) = (old.file_instead_of_stderr(), self.file_instead_of_stderr()) else {
             return;
@@ -101,22 +102,22 @@ impl Log {
         if let (Ok(current), Ok(old)) = (identity(rustix::stdio::stderr()), identity(old))
             && current == old
         {
-            // What libraries print is not worth an error.
+            // Only libraries write there, so a failure is ignored.
             let _ = rustix::stdio::dup2_stderr(new);
         }
     }
 
-    /// Whether any target takes lines of this level.
+    /// Whether any target accepts lines of this level.
     pub(crate) fn takes(&self, level: Level) -> bool {
         self.sinks.iter().any(|sink| level <= sink.level)
     }
 
-    /// One line.
+    /// Writes one line.
     pub(crate) fn write(&self, level: Level, message: impl fmt::Display) {
         let line = LazyLine { level, message: &message };
         let mut on_stderr = false;
         for sink in self.sinks.iter().filter(|sink| level <= sink.level) {
-            // Lines of process control are few: each target has its own made.
+            // Process control logs few lines, so each target formats its own.
             let mut text = Vec::new();
             match &sink.way {
                 Way::Stderr => {
@@ -136,7 +137,7 @@ impl Log {
                     let start = text.len();
                     line.append(sink.form, &mut text);
                     syslog::Peer::cut(start, &mut text);
-                    // There is no log for this failure, as with files.
+                    // A failure to send is not logged, as with files.
                     let _ = socket.send(&text);
                 }
             }
@@ -159,14 +160,14 @@ impl Log {
     }
 }
 
-/// A line is formatted only if a log takes it.
+/// A line that is formatted only if a target accepts it.
 struct LazyLine<'a> {
     level: Level,
     message: &'a dyn fmt::Display,
 }
 
 impl LazyLine<'_> {
-    /// The line without its end, in the same forms as the server's threads write it.
+    /// Appends the line without its newline, in the same forms as the server's threads.
     fn append(&self, form: Form, out: &mut Vec<u8>) {
         let (now, thread) = (jiff::Zoned::now(), rustix::thread::gettid().as_raw_nonzero());
         match form {
@@ -191,10 +192,10 @@ impl LazyLine<'_> {
     }
 }
 
-/// Opens a log file as nginx does: 0644, created where missing, every write at the end.
+/// Opens a log file as nginx does: mode 0644, created if missing, every write appended.
 ///
-/// The standard streams are shared instead of opened again: a second opening of a regular file would have another
-/// position and write over the first one's lines, and a socket cannot be opened at all.
+/// The standard streams are duplicated instead of opened again: a second open of a regular file would have a separate
+/// position and overwrite lines of the first one, and a socket cannot be opened at all.
 pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     for (name, stream) in [("/dev/stderr", rustix::stdio::stderr()), ("/dev/stdout", rustix::stdio::stdout())]
     {
@@ -206,22 +207,23 @@ pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
 }
 
-/// Makes standard error append if it is a regular file. Several processes and threads write to it, the latter with
-/// separate positions, and would write over each other's lines; in append mode the kernel ignores positions, write(2).
-/// The flag belongs to the open file, so that the worker inherits it.
+/// Sets append mode on standard error if it is a regular file. Several processes and threads write to it, with separate
+/// positions, and would overwrite each other's lines; in append mode the kernel ignores positions, write(2). The flag
+/// belongs to the open file description, so the worker inherits it.
 pub(crate) fn let_stderr_append() {
     let stderr = rustix::stdio::stderr();
     let is_file = rustix::fs::fstat(stderr).is_ok_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
     });
     if is_file && let Ok(flags) = rustix::fs::fcntl_getfl(stderr) {
-        // Where it cannot be had the lines are still written.
+        // Without the flag the lines are still written.
         let _ = rustix::fs::fcntl_setfl(stderr, flags | OFlags::APPEND);
     }
 }
 
-/// The failure of a log cannot be logged; nginx drops such lines too. One that would wait, such as a pipe without a
-/// reader, loses the line: process control has signals to answer. A regular file is always ready, poll(2).
+/// Writes bytes. A failure is ignored, because it cannot be logged; nginx does the same. A write that would block, such
+/// as to a pipe without a reader, drops the line, because process control must handle signals. A regular file is always
+/// ready, poll(2).
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let mut ready = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];

@@ -1,9 +1,9 @@
 //! The `ringroad` binary: command line, master process, control channel to the worker.
 //!
-//! Serving itself is crate `server`. Here: the command line as nginx reads it ([`cli`]), the process that opens
-//! privileged resources and obeys signals ([`master`]), the unprivileged process that serves ([`worker`]), and the
-//! messages between the two ([`control`]). [`explain`] follows a request through a configuration, [`admin`] answers operators of a
-//! running server.
+//! Crate `server` serves requests. This crate has the command line as nginx parses it ([`cli`]), the process that opens
+//! privileged resources and handles signals ([`master`]), the unprivileged process that serves ([`worker`]), and the
+//! messages between the two ([`control`]). [`explain`] follows a request through a configuration, [`admin`] handles
+//! commands of operators.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -28,7 +28,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-/// Lists of blocks for threads that serve, before the C library's allocator.
+/// Allocator with free lists for each server thread, in front of the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCachingAlloc;
 

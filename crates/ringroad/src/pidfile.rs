@@ -1,4 +1,4 @@
-//! The file with the process id of the master: written when every socket listens, removed at the end.
+//! The file with the process id of the master: written after all sockets listen, removed at the end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use crate::listen::error_text;
 use crate::log::Log;
 
-/// Longest pid file that is read, in bytes; a number has at most ten digits.
+/// Maximum number of bytes read from a pid file; a process id has at most ten digits.
 const PID_BYTES_MAX: u64 = 64;
 
-/// A pid file that this process wrote.
+/// A pid file written by this process.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
 }
 
 impl PidFile {
-    /// Writes the number of this process. With one write, so that no reader finds half of it.
+    /// Writes the id of this process by one write, so that no reader sees an incomplete number.
     pub(crate) fn write(path: &Path) -> Result<PidFile, String> {
         let failed = |error: io::Error| open_failed(path, &error);
         let mut file = writable().truncate(true).open(path).map_err(failed)?;
@@ -30,12 +30,12 @@ impl PidFile {
         &self.path
     }
 
-    /// Makes room for the pid file of a new binary: `.oldbin` is added to the name, as nginx does.
+    /// Renames the pid file to make way for that of a new binary: `.oldbin` is appended, as in nginx.
     pub(crate) fn step_aside(&mut self) -> Result<(), String> {
         self.rename(with_old(&self.path))
     }
 
-    /// Takes the name back. The file left by a new binary is replaced.
+    /// Renames the pid file back. A file left by a new binary is replaced.
     pub(crate) fn step_back(&mut self, path: &Path) -> Result<(), String> {
         self.rename(path.to_owned())
     }
@@ -49,7 +49,7 @@ impl PidFile {
         Ok(())
     }
 
-    /// Removes the file. It stays when another server has put its number there meanwhile.
+    /// Removes the file, unless another server has written its id there.
     pub(crate) fn remove(self, log: &Log) {
         if read(&self.path).is_ok_and(|pid| pid != Some(std::process::id())) {
             return;
@@ -61,35 +61,35 @@ impl PidFile {
     }
 }
 
-/// The name of a pid file while a new binary has its own.
+/// Returns the name of the pid file while a new binary runs.
 fn with_old(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".oldbin");
     name.into()
 }
 
-/// The number in a pid file; `None` if it holds something else.
+/// Reads the id from a pid file; `None` if the content is not a process id.
 pub(crate) fn read(path: &Path) -> io::Result<Option<u32>> {
     Ok(parse(&read_text(path)?))
 }
 
-/// The content of a pid file, for messages about it.
+/// Returns the content of a pid file, for messages.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(File::open(path)?, PID_BYTES_MAX), &mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// A process id: positive, so that no signal ever goes to a group.
+/// Parses a process id: positive, because a negative one would address a process group.
 pub(crate) fn parse(text: &str) -> Option<u32> {
     let pid: i32 = text.trim().parse().ok()?;
     u32::try_from(pid).ok().filter(|pid| *pid > 0)
 }
 
-/// For `-t`: whether the file could be written. One that was not there is not there afterwards.
+/// For `-t`: checks whether the file is writable. A file that did not exist is removed again.
 pub(crate) fn try_write(path: &Path) -> Result<(), String> {
     let existed = path.exists();
-    // Not truncated: a running server's number must survive the test.
+    // Not truncated: the id of a running server must survive the test.
     let opened = writable().truncate(false).open(path);
     opened.map_err(|error| open_failed(path, &error))?;
     if !existed {
@@ -98,8 +98,8 @@ pub(crate) fn try_write(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A new file has nginx's mode: all users may read it, and only the owner may write to it even with umask 0, as in a
-/// daemon.
+/// Returns options for a file with nginx's mode: readable by all users, writable only by the owner, even with the umask
+/// 0 of a daemon.
 fn writable() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o644);

@@ -1,8 +1,8 @@
-//! The user of the worker: user and groups, resolved by the master, taken on by the worker.
+//! The user of the worker: user and groups, resolved by the master and set by the worker.
 //!
-//! [`resolve`] turns the `user` directive into [`Credentials`] with nginx's checks; [`Credentials::assume`] drops
-//! everything else. It must run before the first thread and before a ring exists: a ring keeps the credentials of its
-//! maker.
+//! [`resolve`] converts the `user` directive to [`Credentials`] with nginx's checks; [`Credentials::assume`] drops all
+//! other privileges. It must run before the first thread is started and before a ring is created, because a ring
+//! retains the credentials of its creator.
 
 use std::ffi::CString;
 
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The user of workers where the configuration names none.
+/// The user of workers if the configuration does not name one.
 pub(crate) const DEFAULT_USER: &str = "nobody";
 
 /// The `user` directive.
@@ -18,32 +18,32 @@ pub(crate) const DEFAULT_USER: &str = "nobody";
 pub(crate) struct UserSpec {
     pub(crate) user: String,
     pub(crate) group: Option<String>,
-    /// ` in FILE:LINE`, for messages; empty where nothing was written.
+    /// ` in FILE:LINE`, for messages; empty without a directive.
     pub(crate) place: String,
 }
 
-/// A user and its groups by number.
+/// A user and its group as ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
-    /// The name, for its supplementary groups.
+    /// User name, for its supplementary groups.
     pub(crate) user: String,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-/// The result of the directive.
+/// The result of resolving the directive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     /// `None`: the worker keeps the user of the master.
     pub(crate) credentials: Option<Credentials>,
-    /// For the log.
+    /// A warning for the log.
     pub(crate) warning: Option<String>,
 }
 
-/// Looks user and group up. An unknown one is an error text, fatal as in nginx.
+/// Looks up user and group. An unknown one is an error, fatal as in nginx.
 pub(crate) fn resolve(spec: Option<&UserSpec>) -> Result<Resolved, String> {
     if !Uid::effective().is_root() {
-        // The directive itself has warned of that.
+        // The directive has already caused a warning about this.
         return Ok(Resolved::default());
     }
     let default = UserSpec { user: DEFAULT_USER.to_owned(), group: None, place: String::new() };
@@ -58,7 +58,7 @@ pub(crate) fn resolve(spec: Option<&UserSpec>) -> Result<Resolved, String> {
     Ok(Resolved { credentials: Some(credentials), warning: warning.filter(|_| written) })
 }
 
-/// nginx without a second argument looks for a group with the user's name.
+/// Without a second argument, nginx looks for a group with the user's name.
 fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), String> {
     let name = spec.group.as_ref().unwrap_or(&spec.user);
     if let Ok(Some(group)) = Group::from_name(name) {
@@ -67,7 +67,7 @@ fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), Str
     if spec.group.is_some() {
         return Err(format!("getgrnam(\"{name}\") failed{}", spec.place));
     }
-    // nginx takes the group of the user's name and gives up here; Debian has the default user but no group of that name.
+    // nginx fails here if no group has the user's name; Debian has the default user, but no such group.
     let own = match Group::from_gid(user.gid) {
         Ok(Some(group)) => format!("\"{}\"", group.name),
         Ok(None) | Err(_) => user.gid.to_string(),
@@ -76,7 +76,7 @@ fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), Str
     Ok((user.gid, Some(warning)))
 }
 
-/// Which step of the change failed.
+/// The failed step of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotDropped {
     call: &'static str,
@@ -92,12 +92,12 @@ impl std::fmt::Display for NotDropped {
 }
 
 impl Credentials {
-    /// Becomes this user for good: groups first, because they need the privileges that `setuid` takes. With `net_raw` that
-    /// capability alone is kept, as nginx does for `proxy_bind … transparent`.
+    /// Changes to this user permanently: groups first, because that needs the privileges that `setuid` drops. With
+    /// `net_raw` only that capability is retained, as in nginx for `proxy_bind … transparent`.
     pub(crate) fn assume(&self, net_raw: bool) -> Result<(), NotDropped> {
         let failed = |call, id| move |errno| NotDropped { call, id, errno };
         setgid(Gid::from_raw(self.gid)).map_err(failed("setgid", self.gid))?;
-        // A name with NUL did not come from the user database; there are no groups to find for it.
+        // A name with NUL cannot be from the user database and has no groups.
         let name = CString::new(self.user.as_str()).unwrap_or_default();
         initgroups(&name, Gid::from_raw(self.gid)).map_err(failed("initgroups", self.gid))?;
         let kept = |keep| {
@@ -113,13 +113,14 @@ impl Credentials {
                 .map_err(|error| failed("capset", self.uid)(Errno::from_raw(error.raw_os_error())))?;
             kept(false)?;
         }
-        // The change makes a process undumpable; nginx turns that back so that a fault leaves a core file.
+        // The change makes the process undumpable; like nginx, the worker resets this, so that a crash writes a core
+        // file.
         nix::sys::prctl::set_dumpable(true).map_err(failed("prctl(PR_SET_DUMPABLE)", 1))
     }
 }
 
-/// Gives up all that capabilities(7) knows but the right to bind to addresses of others. A master without it (in a
-/// container, for instance) has none to leave: then each such connection fails, and its line in the log has the reason.
+/// Drops all capabilities(7) except CAP_NET_RAW, which permits to bind to foreign addresses. A master without it (in a
+/// container, for instance) cannot pass it on: then each such connection fails, and its log line has the reason.
 fn keep_net_raw() -> rustix::io::Result<()> {
     let held = rustix::thread::capabilities(None)?;
     let kept = held.permitted & CapabilitySet::NET_RAW;

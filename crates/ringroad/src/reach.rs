@@ -1,7 +1,7 @@
-//! Whether the worker's user will be able to write to a directory: reported by `-t`, before a transfer needs it.
+//! Checks whether the worker's user will be able to write to a directory: reported by `-t`, before a transfer needs it.
 //!
-//! The calling process may be root, so permissions are judged from owner, group and mode. Directories with an access
-//! control list (acl(5)) are taken to be open: their modes do not show it.
+//! The calling process may be root, so permissions are computed from owner, group and mode. Directories with an access
+//! control list (acl(5)) are assumed to be writable: their modes do not show it.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use rustix::io::Errno;
 use crate::listen::errno_text;
 use crate::privilege::Credentials;
 
-/// A user with all groups, by number.
+/// A user with all groups, as ids.
 struct User {
     uid: u32,
     groups: Vec<u32>,
-    /// The master makes directories for this user.
+    /// Whether the master creates directories for this user.
     is_served: bool,
 }
 
-/// Bits of a mode, as those of others.
+/// Bits of a mode, in the position of others.
 const WRITE: u32 = 0o2;
 /// See [`WRITE`].
 const SEARCH: u32 = 0o1;
 
-/// Why workers cannot write to a directory, if that is known. `credentials` are those that they take on.
+/// Returns why workers cannot write to a directory, if that is known. `credentials` are those of the workers.
 pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option<String> {
     let user = User::of(credentials);
     if user.uid == 0 {
@@ -37,7 +37,7 @@ pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option
             return Some(format!("stat() \"{}\" failed ({})", path.display(), errno_text(errno)));
         }
     };
-    // Links lead elsewhere: what counts are the directories above their targets.
+    // Symbolic links are resolved: the directories above their targets are relevant.
     let base = std::fs::canonicalize(&existing).ok()?;
     if let Some(closed) = base.ancestors().skip(1).find(|above| user.lacks(above, None, SEARCH)) {
         return Some(format!("\"{}\" is not searchable for their user", closed.display()));
@@ -45,7 +45,7 @@ pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Some(format!("\"{}\" is not a directory", base.display()));
     }
-    // The master makes the last directory of a path, and hands it over.
+    // The master creates the last directory of a path, and changes its owner.
     let wanted = match () {
         () if user.is_served && existing == path => return None,
         () if user.is_served && path.parent() == Some(&existing) => SEARCH,
@@ -57,7 +57,7 @@ pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option
     })
 }
 
-/// The part of a path that is there.
+/// Returns the existing part of a path.
 fn deepest(path: &Path) -> Result<(PathBuf, Stat), (PathBuf, Errno)> {
     let mut here = path;
     loop {
@@ -95,7 +95,7 @@ impl User {
         is_lacking && !has_list(path)
     }
 
-    /// The three bits that count: those of the owner, the group or others (path_resolution(7)).
+    /// Returns the relevant three mode bits: those of the owner, the group or others (path_resolution(7)).
     fn rights(&self, mode: u32, uid: u32, gid: u32) -> u32 {
         let shift = match () {
             () if uid == self.uid => 6,

@@ -1,5 +1,5 @@
-//! Signals as a descriptor: blocked for the whole process and read with signalfd(2), so there is no handler. And the time that
-//! poll(2) may wait beside them.
+//! Signals as a descriptor: blocked for the complete process and read with signalfd(2), so there is no signal handler.
+//! Also computes the poll(2) timeout until a deadline.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::Timespec;
 
-/// What master and worker listen to. SIGPIPE is among them so that it kills no process.
+/// The signals that master and worker handle. SIGPIPE is included so that it does not kill the process.
 const SIGNALS: [Signal; 10] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -27,16 +27,17 @@ const SIGNALS: [Signal; 10] = [
 #[derive(Debug)]
 pub(crate) struct Signals(SignalFd);
 
-/// A signal and its sender, 0 when it came from the kernel.
+/// A signal and its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
     pub(crate) signal: Signal,
-    /// A process id.
+    /// Process id of the sender, 0 if the kernel sent the signal.
     pub(crate) sender: u32,
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and all that it will start: call it before the first one.
+    /// Blocks the signals in this thread and in all threads that it starts: must be called before the first one is
+    /// started.
     pub(crate) fn block() -> Result<Signals, Errno> {
         let mut set = SigSet::empty();
         for signal in SIGNALS {
@@ -46,10 +47,10 @@ impl Signals {
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// The next one, if there is one.
+    /// Returns the next pending signal, if any.
     pub(crate) fn next(&self) -> Option<Arrived> {
         loop {
-            // The kernel delivers only signals of the set, and an error here can only be an interruption.
+            // The kernel returns only signals of the set, and an error here can only be an interruption.
             let info = self.0.read_signal().ok().flatten()?;
             let number = i32::try_from(info.ssi_signo).ok();
             let signal = number.and_then(|number| Signal::try_from(number).ok());
@@ -67,9 +68,9 @@ impl AsFd for Signals {
     }
 }
 
-/// The time that poll(2) may take until then.
+/// Returns the poll(2) timeout until a deadline.
 pub(crate) fn timeout_until(at: Instant) -> Timespec {
-    // Rounded up: waking a moment too early would mean to poll again at once.
+    // Rounded up: waking a moment too early would require another poll immediately.
     let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
     Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),

@@ -1,11 +1,11 @@
-//! The messages to systemd, by the protocol of sd_notify(3): a datagram to the socket that `NOTIFY_SOCKET` names.
+//! Messages to systemd, by the protocol of sd_notify(3): datagrams to the socket that `NOTIFY_SOCKET` names.
 //!
 //! ```text
 //! starting --READY=1--> ready --RELOADING=1--> reloading --READY=1--> ready --STOPPING=1--> the end
 //!                         +-- WATCHDOG=1, while the worker answers
 //! ```
-//! systemd believes the main process alone (`NotifyAccess=main`). So a new binary is silent while the master before it
-//! lives, and that one sends `MAINPID=` when it leaves. Where the variable is missing nothing is sent.
+//! systemd accepts messages only from the main process (`NotifyAccess=main`). So a new binary sends nothing while the
+//! previous master runs, and that master sends `MAINPID=` when it exits. Without the variable nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 
 use crate::log::{Level, Log};
 
-/// Where messages go: a path, or a name of the abstract namespace after `@`.
+/// Variable with the socket address: a path, or an abstract name after `@`.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// How often a sign of life is expected, in microseconds.
+/// Variable with the watchdog timeout in microseconds.
 const WATCHDOG_TIME: &str = "WATCHDOG_USEC";
 
-/// The process that gives it; all that get the variables, if it is missing.
+/// Variable with the process that sends watchdog messages; if it is missing, all processes with the variables.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// How long a message may take. systemd may be busy, and the master has signals to obey.
+/// Timeout of sending a message. systemd may be busy, and the master has signals to handle.
 const SEND_TIME: Duration = Duration::from_secs(1);
 
 /// The master's side of the protocol.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
-    /// `None`: no service manager.
+    /// `None` without a service manager.
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// After which time without a sign of life systemd ends the service.
+    /// Watchdog timeout: systemd ends the service if no message arrives for this time.
     watchdog: Option<Duration>,
-    /// When the next sign of life is due.
+    /// Time of the next watchdog message.
     ping_at: Option<Instant>,
     state: State,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Notifier {
 /// The last message to systemd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing yet, or nothing any more.
+    /// No message yet, or no more messages.
     #[default]
     Silent,
     Ready,
@@ -49,7 +49,7 @@ enum State {
 }
 
 impl Notifier {
-    /// Reads the variables. An unusable address is reported: systemd would wait in vain.
+    /// Reads the variables. An invalid address is reported, because systemd would wait for messages until its timeout.
     pub(crate) fn from_environment(is_new_binary: bool, log: &Log) -> Notifier {
         let Some(name) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else {
             return Notifier::default();
@@ -62,7 +62,7 @@ impl Notifier {
         match socket {
             Ok(socket) => {
                 let text = |name: &str| std::env::var(name).unwrap_or_default();
-                // After a change of the binary it names the master before.
+                // After a binary upgrade it still contains the id of the previous master.
                 let pid = if is_new_binary { String::new() } else { text(WATCHDOG_PID) };
                 let watchdog = watchdog_time(&text(WATCHDOG_TIME), &pid, std::process::id());
                 Notifier { socket: Some(socket), watchdog, ping_at: None, state: State::Silent }
@@ -83,7 +83,7 @@ impl Notifier {
         self.socket.is_some()
     }
 
-    /// The server serves; also after a reload, with or without success.
+    /// Reports that the server is ready; also after a reload, successful or not.
     pub(crate) fn ready(&mut self, status: &str) {
         let pid = std::process::id();
         self.send(&format!("READY=1\nMAINPID={pid}\nSTATUS={status}"));
@@ -91,7 +91,7 @@ impl Notifier {
         self.ping_at = self.watchdog.map(|_| Instant::now());
     }
 
-    /// A reload begins. systemd compares the time with that of its request.
+    /// Reports the begin of a reload. systemd compares the time with that of its request.
     pub(crate) fn reloading(&mut self) {
         if self.state == State::Ready {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -101,28 +101,28 @@ impl Notifier {
         }
     }
 
-    /// Whether a reload was announced and its end was not.
+    /// Whether a reload was reported and its end was not.
     pub(crate) fn is_reloading(&self) -> bool {
         self.state == State::Reloading
     }
 
-    /// The end has begun. Watchdog messages continue until it is there.
+    /// Reports the begin of the shutdown. Watchdog messages continue until its end.
     pub(crate) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=shutting down");
     }
 
-    /// Another process is the main one from now on, and does that work.
+    /// Reports another process as the main one, which sends the messages from now on.
     pub(crate) fn hand_over(&mut self, pid: u32) {
         self.send(&format!("MAINPID={pid}"));
         *self = Notifier::default();
     }
 
-    /// When a sign of life is to be given.
+    /// Returns the time of the next watchdog message.
     pub(crate) fn ping_at(&self) -> Option<Instant> {
         self.ping_at
     }
 
-    /// Whether a sign of life is due; the next one is due after half of the time that systemd waits.
+    /// Whether a watchdog message is due; the next one is due after half of the watchdog timeout.
     pub(crate) fn take_ping(&mut self, now: Instant) -> bool {
         let due = self.ping_at.is_some_and(|at| at <= now);
         if due {
@@ -131,12 +131,12 @@ impl Notifier {
         due
     }
 
-    /// A sign of life.
+    /// Sends a watchdog message.
     pub(crate) fn ping(&self) {
         self.send("WATCHDOG=1");
     }
 
-    /// A lost message cannot be reported: systemd notices its absence.
+    /// Sends a message. A failure cannot be reported; systemd notices the missing message.
     fn send(&self, text: &str) {
         if let Some((socket, address)) = &self.socket {
             let _ = socket.send_to_addr(text.as_bytes(), address);
@@ -144,7 +144,7 @@ impl Notifier {
     }
 }
 
-/// `/run/systemd/notify`, or `@name` in the abstract namespace, unix(7).
+/// Parses `/run/systemd/notify`, or `@name` in the abstract namespace, unix(7).
 fn address(name: &[u8]) -> std::io::Result<SocketAddr> {
     match name.split_first() {
         Some((b'@', name)) => SocketAddr::from_abstract_name(name),
@@ -153,7 +153,7 @@ fn address(name: &[u8]) -> std::io::Result<SocketAddr> {
     }
 }
 
-/// The time that systemd waits, if it waits for this process.
+/// Returns the watchdog timeout, if it applies to this process.
 fn watchdog_time(time: &str, pid: &str, own: u32) -> Option<Duration> {
     let micros: u64 = time.parse().ok().filter(|micros| *micros > 0)?;
     let is_meant = pid.is_empty() || pid.parse() == Ok(own);

@@ -1,8 +1,8 @@
-//! The worker process: receives a bundle, gives up its privileges, serves, obeys the master.
+//! The worker process: receives a bundle, drops its privileges, serves, and follows the master.
 //!
-//! Started by the master as `/proc/self/exe worker` with the control channel as standard input. The thread that
-//! runs here only listens to the master and to signals; the server's threads start after the privileges are gone.
-//! When the channel closes the master is gone, and the worker ends at once.
+//! Started by the master as `/proc/self/exe worker` with the control channel as standard input. The main thread only
+//! handles the master's messages and signals; the server's threads are started after the privileges are dropped. When
+//! the channel is closed, the master has exited, and the worker exits immediately.
 //!
 //! ```text
 //! wait for Start --> read text --> limits --> groups, user --> threads --> Ready
@@ -36,14 +36,14 @@ use crate::log::{ErrorTarget, Log};
 use crate::signals::{Signals, timeout_until};
 use crate::site::{self, Config, Files, Resources, Worker};
 
-/// The hidden subcommand.
+/// Name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "worker";
 
 /// nginx's exit status of a worker that cannot serve.
 const EXIT_CANNOT_SERVE: u8 = 2;
 
-/// How long the threads that are well may take to write their logs out when another one has panicked. It is a
-/// part of the 200 ms after which the next worker serves.
+/// Time that the other threads have to flush their logs when one has panicked. It is part of the 200 ms after which the
+/// next worker serves.
 const LAST_WORDS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Runs until the master or a signal ends it.
@@ -66,61 +66,61 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// The events of the worker.
+/// The sources of events of the worker.
 #[derive(Debug)]
 struct Control {
-    /// To the master; its end is the end of this process.
+    /// The channel to the master; its end ends this process.
     channel: Channel,
-    /// What operators may send to a worker directly.
+    /// Signals, which operators may send to a worker directly.
     signals: Signals,
 }
 
-/// The server that the worker runs.
+/// The running server.
 #[derive(Debug)]
 struct Serving {
     /// The threads.
     worker: Worker,
-    /// Its settings, to decide whether the next configuration may take its place.
+    /// The current configuration, to decide whether the next one can replace it in this process.
     config: Arc<Config>,
-    /// The master's numbers of the configurations that this process has had, by the server's number, which counts from
-    /// 1.
+    /// The master's numbers of the configuration versions of this process, indexed by the server's number, which counts
+    /// from 1.
     generations: Vec<u64>,
-    /// Where it listens.
+    /// The listen addresses.
     addresses: Vec<ListenAddr>,
     /// Clients that watch requests.
     feed: Feed,
-    /// For the lines of this thread.
+    /// Log of this thread.
     log: Log,
-    /// `error_log` of the process, to find its files when they are opened again.
+    /// `error_log` of the process, to find its files when they are reopened.
     targets: Vec<ErrorTarget>,
-    /// For a QUIT that comes as a signal; the master sends its limit along.
+    /// Timeout for a QUIT by signal; a QUIT of the master includes its timeout.
     shutdown_timeout: Option<Duration>,
-    /// The end has begun, fast or with grace.
+    /// Whether a fast or graceful shutdown has begun.
     leaving: bool,
 }
 
-/// Why the loop wakes up.
+/// The next step of the event loop.
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
-    /// The worker serves on, or finishes.
+    /// Continue to serve, or to shut down.
     GoOn,
-    /// The threads are to be stopped now.
+    /// Stop the threads now.
     End,
-    /// The threads cannot be relied on any more.
+    /// Exit, because the threads are no longer reliable.
     Fail,
 }
 
-/// Why a new configuration is not in force.
+/// Why a new configuration is not in effect.
 #[derive(Debug, PartialEq, Eq)]
 enum NotReloaded {
-    /// It was refused before a thread saw it.
+    /// It was rejected before any thread used it.
     Unchanged(String),
-    /// Some threads have it and others do not answer.
+    /// Some threads use it and others do not respond.
     InParts(String),
 }
 
 impl Control {
-    /// The first message. `None`: the master is gone, or the process was not started by a master.
+    /// Receives the first message. Returns `None` if the master has exited, or the process was not started by a master.
     fn wait_for_start(&mut self) -> Option<(Box<Bundle>, Vec<OwnedFd>)> {
         loop {
             match self.channel.receive() {
@@ -147,12 +147,12 @@ impl Control {
         }
     }
 
-    /// Listens until the threads have ended or the master is gone.
+    /// Handles events until the threads have ended or the master has exited.
     fn serve(&mut self, mut serving: Serving) -> ExitCode {
         let (method, remark) = serving.worker.method(&serving.config);
         self.answer(&ToMaster::Ready { method, remark });
-        // Messages that the master sent during the start may have been received with the first one. The poll knows
-        // nothing of it.
+        // Messages that the master sent during the start may have been received with the first one; poll(2) does not
+        // report them.
         let mut next = self.handle_master(&mut serving);
         while next == NextStep::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
@@ -189,7 +189,7 @@ impl Control {
         serving.end(next)
     }
 
-    /// Everything that the master has said by now.
+    /// Handles all messages that the master has sent so far.
     fn handle_master(&mut self, serving: &mut Serving) -> NextStep {
         loop {
             let packet = match self.channel.receive() {
@@ -220,20 +220,21 @@ impl Control {
                 }
             }
         }
-        // A failure to send shows as a closed channel at the next turn.
+        // A failure to send is detected as a closed channel at the next turn.
         let _ = self.channel.flush();
         NextStep::GoOn
     }
 
-    /// A master that does not hear is gone, which shows at the next turn.
+    /// Sends a message. A failure means that the master has exited, which is detected at the next turn.
     fn answer(&mut self, answer: &ToMaster) {
         let _ = self.channel.send(&answer.encode(), Vec::new());
     }
 }
 
 impl Serving {
-    /// Applies the bundle. The order matters: limits and the reading of the text while there are privileges, so that it
-    /// means the same as to the master; privileges gone before a thread or a ring exists.
+    /// Starts with a bundle. The order matters: limits and the configuration first, with privileges, so that the text
+    /// has the same meaning as for the master; then the privileges are dropped, before any thread is started or ring
+    /// created.
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
@@ -265,7 +266,7 @@ impl Serving {
         })
     }
 
-    /// Only a new configuration is answered: the master waits for that.
+    /// Handles a message. Only a new configuration is confirmed, because the master waits for it.
     fn handle(&mut self, message: ToWorker, packet: Packet) -> (Option<ToMaster>, NextStep) {
         match message {
             ToWorker::Start(bundle) | ToWorker::Reload(bundle) => {
@@ -307,17 +308,17 @@ impl Serving {
         (None, NextStep::GoOn)
     }
 
-    /// Operators send these to workers directly too.
+    /// Handles a signal, which operators may also send to workers directly.
     fn handle_signal(&mut self, signal: Signal) {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.stop(),
             Signal::SIGQUIT => self.leave(self.shutdown_timeout),
-            // The master decides on the rest, and sends it.
+            // The master handles the other signals, and sends messages.
             _ => {}
         }
     }
 
-    /// A second request changes nothing: the first limit holds.
+    /// Begins a graceful shutdown. A second request has no effect: the first limit stays.
     fn leave(&mut self, limit: Option<Duration>) {
         if !self.leaving {
             self.leaving = true;
@@ -332,12 +333,12 @@ impl Serving {
         self.worker.stop();
     }
 
-    /// The end of the threads, and the exit status.
+    /// Ends the threads; returns the exit status.
     fn end(self, next: NextStep) -> ExitCode {
         let Serving { worker, log, .. } = self;
         worker.stop();
         if worker.has_panicked() || next == NextStep::Fail {
-            // Not waited for: a disk that hangs must not keep the next worker from serving.
+            // Limited waiting: a hanging disk must not delay the next worker.
             let mut wait = [PollFd::from_borrowed_fd(worker.events(), PollFlags::IN)];
             worker.take_retired();
             while !worker.is_finished() && poll(&mut wait, Some(&LAST_WORDS)).is_ok_and(|count| count > 0) {
@@ -354,13 +355,13 @@ impl Serving {
         ExitCode::SUCCESS
     }
 
-    /// The master's number of a configuration.
+    /// Returns the master's number of a configuration version.
     fn generation(&self, number: u64) -> Option<u64> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
         self.generations.get(place).copied()
     }
 
-    /// Everything is read before anything is changed.
+    /// Loads a new configuration. Everything is parsed before anything is changed.
     fn reload(&mut self, bundle: Bundle, fds: Vec<OwnedFd>) -> Result<(), NotReloaded> {
         let generation = bundle.generation;
         if self.leaving {
@@ -371,7 +372,7 @@ impl Serving {
         if site::ProcessKey::of(&parsed.config) != site::ProcessKey::of(&self.config) {
             return Err(NotReloaded::Unchanged("the new configuration needs a new process".to_owned()));
         }
-        // The server has the sockets of these addresses already.
+        // The server already has the sockets of these addresses.
         let known = std::mem::take(&mut self.addresses);
         self.addresses = addresses(&parsed.resources);
         parsed.resources.listeners.retain(|(address, _)| !known.contains(address));
@@ -386,7 +387,7 @@ impl Serving {
         Ok(())
     }
 
-    /// The files have their old names and new descriptors.
+    /// Replaces the log files: same names, new descriptors.
     fn reopen(&mut self, logs: Vec<(PathBuf, OwnedFd)>) {
         let shared = share(&logs);
         let log = Log::of(&self.targets, |path| find(&shared, path));
@@ -399,7 +400,7 @@ impl Serving {
     }
 }
 
-/// A bundle that was read.
+/// A parsed bundle.
 struct Parsed {
     config: Arc<Config>,
     targets: Vec<ErrorTarget>,
@@ -409,7 +410,7 @@ struct Parsed {
 }
 
 impl Parsed {
-    /// Hands the descriptors out in the order in which the bundle names their owners.
+    /// Assigns the descriptors in the order in which the bundle names their owners.
     fn from(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Parsed, String> {
         if bundle.descriptors() != fds.len() {
             return Err("descriptors are missing from the bundle".to_owned());
@@ -435,7 +436,7 @@ impl Parsed {
     }
 }
 
-/// Takes certificates and challenges; one that cannot be used leaves things as they are.
+/// Applies changes of certificates and challenges; an unusable one has no effect.
 fn apply(config: &Config, changes: &[AcmeChange], log: &Log) {
     for change in changes {
         if let Err(message) = site::apply(config, change) {
@@ -444,12 +445,12 @@ fn apply(config: &Config, changes: &[AcmeChange], log: &Log) {
     }
 }
 
-/// The addresses that the server will listen on.
+/// Returns the addresses that the server will listen on.
 fn addresses(resources: &Resources) -> Vec<ListenAddr> {
     resources.listeners.iter().map(|(address, _)| address.clone()).collect()
 }
 
-/// Descriptors of this thread's own log: the server owns the ones that came.
+/// Duplicates descriptors for this thread's log: the server owns the received ones.
 fn share(logs: &[(PathBuf, OwnedFd)]) -> Vec<(PathBuf, Rc<OwnedFd>)> {
     let own = |(path, fd): &(PathBuf, OwnedFd)| Some((path.clone(), Rc::new(fd.try_clone().ok()?)));
     logs.iter().filter_map(own).collect()
@@ -459,7 +460,7 @@ fn find(logs: &[(PathBuf, Rc<OwnedFd>)], path: &std::path::Path) -> Option<Rc<Ow
     logs.iter().find(|(known, _)| known == path).map(|(_, fd)| Rc::clone(fd))
 }
 
-/// The control channel is standard input; /dev/null takes its place.
+/// Takes the control channel from standard input, which is replaced by /dev/null.
 pub(crate) fn take_channel(limits: Limits) -> Result<Channel, Errno> {
     let stdin = std::io::stdin();
     let socket = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)?;

@@ -1,6 +1,7 @@
-//! The master's part of the admin socket: takes calls, and keeps the sockets of watchers for workers that start later.
+//! The master's side of the admin socket: receives calls, and stores the sockets of watchers for workers that start
+//! later.
 //!
-//! Nothing here waits: a caller that says nothing is dropped after [`CALL_TIME`], and an answer is one packet.
+//! Nothing here blocks: a caller that sends nothing is dropped after [`CALL_TIME`], and a response is one packet.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,39 +14,39 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use super::socket::AdminSocket;
 use super::{CALL_MAX, Call, is_silent, refuse};
 
-/// How long a caller may be silent: programs send their call at once.
+/// Timeout of a caller that has sent no call: programs send their call immediately.
 const CALL_TIME: Duration = Duration::from_secs(5);
 
-/// Callers whose call has not come; more are turned away.
+/// Maximum number of callers without a call; further ones are rejected.
 const CALLERS_MAX: usize = 16;
 
-/// Watchers at most, as the server has it.
+/// Maximum number of watchers, the same as in the server.
 const WATCHERS_MAX: usize = crate::site::WATCHERS_MAX;
 
-/// All that the master has for operators.
+/// The master's state for operators.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
-    /// None without `admin_socket`.
+    /// `None` without `admin_socket`.
     socket: Option<AdminSocket>,
-    /// Those whose call has not come, and until when it may.
+    /// Callers that have sent no call yet, with their deadlines.
     callers: Vec<(OwnedFd, Instant)>,
-    /// For workers that start later.
+    /// Stored for workers that start later.
     watchers: Vec<Watching>,
-    /// Clients are sent elsewhere; for workers that start later too.
+    /// Whether the server is drained; also passed to workers that start later.
     pub(crate) is_drained: bool,
 }
 
 /// A client that watches requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Watching {
-    /// As the client sent it; it was read without an error.
+    /// The filter expression of the client, which has been parsed without an error.
     pub(crate) filter: String,
-    /// Workers have copies of it.
+    /// The client's socket, of which workers have duplicates.
     pub(crate) socket: Rc<OwnedFd>,
 }
 
 impl Desk {
-    /// Opens the socket of a configuration, or closes it. The one that is there stays where its name does.
+    /// Opens the socket of a configuration, or closes it. The existing socket is retained if its path is unchanged.
     pub(crate) fn listen(&mut self, path: Option<&Path>, takes_over: bool) -> Result<(), String> {
         if self.socket.as_ref().map(AdminSocket::path) == path {
             return Ok(());
@@ -54,7 +55,7 @@ impl Desk {
         self.socket = socket;
         if self.socket.is_none() {
             self.callers.clear();
-            // Workers have copies of these sockets, which see the end by it.
+            // Workers have duplicates of these sockets; the shutdown tells them that the watching ends.
             for watching in self.watchers.drain(..) {
                 let _ = shutdown(&watching.socket, Shutdown::Both);
             }
@@ -62,25 +63,25 @@ impl Desk {
         Ok(())
     }
 
-    /// Opens the socket again under its name, which a new binary that has ended had taken.
+    /// Reopens the socket at its path, after a new binary that had taken it has exited.
     pub(crate) fn restore(&mut self) -> Result<(), String> {
         let Some(path) = self.socket.take().map(|socket| socket.path().to_owned()) else { return Ok(()) };
         self.listen(Some(&path), true)
     }
 
-    /// Descriptors for poll(2), to be read.
+    /// Returns the descriptors to poll(2) for input.
     pub(crate) fn polled(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let socket = self.socket.iter().map(|socket| socket.fd().as_fd());
         let callers = self.callers.iter().map(|(caller, _)| caller.as_fd());
         socket.chain(callers).chain(self.watchers.iter().map(|watching| watching.socket.as_fd()))
     }
 
-    /// When the next silent caller is dropped.
+    /// Returns the earliest deadline of a silent caller.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.callers.iter().map(|(_, until)| *until).min()
     }
 
-    /// Takes what has come; returns calls with the sockets of their callers.
+    /// Accepts callers and receives their packets; returns the calls with the callers' sockets.
     pub(crate) fn calls(&mut self) -> Vec<(Call, OwnedFd)> {
         self.watchers.retain(|watching| is_silent(&watching.socket));
         while let Some(caller) = self.socket.as_ref().and_then(AdminSocket::accept) {
@@ -108,7 +109,7 @@ impl Desk {
         calls
     }
 
-    /// Keeps a client that watches; the number of all, or the reason against it.
+    /// Stores a watching client; returns the number of watchers, or the reason of a rejection.
     pub(crate) fn watch(&mut self, watching: Watching) -> Result<usize, String> {
         if self.watchers.len() >= WATCHERS_MAX {
             return Err(format!("{WATCHERS_MAX} clients watch requests already"));
@@ -117,7 +118,7 @@ impl Desk {
         Ok(self.watchers.len())
     }
 
-    /// Those that a new worker has to know.
+    /// Returns the watchers, which a new worker must be sent.
     pub(crate) fn watchers(&self) -> &[Watching] {
         &self.watchers
     }

@@ -1,6 +1,6 @@
-//! Lines from the threads that serve to the clients that watch, in the first thread of the process.
+//! Passes lines from the server's threads to the watching clients, in the main thread of the worker process.
 //!
-//! A socket that is full costs its client lines, and nothing else: no call here waits.
+//! If a client's socket is full, this client loses lines; no call here blocks.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use serde_json::json;
 use super::{PACKET_MAX, is_silent};
 use crate::site::{Filter, Watcher, Worker};
 
-/// From one look at the lines to the next: a line comes this much later, and packets have many lines under load.
+/// Interval at which lines are collected: it delays a line by up to this time, and under load a packet has many lines.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// All clients that watch this process.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
-    /// In the order in which they came.
+    /// The clients in the order of their arrival.
     clients: Vec<Client>,
-    /// Lines wait for the next look.
+    /// Whether lines wait to be collected.
     has_lines: bool,
-    /// When that look may be.
+    /// Earliest time of the next collection.
     next: Option<Instant>,
 }
 
-/// One client.
+/// A watching client.
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
-    /// Where threads leave lines.
+    /// The queue into which the server's threads put lines.
     watcher: Arc<Watcher>,
-    /// Lines that were taken, and how much of them was sent.
+    /// Collected lines, and the number of bytes already sent.
     lines: Vec<u8>,
     sent: usize,
-    /// The socket was full.
+    /// Whether the socket was full.
     is_blocked: bool,
 }
 
 impl Feed {
-    /// Begins to feed a client, and tells it so: requests that end from here on are shown. One whose filter this process cannot
-    /// read gets nothing from it; the master has read it before.
+    /// Adds a client and sends it a first packet: requests that end from now on are shown. If this process cannot parse
+    /// the filter, the client gets nothing from it; the master has already parsed the filter.
     pub(crate) fn add(&mut self, worker: &Worker, filter: &str, socket: OwnedFd) {
-        // Those that have left make room, also before their sockets were looked at.
+        // Clients that have disconnected free their slots, even if their sockets were not polled since.
         self.send(worker, false);
         let watcher = Filter::parse(filter).ok().and_then(|filter| worker.watch(filter));
         if let Some(watcher) = watcher {
@@ -56,7 +56,7 @@ impl Feed {
         }
     }
 
-    /// Adds descriptors for poll(2).
+    /// Adds the descriptors for poll(2).
     pub(crate) fn poll<'f>(&'f self, polled: &mut Vec<PollFd<'f>>) {
         for client in &self.clients {
             let room = if client.is_blocked { PollFlags::OUT } else { PollFlags::empty() };
@@ -64,12 +64,12 @@ impl Feed {
         }
     }
 
-    /// When lines that wait are due.
+    /// Returns the time of the next collection, if lines are waiting.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.next.filter(|_| self.has_lines)
     }
 
-    /// Sends what is due, and lets clients go that have left.
+    /// Sends lines that are due, and removes clients that have disconnected.
     pub(crate) fn turn(&mut self, worker: &Worker) {
         if self.clients.is_empty() {
             return;
@@ -83,12 +83,12 @@ impl Feed {
         self.send(worker, is_due);
     }
 
-    /// The end of the process: sends what there is.
+    /// Sends all remaining lines at the end of the process.
     pub(crate) fn finish(&mut self, worker: &Worker) {
         self.send(worker, true);
     }
 
-    /// Serves each client. One that has gone is watched for no more, which spares requests the work.
+    /// Sends to each client. The watcher of a disconnected client is removed, which saves work for requests.
     fn send(&mut self, worker: &Worker, is_due: bool) {
         self.clients.retain_mut(|client| {
             let stays = is_silent(&client.socket) && client.send(is_due);
@@ -101,9 +101,9 @@ impl Feed {
 }
 
 impl Client {
-    /// Sends packets until all is sent or the socket is full. False when the client has gone.
+    /// Sends packets until all lines are sent or the socket is full. Returns false if the client has disconnected.
     fn send(&mut self, is_due: bool) -> bool {
-        // Behind a full socket lines may have come that no look is due for.
+        // While the socket was full, lines may have accumulated; they are sent without waiting for the next collection.
         let mut may_take = is_due || self.is_blocked;
         loop {
             if self.sent == self.lines.len() {
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// Takes the lines that wait; false where there are none.
+    /// Collects the waiting lines; returns false without lines.
     fn take(&mut self) -> bool {
         let (lines, dropped) = self.watcher.take();
         self.lines = lines;
@@ -139,7 +139,7 @@ impl Client {
     }
 }
 
-/// The first whole lines that fit into a packet, one at least.
+/// Returns the first complete lines that fit into a packet, at least one.
 fn packet(lines: &[u8]) -> &[u8] {
     let fits = &lines[..lines.len().min(PACKET_MAX)];
     let end = fits.iter().rposition(|&byte| byte == b'\n');

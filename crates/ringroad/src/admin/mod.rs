@@ -1,4 +1,4 @@
-//! The admin socket: commands of operators to a server that runs.
+//! The admin socket: commands of operators to a running server.
 //!
 //! ```text
 //! ringroad log  -- {"command":"log","filter":"code=5xx"} -->  master (desk): checks, keeps a copy of the socket
@@ -6,11 +6,11 @@
 //!               <-- {"watching":PID} ----------------------  worker (feed): begins
 //!               <-- lines of JSON ---------------------------    | sends what its threads show
 //! ```
-//! The socket is one of packets (SOCK_SEQPACKET, unix(7)): a packet is whole or not there, so that several workers can send
-//! through one socket, before and after a reload. It has mode 0600, and a caller has to be root or the user of the master
-//! whatever the mode.
+//! It is a SOCK_SEQPACKET socket (unix(7)): a packet is received completely or not at all. So several workers can send
+//! through one socket, before and after a reload. Its mode is 0600, and a caller must be root or the master's user,
+//! independent of the mode.
 //!
-//! [`socket`] listens, [`desk`] is the master's part, [`feed`] that of the process that serves.
+//! [`socket`] has the listening socket, [`desk`] the master's side, [`feed`] the worker's side.
 
 pub(crate) mod desk;
 pub(crate) mod feed;
@@ -24,30 +24,31 @@ use serde_json::{Value, json};
 use crate::explain::{Query, add_cached};
 use crate::site::{Question, Worker};
 
-/// Bytes of a packet from a client at most.
+/// Maximum size of a packet from a client in bytes.
 pub(crate) const CALL_MAX: usize = 16 << 10;
 
-/// Bytes of a packet to a client, but for a line that is longer. A fresh socket has room for several.
+/// Maximum size of a packet to a client in bytes, except for a single longer line. An empty socket buffer has space for
+/// several.
 pub(crate) const PACKET_MAX: usize = 32 << 10;
 
-/// Bytes of an answer at most.
+/// Maximum size of a response in bytes.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// What a client asks for.
+/// A client's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Finished requests that pass this filter.
+    /// Show finished requests that match this filter.
     Log(String),
-    /// What a reload would change.
+    /// Show the changes that a reload would make.
     Diff,
-    /// How a request would be handled.
+    /// Explain how a request would be handled.
     Explain(Query),
-    /// Send clients elsewhere, or no more.
+    /// Drain clients, or end the draining.
     Drain(bool),
 }
 
 impl Call {
-    /// Reads a packet of a client.
+    /// Parses a packet of a client.
     pub(crate) fn parse(packet: &[u8]) -> Result<Call, String> {
         let value: Value = serde_json::from_slice(packet).map_err(|_| "the call is no JSON".to_owned())?;
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
@@ -65,12 +66,12 @@ impl Call {
     }
 }
 
-/// Answers that something failed.
+/// Sends an error as the response.
 pub(crate) fn refuse(socket: &OwnedFd, message: &str) {
     answer(socket, &json!({ "error": message }));
 }
 
-/// Sends an answer. A client that is gone, or that has filled its socket, goes without it.
+/// Sends a response. It is dropped if the client has disconnected or its socket is full.
 pub(crate) fn answer(socket: &OwnedFd, value: &Value) {
     let mut text = value.to_string();
     if text.len() > ANSWER_MAX {
@@ -79,7 +80,7 @@ pub(crate) fn answer(socket: &OwnedFd, value: &Value) {
     let _ = send(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Answers with an explanation and what a cache of this process holds.
+/// Completes an explanation with the entry in a cache of this process, and sends it as the response.
 pub(crate) fn complete(worker: &Worker, socket: OwnedFd, text: String, question: Question) {
     worker.inspect(
         question,
@@ -91,7 +92,7 @@ pub(crate) fn complete(worker: &Worker, socket: OwnedFd, text: String, question:
     );
 }
 
-/// An explanation for a worker to complete.
+/// Encodes an explanation that a worker has to complete.
 pub(crate) fn pack(text: &str, question: &Question) -> Vec<u8> {
     let Question { zone, key, method, fields } = question;
     json!({ "text": text, "zone": zone, "key": key, "method": method, "fields": fields })
@@ -99,7 +100,7 @@ pub(crate) fn pack(text: &str, question: &Question) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Reads what [`pack`] wrote.
+/// Decodes the output of [`pack`].
 pub(crate) fn unpack(bytes: &[u8]) -> Option<(String, Question)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -115,7 +116,8 @@ pub(crate) fn unpack(bytes: &[u8]) -> Option<(String, Question)> {
     Some((text(&value["text"])?, question))
 }
 
-/// Whether the other end is there: it sends nothing behind its call, so that all else than silence is its end.
+/// Whether the client is still connected: it sends nothing after its call, so anything readable is the end of the
+/// stream.
 pub(crate) fn is_silent(socket: &OwnedFd) -> bool {
     let mut byte = [0; 1];
     matches!(

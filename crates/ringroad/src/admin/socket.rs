@@ -1,7 +1,8 @@
 //! The listening socket of `admin_socket`.
 //!
-//! It is made under another name with mode 0600 and then renamed, so that it is never open to others, and so that a client finds
-//! the old or the new one. A file that a killed server has left is replaced; that of a server that lives is not.
+//! It is created under a temporary name with mode 0600 and then renamed, so that it is never open to other users, and a
+//! client finds either the old or the new socket. A file left by a killed server is replaced, that of a running server
+//! is not.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,21 +18,21 @@ use rustix::net::{
 
 use crate::listen::{errno_text, error_text};
 
-/// Callers that may wait to be accepted: more than operators that type at once.
+/// Listen backlog: more than the number of operators who run a command concurrently.
 const BACKLOG: i32 = 16;
 
-/// A socket that listens. Its file is removed with it, unless another server has taken its name.
+/// A listening socket. Dropping it removes its file, unless another server has replaced the file.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     socket: OwnedFd,
-    /// As the configuration has it, below the prefix.
+    /// The configured path, relative to the prefix.
     path: PathBuf,
-    /// Device and number of its file.
+    /// Device and inode number of its file.
     file: (u64, u64),
 }
 
 impl AdminSocket {
-    /// Opens it. `takes_over`: the file may be that of another master that this one takes the place of.
+    /// Opens the socket. `takes_over`: the file may belong to another master that this one replaces.
     pub(crate) fn open(path: &Path, takes_over: bool) -> Result<AdminSocket, String> {
         let shown = path.display();
         let failed = |call: &str, errno| {
@@ -50,13 +51,13 @@ impl AdminSocket {
             }
             _ => {}
         }
-        // Beside its place, so that the rename stays within a file system.
+        // In the same directory, so that the rename stays within a file system.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
         let _ = std::fs::remove_file(&draft);
         let socket = new_socket().map_err(|errno| failed("socket", errno))?;
-        // The file gets the mode of the socket (unix(7)), whatever the umask allows.
+        // The file gets the mode of the socket (unix(7)), independent of the umask.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|errno| failed("fchmod", errno))?;
         let address = SocketAddrUnix::new(&draft).map_err(|errno| failed("bind", errno))?;
         bind(&socket, &address).map_err(|errno| failed("bind", errno))?;
@@ -74,17 +75,17 @@ impl AdminSocket {
         }
     }
 
-    /// For poll(2).
+    /// Returns the descriptor for poll(2).
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// The name of its file.
+    /// Returns the path of its file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next caller; one of another user is refused, whatever the mode of the file has become.
+    /// Accepts the next caller; a caller of another user is returned as an error, independent of the mode of the file.
     pub(crate) fn accept(&self) -> Option<Result<OwnedFd, OwnedFd>> {
         let caller = accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
         let may_ask = sockopt::socket_peercred(&caller)
@@ -103,7 +104,7 @@ impl Drop for AdminSocket {
     }
 }
 
-/// One that does not block and is closed in programs that this one starts.
+/// Creates a non-blocking close-on-exec socket.
 fn new_socket() -> Result<OwnedFd, Errno> {
     socket_with(
         AddressFamily::UNIX,
@@ -113,8 +114,8 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Whether something listens there. A queue that is full, and a socket of another kind, count as well: only a refusal and an
-/// absence are certain.
+/// Whether something listens at this path. A full backlog, and a socket of another type, count as listening: only
+/// ECONNREFUSED and ENOENT are conclusive.
 fn lives(path: &Path) -> bool {
     let connected = || connect(&new_socket()?, &SocketAddrUnix::new(path)?);
     !matches!(connected(), Err(Errno::CONNREFUSED | Errno::NOENT))
@@ -139,7 +140,7 @@ mod tests {
         let second = AdminSocket::open(&path, true).expect("it takes over");
         drop(first);
         assert!(path.exists(), "the file is that of the second");
-        // A killed server leaves its file.
+        // A killed server leaves its file behind.
         let AdminSocket { socket, .. } = &second;
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).expect("it listens");
         drop(AdminSocket::open(&path, false).expect("nothing listens"));

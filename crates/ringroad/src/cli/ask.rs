@@ -1,4 +1,4 @@
-//! The client's side of the admin socket: finds it, sends a call, reads packets.
+//! The client's side of the admin socket: finds its path, sends a call, receives packets.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,29 +18,29 @@ use crate::listen::errno_text;
 use crate::signals::timeout_until;
 use crate::site::{self, Files};
 
-/// Bytes of a packet at most: above those of an answer and of any line.
+/// Maximum size of a packet in bytes: more than that of a response or of any line.
 const PACKET_MAX: usize = 256 << 10;
 
-/// A server that has taken a call.
+/// A connection to a server that has accepted a call.
 #[derive(Debug)]
 pub(super) struct Asked {
     socket: OwnedFd,
-    /// A packet that does not fit would be cut, so it is larger than any.
+    /// Receive buffer: larger than any packet, because a packet that does not fit is truncated.
     buffer: Vec<u8>,
 }
 
-/// What came.
+/// Result of a receive.
 #[derive(Debug)]
 pub(super) enum Came<'a> {
     /// A packet.
     Packet(&'a [u8]),
-    /// Nothing until the given time.
+    /// No packet until the deadline.
     Nothing,
-    /// The server has ended, or does not serve operators any more.
+    /// The server has exited, or has closed its admin socket.
     End,
 }
 
-/// The socket of the server that is meant: `--socket`, or that of the configuration.
+/// Returns the path of the admin socket: that of `--socket`, or that in the configuration.
 pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
     if let Some(path) = given.value("socket") {
         return Ok(path.into());
@@ -49,7 +49,7 @@ pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
     path_in(&request)
 }
 
-/// The socket that a configuration names.
+/// Returns the path of the admin socket that a configuration names.
 pub(super) fn path_in(request: &crate::places::Request) -> Result<PathBuf, String> {
     let site = site::load(request, Files::Disk).map_err(|refused| refused.message)?;
     site.settings.admin_socket.ok_or_else(|| {
@@ -60,9 +60,9 @@ pub(super) fn path_in(request: &crate::places::Request) -> Result<PathBuf, Strin
     })
 }
 
-/// Sends a call, and returns the answer to it.
+/// Sends a call; returns the connection and the response.
 pub(super) fn ask(path: &Path, call: &Value) -> Result<(Asked, Value), String> {
-    // The two mistakes of a first try have a remedy each.
+    // The two most common errors get a hint.
     let failed = |errno: Errno| {
         let remedy = match errno {
             Errno::NOENT | Errno::CONNREFUSED => "; does the server run, with this configuration?",
@@ -89,7 +89,7 @@ pub(super) fn ask(path: &Path, call: &Value) -> Result<(Asked, Value), String> {
 }
 
 impl Asked {
-    /// The next packet; waits until then at most, or as long as it takes.
+    /// Receives the next packet; waits until the deadline, or without limit.
     pub(super) fn receive(&mut self, until: Option<Instant>) -> Result<Came<'_>, String> {
         let failed = |errno: Errno| format!("the admin socket failed ({})", errno_text(errno));
         loop {
@@ -112,12 +112,12 @@ impl Asked {
     }
 }
 
-/// The lines of a packet, as far as they are JSON.
+/// Parses the lines of a packet; skips lines that are not JSON.
 pub(super) fn lines(packet: &[u8]) -> impl Iterator<Item = Value> {
     packet.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Text that a client chose, for a terminal: control characters would be commands to it.
+/// Escapes control characters in text that a client chose, because a terminal would interpret them.
 pub(super) fn shown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

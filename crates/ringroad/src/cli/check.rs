@@ -1,8 +1,8 @@
-//! `ringroad check FILE`: how much of an nginx configuration this server honours.
+//! `ringroad check FILE`: which directives of an nginx configuration this server supports.
 //!
 //! Unlike `-t` it continues after errors, missing files and missing features, so that one run shows every obstacle of a
-//! move from nginx. Supported directives are only counted, unless `--all` lists each. The exit status is 0 when the
-//! configuration loads, 2 when features are missing, and 1 when it is wrong.
+//! migration from nginx. Supported directives are only counted, unless `--all` lists each. The exit status is 0 if the
+//! configuration loads, 2 if features are missing, and 1 if it is invalid.
 
 mod judge;
 
@@ -20,16 +20,16 @@ use crate::loader::DiskLoader;
 use crate::places::{Places, Request};
 use crate::site::{self, Files, Site};
 
-/// Features are missing.
+/// Exit status if features are missing.
 const MISSING: u8 = 2;
 
-/// Places of one problem that are shown without `--all`.
+/// Maximum number of positions shown per problem without `--all`.
 const PLACES_MAX: usize = 5;
 
-/// Reports on one file and its includes.
+/// Reports on a file and its includes.
 pub(super) fn run(given: &Given) -> ExitCode {
     let file = PathBuf::from(&given.operands[0]);
-    // From where one is: this command is used on files that are not installed.
+    // Relative to the working directory: this command is used on files that are not installed.
     let main = match std::path::absolute(&file) {
         Ok(main) => main,
         Err(error) => {
@@ -67,7 +67,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// The report for a reader.
+/// Formats the report as text.
 fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
     let mut text = String::new();
     if all {
@@ -118,7 +118,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
     text
 }
 
-/// One line: does it load, and how much is there of what.
+/// Returns one line: whether the configuration loads, and the number of directives in each category.
 fn summary(judged: &Judged) -> String {
     let count = |fate: Fate| judged.rows.iter().filter(|row| row.fate == fate).count();
     let fates =
@@ -137,7 +137,7 @@ fn summary(judged: &Judged) -> String {
     }
 }
 
-/// Remarks of the same subject together, with their places.
+/// Lists the remarks by group, with their positions.
 fn groups(text: &mut String, remarks: &[&Remark], all: bool) {
     let mut seen = BTreeSet::new();
     for remark in remarks {
@@ -160,7 +160,7 @@ fn groups(text: &mut String, remarks: &[&Remark], all: bool) {
     }
 }
 
-/// The first places of a problem, and how many there are beyond.
+/// Lists the first positions of a problem, and the number of further ones.
 fn list_places(text: &mut String, places: &[&str], all: bool) {
     let shown = if all { places.len() } else { PLACES_MAX };
     for place in places.iter().take(shown) {
@@ -171,12 +171,12 @@ fn list_places(text: &mut String, places: &[&str], all: bool) {
     }
 }
 
-/// A number with its noun.
+/// Formats a number with its noun.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The report for programs.
+/// Formats the report as JSON.
 fn to_json(request: &Request, judged: &Judged, site: Option<&Site>) -> serde_json::Value {
     let mut directives = BTreeMap::new();
     for row in &judged.rows {

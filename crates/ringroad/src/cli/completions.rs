@@ -1,10 +1,10 @@
-//! Completions of shells, out of the table of the command line.
+//! Shell completions, generated from the table of the command line.
 
 use std::fmt::Write;
 
 use super::options::{COMMANDS, Command, HELP, Hint, LETTERS, LONG, Opt, Value};
 
-/// The script for a shell.
+/// Returns the completion script for a shell.
 pub(super) fn script(shell: &str) -> Option<String> {
     match shell {
         "bash" => Some(bash()),
@@ -14,18 +14,18 @@ pub(super) fn script(shell: &str) -> Option<String> {
     }
 }
 
-/// The options of a command with that for help.
+/// Returns the options of a command, including `--help`.
 fn options(command: &Command) -> impl Iterator<Item = &'static Opt> {
     command.options.iter().chain(std::iter::once(&HELP))
 }
 
-/// Each way to write an option: `-w`, `--write`.
+/// Returns all spellings of an option: `-w`, `--write`.
 fn names(option: &Opt) -> impl Iterator<Item = String> {
     let letter = option.letter.map(|letter| format!("-{letter}"));
     letter.into_iter().chain(option.long.map(|long| format!("--{long}")))
 }
 
-/// The completions of a shell for an option.
+/// Returns the completion hint for the value of an option.
 fn hint(value: Value) -> Option<Hint> {
     match value {
         Value::No => None,
@@ -33,7 +33,7 @@ fn hint(value: Value) -> Option<Hint> {
     }
 }
 
-/// Words that may stand for the operands of a command.
+/// Returns the fixed words that a command accepts as operands.
 fn words(command: &Command) -> Vec<&'static str> {
     let hints = command.operands.iter().filter_map(|operand| match operand.hint {
         Hint::Words(words) => Some(words),
@@ -43,13 +43,13 @@ fn words(command: &Command) -> Vec<&'static str> {
     hints.flatten().copied().chain(names).collect()
 }
 
-/// Whether operands are names of files, or of directories.
+/// Returns whether operands are files or directories, if they are.
 fn files(command: &Command) -> Option<Hint> {
     let hints = command.operands.iter().map(|operand| operand.hint);
     hints.into_iter().find(|hint| matches!(hint, Hint::File | Hint::Directory))
 }
 
-/// For bash: a function that looks at the word before the cursor and the one before that.
+/// Generates the script for bash: a function that evaluates the word before the cursor and the one before that.
 fn bash() -> String {
     let generate = |hint: Hint| match hint {
         Hint::Nothing => "COMPREPLY=()".to_owned(),
@@ -110,7 +110,7 @@ complete -o filenames -F _ringroad ringroad
     script
 }
 
-/// For zsh: `_describe` for the commands, `_arguments` for the rest.
+/// Generates the script for zsh: `_describe` for the commands, `_arguments` for options and operands.
 fn zsh() -> String {
     let action = |hint: Hint| match hint {
         Hint::Nothing => " ".to_owned(),
@@ -174,7 +174,7 @@ _ringroad() {
     script
 }
 
-/// For fish: a line for each command and option, with the condition under which it is offered.
+/// Generates the script for fish: a line for each command and option, with the condition under which it is offered.
 fn fish() -> String {
     let quoted = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
     let line = |condition: &str, option: &Opt| {

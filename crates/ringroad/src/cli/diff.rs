@@ -1,7 +1,7 @@
-//! `-t --diff`: what a reload would change in the running server.
+//! `-t --diff`: shows the changes that a reload would make in the running server.
 //!
-//! The master compares, because it has the configuration in force, as a reload would read the files: with its rights, from its
-//! places.
+//! The master compares, because it has the running configuration, and reads the files as a reload does: with its rights
+//! and paths.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use super::ask::{ask, path_in, shown};
 use super::output::{print, print_error};
 use crate::places::Request;
 
-/// Asks the server that reads this configuration, and prints its answer. Where another file is read there, the differences
-/// would be those of that file, which is an error here.
+/// Queries the server with this configuration, and prints its response. It is an error if the server uses a different
+/// main file, because the differences would be those of that file.
 pub(super) fn run(request: &Request) -> ExitCode {
     let asked = path_in(request).and_then(|path| ask(&path, &json!({ "command": "diff" })));
     let answer = asked.and_then(|(_, answer)| {
@@ -36,7 +36,7 @@ pub(super) fn run(request: &Request) -> ExitCode {
     }
 }
 
-/// The answer as lines.
+/// Formats the response as lines.
 fn describe(answer: &Value) -> String {
     let texts = |name: &str| -> Vec<String> {
         answer[name].as_array().into_iter().flatten().filter_map(Value::as_str).map(shown).collect()
@@ -47,7 +47,7 @@ fn describe(answer: &Value) -> String {
     }
     let mut out = format!("a reload changes configuration {}:\n", answer["generation"]);
     for change in changes {
-        // A string takes every write.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(out, "{change}");
     }
     let _ = match reasons.is_empty() {

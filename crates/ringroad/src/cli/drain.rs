@@ -1,4 +1,4 @@
-//! `ringroad drain` and `ringroad undrain`: a running server sends its clients elsewhere, or no more.
+//! `ringroad drain` and `ringroad undrain`: a running server drains its clients, or ends the draining.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use super::ask::{ask, socket_path};
 use super::options::Given;
 use super::output::{print, print_error};
 
-/// Tells the server, and prints what holds now.
+/// Sends the command to the server, and prints the new state.
 pub(super) fn run(given: &Given, is_drained: bool) -> ExitCode {
     let name = if is_drained { "drain" } else { "undrain" };
     match socket_path(given).and_then(|path| ask(&path, &json!({ "command": name }))) {

@@ -1,7 +1,8 @@
-//! `ringroad engines [--json] [--user USER]`: which I/O engines this machine offers, why some are missing, and which ones a server
-//! would choose.
+//! `ringroad engines [--json] [--user USER]`: shows the available I/O engines of this machine, why others are not
+//! available, and which ones a server would select.
 //!
-//! Started as root, the command becomes the user of workers first: the limit on locked memory holds for that user and not for root.
+//! Started as root, the command first changes to the workers' user: the limit on locked memory applies to that user and
+//! not to root.
 
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use super::output::{print, print_error};
 use crate::privilege::{self, UserSpec};
 use crate::site;
 
-/// Probes with the rights of a worker.
+/// Probes with the privileges of a worker.
 pub(super) fn run(given: &Given) -> ExitCode {
     let user = match become_worker(given) {
         Ok(user) => user,
@@ -42,7 +43,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The name of the user that this process is from here on.
+/// Changes to the workers' user; returns the name of the process's user.
 fn become_worker(given: &Given) -> Result<String, String> {
     let name = given.value("user").map(|name| name.to_string_lossy().into_owned());
     if !Uid::effective().is_root() {

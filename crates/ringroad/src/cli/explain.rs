@@ -1,4 +1,4 @@
-//! `ringroad explain URL`: reads the arguments, and a configuration or the answer of a running server.
+//! `ringroad explain URL`: parses the arguments, and explains by a configuration file or by a running server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,8 +25,8 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// The text, of the server that runs where an option says so, else of a file. A file is read from its own directory, so that a
-/// configuration can be tried wherever it lies.
+/// Returns the explanation: by the running server if an option requests it, otherwise by a file. A file is loaded from
+/// its directory, so that a configuration can be tested at any location.
 fn explained(given: &Given) -> Result<String, String> {
     let query = query(given)?;
     if given.has("running") || given.has("socket") {
@@ -48,7 +48,7 @@ fn explained(given: &Given) -> Result<String, String> {
     explain(&site, &tree, &query).map(|explained| explained.text)
 }
 
-/// The request that is meant.
+/// Returns the request to explain.
 fn query(given: &Given) -> Result<Query, String> {
     let mut fields = Vec::new();
     for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {

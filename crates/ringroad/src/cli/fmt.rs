@@ -48,14 +48,14 @@ pub(super) fn run(given: &Given) -> ExitCode {
         print(formatted);
         return ExitCode::SUCCESS;
     }
-    // Into the file as it is: a link stays one, and owner and mode stay too.
+    // Written in place: symbolic links, owner and mode are preserved.
     match if formatted == text { Ok(()) } else { std::fs::write(path, formatted) } {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed("write()", path, &error),
     }
 }
 
-/// An error of the file system, in the form of those of the configuration.
+/// Reports an error of the file system, in the form of configuration errors.
 fn failed(call: &str, path: &Path, error: &std::io::Error) -> ExitCode {
     print_error(format_args!("ringroad: {call} \"{}\" failed ({})\n", path.display(), error_text(error)));
     ExitCode::FAILURE

@@ -1,4 +1,4 @@
-//! The texts of `-h`, `ringroad help` and each `--help`, out of the table of the command line.
+//! The texts of `-h`, `ringroad help` and each `--help`, generated from the table of the command line.
 
 use std::fmt::Write;
 
@@ -6,13 +6,13 @@ use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Operand, Opt, Value
 use super::version;
 use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
 
-/// Letters in a line.
+/// Maximum line length.
 const WIDTH: usize = 79;
 
-/// Letters in a line of use, which looks better whole.
+/// Maximum length of a usage line, which is easier to read unwrapped.
 const USE_WIDTH: usize = 88;
 
-/// The text of `-h`: nginx's form, and the commands.
+/// Returns the text of `-h`: nginx's form, and the commands.
 pub(super) fn usage() -> String {
     let mut text = version::version_line();
     text.push_str(
@@ -39,7 +39,7 @@ Options:
     text
 }
 
-/// The default of an option of nginx, behind its help.
+/// Returns the default of an nginx option, for display after its help.
 fn default_of(option: &Opt) -> String {
     match option.letter {
         Some('p') => format!(" (default: {DEFAULT_PREFIX})"),
@@ -51,7 +51,7 @@ fn default_of(option: &Opt) -> String {
     }
 }
 
-/// The text of `--help` of a command.
+/// Returns the text of `--help` of a command.
 pub(super) fn of(command: &Command) -> String {
     let mut text = format!("{}\n\n", synopsis(command));
     for (number, paragraph) in command.about.split("\n\n").enumerate() {
@@ -79,7 +79,7 @@ pub(super) fn of(command: &Command) -> String {
     text
 }
 
-/// The line of use, which goes on below the command.
+/// Returns the usage line, with its continuation indented below the command.
 pub(super) fn synopsis(command: &Command) -> String {
     let mut text = format!("Usage: ringroad {}", command.name);
     let indent = text.len();
@@ -96,12 +96,12 @@ pub(super) fn synopsis(command: &Command) -> String {
     text
 }
 
-/// An operand with the brackets that it needs.
+/// Returns an operand, in brackets if it is optional.
 pub(super) fn shown_operand(operand: &Operand) -> String {
     if operand.needed { operand.name.to_owned() } else { format!("[{}]", operand.name) }
 }
 
-/// All names of an option, and its value.
+/// Returns all names of an option, and its value.
 fn names(option: &Opt) -> String {
     let letter = option.letter.map(|letter| format!("-{letter}"));
     let long = option.long.map(|long| format!("--{long}"));
@@ -109,7 +109,7 @@ fn names(option: &Opt) -> String {
     format!("{}{}", names.join(", "), value(option.value, " "))
 }
 
-/// The text behind the name.
+/// Returns the value, for display after the name.
 fn value(value: Value, between: &str) -> String {
     match value {
         Value::No => String::new(),
@@ -118,7 +118,7 @@ fn value(value: Value, between: &str) -> String {
     }
 }
 
-/// A name with its help, which continues below it.
+/// Appends a name with its help, which continues on indented lines.
 fn row(text: &mut String, name: &str, help: &str, width: usize, between: &str) {
     let _infallible = write!(text, "  {name:width$}{between}");
     let indent = 2 + width.max(name.len()) + between.len();
@@ -127,7 +127,7 @@ fn row(text: &mut String, name: &str, help: &str, width: usize, between: &str) {
     text.push_str(wrapped.trim_start());
 }
 
-/// Words in lines.
+/// Wraps words to lines.
 fn wrap(text: &mut String, words: &str, indent: usize) {
     let mut column = 0;
     for word in words.split_ascii_whitespace() {

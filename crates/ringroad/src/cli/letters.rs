@@ -1,5 +1,5 @@
-//! nginx's options, read as nginx reads them: letters may be joined (`-tq`), a value may follow its letter
-//! directly (`-cFILE`) or as the next argument.
+//! nginx's options, parsed as in nginx: letters may be combined (`-tq`), and a value may follow its letter directly
+//! (`-cFILE`) or as the next argument.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,7 +18,7 @@ pub(crate) struct Options {
     pub(crate) version: bool,
     /// `-V`
     pub(crate) configure: bool,
-    /// `-t`, and with `-T`
+    /// `-t`, also set by `-T`
     pub(crate) test: bool,
     /// `-T`
     pub(crate) dump: bool,
@@ -49,16 +49,16 @@ pub(crate) enum Command {
     Reload,
 }
 
-/// An error in nginx's words.
+/// An error, with nginx's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OptionError {
-    /// No such letter.
+    /// An unknown letter.
     Letter(char),
     /// An argument without a dash.
     Operand(String),
-    /// `-s` with another word than those of [`Command`].
+    /// `-s` with an unknown signal.
     Signal(String),
-    /// A long option, of which nginx has none.
+    /// A long option; nginx has none.
     Long(String),
     /// A letter without its value.
     Missing { letter: char, what: &'static str },
@@ -88,7 +88,7 @@ impl fmt::Display for OptionError {
     }
 }
 
-/// Reads the arguments in order; a later value replaces an earlier one.
+/// Parses the arguments in order; a later value replaces an earlier one.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
     let mut options = Options::default();
     let mut args = args.into_iter();
@@ -104,7 +104,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
         let Some(letters) = arg.as_bytes().strip_prefix(b"-") else {
             return Err(OptionError::Operand(arg.to_string_lossy().into_owned()));
         };
-        // The rest of this argument; a letter that takes a value takes all of it.
+        // The remaining letters of this argument; for a letter with a value they are the value.
         let mut rest = letters;
         while let Some((&letter, after)) = rest.split_first() {
             rest = after;
@@ -118,7 +118,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
                 b's' | b'p' | b'e' | b'c' | b'g' => {
                     let value =
                         if rest.is_empty() { args.next() } else { Some(OsStr::from_bytes(rest).into()) };
-                    // An empty value is one, as in nginx: `-g "$UNSET"` is empty.
+                    // An empty value is accepted, as in nginx: `-g "$UNSET"` is empty.
                     let value = value.ok_or_else(|| missing(letter))?;
                     set_value(&mut options, letter, value)?;
                     rest = &[];
@@ -130,7 +130,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
     Ok(options)
 }
 
-/// Values are checked here as far as nginx checks them while it reads the arguments.
+/// Sets a value. Values are validated as far as nginx validates them during the parsing of arguments.
 fn set_value(options: &mut Options, letter: u8, value: OsString) -> Result<(), OptionError> {
     match letter {
         b'p' => options.prefix = Some(with_slash(value)),
@@ -150,7 +150,7 @@ fn set_value(options: &mut Options, letter: u8, value: OsString) -> Result<(), O
     Ok(())
 }
 
-/// nginx names the kind of value that each letter takes.
+/// Returns the error for a missing value, with nginx's name for the value of each letter.
 fn missing(letter: u8) -> OptionError {
     let what = match letter {
         b'p' => "directory name",
@@ -160,10 +160,10 @@ fn missing(letter: u8) -> OptionError {
     OptionError::Missing { letter: char::from(letter), what }
 }
 
-/// nginx glues names onto the prefix, so its messages show exactly one slash there.
+/// Appends a slash: nginx concatenates names to the prefix, so its messages show exactly one slash there.
 fn with_slash(value: OsString) -> PathBuf {
     let mut bytes = value.into_vec();
-    // An empty prefix is where one is.
+    // An empty prefix is the working directory.
     if bytes.last().is_some_and(|last| *last != b'/') {
         bytes.push(b'/');
     }

@@ -1,4 +1,4 @@
-//! `ringroad log`: finished requests of a running server, a line each, as they end.
+//! `ringroad log`: shows finished requests of a running server, one per line, as they end.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use super::ask::{self, Came, lines, shown};
 use super::options::Given;
 use super::output::print_error;
 
-/// Shows requests until it is interrupted, or has shown `-n`.
+/// Shows requests until it is interrupted, or has shown `-n` of them.
 pub(super) fn run(given: &Given) -> ExitCode {
     match show(given) {
         Ok(()) => ExitCode::SUCCESS,
@@ -21,12 +21,13 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// The filter of the options: all of them hold.
+/// Returns the combined filter of all `-f` options: a request must match all of them.
 pub(super) fn filter(given: &Given) -> String {
     given.all("f").map(|text| text.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Asks, and prints line after line. Text of a whole packet is written at once, so that a slow terminal costs few calls.
+/// Sends the call, and prints the lines. All lines of a packet are written by one call, so that a slow terminal causes
+/// few calls.
 fn show(given: &Given) -> Result<(), String> {
     let mut left = match given.value("n") {
         None => u64::MAX,
@@ -49,7 +50,7 @@ fn show(given: &Given) -> Result<(), String> {
             if left == 0 {
                 break;
             }
-            // A worker says that it begins.
+            // A worker announces that it has begun.
             if line["watching"].is_u64() {
                 continue;
             }
@@ -61,7 +62,7 @@ fn show(given: &Given) -> Result<(), String> {
                 false => describe(&line, &mut text),
             }
         }
-        // A reader such as head(1) has gone: all is done.
+        // The reader, such as head(1), has closed the pipe.
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
             return Ok(());
         }
@@ -69,10 +70,10 @@ fn show(given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-/// A request as a line for people.
+/// Formats a request as a readable line.
 fn describe(line: &Value, out: &mut String) {
     let text = |name: &str| shown(line[name].as_str().unwrap_or_default());
-    // A string takes every write.
+    // Writing to a `String` cannot fail.
     if let Some(dropped) = line["dropped"].as_u64() {
         let _ = writeln!(out, "({dropped} requests were not shown)");
         return;
@@ -122,18 +123,18 @@ fn describe(line: &Value, out: &mut String) {
     out.push('\n');
 }
 
-/// Server and location; a server without a name is `_`, and one without locations is alone.
+/// Returns server and location; a server without a name is `_`, and a server without locations is shown alone.
 pub(super) fn place(server: &str, location: &str) -> String {
     let server = if server.is_empty() { "_" } else { server };
     if location.is_empty() { server.to_owned() } else { format!("{server} {location}") }
 }
 
-/// Microseconds as milliseconds.
+/// Formats microseconds as milliseconds.
 fn ms(micros: &Value) -> String {
     micros.as_u64().map_or("-".to_owned(), |micros| format!("{}.{:03}", micros / 1000, micros % 1000))
 }
 
-/// Seconds since 1970 as the time of the day, UTC.
+/// Formats seconds since 1970 as the time of day in UTC.
 fn time_of_day(time: f64) -> String {
     let ms = (time * 1e3).round() as u64;
     let seconds = ms / 1000 % 86_400;

@@ -1,14 +1,14 @@
-//! The manual page in mdoc(7), out of the table of the command line.
+//! The manual page in mdoc(7), generated from the table of the command line.
 
 use std::fmt::Write;
 
 use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Opt, Value};
 use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
 
-/// The date that the page bears: the last change of its fixed texts.
+/// Date on the page: that of the last change of its fixed texts.
 const DATE: &str = "November 26, 2026";
 
-/// The page.
+/// Returns the page.
 pub(super) fn page() -> String {
     let mut page = format!(
         ".Dd {DATE}
@@ -52,7 +52,7 @@ Options without a command:
     page
 }
 
-/// The sections behind the commands.
+/// Appends the sections after the commands.
 fn ending(page: &mut String) {
     let _infallible = write!(
         page,
@@ -87,7 +87,7 @@ Wrong use of a command is 2.
     );
 }
 
-/// The lines of a command in the synopsis.
+/// Appends the lines of a command in the synopsis.
 fn synopsis(page: &mut String, command: &Command) {
     let _infallible = writeln!(page, ".Nm\n.Cm {}", command.name);
     for option in command.options {
@@ -101,7 +101,7 @@ fn synopsis(page: &mut String, command: &Command) {
     }
 }
 
-/// The section of a command.
+/// Appends the section of a command.
 fn description(page: &mut String, command: &Command) {
     let _infallible = writeln!(page, ".Ss ringroad {}", command.name);
     text(page, command.about);
@@ -121,13 +121,13 @@ fn description(page: &mut String, command: &Command) {
     page.push_str(".Ed\n");
 }
 
-/// An option in a list.
+/// Appends an option as a list item.
 fn item(page: &mut String, option: &Opt) {
     let _infallible = writeln!(page, ".It {}", macros(option));
     text(page, option.help);
 }
 
-/// An option in macros: `Fl w , Fl -write`.
+/// Returns an option as macros: `Fl w , Fl -write`.
 fn macros(option: &Opt) -> String {
     let letter = option.letter.map(|letter| format!("Fl {letter}"));
     let long = option.long.map(|long| format!("Fl -{}", escaped(long)));
@@ -140,7 +140,7 @@ fn macros(option: &Opt) -> String {
     format!("{}{value}", names.join(" , "))
 }
 
-/// A sentence begins a line, as mdoc requires, and lines are short.
+/// Appends text; each sentence begins a new line, as mdoc requires, and lines are wrapped.
 fn text(page: &mut String, words: &str) {
     const WIDTH: usize = 78;
     let mut column = 0;
@@ -162,7 +162,7 @@ fn text(page: &mut String, words: &str) {
     page.push('\n');
 }
 
-/// Without meaning for the formatter: dashes as they are typed, no control line by chance.
+/// Escapes text for the formatter: literal dashes, and no accidental control lines.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

@@ -1,9 +1,9 @@
-//! The command line: nginx's short options, and commands of our own.
+//! The command line: nginx's short options, and the project's own commands.
 //!
-//! A first argument without a dash is a command of the table in `options`; everything else is read by `letters` exactly as nginx
-//! reads it. `bench` is in builds with the feature of that name. Wrong use of a command ends with status 2, wrong letters end with 1
-//! as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V` keep the word `nginx`, because tools read the version
-//! and the modules from them.
+//! A first argument without a dash is a command of the table in `options`; `letters` parses everything else exactly as
+//! nginx does. `bench` is in builds with the feature of that name. A usage error of a command exits with status 2, a
+//! wrong letter with 1 as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V` contain the word
+//! `nginx`, because tools parse the version and the modules from them.
 
 mod ask;
 mod check;
@@ -37,7 +37,7 @@ use output::{print, print_error};
 
 use crate::site;
 
-/// Commands of other programs, and how this one takes them.
+/// Commands of other programs, and the equivalents of this one.
 const ELSEWHERE: [(&str, &str); 9] = [
     ("start", "ringroad"),
     ("run", "ringroad"),
@@ -50,10 +50,10 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("version", "ringroad --version"),
 ];
 
-/// Wrong use of a command.
+/// Exit status of a usage error.
 const MISUSED: u8 = 2;
 
-/// Runs the command of the arguments (without the program's name).
+/// Runs the command of the arguments (without the program name).
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let first = args.first().and_then(|first| first.to_str()).unwrap_or_default();
     match first {
@@ -74,7 +74,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Reads nginx's options.
+/// Runs with nginx's options.
 fn letters(args: Vec<OsString>) -> ExitCode {
     match parse(args) {
         Ok(options) => like_nginx(&options),
@@ -86,10 +86,11 @@ fn letters(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Runs a command with its arguments.
+/// Runs a command of the table with its arguments.
 fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode {
     let read = options::read(command, args).and_then(|mut given| {
-        // Whether the word behind `--tls` is a list of names or the directory shows when all is read.
+        // Whether the word after `--tls` is a list of names or the directory is only known after all arguments are
+        // parsed.
         given.value_as_operand("tls");
         options::check_operands(command, &given).map(|()| given)
     });
@@ -125,7 +126,7 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
     }
 }
 
-/// Prints the tables of the server.
+/// Prints the reference tables.
 fn reference(command: &'static Command, given: &Given) -> ExitCode {
     match given.operands.first().map(|page| page.to_string_lossy()).as_deref() {
         None => print(site::reference()),
@@ -135,14 +136,14 @@ fn reference(command: &'static Command, given: &Given) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reports an error in the arguments of a command, and its usage.
+/// Reports a usage error of a command, and its usage.
 fn misused(command: &'static Command, misuse: &Misuse) -> ExitCode {
     let (name, usage) = (command.name, help::synopsis(command));
     print_error(format_args!("ringroad {name}: {misuse}\n{usage}\n"));
     ExitCode::from(MISUSED)
 }
 
-/// Names the command that was probably meant.
+/// Suggests the command that was probably meant.
 fn unknown_command(name: &str) -> ExitCode {
     let elsewhere = ELSEWHERE.iter().find(|(word, _)| *word == name).map(|(_, instead)| *instead);
     let known = COMMANDS.iter().map(|command| command.name);
@@ -162,10 +163,10 @@ fn unknown_command(name: &str) -> ExitCode {
     ExitCode::from(MISUSED)
 }
 
-/// nginx's order: help, then the version, which `-t` may follow, then everything else.
+/// Handles nginx's options in nginx's order: help, then the version, which `-t` may follow, then the other options.
 fn like_nginx(options: &Options) -> ExitCode {
     if options.help {
-        // On standard error, where nginx writes it.
+        // On standard error, as in nginx.
         print_error(help::usage());
         return ExitCode::SUCCESS;
     }
@@ -181,7 +182,7 @@ fn like_nginx(options: &Options) -> ExitCode {
     run::run(options)
 }
 
-/// The message of a build without the feature for `ringroad bench`: how to get one that has it.
+/// Prints how to get a build with `ringroad bench`.
 fn without_bench() -> ExitCode {
     print_error(
         "ringroad bench: this program is built without it (cargo build --release -p ringroad --features bench)\n",
@@ -189,7 +190,7 @@ fn without_bench() -> ExitCode {
     ExitCode::from(MISUSED)
 }
 
-/// `help`, with or without the name of a command, and `--help`.
+/// Handles `help`, with or without the name of a command, and `--help`.
 fn help(given: &Given) -> ExitCode {
     let page = match given.operands.first().map(|name| name.to_string_lossy()).as_deref() {
         None => help::usage(),

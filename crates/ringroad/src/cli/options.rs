@@ -1,8 +1,8 @@
-//! The command line as one table: `-h`, each `--help`, the manual page and the completions of shells come from here, and
-//! [`read`] reads the arguments of a command by it.
+//! The command line as one table: `-h`, each `--help`, the manual page and the shell completions are generated from the
+//! table, and [`read`] parses the arguments of a command by it.
 //!
-//! nginx's options are in the table as [`LETTERS`], for the texts alone: `letters` reads them as nginx does. `bench` reads its
-//! arguments itself.
+//! nginx's options are in the table as [`LETTERS`], only for the texts: `letters` parses them as nginx does. `bench`
+//! parses its own arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,91 +12,91 @@ use super::similar::similar;
 /// A command: the first argument of `ringroad`, without a dash.
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// The word.
+    /// Name of the command.
     pub(crate) name: &'static str,
-    /// One line, without a full stop.
+    /// Summary in one line, without a full stop.
     pub(crate) summary: &'static str,
-    /// Sentences for `--help` and the manual page; paragraphs are separated by an empty line.
+    /// Description for `--help` and the manual page; paragraphs are separated by an empty line.
     pub(crate) about: &'static str,
-    /// Its arguments without a dash, in order; those that may be left out come last.
+    /// Arguments without a dash, in order; optional ones are last.
     pub(crate) operands: &'static [Operand],
-    /// Its options beside `--help`.
+    /// Options beside `--help`.
     pub(crate) options: &'static [Opt],
-    /// Exit statuses beside 2 for wrong use.
+    /// Exit statuses beside 2, which is a usage error.
     pub(crate) exits: &'static [(u8, &'static str)],
-    /// Lines that show its use, without the program's name.
+    /// Example command lines, without the program name.
     pub(crate) examples: &'static [&'static str],
 }
 
 /// An argument without a dash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand {
-    /// As texts show it.
+    /// Name in texts.
     pub(crate) name: &'static str,
-    /// Whether it has to be there.
+    /// Whether it is required.
     pub(crate) needed: bool,
-    /// The completions of a shell for it.
+    /// Shell completion.
     pub(crate) hint: Hint,
 }
 
 /// An argument with a dash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opt {
-    /// Its letter, as in `-H`.
+    /// Short name, e.g. `H` of `-H`.
     pub(crate) letter: Option<char>,
-    /// Its long name, without dashes.
+    /// Long name, without dashes.
     pub(crate) long: Option<&'static str>,
     /// Its value.
     pub(crate) value: Value,
-    /// Its effect, without a full stop.
+    /// Description of its effect, without a full stop.
     pub(crate) help: &'static str,
 }
 
-/// The value behind an option.
+/// The value of an option.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value {
-    /// There is none.
+    /// No value.
     No,
-    /// It has to be there; its name, and the completions of a shell.
+    /// A required value: its name and shell completion.
     Needed(&'static str, Hint),
-    /// It may be there.
+    /// An optional value.
     Optional(&'static str, Hint),
 }
 
-/// The completions of a shell.
+/// The kind of a shell completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
-    /// Nothing: the value is free.
+    /// None: the value is free text.
     Nothing,
-    /// Names of files.
+    /// File names.
     File,
-    /// Names of directories.
+    /// Directory names.
     Directory,
-    /// One of these.
+    /// One of these words.
     Words(&'static [&'static str]),
 }
 
-/// An option without a value.
+/// Returns an option without a value.
 const fn flag(long: &'static str, help: &'static str) -> Opt {
     Opt { letter: None, long: Some(long), value: Value::No, help }
 }
 
-/// An option with a value that has to be there.
+/// Returns an option with a required value.
 const fn valued(long: &'static str, name: &'static str, hint: Hint, help: &'static str) -> Opt {
     Opt { letter: None, long: Some(long), value: Value::Needed(name, hint), help }
 }
 
-/// An option of one letter.
+/// Returns an option with only a short name.
 const fn letter(letter: char, value: Value, help: &'static str) -> Opt {
     Opt { letter: Some(letter), long: None, value, help }
 }
 
-/// An operand that has to be there.
+/// Returns a required operand.
 const fn needed(name: &'static str, hint: Hint) -> Operand {
     Operand { name, needed: true, hint }
 }
 
-/// An operand that may be left out.
+/// Returns an optional operand.
 const fn optional(name: &'static str, hint: Hint) -> Operand {
     Operand { name, needed: false, hint }
 }
@@ -104,7 +104,7 @@ const fn optional(name: &'static str, hint: Hint) -> Operand {
 /// `--help` of every command.
 pub(crate) const HELP: Opt = flag("help", "show this help and exit");
 
-/// The options of nginx, as far as texts show them.
+/// The options of nginx, as shown in texts.
 pub(crate) const LETTERS: &[Opt] = &[
     letter('?', Value::No, "show this help and exit"),
     letter('h', Value::No, "show this help and exit"),
@@ -142,24 +142,24 @@ pub(crate) const LONG: &[Opt] = &[
     ),
 ];
 
-/// Shells that there are completions for.
+/// Shells with completions.
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
 
-/// Ranks of `top`.
+/// Sort keys of `top`.
 pub(super) const RANKS: &[&str] = &["rate", "bytes", "misses", "time"];
 
-/// Which requests are shown.
+/// Filter of the requests to show.
 const FILTER: Opt =
     letter('f', Value::Needed("FILTER", Hint::Nothing), "requests that pass; may be repeated, and all hold");
 
-/// Whose admin socket is asked.
+/// The configuration that names the admin socket.
 const CONF: Opt =
     letter('c', Value::Needed("FILE", Hint::File), "the configuration that names the admin socket");
 
-/// As with `-c`.
+/// The prefix, for use with `-c`.
 const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "the prefix path of the server");
 
-/// The same without a configuration.
+/// The admin socket, without a configuration.
 const SOCKET: Opt = valued("socket", "PATH", Hint::File, "the admin socket");
 
 /// Exit statuses of `drain` and `undrain`.
@@ -417,37 +417,37 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
 ];
 
-/// The command of this name.
+/// Returns the command with this name.
 pub(crate) fn find(name: &str) -> Option<&'static Command> {
     COMMANDS.iter().find(|command| command.name == name)
 }
 
-/// Arguments of a command that fit its row.
+/// The parsed arguments of a command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
-    /// In order.
+    /// Operands in order.
     pub(crate) operands: Vec<OsString>,
     /// The options by their keys, in order.
     values: Vec<(&'static str, Option<OsString>)>,
 }
 
 impl Given {
-    /// Whether the option of this name, or letter, is there.
+    /// Whether the option with this name or letter is given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.values.iter().any(|(known, _)| *known == name)
     }
 
-    /// Its last value.
+    /// Returns its last value.
     pub(crate) fn value(&self, name: &str) -> Option<&OsStr> {
         self.all(name).last()
     }
 
-    /// All its values, in order.
+    /// Returns all its values, in order.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &OsStr> {
         self.values.iter().filter(move |(known, _)| *known == name).filter_map(|(_, value)| value.as_deref())
     }
 
-    /// The value behind an option, taken for an operand.
+    /// Reinterprets the value of an option as an operand.
     pub(crate) fn value_as_operand(&mut self, name: &str) {
         if self.operands.is_empty() {
             let found = self.values.iter_mut().rev().find(|(known, value)| *known == name && value.is_some());
@@ -456,22 +456,22 @@ impl Given {
     }
 }
 
-/// An error in the arguments of a command.
+/// A usage error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Misuse {
-    /// `--help` was given, which is no error.
+    /// `--help` was given, which is not an error.
     Help,
-    /// No such option; perhaps this one was meant.
+    /// An unknown option, and a suggestion.
     Option(String, Option<String>),
     /// An option without its value.
     NoValue(String, &'static str),
-    /// A value behind an option that takes none.
+    /// A value for an option without values.
     Value(&'static str),
-    /// An operand that is not there.
+    /// A missing operand.
     Missing(&'static str),
-    /// One that is too many.
+    /// A surplus operand.
     TooMany(String),
-    /// A shell that has no completions here.
+    /// A shell without completions.
     Shell(String),
 }
 
@@ -492,7 +492,7 @@ impl fmt::Display for Misuse {
     }
 }
 
-/// Reads the arguments behind the name of a command. Behind `--` all are operands.
+/// Parses the arguments after the name of a command. All arguments after `--` are operands.
 pub(crate) fn read(command: &'static Command, args: Vec<OsString>) -> Result<Given, Misuse> {
     let mut given = Given::default();
     let mut args = args.into_iter().peekable();
@@ -523,7 +523,7 @@ pub(crate) fn read(command: &'static Command, args: Vec<OsString>) -> Result<Giv
     Ok(given)
 }
 
-/// Counts the operands.
+/// Checks the number of operands.
 pub(crate) fn check_operands(command: &'static Command, given: &Given) -> Result<(), Misuse> {
     if let Some(missing) = command.operands.iter().filter(|operand| operand.needed).nth(given.operands.len())
     {
@@ -535,7 +535,7 @@ pub(crate) fn check_operands(command: &'static Command, given: &Given) -> Result
     }
 }
 
-/// The option that an argument names, the name of it that [`Given`] uses, and a value that is joined to it.
+/// Returns the option that an argument names, its key in [`Given`], and a value that is joined to it.
 fn find_option(
     command: &'static Command,
     text: &str,
@@ -567,9 +567,9 @@ fn find_option(
 }
 
 impl Opt {
-    /// The name by which code asks for it: the long one, else the letter.
+    /// Returns the key by which code refers to the option: the long name, else the letter.
     pub(crate) fn key(&self) -> &'static str {
-        /// Names outlive the table, so a letter is cut out of a text that does.
+        /// Keys are `'static`, so a letter is a slice of this text.
         const ASCII: &str =
             "!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz";
         match (self.long, self.letter) {
@@ -580,7 +580,7 @@ impl Opt {
     }
 }
 
-/// The option as one writes it, without a value.
+/// Returns the option in the user's notation, without a value.
 fn shown(option: &Opt) -> String {
     match (option.long, option.letter) {
         (Some(long), _) => format!("--{long}"),

@@ -1,4 +1,4 @@
-//! From options to a server, a test of the configuration, or a signal for a running server.
+//! Starts a server, tests the configuration, or sends a signal to a running server, as the options select.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,9 +14,9 @@ use crate::master;
 use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Places, Request};
 use crate::site::{self, Files, Problem, Refused, Site};
 
-/// Carries out the options.
+/// Executes the options.
 pub(super) fn run(options: &Options) -> ExitCode {
-    // The order is nginx's: the log, the configuration, and only then the command.
+    // In nginx's order: the log, the configuration, and then the command.
     let (request, log) = prepare(options);
     let starts = !options.test && options.signal.is_none();
     let loaded = site::load(&request, Files::Disk);
@@ -25,7 +25,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         && !inherit::is_new_binary()
         && loaded.as_ref().is_ok_and(|site| site.settings.daemon)
     {
-        // The daemon reads everything again, and reports the warnings.
+        // The daemon loads everything again, and reports the warnings.
         return master::launch(&log);
     }
     report(&request, &loaded, if options.test { ERRORS_MAX } else { 1 }, &log);
@@ -45,14 +45,14 @@ pub(super) fn run(options: &Options) -> ExitCode {
     match options.signal {
         Some(command) => match &site.settings.pid {
             Some(pid_file) => signal::send(command, pid_file, options.any_process, &log),
-            // Only `serve` has no pid file, so `-s` cannot reach it.
+            // Only `serve` has no pid file, and `-s` cannot reach it.
             None => ExitCode::FAILURE,
         },
         None => master::run(request, site, log, None),
     }
 }
 
-/// A relative `-c` starts from the prefix, which surprises where the file lies in the working directory.
+/// Explains that a relative `-c` starts from the prefix, if the file exists in the working directory instead.
 fn tell_of_prefix(options: &Options, request: &Request) {
     let Some(conf) = options.conf.as_deref().filter(|conf| conf.is_relative()) else { return };
     let Ok(here) = std::path::absolute(conf) else { return };
@@ -64,11 +64,11 @@ fn tell_of_prefix(options: &Options, request: &Request) {
     }
 }
 
-/// Errors of a configuration that one test shows: a page of them.
+/// Maximum number of configuration errors that one test reports: a page.
 const ERRORS_MAX: usize = 20;
 
-/// Reports the errors of a configuration, except those that `-t` reports later. Behind the line of an error standard error
-/// gets the line of the text.
+/// Reports the errors of a configuration, except those that `-t` reports later. On standard error the line of the text
+/// follows each error.
 pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_max: usize, log: &Log) {
     let refused = match loaded {
         Ok(site) => {
@@ -77,7 +77,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
             }
             return;
         }
-        // `-t` first reports that the syntax is right, and then this.
+        // `-t` first reports that the syntax is right, and then this error.
         Err(refused) if refused.syntax_is_ok => return,
         Err(refused) => refused,
     };
@@ -102,7 +102,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
     }
 }
 
-/// Leaves out unsupported directives inside of an unsupported block, such as `server` in `stream`.
+/// Omits unsupported directives within an unsupported block, such as `server` in `stream`.
 fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
     let mut blocks: Vec<&'static str> = Vec::new();
     let mut is_outside = |problem: &Problem| {
@@ -115,7 +115,7 @@ fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
     problems.into_iter().filter(|problem| is_outside(problem)).collect()
 }
 
-/// Paths, and the log used until the configuration sets another.
+/// Returns the paths, and the log for the time until the configuration sets one.
 fn prepare(options: &Options) -> (Request, Log) {
     let Request { main, places, .. } = request_for(options.prefix.as_deref(), options.conf.as_deref());
     let (prefix, mut places) = (places.prefix.clone(), places);
@@ -130,25 +130,25 @@ fn prepare(options: &Options) -> (Request, Log) {
             places.error_log = Some(path);
             log
         }
-        // The configuration's own error_log takes over later, this one is for the time before.
+        // Used until the configuration's own error_log replaces it.
         None => open_default(&mut places),
     };
     (Request { main, globals: options.globals.clone(), places, text: None }, log)
 }
 
-/// The configuration that `-p` and `-c` name, or their absence.
+/// Returns the configuration that `-p` and `-c` select, or the default one.
 pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request {
     let default_conf = if prefix.is_some() { PREFIX_CONF } else { DEFAULT_CONF };
     let prefix = prefix.unwrap_or(Path::new(DEFAULT_PREFIX));
-    // A relative one is taken once, here: names below it are joined to it in several places, and must not start
-    // from wherever the process is by then. It fails where there is no working directory, and then nothing helps.
+    // A relative prefix is made absolute once: several places join names to it, and the working directory may change.
+    // This fails only without a working directory; then the prefix stays relative.
     let prefix = std::path::absolute(prefix).unwrap_or_else(|_| prefix.to_owned());
-    // As in nginx a relative name starts from the prefix, not from where one happens to be.
+    // As in nginx a relative name starts from the prefix instead of the working directory.
     let main = prefix.join(conf.unwrap_or(Path::new(default_conf)));
     Request { main, globals: String::new(), places: Places::below(&prefix), text: None }
 }
 
-/// A log that cannot be opened is reported, and the start continues, as in nginx.
+/// Opens a log; if it cannot be opened, this is reported and the start continues, as in nginx.
 fn open_named(path: &Path) -> Log {
     match log::open_file(path) {
         Ok(file) => Log::early(Rc::new(file), Level::Notice),
@@ -161,7 +161,7 @@ fn open_named(path: &Path) -> Log {
     }
 }
 
-/// The default log is used without a directive: where it cannot be written, standard error does.
+/// Opens the default log, which is used without a directive. If it is not writable, lines go to standard error.
 fn open_default(places: &mut Places) -> Log {
     if let Some(path) = &places.error_log {
         places.prepare_folder_of(path);

@@ -1,7 +1,7 @@
-//! `-s`: finds the master by its pid file and sends it the signal.
+//! `-s`: finds the master by its pid file and sends it a signal.
 //!
-//! A stock configuration names the pid file of nginx, so the process is checked first: a signal goes to a server of this
-//! program alone, unless `--any-process` is there.
+//! A standard configuration names nginx's pid file, so the process is checked first: the signal is sent only to a
+//! server of this program, unless `--any-process` is given.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +23,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     let text = match pidfile::read_text(pid_file) {
         Ok(text) => text,
         Err(error) => {
-            // The file is there as long as a server runs.
+            // The file exists as long as a server runs.
             let remedy = match error.kind() {
                 std::io::ErrorKind::NotFound => "; no server runs with this configuration",
                 _ => "",
@@ -38,14 +38,14 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
         log.write(Level::Error, format_args!("invalid PID number \"{text}\" in \"{shown}\""));
         return ExitCode::FAILURE;
     };
-    // The master acts on the signal later; success means that it was sent.
+    // The master handles the signal later; success means that it was sent.
     let signal = match command {
         Command::Stop => Signal::TERM,
         Command::Quit => Signal::QUIT,
         Command::Reopen => Signal::USR1,
         Command::Reload => Signal::HUP,
     };
-    // Opened before the process is checked: so the number cannot become that of another one meanwhile.
+    // Opened before the process is checked, so that the pid cannot be reused in between.
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
     if let Some(other) = foreign(pid).filter(|_| !any_process) {
         log.write(
@@ -61,7 +61,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     let sent = match descriptor {
         Ok(descriptor) => pidfd_send_signal(descriptor, signal),
         Err(Errno::SRCH) => Err(Errno::SRCH),
-        // A filter of system calls may not know it.
+        // A system call filter may reject pidfd_send_signal.
         Err(_) => kill_process(pid, signal),
     };
     match sent {
@@ -74,10 +74,10 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     }
 }
 
-/// The program of a process that is another one than this; `None` where the process is gone.
+/// Returns the program of a process if it is a different program; `None` also if the process has exited.
 fn foreign(pid: Pid) -> Option<PathBuf> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
-    // The name without the suffix that the kernel adds to a program which was replaced since its start.
+    // The file name without the suffix that the kernel adds if the program file was replaced since the start.
     let name = |path: &Path| {
         let name = path.file_name().unwrap_or_default().as_bytes();
         OsStr::from_bytes(name.strip_suffix(b" (deleted)").unwrap_or(name)).to_owned()
@@ -86,7 +86,7 @@ fn foreign(pid: Pid) -> Option<PathBuf> {
     let is_ours = |path: &Path| name(path) == ours || name(path) == OsStr::new("ringroad");
     let program = match std::fs::read_link(folder.join("exe")) {
         Ok(program) => program,
-        // That of another user's process is not shown; its name is.
+        // For a process of another user only the name is readable.
         Err(_) => {
             let name = std::fs::read_to_string(folder.join("comm")).ok()?;
             PathBuf::from(name.trim_end())

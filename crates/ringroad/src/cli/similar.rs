@@ -1,6 +1,6 @@
-//! The word that was probably meant, among those that are known.
+//! Suggestion of the known word that was probably meant.
 
-/// As in messages of the configuration.
+/// Returns the most similar word, by the same rule as in messages of the configuration.
 pub(super) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let slips_max = conf::slips_max(word);
     let distances = known.into_iter().map(|known| (conf::edit_distance(word, known), known));

@@ -1,7 +1,8 @@
-//! `ringroad stat [-1] URL`: the numbers of a running server in a terminal, once a second, from the address of its
-//! `dashboard`.
+//! `ringroad stat [-1] URL`: shows the figures of a running server in a terminal, once a second, from the address of
+//! its `dashboard`.
 //!
-//! Rates and percentiles are those since the look before; with `-1`, and at first, those since the start of the server.
+//! Rates and percentiles are those since the previous query; with `-1`, and at first, those since the start of the
+//! server.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,19 +16,19 @@ use serde_json::Value;
 use super::options::Given;
 use super::output::{print, print_error};
 
-/// How long the server may take for an answer.
+/// Timeout of a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer at most: a thousand locations have less.
+/// Maximum size of a response in bytes: that of a thousand locations is smaller.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// From one look to the next.
+/// Interval between two queries.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Puts the cursor into the corner and clears the screen below (ECMA-48).
+/// Moves the cursor to the top left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Shows the numbers until it is interrupted.
+/// Shows the figures until it is interrupted.
 #[expect(
     clippy::disallowed_methods,
     reason = "nothing happens between two looks, and nobody waits for this program"
@@ -56,7 +57,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// Asks for the numbers.
+/// Queries the figures.
 fn snapshot(url: &str) -> Result<Value, String> {
     let rest = url.strip_prefix("http://").ok_or("write the address with http://")?;
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -71,7 +72,7 @@ fn snapshot(url: &str) -> Result<Value, String> {
         format!("{error}; the address is that of a location with \"dashboard;\" in a running server")
     })?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-    // Version 1.0, in which bodies have no chunks.
+    // HTTP/1.0, in which bodies are not chunked.
     let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(failed)?;
     let mut answer = Vec::new();
@@ -85,12 +86,12 @@ fn snapshot(url: &str) -> Result<Value, String> {
     serde_json::from_str(body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
 }
 
-/// Times by their buckets.
+/// Number of times in each histogram bucket.
 type Times = BTreeMap<u64, u64>;
 
-/// The numbers as lines.
+/// Formats the figures as lines.
 fn table(now: &Value, before: &Value) -> String {
-    // A restarted server has no earlier numbers.
+    // After a restart of the server there are no previous figures.
     let before = if before["started"] == now["started"] { before } else { &Value::Null };
     let float = |value: &Value| value.as_f64().unwrap_or(0.0);
     let from = if before.is_null() { float(&now["started"]) } else { float(&before["now"]) };
@@ -133,7 +134,7 @@ fn table(now: &Value, before: &Value) -> String {
     text
 }
 
-/// The servers of upstream groups as lines.
+/// Formats the servers of upstream groups as lines.
 fn upstreams(now: &Value, before: &Value, rate: &dyn Fn(u64, u64) -> f64) -> String {
     let mut text = String::new();
     for peer in items(&now["peers"]) {
@@ -161,23 +162,23 @@ fn upstreams(now: &Value, before: &Value, rate: &dyn Fn(u64, u64) -> f64) -> Str
     text
 }
 
-/// The entries of a list; none if the value is no list.
+/// Returns the elements of a list; none if the value is not a list.
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// A number; 0 if the value is no number.
+/// Returns a number; 0 if the value is not a number.
 fn whole(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// Responses of a class of statuses.
+/// Returns the number of responses with statuses of a class.
 fn class(codes: &Value, first: char) -> u64 {
     let codes = codes.as_object().into_iter().flatten();
     codes.filter(|(code, _)| code.starts_with(first)).map(|(_, count)| whole(count)).sum()
 }
 
-/// The times that came since.
+/// Returns the times recorded since the previous query.
 fn since(now: &Value, before: &Value) -> Times {
     let pairs =
         |times: &Value| -> Times { items(times).map(|pair| (whole(&pair[0]), whole(&pair[1]))).collect() };
@@ -190,7 +191,7 @@ fn since(now: &Value, before: &Value) -> Times {
     times
 }
 
-/// Where a bucket begins, in milliseconds: at 16 us, and then four in each octave.
+/// Returns the lower bound of a bucket in ms: the first one is 16 us, and there are four buckets per octave.
 fn begin_ms(place: u64) -> f64 {
     match place.checked_sub(1) {
         None => 0.0,
@@ -201,7 +202,7 @@ fn begin_ms(place: u64) -> f64 {
     }
 }
 
-/// The time that this share is not above, in the middle of its bucket.
+/// Returns a quantile, as the middle of its bucket.
 fn quantile(times: &Times, share: f64) -> String {
     let rank = share * times.values().sum::<u64>() as f64;
     let mut seen = 0;

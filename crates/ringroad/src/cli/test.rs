@@ -1,8 +1,8 @@
-//! `-t` and `-T`: reads the configuration, tries to open the files and sockets of a start, and reports in nginx's
-//! words.
+//! `-t` and `-T`: loads the configuration, tries to open the files and sockets of a start, and reports with nginx's
+//! messages.
 //!
 //! The order of the lines is nginx's too: first whether the text is valid, then the obstacles of a start, then the
-//! verdict. Warnings come as they are found. All goes to standard error; only the dump of `-T` does not.
+//! verdict. Warnings are printed as they are found. Everything goes to standard error, except the dump of `-T`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::places::Request;
 use crate::reach;
 use crate::site::{self, Refused, Site};
 
-/// Something that a start needs is not to be had; the log has the reason.
+/// A resource that a start needs is not available; the log has the reason.
 struct WouldFail;
 
-/// Reports on a configuration that was read or refused.
+/// Reports on a configuration that was loaded or rejected.
 pub(super) fn run(
     request: &Request,
     loaded: Result<Site, Refused>,
@@ -48,7 +48,7 @@ pub(super) fn run(
         }
     };
     let Ok(site) = site else {
-        // A failure is reported with -q too.
+        // A failure is reported even with -q.
         print_error(format_args!("ringroad: configuration file {file} test failed\n"));
         return ExitCode::FAILURE;
     };
@@ -62,10 +62,10 @@ pub(super) fn run(
     ExitCode::SUCCESS
 }
 
-/// How long `-t` resolves names of upstream servers: as long as a resolver waits for one name server.
+/// Timeout for resolving names of upstream servers: that of a resolver for one name server.
 const NAMES_TIME: Duration = Duration::from_secs(5);
 
-/// The steps of a start, without visible effects.
+/// Tries the steps of a start, without visible effects.
 fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail> {
     let settings = &site.settings;
     let user = resolve_user(site, log).map_err(|_| WouldFail)?;
@@ -80,7 +80,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     if let Some(warning) = settings.connections_warning() {
         log.write(Level::Warn, warning);
     }
-    // Transfers continue without temporary files if possible, so this is no reason to refuse.
+    // Transfers continue without temporary files if possible, so this is only a warning.
     for (folder, place) in site.config.written_temp_folders() {
         if let Some(obstacle) = reach::obstacle(folder, user.as_ref()) {
             let folder = folder.display();
@@ -88,18 +88,18 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
             log.write(Level::Warn, what);
         }
     }
-    // As above: names are resolved on the machine of the server, and found later too.
+    // Only a warning too: the server may run on another machine, and names are also resolved later.
     for missing in site::missing_names(&site.config, NAMES_TIME) {
         log.write(Level::Warn, missing);
     }
-    // The server may run with other rights or in another container: no reason to call the text wrong.
+    // Only a warning: the server may run with other privileges or in another container.
     if let Some(warning) = site::ring_warning(&site.config) {
         log.write(Level::Warn, warning);
     }
     Listeners::try_open(&settings.listens, log).map_err(|_| WouldFail)
 }
 
-/// nginx's form: a comment with the name, the bytes as they are, and a newline.
+/// Prints the files in nginx's form: a comment with the name, the unchanged bytes, and a newline.
 fn dump(site: &Site) {
     for (path, text) in &site.files {
         print(format!("# configuration file {}:\n", path.display()));

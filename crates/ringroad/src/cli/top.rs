@@ -1,7 +1,8 @@
-//! `ringroad top`: which URLs, clients and locations of a running server have the most requests, bytes, misses or time.
+//! `ringroad top`: shows the URLs, clients and locations of a running server with the most requests, bytes, misses or
+//! time.
 //!
-//! It reads the same lines as `ringroad log` and adds them up, so that it costs the server what that costs: above 10 000
-//! requests a second it sees a part of them, and says how many it did not see.
+//! It aggregates the lines of `ringroad log`, so the server's cost is the same. Above 10 000 requests per second it
+//! gets only some of the lines, and displays how many it missed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,19 +17,19 @@ use super::log::{filter, place};
 use super::options::{Given, RANKS};
 use super::output::print_error;
 
-/// Rows of each table without `-n`.
+/// Number of rows of each table without `-n`.
 const ROWS: usize = 8;
 
-/// Seconds that the numbers are those of, without `--every`.
+/// Interval in seconds without `--every`.
 const EVERY: u64 = 2;
 
-/// Names of a table at most, beside which all others are one.
+/// Maximum number of names in a table; further ones are combined into one row.
 const NAMES_MAX: usize = 20_000;
 
-/// The name for those.
+/// Name of the combined row.
 const OTHERS: &str = "(others)";
 
-/// Puts the cursor into the corner and clears what is below (ECMA-48).
+/// Moves the cursor to the top left corner and clears the screen below (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Shows the tables until it is interrupted; once with `-1`.
@@ -42,14 +43,14 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// A number of an option.
+/// Parses the number of an option.
 fn number(given: &Given, name: &str, default: u64, most: u64) -> Result<u64, String> {
     let Some(text) = given.value(name).map(|text| text.to_string_lossy()) else { return Ok(default) };
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
     number.ok_or_else(|| format!("\"{text}\" is no number from 1 to {most}"))
 }
 
-/// Reads the options, asks, and adds up one interval after the other.
+/// Parses the options, connects, and aggregates one interval after the other.
 fn show(given: &Given) -> Result<(), String> {
     let rank = given.value("by").map_or("rate".into(), |rank| rank.to_string_lossy());
     if !RANKS.contains(&rank.as_ref()) {
@@ -69,7 +70,7 @@ fn show(given: &Given) -> Result<(), String> {
                 Came::Nothing => break,
                 Came::End => return Err("the server has ended".to_owned()),
             }
-            // Under load packets come without an end.
+            // Checked here too, because under load packets arrive without a pause.
             if start.elapsed() >= every {
                 break;
             }
@@ -83,17 +84,17 @@ fn show(given: &Given) -> Result<(), String> {
     }
 }
 
-/// Sums of the requests of one name.
+/// Sums over the requests with one name.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     requests: u64,
-    /// Of responses, with their header sections.
+    /// Bytes of responses, including header sections.
     bytes: u64,
-    /// Requests that an upstream was asked for although a cache had a part in them.
+    /// Number of requests of a cached location that were passed to an upstream.
     misses: u64,
-    /// Statuses from 500 on.
+    /// Number of responses with status 500 or higher.
     errors: u64,
-    /// From the first byte of each request to the last of its response.
+    /// Time in us from the first byte of each request to the last byte of its response.
     micros: u64,
 }
 
@@ -106,7 +107,7 @@ impl Sums {
         self.micros += more.micros;
     }
 
-    /// The sum that a rank compares.
+    /// Returns the sum by which rows are sorted.
     fn by(&self, rank: &str) -> u64 {
         match rank {
             "bytes" => self.bytes,
@@ -120,26 +121,26 @@ impl Sums {
 /// The requests of an interval.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Beside the limit on names.
+    /// Sums over all requests, independent of the limit on names.
     all: Sums,
-    /// Those that the server did not show.
+    /// Number of requests that the server did not show.
     dropped: u64,
-    /// By host and path.
+    /// Sums by host and path.
     urls: HashMap<String, Sums>,
-    /// By address.
+    /// Sums by client address.
     clients: HashMap<String, Sums>,
-    /// By server and location.
+    /// Sums by server and location.
     locations: HashMap<String, Sums>,
 }
 
 impl Seen {
-    /// Adds a line.
+    /// Adds the request of a line.
     fn add(&mut self, line: &Value) {
         if let Some(dropped) = line["dropped"].as_u64() {
             self.dropped += dropped;
             return;
         }
-        // A worker says that it begins.
+        // A worker announces that it has begun.
         if line["watching"].is_u64() {
             return;
         }
@@ -152,14 +153,14 @@ impl Seen {
             micros: line["phases"]["last_byte"].as_u64().unwrap_or(0),
         };
         self.all.add(sums);
-        // Queries differ from request to request where the resource is the same.
+        // The query is omitted: it differs between requests for the same resource.
         let path = text("uri").split('?').next().unwrap_or_default();
         count(&mut self.urls, format!("{}{path}", text("host")), sums);
         count(&mut self.clients, text("client").to_owned(), sums);
         count(&mut self.locations, place(text("server"), text("location")), sums);
     }
 
-    /// All tables as text.
+    /// Formats all tables.
     fn tables(&self, seconds: f64, rank: &str, rows: usize) -> String {
         let mut out = String::new();
         let rate = |count: u64| count as f64 / seconds;
@@ -198,7 +199,7 @@ impl Seen {
     }
 }
 
-/// Adds to a name, or to that of all others where there are too many.
+/// Adds to the sums of a name, or to the combined row if the table is full.
 fn count(table: &mut HashMap<String, Sums>, name: String, sums: Sums) {
     let name = if table.len() >= NAMES_MAX && !table.contains_key(&name) { OTHERS.to_owned() } else { name };
     table.entry(name).or_default().add(sums);

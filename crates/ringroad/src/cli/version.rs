@@ -1,4 +1,4 @@
-//! Version, modules and usage: the texts that tools read.
+//! Version and configure texts, which tools parse.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,15 +7,15 @@ use io::probe::{Probe, State};
 
 use crate::places::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
 
-/// The reference version of nginx.
+/// The nginx version that serves as the reference.
 const REFERENCE: &str = "1.31.5";
 
-/// The first line of `-v` and `-V`. Tools match `nginx/` and the number behind it.
+/// Returns the first line of `-v` and `-V`. Tools match `nginx/` and the number after it.
 pub(crate) fn version_line() -> String {
     format!("nginx version: nginx/{REFERENCE} (ringroad/{})\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// The last line of `-V`: where things are and which modules are there, in the words of nginx's configure script.
+/// Returns the last line of `-V`: paths and modules, in the form of nginx's configure arguments.
 pub(crate) fn configure_line() -> String {
     let modules = crate::site::configure_arguments().join(" ");
     let below = |name: &str| Path::new(DEFAULT_PREFIX).join(name).display().to_string();
@@ -27,7 +27,7 @@ pub(crate) fn configure_line() -> String {
     )
 }
 
-/// The text of `--version`: the program, its source, the reference, and the features of this kernel.
+/// Returns the text of `--version`: the program, its commit, the reference version, and the kernel's features.
 pub(crate) fn long() -> String {
     let commit = match env!("RINGROAD_COMMIT") {
         "" => "a build without its commit".to_owned(),
@@ -52,7 +52,7 @@ pub(crate) fn long() -> String {
     text
 }
 
-/// The rows of the probe that are features of the kernel.
+/// The rows of the probe that are kernel features.
 const FEATURES: [&str; 8] = [
     "io_uring",
     "multishot receive",

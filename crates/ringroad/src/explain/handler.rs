@@ -1,4 +1,4 @@
-//! The source of the response in a location: access, `try_files`, the file or the upstream, the cache.
+//! Explains the source of the response in a location: access, `try_files`, the file or the upstream, the cache.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use super::values::{Expanded, Values};
 use super::{Blocks, Report, named, readable};
 use crate::site::{self, Place, Question, Site};
 
-/// Directives that pass a request on.
+/// Directives that pass a request to an upstream.
 const PASSES: [&str; 7] =
     ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass", "tunnel_pass"];
 
-/// Directives that make a response for a whole location.
+/// Directives that generate the response of a location.
 const PAGES: [&str; 7] =
     ["stub_status", "metrics", "api", "dashboard", "health", "empty_gif", "cache_counters"];
 
-/// The lines behind that of the location.
+/// Reports the lines after that of the location.
 pub(super) fn lines(site: &Site, blocks: &Blocks<'_>, place: &Place, values: &Values, report: &mut Report) {
     access(blocks, values, report);
     for name in ["limit_req", "limit_conn", "auth_basic", "auth_request"] {
@@ -47,13 +47,13 @@ pub(super) fn lines(site: &Site, blocks: &Blocks<'_>, place: &Place, values: &Va
     file(site, blocks, place, &root, report);
 }
 
-/// A directive as it is written.
+/// Returns a directive in its original notation.
 fn written(statement: &Statement) -> String {
     let words = [statement.name.text.as_str()].into_iter().chain(statement.texts());
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The first of the rules that the client's address falls under.
+/// Reports the first rule that matches the client's address.
 fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
     let rules = blocks.holding(&["allow", "deny"]);
     let first = rules.into_iter().find(|rule| site::covers(rule.arg(0), values.from));
@@ -63,7 +63,7 @@ fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
     }
 }
 
-/// The file that a URI names, by `alias` or `root`.
+/// Returns the file of a URI, by `alias` or `root`.
 fn file_of(site: &Site, blocks: &Blocks<'_>, uri: &str, values: &Values) -> Result<PathBuf, String> {
     let prefix = &site.config.http.prefix;
     let prefix = PathBuf::from(String::from_utf8_lossy(prefix).into_owned());
@@ -84,7 +84,7 @@ fn file_of(site: &Site, blocks: &Blocks<'_>, uri: &str, values: &Values) -> Resu
     Ok(prefix.join(folder.text).join(rest.trim_start_matches('/')))
 }
 
-/// The file that `try_files` finds; `None` where the response is explained already.
+/// Returns the file that `try_files` finds; `None` if the response is already explained.
 fn tried(
     site: &Site,
     blocks: &Blocks<'_>,
@@ -117,7 +117,7 @@ fn tried(
     None
 }
 
-/// The file with its engine, or the handler of a directory.
+/// Reports the file with its engine, or the handler of a directory.
 fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &mut Report) {
     let found = std::fs::metadata(path);
     if let Some(obstacle) = found.is_ok().then(|| readable::obstacle(site, path)).flatten() {
@@ -151,12 +151,12 @@ fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &m
     }
 }
 
-/// The key without a directive for it: the upstream and the URI that it is asked for, as `proxy` makes it.
+/// Returns the default cache key: the upstream and the request URI, as `proxy` constructs it.
 fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expanded {
     let unknown = || values.expand("$scheme$proxy_host$request_uri", &[]);
     let target = values.expand(pass.arg(0), &[]);
     let (path, args) = values.target.split_once('?').unwrap_or((&values.target, ""));
-    // A path that was decoded or rewritten is written anew, by rules that are not known here.
+    // A decoded or rewritten path is encoded again, by rules that are not available here.
     if pass.name.text != "proxy_pass" || !target.is_known || path != values.uri || args != values.args {
         return unknown();
     }
@@ -164,7 +164,7 @@ fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expand
     let Some(slash) = rest.find('/') else {
         return Expanded { text: format!("{scheme}://{rest}{}", values.target), is_known: true };
     };
-    // The URI of `proxy_pass` takes the place of the location's prefix.
+    // The URI of `proxy_pass` replaces the location's prefix.
     let prefix = blocks.chain.last().filter(|block| block.name.text == "location" && block.args.len() == 1);
     match prefix.and_then(|location| values.target.strip_prefix(location.arg(0))) {
         Some(rest_of_uri) => {
@@ -175,7 +175,7 @@ fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expand
     }
 }
 
-/// An upstream with its servers, and the cache before it.
+/// Reports an upstream with its servers, and the cache.
 fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut Report) {
     report.line("handler", format_args!("{} at {}", written(pass), pass.span()));
     let kind = pass.name.text.trim_end_matches("_pass");

@@ -1,9 +1,10 @@
-//! `ringroad explain URL`: how a configuration would handle one request, one of a file or the one that a server runs.
+//! `ringroad explain URL`: explains how a configuration would handle one request, that of a file or of a running
+//! server.
 //!
-//! Listener, server and location come from the tables that requests use. The rest follows from the directives in force
-//! there: rewriting, access, the handler, the cache. Variables that depend on more than the request are not known here;
-//! what depends on them is said to be so. Nothing is started, and no other server is contacted. For a running server
-//! [`Explained::question`] is the question to its cache.
+//! Listener, server and location are selected with the same tables as for requests. The remaining lines follow from the
+//! directives in effect: rewriting, access, the handler, the cache. Variables that depend on more than the request are
+//! unknown here, and lines that depend on them are marked. Nothing is started, and no other server is contacted. For a
+//! running server [`Explained::question`] is the query to its cache.
 
 mod handler;
 mod readable;
@@ -20,28 +21,28 @@ use self::script::End;
 use self::values::Values;
 use crate::site::{self, Question, Site};
 
-/// Searches for a location at most, as in nginx.
+/// Maximum number of location searches, as in nginx.
 const CYCLES_MAX: usize = 10;
 
-/// The request that is meant.
+/// The request to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
     pub(crate) url: String,
-    /// The client's address.
+    /// Client address.
     pub(crate) from: String,
     pub(crate) method: String,
-    /// Names in lower case.
+    /// Header fields; names are in lower case.
     pub(crate) fields: Vec<(String, String)>,
 }
 
 impl Query {
-    /// For the admin socket.
+    /// Encodes the query for the admin socket.
     pub(crate) fn to_json(&self) -> Value {
         let Query { url, from, method, fields } = self;
         json!({ "command": "explain", "url": url, "from": from, "method": method, "fields": fields })
     }
 
-    /// Reads what [`Query::to_json`] wrote.
+    /// Decodes the output of [`Query::to_json`].
     pub(crate) fn from_json(value: &Value) -> Query {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let fields = value["fields"].as_array().into_iter().flatten();
@@ -57,23 +58,23 @@ impl Query {
 /// The explanation of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
-    /// Lines.
+    /// The lines of the explanation.
     pub(crate) text: String,
-    /// The entry of a cache that would be looked up, where its key is known.
+    /// The cache entry that would be looked up, if its key is known.
     pub(crate) question: Option<Question>,
 }
 
-/// The requested URL.
+/// The parsed URL.
 struct Url {
     scheme: &'static str,
-    /// Without the port.
+    /// Host without the port.
     host: String,
     port: u16,
     target: String,
 }
 
 impl Url {
-    /// Reads `http://host:port/path?query`; nothing else is a URL here.
+    /// Parses `http://host:port/path?query`; other URLs are not accepted.
     fn parse(text: &str) -> Option<Url> {
         let (scheme, rest, default) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => ("http", rest, 80),
@@ -90,7 +91,7 @@ impl Url {
         Some(Url { scheme, host: host.to_owned(), port, target })
     }
 
-    /// A host with the port, unless it is that of the scheme.
+    /// Returns a host with the port, unless it is the default port of the scheme.
     fn with_port(&self, host: &str) -> String {
         match (self.scheme, self.port) {
             ("http", 80) | ("https", 443) => host.to_owned(),
@@ -98,13 +99,13 @@ impl Url {
         }
     }
 
-    /// The address, where the host is one.
+    /// Returns the address, if the host is one.
     fn ip(&self) -> Option<IpAddr> {
         self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
     }
 }
 
-/// `host:port`, `[::1]:port`, or a host alone.
+/// Splits `host:port`, `[::1]:port`, or a host alone.
 fn split_port(authority: &str) -> (&str, &str) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port),
@@ -112,15 +113,15 @@ fn split_port(authority: &str) -> (&str, &str) {
     }
 }
 
-/// The blocks around the place that a request is in, from `http` to the innermost.
+/// The blocks that enclose the position of a request, from `http` to the innermost.
 pub(super) struct Blocks<'t> {
     pub(super) chain: Vec<&'t Statement>,
-    /// All of `http`, for upstream groups.
+    /// The complete `http` block, for upstream groups.
     pub(super) http: &'t Statement,
 }
 
 impl<'t> Blocks<'t> {
-    /// The directives of these names that hold: those of the innermost block that has any.
+    /// Returns the directives with these names that are in effect: those of the innermost block that has any.
     pub(super) fn holding(&self, names: &[&str]) -> Vec<&'t Statement> {
         let of = |block: &&'t Statement| -> Vec<&'t Statement> {
             block.children().iter().filter(|child| names.contains(&child.name.text.as_str())).collect()
@@ -128,19 +129,19 @@ impl<'t> Blocks<'t> {
         self.chain.iter().rev().map(of).find(|found| !found.is_empty()).unwrap_or_default()
     }
 
-    /// The one that holds.
+    /// Returns the directive with this name that is in effect.
     pub(super) fn one(&self, name: &str) -> Option<&'t Statement> {
         self.holding(&[name]).last().copied()
     }
 
-    /// A directive of the innermost block alone.
+    /// Returns a directive of the innermost block only.
     pub(super) fn own(&self, names: &[&str]) -> Option<&'t Statement> {
         let children = self.chain.last()?.children();
         children.iter().find(|child| names.contains(&child.name.text.as_str()))
     }
 }
 
-/// Lines with a label.
+/// Labelled lines of the explanation.
 #[derive(Default)]
 pub(super) struct Report {
     text: String,
@@ -148,7 +149,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Adds a line; several in a row may share a label.
+    /// Adds a line; several consecutive lines may share a label.
     pub(super) fn line(&mut self, label: &str, text: impl std::fmt::Display) {
         let _infallible = writeln!(self.text, "{label:<10} {text}");
     }
@@ -158,7 +159,7 @@ impl Report {
     }
 }
 
-/// Adds the answer of a cache to lines.
+/// Appends the lines about a cache entry.
 pub(crate) fn add_cached(text: &mut String, lines: &[String]) {
     for (number, line) in lines.iter().enumerate() {
         let label = if number == 0 { "stored" } else { "" };
@@ -246,12 +247,12 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
     Ok(report.end())
 }
 
-/// The blocks of this name in a block.
+/// Returns the child blocks with this name.
 pub(super) fn named<'t>(block: &'t Statement, name: &'static str) -> impl Iterator<Item = &'t Statement> {
     block.children().iter().filter(move |child| child.name.text == name)
 }
 
-/// The server with the reason for it.
+/// Returns the line about the server, with the reason for its selection.
 fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
     let names: Vec<&str> = named(server, "server_name").flat_map(Statement::texts).collect();
     let shown = names.first().copied().filter(|name| !name.is_empty()).unwrap_or("_");
@@ -272,7 +273,7 @@ fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
     format!("{shown} at {}: {why}", server.span())
 }
 
-/// Enters the blocks of a location, which are found by the text behind `location`.
+/// Enters the blocks of a location, which are identified by the text after `location`.
 fn enter<'t>(blocks: &mut Blocks<'t>, place: &site::Place) {
     let compact = |text: &str| text.replace(char::is_whitespace, "");
     for name in &place.chain {
@@ -286,7 +287,7 @@ fn enter<'t>(blocks: &mut Blocks<'t>, place: &site::Place) {
     }
 }
 
-/// The location with the reason for it, and those that lost.
+/// Reports the location with the reason for its selection, and the other candidates.
 fn location_lines(blocks: &Blocks<'_>, place: &site::Place, report: &mut Report) {
     use site::Candidate::{Exact, NoMatch, Pattern, Predicate, Prefix};
     match (place.chain.last(), place.how) {

@@ -1,6 +1,6 @@
-//! Whether the worker's user may read a file: root, who asks, may read everything.
+//! Checks whether the worker's user may read a file: root, who runs the command, may read everything.
 //!
-//! Only the bits of the modes count here; lists of access (acl(5)) and security modules may allow or refuse more.
+//! Only mode bits are evaluated; access control lists (acl(5)) and security modules may grant or deny more.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,7 +13,8 @@ use crate::site::Site;
 const READ: u32 = 4;
 const SEARCH: u32 = 1;
 
-/// What keeps the worker's user from a path, as a sentence; `None` where nothing does, or where the asker has the same rights.
+/// Returns why the worker's user cannot read a path, as a sentence; `None` without an obstacle, or if the user is the
+/// caller's.
 pub(super) fn obstacle(site: &Site, path: &Path) -> Option<String> {
     let user = privilege::resolve(site.settings.user.as_ref()).ok()?.credentials?;
     let groups = groups_of(&user);
@@ -39,7 +40,7 @@ fn groups_of(user: &Credentials) -> Vec<u32> {
     listed.into_iter().map(Gid::as_raw).chain([user.gid]).collect()
 }
 
-/// The first class that fits decides, as in path_resolution(7).
+/// Evaluates the first matching class, as in path_resolution(7).
 fn allows(meta: &std::fs::Metadata, user: &Credentials, groups: &[u32], right: u32) -> bool {
     let shift = match () {
         () if user.uid == 0 => return true,

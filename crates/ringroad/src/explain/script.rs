@@ -1,38 +1,38 @@
-//! The rewrite directives of a block, as far as the request alone decides them.
+//! Executes the rewrite directives of a block, as far as the request alone determines them.
 
 use conf::Statement;
 
 use super::values::{Values, groups};
 use super::{Blocks, Report};
 
-/// How the directives of a block end.
+/// The outcome of the directives of a block.
 pub(super) enum End<'t> {
-    /// The request continues.
+    /// Processing continues.
     Next,
-    /// It continues, and no further rewrite directive is carried out.
+    /// Processing continues without further rewrite directives.
     Break,
-    /// Another location is searched.
+    /// The location search starts again.
     Again,
-    /// The response is made.
+    /// The response is determined.
     Response,
-    /// The request continues in this `if` block.
+    /// Processing continues in this `if` block.
     Block(&'t Statement),
 }
 
-/// Carries out the rewrite directives of the innermost block.
+/// Executes the rewrite directives of the innermost block.
 pub(super) fn run<'t>(blocks: &Blocks<'t>, values: &mut Values, report: &mut Report) -> End<'t> {
     let Some(block) = blocks.chain.last().copied() else { return End::Next };
     let is_server = blocks.chain.len() == 2;
     let before = values.uri.clone();
     let end = steps(block, is_server, values, report);
     match end {
-        // Without a flag the location of the changed URI is searched again after all directives of the location.
+        // Without a flag, a changed URI causes a new location search after all directives of the location.
         End::Next if !is_server && values.uri != before => End::Again,
         end => end,
     }
 }
 
-/// Carries out the directives of a block in their order, those of `if` blocks that hold included.
+/// Executes the directives of a block in order, including those of `if` blocks whose condition is true.
 fn steps<'t>(block: &'t Statement, is_server: bool, values: &mut Values, report: &mut Report) -> End<'t> {
     let mut inside = None;
     for statement in block.children() {
@@ -75,12 +75,12 @@ fn steps<'t>(block: &'t Statement, is_server: bool, values: &mut Values, report:
     inside.map_or(End::Next, End::Block)
 }
 
-/// A condition as it is written.
+/// Returns a condition in its original notation.
 fn condition(statement: &Statement) -> String {
     statement.texts().collect::<Vec<_>>().join(" ")
 }
 
-/// Carries out one `rewrite`, if its expression matches.
+/// Executes one `rewrite`, if its expression matches.
 fn rewrite<'t>(statement: &Statement, values: &mut Values, report: &mut Report) -> End<'t> {
     let mut texts = statement.texts();
     let (pattern, replacement) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
@@ -100,7 +100,7 @@ fn rewrite<'t>(statement: &Statement, values: &mut Values, report: &mut Report) 
     report
         .line("rewrite", format_args!("{} becomes {} at {}{remark}", values.uri, new.text, statement.span()));
     let (uri, args) = new.text.split_once('?').unwrap_or((&new.text, ""));
-    // As in nginx the query is kept, unless the new text ends with a question mark.
+    // As in nginx the query is retained, unless the replacement ends with a question mark.
     values.args = match (args, values.args.is_empty()) {
         ("", _) if new.text.ends_with('?') => String::new(),
         ("", _) => values.args.clone(),

@@ -1,4 +1,4 @@
-//! Variables that a request alone decides, and conditions over them.
+//! Variables that the request alone determines, and conditions over them.
 
 use std::net::IpAddr;
 
@@ -6,31 +6,31 @@ use conf::Statement;
 
 use crate::site;
 
-/// The known values of the request.
+/// The known values of a request.
 pub(super) struct Values {
     pub(super) method: String,
     pub(super) scheme: &'static str,
     pub(super) host: String,
     pub(super) port: u16,
-    /// As requested.
+    /// The request target as received.
     pub(super) target: String,
     pub(super) from: IpAddr,
-    /// Names in lower case.
+    /// Header fields; names are in lower case.
     pub(super) fields: Vec<(String, String)>,
-    /// Decoded, as rewriting left it.
+    /// Decoded URI, after rewriting so far.
     pub(super) uri: String,
     pub(super) args: String,
 }
 
-/// Text with variables: known values are inserted.
+/// Text whose known variables have been replaced.
 pub(super) struct Expanded {
     pub(super) text: String,
-    /// Whether nothing unknown is left in it.
+    /// Whether all variables were known.
     pub(super) is_known: bool,
 }
 
 impl Values {
-    /// The value of a variable; `None` if it is not known here.
+    /// Returns the value of a variable; `None` if it is not known here.
     fn of(&self, name: &str) -> Option<String> {
         let field = |name: &str| {
             let found = self.fields.iter().find(|(known, _)| known.replace('-', "_") == name);
@@ -63,7 +63,7 @@ impl Values {
         })
     }
 
-    /// Inserts values. `groups` are those of a regular expression, the whole match first.
+    /// Replaces variables by their values. `groups` are those of a regular expression, the complete match first.
     pub(super) fn expand(&self, text: &str, groups: &[String]) -> Expanded {
         let mut expanded = Expanded { text: String::new(), is_known: true };
         let mut rest = text;
@@ -95,7 +95,7 @@ impl Values {
         expanded
     }
 
-    /// Whether the condition of an `if` holds; `None` if that is not known here.
+    /// Evaluates the condition of an `if`; returns `None` if the result is not known here.
     pub(super) fn holds(&self, statement: &Statement) -> Option<bool> {
         let mut words: Vec<&str> = statement.texts().collect();
         let first = words.first_mut()?;
@@ -119,7 +119,7 @@ impl Values {
     }
 }
 
-/// The groups of a regular expression in a text, where it matches.
+/// Returns the groups of a regular expression in a text, if it matches.
 pub(super) fn groups(pattern: &str, text: &str) -> Option<Vec<String>> {
     let found = site::search_pattern(pattern.as_bytes(), text.as_bytes()).ok()??;
     let group = |span: Option<(usize, usize)>| {

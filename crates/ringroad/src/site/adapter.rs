@@ -1,11 +1,10 @@
-//! Crate `server` in the words of process control.
+//! Adapter between crate `server` and process control.
 //!
-//! Everything that the two crates have to agree on is here: levels, addresses, options of sockets, the meaning of
-//! limits (per thread there, per process here), and the form of errors of the language.
+//! It converts everything that both crates share: levels, addresses, socket options, limits (per thread in the server,
+//! per process here), and errors of the configuration language.
 //!
-//! The server knows no default error log, because the command line decides on it; [`load`] writes it into the
-//! text of `-g` where the configuration has none. Master and worker load the same text through here and come to
-//! the same result.
+//! The server has no default error log, because the command line determines it; [`load`] adds it to the text of `-g` if
+//! the configuration has none. Master and worker load the same text through this module, with the same result.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,10 +41,10 @@ use crate::log::Level;
 use crate::places::{Places, Request};
 use crate::privilege::UserSpec;
 
-/// The level of an error log whose directive names none, and of the default one.
+/// The level of an `error_log` directive without a level, and of the default error log.
 const DEFAULT_LEVEL: &str = "error";
 
-/// Reads a configuration and everything that it includes.
+/// Loads a configuration and all its includes.
 pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused> {
     let memory: Option<MapLoader> = match files {
         Files::Disk => None,
@@ -56,7 +55,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
         Some(memory) => memory,
         None => &disk,
     };
-    // Included names start from the directory of the main file, all other paths from the prefix.
+    // Included names are relative to the directory of the main file, all other paths to the prefix.
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let mut loaded = load_text(&source, request, loader)?;
     if loaded.config.main().error_log.targets.items().is_empty() {
@@ -71,7 +70,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     Ok(Site { config: loaded.config, settings, files, data, warnings })
 }
 
-/// All errors of a configuration that [`load`] refuses, as far as reading can continue after an error.
+/// Returns all errors of a configuration that [`load`] rejects, as far as parsing can continue after an error.
 pub(crate) fn problems(request: &Request) -> Vec<Problem> {
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let found = server::examine(&source, &request.places.prefix, &DiskLoader::new(request));
@@ -84,20 +83,22 @@ pub(crate) fn problems(request: &Request) -> Vec<Problem> {
     found.errors.into_iter().enumerate().map(problem).collect()
 }
 
-/// Problems that are shown with their line. Each reads a file again, and a configuration may have thousands.
+/// Maximum number of problems that are shown with their line. Each one reads a file again, and a configuration may have
+/// thousands.
 const EXCERPTS_MAX: usize = 200;
 
-/// One attempt, with the error in the form that process control uses.
+/// Loads a text; an error is converted to the form of process control.
 fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader) -> Result<Loaded, Refused> {
     server::load(source, &request.places.prefix, loader).map_err(|error| Refused {
         level: level_of(&error),
         message: error.to_string(),
-        // An error without a position concerns the whole, like a missing block; but for files that cannot be read.
+        // An error without a position concerns the complete configuration, like a missing block; except for unreadable
+        // files.
         syntax_is_ok: error.span().is_none() && matches!(error.kind(), conf::ErrorKind::Message(_)),
     })
 }
 
-/// A directive for the text of `-g`.
+/// Returns an `error_log` directive for the text of `-g`.
 fn default_error_log(path: Option<&Path>) -> String {
     match path {
         None => format!("error_log stderr {DEFAULT_LEVEL};"),
@@ -108,7 +109,7 @@ fn default_error_log(path: Option<&Path>) -> String {
     }
 }
 
-/// `conf` knows three levels.
+/// Converts a level of `conf`, which has three.
 fn level_of(error: &conf::Error) -> Level {
     match error.level() {
         conf::Level::Notice => Level::Notice,
@@ -117,7 +118,7 @@ fn level_of(error: &conf::Error) -> Level {
     }
 }
 
-/// Picks out what concerns process control, with numbers for the whole process.
+/// Extracts the settings of process control, with limits for the complete process.
 fn settings(loaded: &Loaded, request: &Request) -> Settings {
     let config = &loaded.config;
     let main = config.main();
@@ -133,16 +134,16 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
-        // If the command line excludes one, as for `serve`, the configuration's default is ignored.
+        // If the command line disables the pid file, as `serve` does, the configuration's default is ignored.
         pid: request.places.pid.is_some().then(|| main.pid.clone()),
         limits: ProcessLimits {
-            // One table of descriptors is shared by all threads.
+            // All threads share one descriptor table.
             descriptors: main.worker_rlimit_nofile.map(|count| count.saturating_mul(each_thread)),
             core_bytes: main.worker_rlimit_core,
             priority: (main.worker_priority != 0).then_some(main.worker_priority),
             directory: main.working_directory.clone(),
         },
-        // Zero is no limit, as nginx has it.
+        // Zero means no limit, as in nginx.
         admin_socket: main.admin_socket.clone(),
         shutdown_delay: main.shutdown_delay,
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
@@ -151,13 +152,13 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         listens: config.listens().map(listen_options).collect(),
         tls_listens: config.tls_listens().map(|spec| listen_options(spec).address).collect(),
         log_files: config.log_files(),
-        // `serve` leaves nothing behind, and the directory it serves is not its own.
+        // `serve` leaves no files behind, and the served directory is the user's.
         temp_folders: if request.places.pid.is_some() { config.temp_folders() } else { Vec::new() },
         error_log: main.error_log.targets.items().to_vec(),
     }
 }
 
-/// ` in FILE:LINE` of a directive in the main context, for messages of checks that are made here.
+/// Returns ` in FILE:LINE` of a directive in the main context, for messages of checks in this crate.
 fn place_of(directive: &str, loaded: &Loaded, request: &Request) -> String {
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let tree = conf::parse(&source, &MapLoader::from(&loaded.sources)).ok();
@@ -168,10 +169,10 @@ fn place_of(directive: &str, loaded: &Loaded, request: &Request) -> String {
     span.map(|span| format!(" in {span}")).unwrap_or_default()
 }
 
-/// Lines about changes that a reload writes at most.
+/// Maximum number of log lines about the changes of a reload.
 const CHANGES_MAX: usize = 100;
 
-/// What differs between two configurations, a line for each directive, with its place.
+/// Returns the differences between two configurations, one line per directive, with its position.
 pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> {
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let parse = |site: &Site| {
@@ -180,7 +181,7 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
     };
     let (found, count) = conf::changes(&parse(old), &parse(new), CHANGES_MAX);
     let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
-    // Other files that were read, such as certificates and databases: their bytes mean nothing to a reader.
+    // Other files, such as certificates and databases: only their names are listed.
     let known = |path: &PathBuf| old.data.iter().find(|(known, _)| known == path);
     let is_other = |(path, bytes): &&(PathBuf, Vec<u8>)| known(path).is_some_and(|(_, old)| old != bytes);
     let files: Vec<_> = new.data.iter().filter(is_other).collect();
@@ -193,7 +194,7 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
     lines
 }
 
-/// Types of this crate instead of the server's.
+/// Converts listen options from the server's types to those of this crate.
 fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
     let seconds = |time: u32| Duration::from_secs(u64::from(time));
     ListenOptions {
@@ -218,7 +219,7 @@ fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
     }
 }
 
-/// For a test of the configuration: the message of a start for `use io_uring`, if it is not available.
+/// For a test of the configuration: returns the start error of `use io_uring` if io_uring is not available.
 pub(crate) fn ring_warning(config: &Config) -> Option<String> {
     if config.events().method != Some(Method::Uring) {
         return None;
@@ -227,7 +228,7 @@ pub(crate) fn ring_warning(config: &Config) -> Option<String> {
     Some(server::process::StartError::NoRing(refusal).to_string())
 }
 
-/// Changes a certificate or a challenge in this process.
+/// Applies a change of a certificate or a challenge in this process.
 pub(crate) fn apply(config: &Config, change: &AcmeChange) -> Result<(), String> {
     match change {
         AcmeChange::Install(challenge) => server::acme::install(challenge),
@@ -239,24 +240,24 @@ pub(crate) fn apply(config: &Config, change: &AcmeChange) -> Result<(), String> 
     }
 }
 
-/// The secret that keys of session tickets come from, for a worker; nothing where no server has tickets.
+/// Returns the secret from which keys of session tickets are derived, for a worker; empty if no server uses tickets.
 pub(crate) fn tickets() -> Vec<u8> {
     server::tickets::chain_for_worker().map(|chain| chain.to_bytes()).unwrap_or_default()
 }
 
-/// Takes that secret: before the configuration is read, so that clients resume sessions of an earlier worker.
+/// Sets that secret: before the configuration is loaded, so that clients can resume sessions of an earlier worker.
 pub(crate) fn go_on_with_tickets(bytes: &[u8]) {
     if let Some(chain) = server::tickets::Chain::from_bytes(bytes) {
         server::tickets::go_on_with(chain);
     }
 }
 
-/// Which way bodies go in each location, on this machine.
+/// Describes how bodies are transferred in each location on this machine.
 pub(crate) fn explain(config: &Config) -> String {
     server::explain(config, &caps(config))
 }
 
-/// The mover of file bodies on this machine by default.
+/// Returns the default engine for file bodies on this machine.
 pub(crate) fn default_movers() -> String {
     const TEXT: &str = "events {} http { access_log off; server { listen 127.0.0.1:0; } }";
     let main = PathBuf::from("/ringroad-engines");
@@ -266,12 +267,12 @@ pub(crate) fn default_movers() -> String {
     site.map(|site| server::default_movers(&site.config, &caps(&site.config))).unwrap_or_default()
 }
 
-/// The engine for the body of a file of this size in a location.
+/// Returns the engine for the body of a file of this size in a location.
 pub(crate) fn mover(config: &Config, place: &Place, bytes: u64) -> String {
     server::route::mover(config, &caps(config), place, bytes)
 }
 
-/// The features of this machine for a configuration.
+/// Returns the features of this machine for a configuration.
 fn caps(config: &Config) -> Caps {
     let probe = Probe::run();
     let net = match config.events().method {
@@ -283,7 +284,7 @@ fn caps(config: &Config) -> Caps {
         net,
         disk_ring: probe.uring_refusal().is_none(),
         disk_libaio: probe.libaio(),
-        // Which pools there are was checked when the configuration was read.
+        // The existence of pools was checked when the configuration was loaded.
         pools: u8::MAX,
         send_zero_copy: probe.send_zero_copy(),
         recv_buffer_bytes: io::engine::EngineConfig::default().recv_buffer_bytes,
@@ -295,8 +296,8 @@ fn caps(config: &Config) -> Caps {
 pub(crate) struct Worker(server::process::Worker);
 
 impl Worker {
-    /// Returns when every thread accepts. Call it after the privileges are gone. `addresses` are those of names, as
-    /// [`Worker::take_addresses`] of another process returned them.
+    /// Starts the threads; returns when every thread accepts. Must be called after the privileges are dropped.
+    /// `addresses` are resolved names that [`Worker::take_addresses`] of another process returned.
     pub(crate) fn start(
         config: &Arc<Config>,
         resources: Resources,
@@ -306,7 +307,8 @@ impl Worker {
         started.map(Worker).map_err(|error| error.to_string())
     }
 
-    /// The network engine's name, and the reason why it is not the ring, unless another one was requested.
+    /// Returns the name of the network engine, and why it is not io_uring, unless the configuration requests another
+    /// one.
     pub(crate) fn method(&self, config: &Config) -> (String, Option<String>) {
         let choice = self.0.engine();
         let refusal = choice.refusal().filter(|_| config.events().method.is_none());
@@ -321,80 +323,80 @@ impl Worker {
         (choice.method().to_owned(), remark)
     }
 
-    /// Swaps the configuration; `resources` has the sockets of addresses that are new, and all log files.
-    /// Every thread has the new one when this returns; its number is what [`Worker::take_retired`] names.
+    /// Replaces the configuration; `resources` has the sockets of new addresses, and all log files. Every thread uses
+    /// the new configuration when this returns; [`Worker::take_retired`] identifies it by the returned number.
     pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, String> {
         self.0.reload(config, for_server(resources)).map_err(|error| error.to_string())
     }
 
-    /// Readable when there is something to ask [`Worker::take_retired`], [`Worker::is_finished`] or
-    /// [`Worker::has_panicked`] for.
+    /// Returns a descriptor that is readable when [`Worker::take_retired`], [`Worker::is_finished`] or
+    /// [`Worker::has_panicked`] may have news.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         self.0.events()
     }
 
-    /// Configurations that no request uses any more, by number; silences [`Worker::events`].
+    /// Returns the numbers of configurations that no request uses any more; resets [`Worker::events`].
     pub(crate) fn take_retired(&self) -> Vec<u64> {
         self.0.take_retired()
     }
 
-    /// The addresses of names, when they have changed; to be asked after [`Worker::take_retired`].
+    /// Returns the resolved addresses of names, if they have changed; call it after [`Worker::take_retired`].
     pub(crate) fn take_addresses(&self) -> Option<String> {
         self.0.take_addresses()
     }
 
-    /// Asks every thread for a turn of its event loop.
+    /// Requests an event-loop turn of every thread.
     pub(crate) fn ask_turn(&self, number: u64) {
         self.0.ask_turn(number);
     }
 
-    /// The number of the newest [`Worker::ask_turn`] that all threads have answered; to be asked after
+    /// Returns the number of the newest [`Worker::ask_turn`] that all threads have completed; call it after
     /// [`Worker::take_retired`].
     pub(crate) fn take_turned(&self) -> Option<u64> {
         self.0.take_turned()
     }
 
-    /// Goes on with other descriptors of the same files.
+    /// Switches to other descriptors of the same log files.
     pub(crate) fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) -> Result<(), String> {
         self.0.reopen(logs).map_err(|error| error.to_string())
     }
 
-    /// Makes readiness checks fail, and continues.
+    /// Makes readiness checks fail; serving continues.
     pub(crate) fn leave(&self) {
         self.0.leave();
     }
 
-    /// The same for an operator, who may take it back.
+    /// The same for an operator, who may revert it.
     pub(crate) fn drain(&self, is_drained: bool) {
         self.0.drain(is_drained);
     }
 
-    /// Watches finished requests that pass the filter; nothing where too many do so.
+    /// Adds a watcher of finished requests that match the filter; `None` if too many watchers exist.
     pub(crate) fn watch(&self, filter: Filter) -> Option<Arc<Watcher>> {
         self.0.watch(filter)
     }
 
-    /// Has a thread look up what a cache holds, and passes the lines on.
+    /// Makes a thread look up a cache entry, and passes the resulting lines to `told`.
     pub(crate) fn inspect(&self, question: Question, told: server::process::Told) {
         self.0.inspect(question, told);
     }
 
-    /// Ends to watch.
+    /// Removes a watcher.
     pub(crate) fn unwatch(&self, watcher: &Arc<Watcher>) {
         self.0.unwatch(watcher);
     }
 
-    /// Whether a watcher has got lines since this was asked last; to be asked after [`Worker::take_retired`].
+    /// Whether a watcher has got lines since the last call; call it after [`Worker::take_retired`].
     pub(crate) fn take_has_lines(&self) -> bool {
         self.0.take_has_lines()
     }
 
-    /// Begins a graceful end; [`Worker::is_finished`] returns when it is reached.
+    /// Begins a graceful shutdown; [`Worker::is_finished`] returns true at its end.
     pub(crate) fn quit(&self, patience: Option<Duration>) {
         self.0.quit(patience);
     }
 
-    /// Begins a fast end.
+    /// Begins a fast shutdown.
     pub(crate) fn stop(&self) {
         self.0.stop();
     }
@@ -404,18 +406,18 @@ impl Worker {
         self.0.is_finished()
     }
 
-    /// Whether the process has to end because one of its threads is gone.
+    /// Whether the process must exit because one of its threads has panicked.
     pub(crate) fn has_panicked(&self) -> bool {
         self.0.has_panicked()
     }
 
-    /// Waits for the threads; false if one of them panicked.
+    /// Waits for the threads; returns false if one of them panicked.
     pub(crate) fn wait(self) -> bool {
         self.0.wait() == server::process::ExitReason::Ordered
     }
 }
 
-/// Descriptors move, nothing is copied.
+/// Converts resources to the server's types; descriptors are moved.
 fn for_server(resources: Resources) -> server::process::Resources {
     let address = |address| match address {
         ListenAddr::Inet(address) => listen::ListenAddr::Inet(address),

@@ -1,7 +1,7 @@
-//! What process control sees of a configuration and of the server: the only place that knows crate `server`.
+//! The interface of process control to a configuration and to the server: the only module that uses crate `server`.
 //!
-//! [`Site`] is a configuration that was read and found right, [`Settings`] the part of it that concerns
-//! processes, sockets and files. [`Worker`] is the server running in this process.
+//! [`Site`] is a valid configuration, [`Settings`] its settings for processes, sockets and files. [`Worker`] is the
+//! server running in this process.
 
 mod adapter;
 
@@ -28,11 +28,11 @@ use crate::privilege::UserSpec;
 pub(crate) struct Site {
     pub(crate) config: Arc<Config>,
     pub(crate) settings: Settings,
-    /// Every file that was read, the main one first.
+    /// All files that were read, the main one first.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
-    /// Files read beside them that are no text.
+    /// Other files that were read, such as certificates.
     pub(crate) data: Vec<(PathBuf, Vec<u8>)>,
-    /// Lines for the log, already with their place.
+    /// Lines for the log, including their positions.
     pub(crate) warnings: Vec<(Level, String)>,
 }
 
@@ -40,34 +40,34 @@ pub(crate) struct Site {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) level: Level,
-    /// With file and line where there is one.
+    /// Message with file and line, if there is a position.
     pub(crate) message: String,
-    /// Every line was right by itself; something is missing.
+    /// Whether every line was valid by itself, but something is missing.
     pub(crate) syntax_is_ok: bool,
 }
 
-/// One of several reasons.
+/// One of several errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) level: Level,
-    /// As in [`Refused`].
+    /// Message as in [`Refused`].
     pub(crate) message: String,
-    /// The line with a mark, for a terminal.
+    /// The line with the position marked, for a terminal.
     pub(crate) excerpt: Option<String>,
-    /// Where, and of which kind.
+    /// Position and kind.
     pub(crate) error: conf::Error,
 }
 
-/// What concerns the master.
+/// The settings that concern the master.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// `user`, as it was written.
+    /// The `user` directive.
     pub(crate) user: Option<UserSpec>,
-    /// `worker_processes`, with `auto` counted out.
+    /// `worker_processes`, with `auto` resolved.
     pub(crate) threads: u32,
     pub(crate) daemon: bool,
     pub(crate) master_process: bool,
-    /// `None`: no file is written.
+    /// Pid file; `None` disables it.
     pub(crate) pid: Option<PathBuf>,
     pub(crate) limits: ProcessLimits,
     /// `admin_socket`
@@ -76,30 +76,30 @@ pub(crate) struct Settings {
     pub(crate) shutdown_timeout: Option<Duration>,
     /// `env`: variables to keep, or to set.
     pub(crate) env: Vec<(String, Option<String>)>,
-    /// `worker_connections`, for each thread.
+    /// `worker_connections`, per thread.
     pub(crate) connections: u32,
-    /// Each address once.
+    /// The listen addresses, without duplicates.
     pub(crate) listens: Vec<ListenOptions>,
-    /// Those of them that speak TLS.
+    /// Those of them that use TLS.
     pub(crate) tls_listens: Vec<ListenAddr>,
     /// Files that the master opens for writing.
     pub(crate) log_files: Vec<PathBuf>,
     /// Directories that the workers write to.
     pub(crate) temp_folders: Vec<PathBuf>,
-    /// `error_log` of the process, or its default.
+    /// `error_log` of the process, or the default.
     pub(crate) error_log: Vec<ErrorTarget>,
 }
 
 /// Open descriptors for the server.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
-    /// One socket for each address, or one for each thread.
+    /// One socket per address, or one per thread.
     pub(crate) listeners: Vec<(ListenAddr, Vec<OwnedFd>)>,
-    /// Open for appending.
+    /// Log files, opened for appending.
     pub(crate) logs: Vec<(PathBuf, OwnedFd)>,
 }
 
-/// Where the text of a configuration comes from.
+/// Source of the text of a configuration.
 #[derive(Debug)]
 pub(crate) enum Files<'a> {
     /// The file system.
@@ -109,7 +109,7 @@ pub(crate) enum Files<'a> {
 }
 
 impl Settings {
-    /// The threads' share of descriptors is too small for the connections that they may have.
+    /// Returns a warning if the threads' share of descriptors is too small for the configured connections.
     pub(crate) fn connections_warning(&self) -> Option<String> {
         let limit = self.limits.descriptors_expected()?;
         let wanted = u64::from(self.connections) * u64::from(self.threads);

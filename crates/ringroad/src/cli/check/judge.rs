@@ -1,29 +1,29 @@
-//! What becomes of each directive of a configuration, and every reason why the whole does not load.
+//! Classifies each directive of a configuration, and collects all reasons why the configuration does not load.
 
 use conf::{ErrorKind, State, Statement, Tree, Verdict, Visit};
 
 use crate::log::Level;
 use crate::site::{self, Problem, Refused};
 
-/// What becomes of a directive.
+/// How a directive is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fate {
     /// It works as in nginx.
     Honoured,
-    /// Does something else; the remark describes it.
+    /// Behaves differently than in nginx; the remark describes the difference.
     Differs,
-    /// Is accepted and does nothing; the remark has the reason.
+    /// Accepted without effect; the remark has the reason.
     NoEffect,
-    /// nginx has it, this server does not.
+    /// Supported by nginx, but not by this server.
     NotSupported,
-    /// No module has it.
+    /// Not known to any module.
     Unknown,
-    /// Stands in the wrong place, or has the wrong arguments.
+    /// In an invalid context, or with invalid arguments.
     Wrong,
 }
 
 impl Fate {
-    /// The word in the report.
+    /// Returns the word for the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Fate::Honoured => "honoured",
@@ -36,20 +36,20 @@ impl Fate {
     }
 }
 
-/// The obstacles of a start, the worst last.
+/// Kinds of obstacles, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Fine,
-    /// A feature that will not come.
+    /// A feature that will not be supported.
     Never,
-    /// A feature that is not there yet.
+    /// A feature that is not supported yet.
     Missing,
-    /// No server could read this.
+    /// An error for nginx too.
     Wrong,
 }
 
 impl Kind {
-    /// The word in JSON.
+    /// Returns the word for JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Fine => "works",
@@ -63,56 +63,56 @@ impl Kind {
 /// One directive.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// `FILE:LINE`
+    /// Position: `FILE:LINE`
     pub(super) place: String,
-    /// The directive.
+    /// Name of the directive.
     pub(super) name: String,
-    /// What becomes of it.
+    /// How it is handled.
     pub(super) fate: Fate,
-    /// Why, or how it differs.
+    /// The reason, or the difference.
     pub(super) remark: Option<String>,
 }
 
-/// One reason.
+/// One reason why the configuration does not load.
 #[derive(Debug)]
 pub(super) struct Remark {
-    /// How bad it is.
+    /// Kind of obstacle.
     pub(super) kind: Kind,
-    /// `FILE:LINE`; empty for a problem of the whole.
+    /// `FILE:LINE`; empty for a problem of the complete configuration.
     pub(super) place: String,
-    /// The directive that is missing or unknown; empty for other problems.
+    /// Name of the directive that is not supported or unknown; empty for other problems.
     pub(super) directive: String,
-    /// As `-t` prints it.
+    /// The message that `-t` prints.
     pub(super) message: String,
-    /// Reasons of the same subject are shown together under this.
+    /// Heading under which remarks of the same subject are grouped.
     pub(super) group: Option<String>,
-    /// The line with a mark.
+    /// The line with the position marked.
     pub(super) excerpt: Option<String>,
 }
 
-/// The result.
+/// The result of the check.
 #[derive(Debug, Default)]
 pub(super) struct Judged {
-    /// Every directive, in the order of the text.
+    /// All directives, in the order of the text.
     pub(super) rows: Vec<Row>,
-    /// Every reason.
+    /// All reasons.
     pub(super) remarks: Vec<Remark>,
 }
 
 impl Judged {
-    /// The worst of all reasons.
+    /// Returns the worst kind of all remarks.
     pub(super) fn verdict(&self) -> Kind {
         self.remarks.iter().map(|remark| remark.kind).max().unwrap_or(Kind::Fine)
     }
 }
 
-/// A reason that has no place, or was found by the load alone.
+/// Converts an error without a position, or one that only the load detected, to a problem.
 pub(super) fn unplaced(refused: &Refused) -> Problem {
     let error = conf::Error::nowhere(&refused.message);
     Problem { level: Level::Emerg, message: refused.message.clone(), excerpt: None, error }
 }
 
-/// Judges every statement and every problem.
+/// Classifies all statements and problems.
 pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
     let mut judged = Judged::default();
     conf::visit(tree, site::table(), &mut |visit| {
@@ -125,7 +125,7 @@ pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
     judged
 }
 
-/// `None` for statements that are no directive.
+/// Classifies one statement; returns `None` for statements that are not directives.
 fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>)> {
     Some(match &visit.verdict {
         Verdict::Row | Verdict::Unjudged => return None,
@@ -141,7 +141,7 @@ fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>
             },
         },
         Verdict::Fault(error) => match error.kind() {
-            // The end of the reading is no directive.
+            // The end of the text is not a directive.
             _ if visit.statement.fault().is_some() => return None,
             ErrorKind::NotSupported { module, .. } => {
                 let yet = if conf::instead_of(module).is_some() { "" } else { "yet, " };
@@ -153,7 +153,7 @@ fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>
     })
 }
 
-/// Whether a problem is about this statement, and not about another one that ends on the same line.
+/// Whether a problem is about this statement instead of another one that ends on the same line.
 fn is_about(problem: &Problem, statement: &Statement) -> bool {
     if problem.error.span() != Some(statement.span()) {
         return false;
@@ -163,7 +163,7 @@ fn is_about(problem: &Problem, statement: &Statement) -> bool {
     words.any(|word| message.contains(&format!("{word}\"")))
 }
 
-/// The kind of a problem, with its subject.
+/// Returns the kind of a problem, and its group.
 fn kind_of(problem: &Problem) -> (Kind, Option<String>) {
     match problem.error.kind() {
         ErrorKind::NotSupported { module, .. } => match conf::instead_of(module) {
@@ -185,7 +185,7 @@ fn kind_of(problem: &Problem) -> (Kind, Option<String>) {
     }
 }
 
-/// A problem as the report has it.
+/// Converts a problem to a remark of the report.
 fn remark(problem: &Problem) -> Remark {
     let (kind, group) = kind_of(problem);
     let directive = match problem.error.kind() {

@@ -6,9 +6,10 @@
 //!     root-key.pem    0600, its key
 //!     server.pem      0600, the certificate of servers on this machine, with its key
 //! ```
-//! The directory appears as a whole: it is made under another name, which is changed when all of it is on the disk. Of two first
-//! starts at once the first one's root counts. `server.pem` is replaced by a rename when half of its time has passed or it lacks a name,
-//! at the start and while the server runs; `root.pem` two years before its end, by a certificate of the same key.
+//! The directory is created atomically: under a temporary name, which is changed after everything is synced to the
+//! disk. If two first starts race, the root of the first one is used. `server.pem` is replaced by a rename when half of
+//! its validity has passed or it lacks a name, at the start and while the server runs. `root.pem` is replaced two years
+//! before its expiry, by a certificate of the same key.
 
 use std::fmt;
 use std::io::{ErrorKind, Write};
@@ -22,20 +23,21 @@ use tls::issue::{AuthorityError, LEAF_TIME, LocalAuthority};
 use crate::listen::error_text;
 use crate::master::Renewal;
 
-/// The directory below that of the user's data.
+/// Directory relative to the user's data directory.
 const DIRECTORY: &str = "ringroad/local-authority";
 
 const ROOT: &str = "root.pem";
 const ROOT_KEY: &str = "root-key.pem";
 const SERVER: &str = "server.pem";
 
-/// How many seconds a certificate of servers is valid, where that is not the default: for tests of clients.
+/// Environment variable for the validity of server certificates in seconds, instead of the default: for tests of
+/// clients.
 const TIME: &str = "RINGROAD_LOCAL_CERTIFICATE_SECONDS";
 
-/// Bits of a mode that others than the owner would need.
+/// Mode bits for users other than the owner.
 const OTHERS: u32 = 0o077;
 
-/// Where the certificates are.
+/// Paths of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificates {
     /// The root certificate.
@@ -44,16 +46,16 @@ pub(super) struct Certificates {
     pub(super) server: PathBuf,
 }
 
-/// Why there is no certificate.
+/// Why no certificate is available.
 #[derive(Debug)]
 pub(super) enum Unusable {
     /// Neither `XDG_DATA_HOME` nor `HOME` names a directory.
     NoHome,
     /// A file or directory cannot be read or written.
     Io { path: PathBuf, error: std::io::Error },
-    /// Others could read the key, or it belongs to another user.
+    /// Others could read the key, or the file belongs to another user.
     Exposed { path: PathBuf, mode: u32 },
-    /// The file is no authority of this program.
+    /// The file is not a local authority of this program.
     Authority { directory: PathBuf, error: AuthorityError },
 }
 
@@ -87,14 +89,14 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// Names the directory of the user.
+/// Returns the directory of the user's authority.
 pub(super) fn directory() -> Result<PathBuf, Unusable> {
     let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = named("XDG_DATA_HOME").or_else(|| Some(named("HOME")?.join(".local/share")));
     Ok(data.ok_or(Unusable::NoHome)?.join(DIRECTORY))
 }
 
-/// Makes the missing directories below `directory` and the missing certificates, and returns their paths.
+/// Creates the missing directories and certificates; returns the paths of the certificates.
 pub(super) fn prepare(directory: &Path, listen: SocketAddr) -> Result<Certificates, Unusable> {
     if std::fs::symlink_metadata(directory).is_err() {
         create(directory, SystemTime::now())?;
@@ -103,7 +105,7 @@ pub(super) fn prepare(directory: &Path, listen: SocketAddr) -> Result<Certificat
     Ok(Certificates { root: directory.join(ROOT), server: directory.join(SERVER) })
 }
 
-/// Replaces the certificates that are near their end.
+/// Replaces the certificates that expire soon.
 pub(super) fn renew(directory: &Path, listen: SocketAddr) -> Result<Renewal, Unusable> {
     let (now, time) = (SystemTime::now(), leaf_time());
     let unusable = |error| Unusable::Authority { directory: directory.to_owned(), error };
@@ -120,7 +122,7 @@ pub(super) fn renew(directory: &Path, listen: SocketAddr) -> Result<Renewal, Unu
         ));
     }
     let names = names(listen);
-    // A file that is damaged is no current certificate either.
+    // A damaged file is not a current certificate either.
     let usable = |text: &[u8]| authority.usable_time(text, &names, now, time);
     if let Some(left) = std::fs::read(&server).ok().and_then(|text| usable(&text)) {
         return Ok(Renewal { is_new: false, warnings, next: left });
@@ -130,16 +132,16 @@ pub(super) fn renew(directory: &Path, listen: SocketAddr) -> Result<Renewal, Unu
     Ok(Renewal { is_new: true, warnings, next: time / 2 })
 }
 
-/// Days are counted for the user.
+/// Seconds of a day, for messages.
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// How long a certificate of servers is valid.
+/// Returns the validity of server certificates.
 fn leaf_time() -> Duration {
     let given = std::env::var(TIME).ok().and_then(|text| text.parse().ok());
     given.filter(|&seconds| seconds > 0).map_or(LEAF_TIME, Duration::from_secs).min(LEAF_TIME)
 }
 
-/// Gives a file new content: readers see the old one or the new one.
+/// Replaces a file atomically: readers see the old or the new content.
 fn replace(directory: &Path, name: &str, text: &str) -> Result<(), Unusable> {
     let (fresh, path) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
     write(&fresh, text.as_bytes())?;
@@ -147,12 +149,12 @@ fn replace(directory: &Path, name: &str, text: &str) -> Result<(), Unusable> {
     sync(directory)
 }
 
-/// Makes the directory with a new root in it.
+/// Creates the directory with a new root.
 fn create(directory: &Path, now: SystemTime) -> Result<(), Unusable> {
     let parent = directory.parent().unwrap_or(directory);
     make_directory(parent, true)?;
     let fresh = directory.with_extension(format!("new.{}", std::process::id()));
-    // Files left by an earlier process of this number.
+    // Files left by an earlier process with the same id.
     let _ = std::fs::remove_dir_all(&fresh);
     make_directory(&fresh, false)?;
     let made = LocalAuthority::create(now);
@@ -162,7 +164,7 @@ fn create(directory: &Path, now: SystemTime) -> Result<(), Unusable> {
     sync(&fresh)?;
     match std::fs::rename(&fresh, directory) {
         Ok(()) => sync(parent),
-        // Another start was first.
+        // Another start has created the directory first.
         Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
             let _ = std::fs::remove_dir_all(&fresh);
             Ok(())
@@ -180,7 +182,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Unusable> {
     std::fs::read(path).map_err(|error| Unusable::Io { path: path.to_owned(), error })
 }
 
-/// Writes a new file that only its owner may read; its bytes are on the disk afterwards.
+/// Writes a new file that only its owner may read, and syncs it to the disk.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Unusable> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -191,14 +193,14 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Unusable> {
     written.map_err(|error| Unusable::Io { path: path.to_owned(), error })
 }
 
-/// Names of files are on the disk afterwards.
+/// Syncs a directory, so that its file names are on the disk.
 fn sync(directory: &Path) -> Result<(), Unusable> {
     let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(|error| Unusable::Io { path: directory.to_owned(), error })
 }
 
-/// Refuses files that other users can change or read: with the key any host can be impersonated to clients that trust
-/// the root.
+/// Rejects files that other users can change or read: with the key they could impersonate any host to clients that
+/// trust the root.
 fn check_owner(path: &Path) -> Result<(), Unusable> {
     let found = std::fs::metadata(path).map_err(|error| Unusable::Io { path: path.to_owned(), error })?;
     let mode = found.mode() & 0o7777;
@@ -209,7 +211,7 @@ fn check_owner(path: &Path) -> Result<(), Unusable> {
     Err(Unusable::Exposed { path: path.to_owned(), mode })
 }
 
-/// Names and addresses by which clients reach the server.
+/// Returns the names and addresses by which clients reach the server.
 fn names(listen: SocketAddr) -> Vec<String> {
     let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
@@ -225,7 +227,7 @@ fn names(listen: SocketAddr) -> Vec<String> {
     names
 }
 
-/// How clients learn to trust the root.
+/// Returns instructions to make clients trust the root.
 pub(super) fn advice(root: &Path) -> String {
     let root = root.display();
     format!(
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(all.iter().filter(|name| *name == "127.0.0.1").count(), 1, "{all:?}");
     }
 
-    /// The next root is there long before the end of the last one, and its user learns of it.
+    /// A root is replaced long before its expiry, and its user is warned.
     #[test]
     fn a_root_near_its_end_is_replaced_with_a_warning() {
         let data = std::env::temp_dir().join(format!("ringroad-old-authority-{}", std::process::id()));
@@ -276,7 +278,7 @@ mod tests {
         std::fs::remove_dir_all(&data).expect("it is ours");
     }
 
-    /// A start that stopped before the directory had its name leaves nothing that the next one sees.
+    /// A start that was interrupted before the rename leaves nothing that the next start uses.
     #[test]
     fn half_a_directory_is_no_authority() {
         let data = std::env::temp_dir().join(format!("ringroad-authority-{}", std::process::id()));
@@ -287,7 +289,7 @@ mod tests {
         let first = prepare(&directory, listen()).expect("certificates");
         assert!(!left.exists(), "what was left is gone");
         let root = std::fs::read(&first.root).expect("a root");
-        // A second one that was as early finds the first one's.
+        // A concurrent second start uses the directory of the first one.
         create(&directory, SystemTime::now()).expect("no error");
         assert_eq!(std::fs::read(&first.root).expect("a root"), root);
         std::fs::remove_dir_all(&data).expect("it is ours");

@@ -1,9 +1,10 @@
-//! `ringroad serve DIR [--listen ADDR] [--tls [NAME,…]] [--acme-directory URL]`: the files of a directory over HTTP, without a configuration file.
+//! `ringroad serve DIR [--listen ADDR] [--tls [NAME,…]] [--acme-directory URL]`: serves the files of a directory over
+//! HTTP, without a configuration file.
 //!
-//! The configuration is a text made here and served like any other: in the foreground, strict about HTTP, with no way
-//! out of the directory. Errors and requests are logged to standard error, the address is printed. With `--tls` the certificate is one
-//! of a local authority (`authority`), and what clients need to trust it is printed too; with names it is one of a public authority
-//! (`public`).
+//! The configuration is generated as text and used like any other: in the foreground, strict about HTTP, and restricted
+//! to the directory. Errors and requests are logged to standard error, and the address is printed. With `--tls` a local
+//! authority (`authority`) issues the certificate, and the steps to trust it are printed too; with names a public
+//! authority (`public`) issues it.
 
 mod authority;
 mod public;
@@ -22,68 +23,68 @@ use crate::master::{self, Renew};
 use crate::places::{Places, Request};
 use crate::site::{self, Files};
 
-/// Only this machine: a server for other machines needs an explicit address.
+/// Default address: only this machine. A server for other machines needs an explicit address.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
-/// The same with `--tls`.
+/// Default address with `--tls`.
 const DEFAULT_LISTEN_TLS: &str = "127.0.0.1:8443";
 
-/// The same with names: the authority comes to this port, and so do visitors.
+/// Default address with `--tls NAME`: the authority validates on this port, and visitors use it.
 const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
 
-/// The port for URLs without a scheme; with the default address alone.
+/// Port for URLs without a scheme; used only with the default address.
 const REDIRECTED: &str = "0.0.0.0:80";
 
-/// The name of the text in messages.
+/// Name of the generated text in messages.
 const TEXT_NAME: &str = "ringroad-serve";
 
-/// What browsers need to know to show a site; everything else is downloaded.
+/// The MIME types that browsers need to display a site; files of other types are downloaded.
 const TYPES: &str = "
     text/html html htm; text/css css; text/plain txt md; text/xml xml; text/javascript js mjs;
     application/json json map; application/wasm wasm; application/pdf pdf; application/zip zip;
     image/svg+xml svg; image/png png; image/jpeg jpg jpeg; image/gif gif; image/webp webp; image/avif avif;
     image/x-icon ico; font/woff woff; font/woff2 woff2; video/mp4 mp4; video/webm webm; audio/mpeg mp3;";
 
-/// The options.
+/// The parsed options.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
-    /// As it was written.
+    /// The directory as the user wrote it.
     folder: PathBuf,
-    /// Port 0 takes any that is free.
+    /// The address; port 0 selects any free port.
     listen: SocketAddr,
     /// `--tls`
     tls: Option<Wish>,
-    /// Whether the address is the default one.
+    /// Whether the address is the default.
     is_default: bool,
 }
 
 /// The source of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
-    /// `--tls`: those of the local authority.
+    /// `--tls`: certificates of the local authority.
     Local,
-    /// `--tls NAME,…`: those of a public one.
+    /// `--tls NAME,…`: certificates of a public authority.
     Public(Public),
 }
 
-/// Why it cannot be done.
+/// Why the directory cannot be served.
 #[derive(Debug)]
 enum Unservable {
-    /// An authority without names.
+    /// `--acme-directory` without names.
     NoNames,
-    /// `--listen` with something that is no address.
+    /// `--listen` with an invalid address.
     Address(String),
-    /// The directory is not there, or cannot be read.
+    /// The directory does not exist, or is not readable.
     Folder { folder: PathBuf, reason: String },
-    /// Another program listens there.
+    /// The address is in use.
     Taken(SocketAddr),
-    /// A port that takes root, an address of another machine.
+    /// A bind error: a privileged port, or an address of another machine.
     Bind { listen: SocketAddr, reason: String },
-    /// There is no certificate for `--tls`.
+    /// No certificate is available for `--tls`.
     Authority(authority::Unusable),
-    /// Names or a URL that no authority could do anything with.
+    /// Invalid names or an invalid URL.
     Names(String),
-    /// There is no directory for the account and the certificates.
+    /// No directory for the account and the certificates is available.
     State(String),
 }
 
@@ -145,7 +146,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// `DIR` and the options. The text after `--tls` is a list of names if `DIR` is given elsewhere.
+/// Parses `DIR` and the options. The text after `--tls` is a list of names if `DIR` is given elsewhere.
 fn wanted(given: &Given) -> Result<Wanted, Unservable> {
     let text = |name: &str| given.value(name).map(|value| value.to_string_lossy().into_owned());
     let (listen, directory) = (text("listen"), text("acme-directory"));
@@ -154,7 +155,7 @@ fn wanted(given: &Given) -> Result<Wanted, Unservable> {
             let public = Public::parse(&names, directory.as_deref());
             Some(Wish::Public(public.ok_or(Unservable::Names(names))?))
         }
-        // An authority without names is a slip.
+        // An authority without names is a usage error.
         None if directory.is_some() => return Err(Unservable::NoNames),
         None => given.has("tls").then_some(Wish::Local),
     };
@@ -170,7 +171,7 @@ fn wanted(given: &Given) -> Result<Wanted, Unservable> {
     Ok(Wanted { folder, listen, tls, is_default })
 }
 
-/// `IP:PORT`; a port alone is on this machine, and behind a colon on all addresses.
+/// Parses `IP:PORT`; a port alone means loopback, and a port after a colon means all addresses.
 fn address(text: &str) -> Option<SocketAddr> {
     if let Some(port) = text.strip_prefix(':') {
         return Some(SocketAddr::new(every_address(), port.parse().ok()?));
@@ -181,7 +182,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// Those of IPv6 take clients of IPv4 too, where the kernel has it.
+/// Returns the wildcard address: that of IPv6, which accepts IPv4 clients too, if the kernel supports it.
 fn every_address() -> IpAddr {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
         Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -189,12 +190,12 @@ fn every_address() -> IpAddr {
     }
 }
 
-/// Checks early for errors that would otherwise concern generated text.
+/// Checks early for errors, whose messages would otherwise refer to the generated text.
 fn prepare(
     Wanted { folder, listen, tls, is_default }: Wanted,
 ) -> Result<(Request, Option<Renew>), Unservable> {
     let absolute = std::fs::canonicalize(&folder).and_then(|absolute| {
-        // A worker must be able to list it.
+        // A worker must be able to list the directory.
         std::fs::read_dir(&absolute).map(|_| absolute)
     });
     let absolute = absolute.map_err(|error| Unservable::Folder { folder, reason: error_text(&error) })?;
@@ -208,7 +209,7 @@ fn prepare(
         Some(Wish::Local) => local(listen).map(|(secured, renew)| (secured, Some(renew)))?,
         Some(Wish::Public(public)) => (by_authority(&public, redirected)?, None),
     };
-    // The directory is the visitor's: no pid file and no log is put into it.
+    // No pid file and no log is written into the user's directory.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
     let text = configuration(listen, &secured);
@@ -217,7 +218,7 @@ fn prepare(
     Ok((request, renew))
 }
 
-/// Tries an address, so that an error is reported in terms of this command.
+/// Tries to bind an address, so that an error is reported in terms of this command.
 fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
     match TcpListener::bind(listen) {
         Ok(_) => Ok(()),
@@ -229,20 +230,20 @@ fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
     }
 }
 
-/// What `--tls` adds to the configuration.
+/// The parts that `--tls` adds to the configuration.
 #[derive(Debug)]
 struct Secured {
-    /// The facts that deserve a line on standard error: with an authority, that there is a certificate.
+    /// Log level on standard error: with an authority it includes the message that a certificate was obtained.
     level: &'static str,
-    /// Behind the address.
+    /// Parameter after the address of `listen`.
     option: &'static str,
-    /// In `http`.
+    /// Directives in `http`.
     http: String,
-    /// In the server.
+    /// Directives in `server`.
     server: String,
 }
 
-/// The certificate of the local authority, and its later renewals; clients have to trust its root.
+/// Returns the configuration for a certificate of the local authority, and its renewal; clients must trust its root.
 fn local(listen: SocketAddr) -> Result<(Secured, Renew), Unservable> {
     let directory = authority::directory().map_err(Unservable::Authority)?;
     let certificates = authority::prepare(&directory, listen).map_err(Unservable::Authority)?;
@@ -255,7 +256,7 @@ fn local(listen: SocketAddr) -> Result<(Secured, Renew), Unservable> {
     Ok((secured, renew))
 }
 
-/// The certificate of a public authority, and the address at which visitors are sent to the other one.
+/// Returns the configuration for a certificate of a public authority, and for the redirect from port 80.
 fn by_authority(public: &Public, redirected: Option<SocketAddr>) -> Result<Secured, Unservable> {
     let state = public.state().map_err(|error| Unservable::State(error_text(&error)))?;
     print(public.advice(&state));
@@ -266,7 +267,7 @@ fn by_authority(public: &Public, redirected: Option<SocketAddr>) -> Result<Secur
     Ok(Secured { level: "notice", option: " ssl", http, server: public.server() })
 }
 
-/// The configuration; the directory is the prefix, so that its name needs no quoting.
+/// Returns the configuration; the directory is the prefix, so that its name needs no quoting.
 fn configuration(listen: SocketAddr, secured: &Secured) -> String {
     let Secured { level, option, http, server } = secured;
     let both = if listen.ip() == Ipv6Addr::UNSPECIFIED { " ipv6only=off" } else { "" };
@@ -296,7 +297,7 @@ http {{
     )
 }
 
-/// A path as an argument of a directive.
+/// Quotes a path as an argument of a directive.
 fn quoted(path: &Path) -> String {
     format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
 }

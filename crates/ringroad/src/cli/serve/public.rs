@@ -1,7 +1,9 @@
-//! Certificates of `ringroad serve --tls NAME`: an authority issues them by ACME, and verifies the names on the port that serves.
+//! Certificates of `ringroad serve --tls NAME`: an authority issues them by ACME, and validates the names on the port
+//! of the server.
 //!
-//! The challenge is tls-alpn-01, which needs no port but that one. The account and the certificates are kept for later
-//! starts in a directory that the agent can reach: it runs as the user of workers, who has no access to the home of root.
+//! The challenge type is tls-alpn-01, which needs no other port. The account and the certificates are stored for later
+//! starts, in a directory that the agent can access: it runs as the workers' user, who cannot access root's home
+//! directory.
 
 use std::path::{Path, PathBuf};
 
@@ -13,28 +15,28 @@ use crate::places::make_passage;
 /// Let's Encrypt.
 pub(super) const DEFAULT_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// Where root keeps what services need over restarts (file-hierarchy(7)).
+/// Directory in which root stores persistent state of services (file-hierarchy(7)).
 const STATE_OF_ROOT: &str = "/var/lib";
 
-/// The directory below those of data.
+/// Subdirectory of the data directory.
 const STATE: &str = "ringroad-acme";
 
-/// The options.
+/// The parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Public {
-    /// The names, at least one.
+    /// Names, at least one.
     pub(super) names: Vec<String>,
-    /// The URL of the authority's directory.
+    /// URL of the authority's directory.
     pub(super) directory: String,
 }
 
 impl Public {
-    /// Reads names with commas between them, and the URL of an authority. `None` where a name or the URL is none.
+    /// Parses names separated by commas, and the URL of an authority. Returns `None` if a name or the URL is invalid.
     pub(super) fn parse(names: &str, directory: Option<&str>) -> Option<Public> {
         let is_label = |label: &str| {
             !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
-        // A name without a dot is none that an authority could find.
+        // An authority cannot validate a name without a dot.
         let is_name = |name: &str| name.contains('.') && name.split('.').all(is_label);
         let names: Vec<String> = names.split(',').map(str::to_ascii_lowercase).collect();
         let directory = directory.unwrap_or(DEFAULT_DIRECTORY);
@@ -42,7 +44,7 @@ impl Public {
         names.iter().all(|name| is_name(name)).then(|| Public { names, directory: directory.to_owned() })
     }
 
-    /// Where the account and the certificates are kept; the directory above is made.
+    /// Returns the directory of the account and the certificates; creates its parent directory.
     pub(super) fn state(&self) -> Result<PathBuf, std::io::Error> {
         let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let is_root = rustix::process::geteuid().is_root();
@@ -51,13 +53,13 @@ impl Public {
             named("XDG_DATA_HOME").or_else(|| if is_root { Some(STATE_OF_ROOT.into()) } else { own() });
         let data = data.ok_or(std::io::ErrorKind::NotFound)?.join(STATE);
         make_passage(&data)?;
-        // An account is one of an authority.
+        // Accounts belong to one authority each.
         let host =
             Url::parse(&self.directory).map_or_else(String::new, |url| format!("{}-{}", url.host, url.port));
         Ok(data.join(host.replace(['/', ':'], "_")))
     }
 
-    /// The directives of the authority, for the block `http`.
+    /// Returns the directives of the authority, for the block `http`.
     pub(super) fn issuer(&self, state: &Path) -> String {
         format!(
             "acme_issuer public {{
@@ -71,7 +73,7 @@ impl Public {
         )
     }
 
-    /// The directives of the server.
+    /// Returns the directives of the server.
     pub(super) fn server(&self) -> String {
         format!(
             "server_name {};
@@ -83,7 +85,7 @@ impl Public {
         )
     }
 
-    /// The advice for the operator.
+    /// Returns the text for the operator.
     pub(super) fn advice(&self, state: &Path) -> String {
         let (names, directory) = (self.names.join(", "), &self.directory);
         let (state, one) = (state.display(), &self.names[0]);
