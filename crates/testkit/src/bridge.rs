@@ -1,12 +1,13 @@
-//! Tests of HTTP/1 over HTTP/2: a thread that speaks HTTP/1 to a test's client and HTTP/2 to the server.
+//! Runs tests of HTTP/1 over HTTP/2: a thread speaks HTTP/1 to the test's client and HTTP/2 to the server.
 //!
-//! [`PROTOCOL_VARIABLE`] turns it on for every [`Client`](crate::Client) that connects by TCP. A connection that does
-//! not begin with a whole, plain request is passed through unchanged: such a test is about HTTP/1 itself. So is every
-//! further request that HTTP/2 cannot carry; it gets a connection of its own. The server needs `http2 on`, which the
-//! harness adds.
+//! [`PROTOCOL_VARIABLE`] enables the bridge for every [`Client`](crate::Client) that connects by TCP. A connection that
+//! does not begin with a complete, ordinary request is passed through unchanged: such a test is about HTTP/1 itself. A
+//! later request that HTTP/2 cannot carry is also passed through, on a separate connection. The server needs
+//! `http2 on`, which the harness adds.
 //!
-//! Requests are sent one after the other, each on a stream of its own. Windows open as the test reads, so that a slow
-//! reader holds the server up. A stream that is reset ends the test's connection, as a cut response of HTTP/1 does.
+//! Requests are sent one after the other, each on a separate stream. Flow-control windows are opened as the test reads,
+//! so that a slow reader slows down the server. A stream reset ends the test's connection, like a truncated HTTP/1
+//! response.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,10 +18,10 @@ use http::StatusCode;
 use http::h2::hpack::{Decoder, push_field, push_request};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// The variable that selects the protocol to the server: `http2`.
+/// The environment variable that selects the protocol to the server: `http2`.
 pub const PROTOCOL_VARIABLE: &str = "RINGROAD_TEST_PROTOCOL";
 
-// Types of frames (RFC 9113 section 6).
+// Frame types (RFC 9113 section 6).
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RESET: u8 = 3;
@@ -30,33 +31,33 @@ const GO_AWAY: u8 = 7;
 const WINDOW: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-/// END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
+/// The flag END_STREAM of DATA and HEADERS, and ACK of SETTINGS and PING.
 const END: u8 = 1;
-/// END_HEADERS of HEADERS and CONTINUATION.
+/// The flag END_HEADERS of HEADERS and CONTINUATION.
 const END_HEADERS: u8 = 4;
 
-/// The preface of a client (RFC 9113 section 3.4).
+/// The client's connection preface (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The first window of streams and connections, in bytes (RFC 9113 section 6.9.2).
+/// The initial window size of streams and connections, in bytes (RFC 9113 section 6.9.2).
 const WINDOW_BYTES: i64 = 65_535;
 
-/// The longest payload that every peer accepts, in bytes (RFC 9113 section 4.2).
+/// The maximum payload size that every peer accepts, in bytes (RFC 9113 section 4.2).
 const FRAME_BYTES: usize = 16_384;
 
-/// Whether tests are to reach the server by HTTP/2.
+/// Whether tests connect to the server by HTTP/2.
 pub(crate) fn is_wanted() -> bool {
     std::env::var(PROTOCOL_VARIABLE).is_ok_and(|value| value == "http2")
 }
 
-/// Connects to a server, and returns the test's end.
+/// Connects to a server; returns the test's end of the bridge.
 pub(crate) fn connect(to: SocketAddr) -> io::Result<(UnixStream, SocketAddr)> {
     let server = TcpStream::connect(to)?;
     server.set_nodelay(true)?;
     let local = server.local_addr()?;
     let (ours, tests) = UnixStream::pair()?;
     thread::spawn(move || {
-        // Each fault ends both connections; the test sees its own as cut, and the reason is in its output.
+        // An error ends both connections; the test sees a truncated connection, and its output has the reason.
         if let Err(error) = Bridge::new(ours, server, to).run() {
             eprintln!("bridge to {to}: {error}");
         }
@@ -64,23 +65,23 @@ pub(crate) fn connect(to: SocketAddr) -> io::Result<(UnixStream, SocketAddr)> {
     Ok((tests, local))
 }
 
-/// How the rest of a body is framed.
+/// Framing of the remaining body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Body {
-    /// So many bytes follow.
+    /// This number of bytes follows.
     Counted(u64),
-    /// The line with a size follows.
+    /// A chunk-size line follows.
     Chunked,
-    /// So much of a chunk follows, and its line end.
+    /// This number of bytes of a chunk follows, and its line end.
     Chunk(u64),
     /// Nothing follows.
     Done,
 }
 
-/// A request of HTTP/1 that HTTP/2 can carry.
+/// An HTTP/1 request that HTTP/2 can carry.
 #[derive(Debug)]
 struct Request {
-    /// Its header block.
+    /// Its encoded header block.
     block: Vec<u8>,
     body: Body,
     is_head: bool,
@@ -89,46 +90,46 @@ struct Request {
 
 /// One connection of a test.
 struct Bridge {
-    /// To the client of the test.
+    /// Connection to the test's client.
     test: UnixStream,
-    /// To the server.
+    /// Connection to the server.
     server: TcpStream,
-    /// The server's address, for a connection of HTTP/1.
+    /// The server's address, for an HTTP/1 connection.
     to: SocketAddr,
-    /// Bytes of the test that are not forwarded, and whether more can come.
+    /// Bytes from the test that are not forwarded yet, and whether its stream has ended.
     from_test: Vec<u8>,
     test_ended: bool,
-    /// Bytes of frames that have not come whole.
+    /// Bytes of incomplete frames.
     from_server: Vec<u8>,
     decoder: Decoder,
-    /// The last stream; 0 before the first.
+    /// Id of the last stream; 0 before the first.
     stream: u32,
-    /// The remaining window of the connection, and the stream.
+    /// Remaining send windows of the connection and of the stream.
     windows: (i64, i64),
-    /// The window of a new stream, as the server's settings have it.
+    /// Initial window of a new stream, from the server's settings.
     first_window: i64,
     exchange: Exchange,
-    /// The server takes no further stream.
+    /// Whether the server has sent GOAWAY and accepts no further stream.
     is_leaving: bool,
 }
 
-/// How far a request and its response have come.
+/// Progress of a request and its response.
 struct Exchange {
-    /// The rest of the request.
+    /// Framing of the remaining request body.
     body: Body,
     /// Whether the request is a HEAD.
     is_head: bool,
     /// Whether the request has `Connection: close`.
     closes: bool,
-    /// A header block that has not come whole.
+    /// The header block received so far.
     header_block: Vec<u8>,
-    /// Whether that block is the last of the stream.
+    /// Whether that block ends the stream.
     ends_after_headers: bool,
-    /// Whether the test has the header section of the response.
+    /// Whether the header section of the response was sent to the test.
     has_head: bool,
-    /// Whether the response goes to the test in chunks.
+    /// Whether the response is sent to the test with chunked coding.
     is_chunked: bool,
-    /// Whether the response is whole.
+    /// Whether the response is complete.
     is_over: bool,
 }
 
@@ -171,7 +172,7 @@ impl Bridge {
 
     fn run(mut self) -> io::Result<()> {
         loop {
-            // The rest of an unneeded body is skipped.
+            // The remaining body is discarded if it is not needed.
             self.forward_body()?;
             if self.exchange.is_over && self.exchange.body == Body::Done {
                 if self.exchange.closes || (self.test_ended && self.from_test.is_empty()) {
@@ -194,7 +195,7 @@ impl Bridge {
         }
     }
 
-    /// Waits for bytes of either side and takes them. Returns whether the test has left.
+    /// Waits for bytes of either side and reads them. Returns whether the test has disconnected.
     fn wait(&mut self) -> io::Result<bool> {
         let reads_test = !self.test_ended && self.from_test.len() < 1 << 16;
         let events = if reads_test { PollFlags::IN } else { PollFlags::empty() };
@@ -207,7 +208,7 @@ impl Bridge {
             self.test_ended = count == 0;
             self.from_test.extend_from_slice(&piece[..count]);
         } else if of_test.contains(PollFlags::HUP) {
-            // Both directions are closed: there is no reader of the response.
+            // Both directions are closed: nobody reads the response.
             return Ok(true);
         }
         if of_server.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
@@ -241,7 +242,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sends a frame. The server reads while it sends, so this may block.
+    /// Sends a frame. May block, because the server reads and sends concurrently.
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
         let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
         let mut all = vec![a, b, c, kind, flags];
@@ -250,7 +251,7 @@ impl Bridge {
         self.server.write_all(&all)
     }
 
-    /// Sends the header section of a request, on a stream of its own.
+    /// Sends the header section of a request, on a new stream.
     fn begin(&mut self, request: Request) -> io::Result<()> {
         if self.stream == 0 {
             self.server.write_all(PREFACE)?;
@@ -273,7 +274,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sends as much of the request's body as has come and fits into the windows.
+    /// Sends as much of the request body as is available and fits into the windows.
     fn forward_body(&mut self) -> io::Result<()> {
         while self.exchange.body != Body::Done {
             let room = match self.exchange.is_over {
@@ -298,7 +299,7 @@ impl Bridge {
                     let size = text.and_then(crate::response::chunk_size);
                     match size.ok_or_else(|| broken("chunk size of a request"))? {
                         0 => {
-                            // Trailers are read past.
+                            // Trailers are skipped.
                             let end = self.from_test[line..].windows(4).position(|four| four == b"\r\n\r\n");
                             let Some(end) = end else { break };
                             self.from_test.drain(..line + end + 4);
@@ -331,7 +332,7 @@ impl Bridge {
                 Body::Done => break,
             }
         }
-        // The rest cannot come any more.
+        // The remaining body will not arrive.
         let is_cut = self.test_ended && self.from_test.is_empty() && self.exchange.body != Body::Done;
         if is_cut && !self.exchange.is_over {
             return Err(broken("the test's request ends in its body"));
@@ -339,12 +340,12 @@ impl Bridge {
         Ok(())
     }
 
-    /// How many bytes of the next `left` ones are here and fit into the windows.
+    /// Returns how many of the next `left` bytes are available and fit into `room`.
     fn part(&self, left: u64, room: usize) -> usize {
         self.from_test.len().min(room).min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
-    /// Sends a part of the body, unless its response has ended the stream.
+    /// Sends a piece of the body, unless the response has already ended the stream.
     fn data(&mut self, bytes: &[u8], is_last: bool) -> io::Result<()> {
         if self.exchange.is_over {
             return Ok(());
@@ -354,7 +355,7 @@ impl Bridge {
         self.frame(DATA, if is_last { END } else { 0 }, self.stream, bytes)
     }
 
-    /// Handles each frame that has come whole.
+    /// Handles all complete frames.
     fn take_frames(&mut self) -> io::Result<()> {
         while let Some(length) = self.from_server.first_chunk::<9>() {
             let end = 9 + u32::from_be_bytes([0, length[0], length[1], length[2]]) as usize;
@@ -368,7 +369,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Handles a frame. Those of earlier streams only open the window of the connection.
+    /// Handles a frame. Frames of earlier streams only open the connection window.
     fn take(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
         let is_current = stream == self.stream && !self.exchange.is_over;
         let number = || {
@@ -419,7 +420,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Passes a header section of HTTP/1 to the test, or takes the block as trailers.
+    /// Sends a header section as HTTP/1 to the test, or stores the block as trailers.
     fn take_headers(&mut self, is_current: bool) -> io::Result<()> {
         let block = std::mem::take(&mut self.exchange.header_block);
         let mut fields: Vec<(String, String)> = Vec::new();
@@ -461,7 +462,7 @@ impl Bridge {
         if is_over { self.end(&[]) } else { Ok(()) }
     }
 
-    /// Passes a part of the response to the test.
+    /// Sends a piece of the response to the test.
     fn take_data(&mut self, payload: &[u8]) -> io::Result<()> {
         if !self.exchange.has_head {
             return Err(broken("DATA before HEADERS"));
@@ -477,7 +478,7 @@ impl Bridge {
         }
     }
 
-    /// The response is whole.
+    /// Completes the response.
     fn end(&mut self, trailers: &[(String, String)]) -> io::Result<()> {
         if self.exchange.is_chunked {
             let mut text = String::from("0\r\n");
@@ -492,7 +493,7 @@ impl Bridge {
     }
 }
 
-/// The request at the start of `bytes` and its length, if it is whole and HTTP/2 has a form for it.
+/// Parses the request at the start of `bytes`; returns it with its length, if it is complete and HTTP/2 can carry it.
 fn request(bytes: &[u8]) -> Option<(Request, usize)> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let text: String = bytes[..end].iter().map(|&byte| char::from(byte)).collect();
@@ -544,12 +545,13 @@ fn request(bytes: &[u8]) -> Option<(Request, usize)> {
     Some((Request { block, body, is_head: method == "HEAD", closes }, end + 4))
 }
 
-/// The bytes of a text with one-byte characters.
+/// Encodes a text of Latin-1 characters as bytes.
 fn bytes_of(text: &str) -> Vec<u8> {
     text.chars().map(|char| char as u8).collect()
 }
 
-/// `content-type` as HTTP/1 writes it: `Content-Type`. Tests that compare bytes expect the server's usual form.
+/// Returns a field name as HTTP/1 writes it: `Content-Type` for `content-type`. Tests that compare bytes expect the
+/// server's usual form.
 fn capitalised(name: &str) -> String {
     if name == "etag" {
         return "ETag".to_owned();

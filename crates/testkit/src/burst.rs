@@ -1,10 +1,10 @@
-//! Many clients at once from a few threads, and one that reads slowly.
+//! Many concurrent clients in a few threads, and one that reads slowly.
 //!
-//! [`Burst`] opens all its connections first, then sends all requests, and reads with a poll loop. So a thousand
-//! clients cost the machine little beside the server under test. Each gives an [`Outcome`]: status, fields, a sum over
-//! the body, the times of its first and last byte. [`SlowClient`] reads up to a byte and waits at a gate.
+//! [`Burst`] opens all its connections first, then sends all requests, and reads by a poll loop. So a thousand clients
+//! use little CPU time beside the server under test. Each client yields an [`Outcome`]: status, fields, a checksum of
+//! the body, and the times of its first and last byte. [`SlowClient`] reads up to a given byte and waits at a gate.
 //!
-//! Each client sends one request on a connection of its own.
+//! Each client sends one request on a separate connection.
 
 use std::mem::take;
 use std::os::fd::OwnedFd;
@@ -26,27 +26,27 @@ use crate::server::ListenAddr;
 use crate::socket::Socket;
 use crate::wait::Deadline;
 
-/// The default number of threads: one leaves the other core of a small machine to the server.
+/// Default number of threads: a single thread leaves the other core of a small machine to the server.
 const THREADS: usize = 1;
 
-/// The kept part of each body by default: 64 KiB.
+/// Default number of stored bytes of each body: 64 KiB.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// Longest body that can be compared while it comes: it is made once, for all clients.
+/// Maximum size of an expected body: it is generated once, for all clients.
 const EXPECTED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// How much is read in one call, which bounds how long one connection keeps the others waiting.
+/// Maximum number of bytes per read, which limits how long one connection delays the others.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Descriptors that a process has beside the clients.
+/// File descriptors of the process beside those of the clients.
 const OTHER_FDS: u64 = 256;
 
 /// The result of one client.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Which client, counted from 0 in the order of the requests.
+    /// Index of the client, from 0 in the order of the requests.
     pub client: usize,
-    /// The status, 0 when none has come.
+    /// Status of the response, 0 without a response.
     pub status: u16,
     /// The head of the final response.
     pub head: Option<Head>,
@@ -54,32 +54,33 @@ pub struct Outcome {
     pub interim: Vec<Head>,
     /// The first bytes of the body, without framing; see [`Burst::keep`].
     pub body: Vec<u8>,
-    /// How many bytes the body had.
+    /// Length of the body in bytes.
     pub body_bytes: u64,
     /// The [`Checksum`](crate::Checksum) of the body.
     pub checksum: u64,
-    /// The first offset at which the body is not what [`Burst::expect`] named, one that is too short included.
+    /// First offset at which the body differs from the one given by [`Burst::expect`], including the end of a too short
+    /// body.
     pub wrong_at: Option<u64>,
-    /// From the moment at which all clients may send to the first byte of the answer.
+    /// Time from the common start of sending to the first byte of the response.
     pub first_byte: Option<Duration>,
-    /// From the same moment to the last byte, when the answer came whole.
+    /// Time from the same start to the last byte, if the response is complete.
     pub last_byte: Option<Duration>,
-    /// What went wrong with the connection or the framing.
+    /// Error of the connection or the framing.
     pub fault: Option<String>,
 }
 
 impl Outcome {
-    /// Whether the response came whole and, if one was expected, is that one.
+    /// Whether the response is complete and, if a body was expected, equal to it.
     pub fn is_right(&self) -> bool {
         self.fault.is_none() && self.wrong_at.is_none() && self.last_byte.is_some()
     }
 
-    /// The value of a field of the final response.
+    /// Returns the value of a field of the final response.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.as_ref()?.field(name)
     }
 
-    /// The answer as a [`Response`]. Panics unless it came whole and was kept whole.
+    /// Returns the response. Panics unless it is complete and its complete body was stored.
     #[track_caller]
     pub fn response(&self) -> Response {
         let whole = self.fault.is_none() && self.body.len() as u64 == self.body_bytes;
@@ -91,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// Panics with the first few clients with a wrong response or another status.
+/// Panics with the first few clients that have a wrong response or another status.
 #[track_caller]
 pub fn assert_all_right(outcomes: &[Outcome], status: u16) {
     let wrong: Vec<&Outcome> =
@@ -100,22 +101,22 @@ pub fn assert_all_right(outcomes: &[Outcome], status: u16) {
     assert!(wrong.is_empty(), "{} of {} clients: {}", wrong.len(), outcomes.len(), shown.join("\n"));
 }
 
-/// How far the clients of a burst are.
+/// Progress of the clients of a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Have a connection.
+    /// Number of connected clients.
     pub connected: usize,
-    /// Have sent their request.
+    /// Number of clients that have sent their request.
     pub sent: usize,
-    /// Have the head of the final response.
+    /// Number of clients that have received the head of the final response.
     pub heads: usize,
-    /// Have come to an end, good or bad.
+    /// Number of clients that have ended, successfully or not.
     pub ended: usize,
-    /// Bytes of bodies so far, of all of them.
+    /// Bytes of bodies received so far by all clients.
     pub body_bytes: u64,
 }
 
-/// What many clients are to do.
+/// The parameters of a burst.
 #[derive(Debug)]
 pub struct Burst {
     to: ListenAddr,
@@ -127,7 +128,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Clients of this server; none yet.
+    /// Creates a burst for this server, without clients.
     pub fn new(to: &ListenAddr) -> Burst {
         let wish = BodyWish { kept_max: KEPT_BYTES, ..BodyWish::default() };
         let deadline = Deadline::default();
@@ -146,7 +147,7 @@ impl Burst {
         self
     }
 
-    /// Compares every body with this while it comes.
+    /// Compares every body with this content as it arrives.
     #[track_caller]
     pub fn expect(mut self, content: Content) -> Burst {
         assert!(content.size() <= EXPECTED_BYTES_MAX, "{} bytes to compare with", content.size());
@@ -154,43 +155,43 @@ impl Burst {
         self
     }
 
-    /// Keeps this many bytes of each body; 65536 when nothing is said.
+    /// Stores this many bytes of each body; 65536 by default.
     pub fn keep(mut self, bytes: usize) -> Burst {
         self.wish.kept_max = bytes;
         self
     }
 
-    /// Makes the requests HEADs, which have no body in the response.
+    /// Marks the requests as HEAD requests, whose responses have no body.
     pub fn to_head(mut self) -> Burst {
         self.wish.to_head = true;
         self
     }
 
-    /// Uses this many threads; one when nothing is said.
+    /// Uses this number of threads; one by default.
     pub fn threads(mut self, threads: usize) -> Burst {
         self.threads = threads.max(1);
         self
     }
 
-    /// Waits at a gate when all are connected, before anything is sent.
+    /// Waits at a gate when all clients are connected, before anything is sent.
     pub fn hold(mut self, gate: &Gate) -> Burst {
         self.gate = Some(gate.clone());
         self
     }
 
-    /// Limits the time of all of it. A client that is not done then has that as its fault.
+    /// Limits the total time. A client that has not ended then gets a timeout as its fault.
     pub fn deadline(mut self, deadline: Deadline) -> Burst {
         self.deadline = deadline;
         self
     }
 
-    /// Runs to the end of the last client.
+    /// Runs until the last client has ended.
     #[track_caller]
     pub fn run(self) -> Vec<Outcome> {
         self.start().join()
     }
 
-    /// Starts the clients, and leaves them to themselves.
+    /// Starts the clients in the background.
     #[track_caller]
     pub fn start(mut self) -> Running {
         allow_fds(self.requests.len() as u64 + OTHER_FDS);
@@ -214,19 +215,19 @@ impl Burst {
     }
 }
 
-/// Clients on their way. Dropping it ends them.
+/// A running burst. Dropping it ends the clients.
 pub struct Running {
     all: Arc<Shared>,
     threads: Vec<JoinHandle<Vec<Outcome>>>,
 }
 
 impl Running {
-    /// How far they are.
+    /// Returns the progress of the clients.
     pub fn progress(&self) -> Progress {
         *lock(&self.all.progress)
     }
 
-    /// Waits until the clients have reached the state of the closure; panics at the default deadline.
+    /// Waits until the clients have reached the state that the closure checks; panics at the default deadline.
     #[track_caller]
     pub fn wait_for(&self, what: &str, mut done: impl FnMut(&Progress) -> bool) -> Progress {
         let reached =
@@ -236,7 +237,7 @@ impl Running {
         progress
     }
 
-    /// Waits for the end of the last client, and returns the result of each, in their order.
+    /// Waits until the last client has ended; returns the outcomes in order.
     #[track_caller]
     pub fn join(mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
@@ -263,10 +264,10 @@ struct Shared {
     progress: Mutex<Progress>,
     changed: Condvar,
     stop: Stop,
-    /// All are connected.
+    /// Barrier at which all threads wait until all clients are connected.
     barrier: Barrier,
     began: OnceLock<Instant>,
-    /// The request that the next connection takes.
+    /// Index of the request for the next connection.
     next: AtomicUsize,
 }
 
@@ -291,7 +292,7 @@ struct Loop<'a> {
     all: &'a Shared,
     poll: OwnedFd,
     ones: Vec<One>,
-    /// How many have not ended.
+    /// Number of clients that have not ended.
     open: usize,
     began: Instant,
 }
@@ -320,11 +321,11 @@ impl<'a> Loop<'a> {
         let mut buffer = vec![0; READ_BYTES];
         while self.open > 0 && !self.all.stop.is_stopped() {
             let Some(left) = deadline.left() else { break };
-            // Short enough to notice that everything is to stop.
+            // Brief enough to notice a stop request in time.
             let left = left.min(Duration::from_millis(100));
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
             events.clear();
-            // Interrupted: then there is nothing, and the next round asks again.
+            // If interrupted there are no events, and the next iteration polls again.
             let _ = epoll::wait(&self.poll, spare_capacity(&mut events), Some(&timeout));
             for event in &events {
                 let (index, flags) = (event.data.u64() as usize, event.flags);
@@ -356,7 +357,7 @@ impl<'a> Loop<'a> {
         match socket.write(&one.request[one.sent..]) {
             Ok(count) => one.sent += count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            // The response to the sent requests may still come.
+            // The response to the bytes sent so far may still arrive.
             Err(_) => one.sent = one.request.len(),
         }
         if one.sent == one.request.len() {
@@ -401,14 +402,14 @@ impl<'a> Loop<'a> {
             one.outcome.last_byte = Some(self.began.elapsed());
         }
         one.outcome.fault = fault;
-        // Closing takes it out of the poll set too: there is no other descriptor of it.
+        // Closing also removes it from the poll set: no other descriptor refers to it.
         one.socket = None;
         self.open -= 1;
         self.all.update(|progress| progress.ended += 1);
     }
 }
 
-/// Opens connections as long as there are requests, in turn with the other threads.
+/// Opens connections while requests remain, alternating with the other threads.
 fn connect(burst: &Burst, all: &Shared, requests: &Mutex<Vec<Vec<u8>>>) -> Vec<One> {
     let mut ones = Vec::new();
     loop {
@@ -446,8 +447,7 @@ fn finish(one: One) -> Outcome {
     outcome
 }
 
-/// Raises the soft limit of this process when it has to be raised, 1024 for most users; if that fails, the clients report
-/// it.
+/// Raises the soft limit of file descriptors if necessary (1024 for most users); if that fails, the clients report it.
 pub fn allow_fds(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < count) {
@@ -456,7 +456,7 @@ pub fn allow_fds(count: u64) {
     }
 }
 
-/// A client that reads up to a byte, waits at a gate, and reads on.
+/// A client that reads up to a byte, waits at a gate, and continues to read.
 pub struct SlowClient {
     stop: Arc<Stop>,
     socket: Arc<Socket>,
@@ -464,8 +464,8 @@ pub struct SlowClient {
 }
 
 impl SlowClient {
-    /// Sends a request, and reads; at each of these numbers of bytes of the wire it waits at the gate beside it. A
-    /// `receive_buffer` of a few thousand bytes makes the server feel it soon.
+    /// Sends a request and reads; at each of the given numbers of wire bytes it waits at the gate beside it. With a
+    /// `receive_buffer` of a few thousand bytes the server is soon blocked.
     #[track_caller]
     pub fn start(
         to: &ListenAddr,
@@ -485,10 +485,10 @@ impl SlowClient {
         SlowClient { stop, socket, thread }
     }
 
-    /// Goes away in the middle: the connection is closed, whatever the client was at.
+    /// Closes the connection immediately, in any state of the client.
     pub fn leave(self) {}
 
-    /// Waits for the end of the answer. Open the gates first. The whole body is kept.
+    /// Waits for the end of the response. Open the gates first. The complete body is stored.
     #[track_caller]
     pub fn join(mut self) -> Outcome {
         let thread = self.thread.take();

@@ -1,9 +1,9 @@
-//! A client that sends exactly the script's bytes, on a TCP or unix connection.
+//! A client that sends exactly the test's bytes, on a TCP or unix connection.
 //!
-//! [`Client`] sends raw bytes, whole or in pieces, and reads raw bytes or [`Response`]s; it adds nothing, not even a
-//! `Host` field, unless [`Client::get`] or [`Client::request`] composes the request. Every operation ends by the
-//! client's [`Deadline`]; a script that cannot continue panics with its sent and received bytes. `try_` forms return
-//! the fault for tests that expect one.
+//! [`Client`] sends raw bytes, in one or several pieces, and reads raw bytes or [`Response`]s. It adds nothing, not
+//! even a `Host` field, unless [`Client::get`] or [`Client::request`] composes the request. Every operation fails at
+//! the client's [`Deadline`]; a test that cannot continue panics with the sent and received bytes. The `try_` variants
+//! return the fault for tests that expect one.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,25 +16,25 @@ use crate::server::ListenAddr;
 use crate::socket::Socket;
 use crate::wait::{self, Deadline};
 
-/// How many bytes of the last request a panic shows.
+/// Maximum number of bytes of the last request that a panic message shows.
 const SHOWN_BYTES: usize = 300;
 
 /// One connection to a server.
 pub struct Client {
     stream: BufReader<Stream>,
     last_sent: Vec<u8>,
-    /// The address that the server sees, where a bridge stands between.
+    /// The client address that the server sees, if a bridge is in between.
     bridged: Option<SocketAddr>,
 }
 
 impl Client {
-    /// Connects to an address that the harness learned.
+    /// Connects to an address that the harness has determined.
     #[track_caller]
     pub fn connect(to: &ListenAddr) -> Client {
         Client::try_connect(to).unwrap_or_else(|error| panic!("connect to {to}: {error}"))
     }
 
-    /// Connects, and returns what went wrong: for servers that are expected to refuse.
+    /// Connects, and returns the error: for servers that are expected to refuse.
     pub fn try_connect(to: &ListenAddr) -> io::Result<Client> {
         if let (true, ListenAddr::Tcp(address)) = (bridge::is_wanted(), to) {
             let (stream, local) = bridge::connect(*address)?;
@@ -43,8 +43,8 @@ impl Client {
         Ok(Client::over(Socket::connect(to)?))
     }
 
-    /// Connects with a receive buffer of about `bytes`, so that a client that stops reading soon holds the
-    /// server up. The kernel doubles the number and has a minimum of its own (socket(7), SO_RCVBUF).
+    /// Connects with a receive buffer of about `bytes`, so that a client that stops reading soon blocks the server. The
+    /// kernel doubles the number and has a minimum (socket(7), SO_RCVBUF).
     #[track_caller]
     pub fn connect_narrow(address: SocketAddr, bytes: usize) -> Client {
         let socket = Socket::connect_narrow(address, bytes);
@@ -56,13 +56,13 @@ impl Client {
         Client { stream: BufReader::new(stream), last_sent: Vec::new(), bridged: None }
     }
 
-    /// Gives the operations from here on this much time in total.
+    /// Sets a time limit for all following operations together.
     pub fn deadline(&mut self, limit: Duration) -> &mut Client {
         self.stream.get_mut().deadline = Deadline::after(limit);
         self
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Client {
         let bytes = bytes.as_ref();
@@ -70,15 +70,15 @@ impl Client {
         self
     }
 
-    /// Sends bytes, and returns what went wrong: for connections that the server may have closed.
+    /// Sends bytes, and returns the error: for connections that the server may have closed.
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.last_sent.clear();
         self.last_sent.extend_from_slice(&bytes[..bytes.len().min(SHOWN_BYTES)]);
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Sends bytes in pieces of `piece` bytes, each with a system call and a segment of its own. The server
-    /// may still find several of them at once: to make it see one alone, wait for an effect of it.
+    /// Sends bytes in pieces of `piece` bytes, each by a separate system call and segment. The server may still receive
+    /// several of them in one read: to make it receive one separately, wait for an effect of that piece.
     #[track_caller]
     pub fn send_in_pieces(&mut self, bytes: impl AsRef<[u8]>, piece: usize) -> &mut Client {
         for part in bytes.as_ref().chunks(piece) {
@@ -113,31 +113,31 @@ impl Client {
         response::read_response(&mut self.stream, true).unwrap_or_else(|fault| self.fail("response", &fault))
     }
 
-    /// Reads one response, and returns the error in it.
+    /// Reads one response, and returns its fault.
     pub fn try_response(&mut self) -> Result<Response, Fault> {
         response::read_response(&mut self.stream, false)
     }
 
-    /// Reads one response to a HEAD request, and returns the error in it.
+    /// Reads one response to a HEAD request, and returns its fault.
     pub fn try_response_to_head(&mut self) -> Result<Response, Fault> {
         response::read_response(&mut self.stream, true)
     }
 
-    /// Reads only the head; the body is then read with [`Client::body`] or as raw bytes.
+    /// Reads only the head; then read the body with [`Client::body`] or as raw bytes.
     #[track_caller]
     pub fn head(&mut self) -> Head {
         response::read_head(&mut self.stream).unwrap_or_else(|fault| self.fail("head", &fault))
     }
 
-    /// A reader of the body that follows `head`, for bodies too long for memory. Drain it before the next
-    /// response is read.
+    /// Returns a reader of the body that follows `head`, for bodies that are too large for memory. Read it completely
+    /// before the next response.
     #[track_caller]
     pub fn body(&mut self, head: &Head) -> BodyReader<'_> {
         let length = head.body_length(false).unwrap_or_else(|fault| self.fail("body", &fault));
         BodyReader::new(&mut self.stream, length)
     }
 
-    /// A reader of everything up to the end of the connection.
+    /// Returns a reader up to the end of the connection.
     pub fn rest(&mut self) -> BodyReader<'_> {
         BodyReader::new(&mut self.stream, BodyLength::Close)
     }
@@ -161,7 +161,7 @@ impl Client {
         bytes
     }
 
-    /// Does nothing for about this long: a client that has stopped reading.
+    /// Does nothing for about this time, like a client that has stopped reading.
     pub fn idle(&mut self, time: Duration) {
         let end = Deadline::after(time);
         while let Some(left) = end.left() {
@@ -177,8 +177,8 @@ impl Client {
         bytes
     }
 
-    /// Panics unless the server closes the connection without sending another byte. A reset counts as closed: a
-    /// server's close looks like that while bytes of the client are unread there.
+    /// Panics unless the server closes the connection without sending another byte. A reset counts as a close: the
+    /// kernel sends one if the server closes with unread bytes of the client.
     #[track_caller]
     pub fn expect_end(&mut self) {
         match self.stream.fill_buf() {
@@ -205,23 +205,23 @@ impl Client {
         }
     }
 
-    /// Sends the end of the stream and continues to read.
+    /// Shuts down the sending direction and continues to read.
     #[track_caller]
     pub fn half_close(&mut self) -> &mut Client {
         match self.stream.get_ref().socket.shutdown(Shutdown::Write) {
-            // shutdown(2): the peer has reset the connection, so there is nothing left to end.
+            // shutdown(2): the peer has reset the connection, so it is already closed.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
             outcome => outcome.unwrap_or_else(|error| self.fail("half close", &error)),
         }
         self
     }
 
-    /// Closes the connection with a reset instead of an orderly end.
+    /// Closes the connection with a reset instead of a FIN.
     pub fn reset(self) {
         self.stream.get_ref().socket.reset_on_close();
     }
 
-    /// This side's address, to be found in the server's log. `None` on a unix socket.
+    /// Returns the local address, for a search in the server's log. `None` on a unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.stream.get_ref().socket {
             Socket::Tcp(stream) => stream.local_addr().ok(),
@@ -236,14 +236,14 @@ impl Client {
     }
 }
 
-/// The bytes of a request without a body: for pipelining, or to be sent in pieces.
+/// Returns the bytes of a request without a body, for pipelining or sending in pieces.
 pub fn request_bytes(method: &str, target: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut text = format!("{method} {target} HTTP/1.1\r\n");
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text.push_str("Host: localhost\r\n");
     }
     for (name, value) in fields {
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{name}: {value}\r\n");
     }
     text.push_str("\r\n");
@@ -267,7 +267,7 @@ fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the client's deadline passed")
 }
 
-/// A socket timeout shows as EAGAIN (socket(7), SO_RCVTIMEO), which reads as a fault of the test otherwise.
+/// Converts EAGAIN of a socket timeout (socket(7), SO_RCVTIMEO) to a timeout error, which is easier to understand.
 fn name_timeout(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { timed_out() } else { error }
 }
@@ -292,7 +292,7 @@ impl Write for Stream {
     }
 }
 
-/// The value of `Authorization` for a name and a password, with a colon between them (RFC 7617).
+/// Returns the value of `Authorization` for a user name and a password, separated by a colon (RFC 7617).
 pub fn basic(user_and_password: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::from("Basic ");

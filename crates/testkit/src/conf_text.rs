@@ -1,10 +1,10 @@
-//! Just enough of the configuration language to complete a test's configuration.
+//! A minimal parser of the configuration language, sufficient to complete a test's configuration.
 //!
 //! The harness adds the main directives that it depends on (`pid`, `error_log`, `daemon`) if a test does not set them.
-//! For a server that does not report its port (Debian's nginx) it writes ports in. This is deliberately not crate
-//! `conf`: a fault there must not hide itself from the tests.
+//! For a server that does not report its ports (Debian's nginx) it inserts port numbers. This is deliberately not crate
+//! `conf`, whose bugs must not hide themselves from the tests.
 
-/// The first argument of a directive in the main context, if the text has that directive there.
+/// Returns the first argument of a directive in the main context, if the text contains it.
 pub fn main_directive(text: &str, name: &str) -> Option<String> {
     let mut depth = 0_u32;
     let mut words: Vec<String> = Vec::new();
@@ -30,7 +30,7 @@ pub fn main_directive(text: &str, name: &str) -> Option<String> {
     None
 }
 
-/// Puts directives before the first line without moving any line: errors keep their line numbers.
+/// Inserts directives before the first line without adding lines: errors keep their line numbers.
 pub fn with_preamble(text: &str, directives: &[String]) -> String {
     let mut out = String::new();
     for directive in directives {
@@ -41,7 +41,7 @@ pub fn with_preamble(text: &str, directives: &[String]) -> String {
     out
 }
 
-/// Puts a directive at the start of the `http` block, on the same line, unless the text uses that directive
+/// Inserts a directive at the start of the `http` block, on the same line, unless the text contains that directive
 /// anywhere.
 pub fn with_http_default(text: &str, name: &str, arguments: &str) -> String {
     match after_opening(text, "http") {
@@ -50,7 +50,8 @@ pub fn with_http_default(text: &str, name: &str, arguments: &str) -> String {
     }
 }
 
-/// Puts directives at the start of the `events` block, on the same line, but for those that the text uses anywhere.
+/// Inserts directives at the start of the `events` block, on the same line, except those that the text contains
+/// anywhere.
 pub fn with_events(text: &str, directives: &str) -> String {
     let name = |directive: &str| directive.split_whitespace().next().map(str::to_owned);
     let missing =
@@ -61,12 +62,12 @@ pub fn with_events(text: &str, directives: &str) -> String {
     }
 }
 
-/// Whether a word of the text is this one.
+/// Whether the text contains this word.
 fn uses(text: &str, name: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || ";{}".contains(c)).any(|word| word == name)
 }
 
-/// Where the content of a block begins.
+/// Returns the offset at which the content of a block begins.
 fn after_opening(text: &str, block: &str) -> Option<usize> {
     text.match_indices(block).find_map(|(at, word)| {
         let rest = text[at + word.len()..].trim_start();
@@ -74,7 +75,7 @@ fn after_opening(text: &str, block: &str) -> Option<usize> {
     })
 }
 
-/// Replaces each `:0` that ends an address (`listen 127.0.0.1:0`, `[::1]:0`) by the port that `pick` returns.
+/// Replaces each port `:0` at the end of an address (`listen 127.0.0.1:0`, `[::1]:0`) by the port that `pick` returns.
 pub fn with_ports(text: &str, mut pick: impl FnMut() -> u16) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -95,8 +96,8 @@ pub fn with_ports(text: &str, mut pick: impl FnMut() -> u16) -> String {
     out
 }
 
-/// Replaces each `@NAME@` by its value; the error is the name of one that has none. Named locations are not meant:
-/// a placeholder has capital letters, digits and underscores only, and an `@` at its end.
+/// Replaces each `@NAME@` by its value; the error is the name of a placeholder without a value. A placeholder consists
+/// of capital letters, digits and underscores and ends with `@`, so named locations are not affected.
 pub fn with_values(text: &str, values: &[(&str, &str)]) -> Result<String, String> {
     let is_name = |name: &str| {
         let all = name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
@@ -123,7 +124,7 @@ pub fn with_values(text: &str, values: &[(&str, &str)]) -> Result<String, String
     Ok(out)
 }
 
-/// Words and punctuation of a configuration, without comments and with quotes taken off.
+/// Iterator over the words and punctuation of a configuration, without comments and quotes.
 struct Tokens<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
 }
@@ -147,7 +148,7 @@ impl<'a> Tokens<'a> {
 
     fn bare(&mut self, first: char) -> String {
         let mut word = String::from(first);
-        // `${name}` holds braces that are no block.
+        // The braces of `${name}` are not a block.
         let mut in_variable = false;
         while let Some(&c) = self.rest.peek() {
             in_variable = (in_variable && c != '}') || (c == '{' && word.ends_with('$'));

@@ -1,6 +1,6 @@
-//! Dates of HTTP for the testkit's own use: [`format()`] writes one, [`parse`] reads one.
+//! HTTP dates for the testkit: [`format()`] writes one, [`parse`] reads one.
 //!
-//! Not crate `http`'s: a fault there must not hide itself from the tests. Only the form that is sent today
+//! Independent of crate `http`, whose bugs must not hide themselves from the tests. Supports only the preferred format
 //! (RFC 9110 section 5.6.7, IMF-fixdate) and years from 1970 on.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,13 +9,13 @@ const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Seconds since 1970 now.
+/// Returns the current time in seconds since 1970.
 pub fn now() -> u64 {
-    // A clock before 1970 is no clock.
+    // A clock before 1970 is invalid.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The date of these seconds since 1970: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats seconds since 1970: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub fn format(seconds: u64) -> String {
     let (mut days, time) = (seconds / 86_400, seconds % 86_400);
     let weekday = DAYS[(days % 7) as usize];
@@ -34,7 +34,7 @@ pub fn format(seconds: u64) -> String {
     format!("{weekday}, {:02} {month} {year} {hour:02}:{minute:02}:{second:02} GMT", days + 1)
 }
 
-/// The seconds since 1970 of a date.
+/// Parses a date to seconds since 1970.
 pub fn parse(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once(", ")?;
     let words: Vec<&str> = rest.split(' ').collect();

@@ -1,7 +1,7 @@
-//! Which engine pairs a test run really exercised: the protocol between the suites and `cargo xtask ci`.
+//! Reports which engine pairs a test run exercised: the protocol between the test suites and `cargo xtask ci`.
 //!
-//! A green run on a machine where the ring is refused proves nothing about the ring. So each suite reports, pair by
-//! pair, which engines it ran and which it had to skip and why, with [`report_ran`] and [`report_skipped`]. A line is
+//! A passing run on a machine without io_uring proves nothing about io_uring. So each suite reports, pair by pair,
+//! which engines it ran, and which it had to skip and why, with [`report_ran`] and [`report_skipped`]. A line is
 //!
 //! ```text
 //! engines: ran <net>+<disk>
@@ -9,11 +9,11 @@
 //! skipped: <reason>
 //! ```
 //!
-//! where the last form is for a test that could not run for another reason ([`skip`]), and with `<net>` one of [`NETS`] and
+//! where the last form is for a test that could not run for another reason ([`skip`]), `<net>` is one of [`NETS`] and
 //! `<disk>` one of [`DISKS`]. The line goes to standard error (which `cargo test` shows for a failed test only). If the
-//! environment variable `RINGROAD_ENGINE_REPORT` names a file, it is appended to that file too. `cargo xtask ci` and `cargo
-//! xtask test` name such a file and sum it up at the end. They fail when an engine was never exercised and
-//! `RINGROAD_CI_WITHOUT` does not excuse it.
+//! environment variable `RINGROAD_ENGINE_REPORT` names a file, the line is appended to that file too. `cargo xtask ci`
+//! and `cargo xtask test` set the variable and summarise the file at the end. They fail if an engine was never
+//! exercised and `RINGROAD_CI_WITHOUT` does not excuse it.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -22,22 +22,22 @@ use std::path::Path;
 /// The environment variable that names the file to which report lines are appended.
 pub const REPORT_FILE_VARIABLE: &str = "RINGROAD_ENGINE_REPORT";
 
-/// The network engines, as the lines name them.
+/// Names of the network engines in report lines.
 pub const NETS: [&str; 2] = ["io_uring", "epoll"];
 
-/// The disk engines, as the lines name them.
+/// Names of the disk engines in report lines.
 pub const DISKS: [&str; 4] = ["io_uring", "libaio", "threads", "sync"];
 
-/// Reports that the calling test moved bytes with this pair of engines and compared them.
+/// Reports that the calling test transferred bytes with this pair of engines and compared them.
 ///
-/// Call it after the assertions: a pair that failed was not exercised. Panics on a name that does not exist,
-/// so that a slip of the pen does not read as a missing engine.
+/// Call it after the assertions: a pair that failed was not exercised. Panics on an unknown name, so that a typing
+/// error is not mistaken for a missing engine.
 pub fn report_ran(net: &str, disk: &str) {
     check_names(net, disk);
     report(&format!("engines: ran {net}+{disk}\n"));
 }
 
-/// Reports that the calling test could not run this pair here, and why.
+/// Reports that the calling test could not run this pair on this machine, and why.
 ///
 /// `reason` is for the operator of the machine: "io_uring_setup: EPERM" rather than "unsupported".
 pub fn report_skipped(net: &str, disk: &str, reason: &str) {
@@ -47,7 +47,7 @@ pub fn report_skipped(net: &str, disk: &str, reason: &str) {
 }
 
 /// Reports that the calling test, or a part of it, could not run here, and why: `cargo test` hides the output of a
-/// passing test, and a green run must not look like more than it was.
+/// passing test, and a skipped test must not count as passed.
 pub fn skip(reason: impl std::fmt::Display) {
     report(&format!("skipped: {}\n", reason.to_string().replace(['\n', '\r'], " ")));
 }
@@ -64,7 +64,7 @@ fn report(line: &str) {
     }
 }
 
-/// Appends with one `write`: with O_APPEND the lines of parallel tests do not mix.
+/// Appends a line by one `write`: with O_APPEND, lines of concurrent tests are not mixed.
 fn append(file: &Path, line: &str) {
     OpenOptions::new()
         .create(true)

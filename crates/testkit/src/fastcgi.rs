@@ -1,4 +1,4 @@
-//! A scripted FastCGI server: it reads whole requests, and sends the bytes that the test makes for each.
+//! A scripted FastCGI server: it reads complete requests, and sends the bytes that the test returns for each.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// The request.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Names and values, in order.
     pub params: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
-    /// Whether the connection is to be kept.
+    /// Whether the connection is to stay open (FCGI_KEEP_CONN).
     pub keeps: bool,
 }
 
 impl Request {
-    /// The value of a parameter, the last one of its name.
+    /// Returns the value of a parameter; the last one if the name is repeated.
     pub fn param(&self, name: &str) -> Option<&str> {
         self.params.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -29,12 +29,13 @@ impl Request {
 pub struct Reply(Vec<u8>, bool);
 
 impl Reply {
-    /// These bytes, whatever they are.
+    /// Returns these raw bytes as the response.
     pub fn raw(bytes: Vec<u8>, closes: bool) -> Reply {
         Reply(bytes, closes)
     }
 
-    /// A good response with this text of a CGI script. The connection is closed unless the request lets it be kept.
+    /// Returns a successful response with this output of a CGI script. The connection is closed unless the request
+    /// permits to keep it open.
     pub fn script(request: &Request, text: impl AsRef<[u8]>) -> Reply {
         let stdout = text.as_ref().chunks(u16::MAX.into()).flat_map(|piece| record(STDOUT, piece));
         let bytes = stdout.chain(record(STDOUT, b"")).chain(record(END_REQUEST, &[0; 8])).collect();
@@ -42,20 +43,20 @@ impl Reply {
     }
 }
 
-/// Types of records.
+/// Record type: end of the request.
 pub const END_REQUEST: u8 = 3;
-/// A part of the response.
+/// Record type: output.
 pub const STDOUT: u8 = 6;
-/// A message.
+/// Record type: error message.
 pub const STDERR: u8 = 7;
 
-/// A record of the request 1.
+/// Encodes a record of request 1.
 pub fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let len = u16::try_from(content.len()).expect("a record is short").to_be_bytes();
     [&[1, kind, 0, 1, len[0], len[1], 0, 0], content].concat()
 }
 
-/// The server. It ends with the value.
+/// A running server, which ends when it is dropped.
 #[derive(Debug)]
 pub struct FastCgi {
     address: SocketAddr,
@@ -66,7 +67,7 @@ pub struct FastCgi {
 }
 
 impl FastCgi {
-    /// Starts one that answers by `script`.
+    /// Starts a server whose responses `script` returns.
     pub fn start(script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> FastCgi {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
         let address = listener.local_addr().expect("it is bound");
@@ -88,12 +89,12 @@ impl FastCgi {
         FastCgi { address, is_over, connections, streams, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections it has accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -112,9 +113,9 @@ impl Drop for FastCgi {
     }
 }
 
-/// Answers the requests of a connection until it ends.
+/// Serves the requests of a connection until its end.
 fn serve(mut stream: TcpStream, script: &dyn Fn(&Request) -> Reply) {
-    // The end of a long response does not wait for an acknowledgement.
+    // TCP_NODELAY: the end of a long response must not wait for an acknowledgement.
     let _ = stream.set_nodelay(true);
     while let Ok(request) = read(&mut stream) {
         let Reply(bytes, closes) = script(&request);
@@ -122,7 +123,7 @@ fn serve(mut stream: TcpStream, script: &dyn Fn(&Request) -> Reply) {
             break;
         }
     }
-    // Sent bytes are read before the end is seen.
+    // Orderly shutdown, so that the peer reads all sent bytes before the end.
     let _ = stream.shutdown(std::net::Shutdown::Write);
 }
 

@@ -1,8 +1,8 @@
-//! Files of which every byte is known without a copy.
+//! Test content in which every byte can be computed without a copy.
 //!
-//! [`Content`] is a seed and a size; the bytes follow from them and any range can be produced on its own.
-//! So a test can compare 100 MiB, whole or ranged, while holding a few kilobytes. A byte that is wrong is
-//! reported with its offset and its neighbours.
+//! [`Content`] is a seed and a size; the bytes derive from them, and any range can be generated independently. So a
+//! test can compare 100 MiB, completely or by range, with a few kilobytes of memory. A mismatch is reported with its
+//! offset and the surrounding bytes.
 
 use std::fmt;
 use std::fs::File;
@@ -12,16 +12,16 @@ use std::path::Path;
 
 use crate::tempdir::{let_others, make_parent};
 
-/// How much is produced or compared in one step.
+/// Number of bytes that are generated or compared in one step.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// How many bytes of each side a [`Mismatch`] shows.
+/// Number of bytes of each side that a [`Mismatch`] shows.
 const SHOWN_BYTES: usize = 16;
 
 /// Deterministic pseudo-random bytes: the same for the same seed and size, different at every offset.
 ///
-/// Bytes that were read from the wrong offset, repeated, or left over from another file do not match, which
-/// a repeating pattern would let pass.
+/// Bytes from a wrong offset, repeated bytes, or bytes of another file do not match, whereas a repeating pattern would
+/// not detect them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     seed: u64,
@@ -29,21 +29,21 @@ pub struct Content {
 }
 
 impl Content {
-    /// The bytes that belong to this seed, `size` of them.
+    /// Creates content of `size` bytes from this seed.
     pub const fn new(seed: u64, size: u64) -> Content {
         Content { seed, size }
     }
 
-    /// The bytes that belong to this name and version: an origin's object, which can be checked by its name.
+    /// Creates the content for a name and a version: an origin's object, which can be checked by its name.
     pub fn named(name: &str, version: u64, size: u64) -> Content {
-        // FNV-1a; `word` spreads similar values.
+        // FNV-1a; `word` mixes similar values.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         Content::new(hash ^ version.wrapping_mul(0x9e37_79b9_7f4a_7c15), size)
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn size(&self) -> u64 {
         self.size
     }
@@ -63,7 +63,7 @@ impl Content {
         }
     }
 
-    /// The bytes of a range as a vector; for small ranges.
+    /// Returns the bytes of a range as a vector; for small ranges.
     pub fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         assert!(range.end <= self.size, "range {range:?} of a content of {} bytes", self.size);
         let mut out = vec![0; (range.end - range.start) as usize];
@@ -71,7 +71,7 @@ impl Content {
         out
     }
 
-    /// Writes the file, with its parent directories.
+    /// Writes the file, and creates its parent directories.
     pub fn write_to(&self, path: &Path) {
         make_parent(path);
         let write = || -> io::Result<()> {
@@ -90,7 +90,7 @@ impl Content {
         write().unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
     }
 
-    /// Compares what `body` yields, up to its end, with the bytes of `range`.
+    /// Compares the bytes of `body`, up to its end, with the bytes of `range`.
     pub fn compare(&self, range: Range<u64>, body: &mut dyn Read) -> Result<(), Mismatch> {
         assert!(range.end <= self.size, "range {range:?} of a content of {} bytes", self.size);
         let mut expected = vec![0; CHUNK_BYTES];
@@ -121,7 +121,7 @@ impl Content {
         Ok(())
     }
 
-    /// The [`Checksum`] of a range.
+    /// Computes the [`Checksum`] of a range.
     pub fn checksum(&self, range: Range<u64>) -> u64 {
         let mut sum = Checksum::default();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -133,7 +133,7 @@ impl Content {
         sum.value()
     }
 
-    /// Panics unless `body` is the whole content.
+    /// Panics unless `body` is the complete content.
     #[track_caller]
     pub fn assert_body(&self, body: &[u8]) {
         self.assert_range(0..self.size, body);
@@ -149,30 +149,30 @@ impl Content {
 }
 
 /// Compares a body with a range of the object that has this name and version ([`Content::named`]). The error has the
-/// first wrong offset, counted in the object.
+/// first wrong offset, relative to the object.
 pub fn check_body(name: &str, version: u64, range: Range<u64>, mut body: &[u8]) -> Result<(), Mismatch> {
     Content::named(name, version, range.end).compare(range, &mut body)
 }
 
-/// A sum over bytes in their order, the same however they are cut into pieces. Eight bytes go in at a time: a
-/// thousand clients with a mebibyte each are added up in a debug build.
+/// A checksum over a byte sequence, independent of its division into pieces. It processes eight bytes at a time: even a
+/// debug build can check a thousand clients with 1 MiB each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum {
     state: u64,
-    /// Bytes that do not make a word yet, from the low end.
+    /// Bytes of an incomplete word, from the low end.
     partial: u64,
     length: u64,
 }
 
 impl Checksum {
-    /// The sum of these bytes.
+    /// Returns the checksum of these bytes.
     pub fn of(bytes: &[u8]) -> u64 {
         let mut sum = Checksum::default();
         sum.add(bytes);
         sum.value()
     }
 
-    /// Adds the bytes that come next.
+    /// Adds the next bytes of the sequence.
     pub fn add(&mut self, bytes: &[u8]) {
         let missing = ((8 - self.length % 8) % 8) as usize;
         let (first, rest) = bytes.split_at(missing.min(bytes.len()));
@@ -193,44 +193,44 @@ impl Checksum {
         }
     }
 
-    /// The sum so far.
+    /// Returns the checksum so far.
     pub fn value(&self) -> u64 {
         mix(mix(self.state, self.partial), self.length)
     }
 }
 
-/// Rotation makes the order count, the odd factor every bit.
+/// Mixes a word into the state: the rotation makes the order significant, the odd factor every bit.
 fn mix(state: u64, word: u64) -> u64 {
     (state.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How a body differs from the content it should be.
+/// The difference between a body and the expected content.
 #[derive(Debug)]
 pub enum Mismatch {
     /// The body ended early.
     Short {
-        /// Bytes that should have come.
+        /// Expected number of bytes.
         expected: u64,
-        /// Bytes that came.
+        /// Received number of bytes.
         found: u64,
     },
-    /// The body went on after the last byte.
+    /// The body continued after the last byte.
     Long {
-        /// Bytes that should have come.
+        /// Expected number of bytes.
         expected: u64,
     },
-    /// A byte is wrong.
+    /// A byte differs.
     Differs {
-        /// Offset in the file, not in the range.
+        /// Offset in the object, not in the range.
         offset: u64,
-        /// The expected bytes.
+        /// The expected bytes from there on.
         expected: Vec<u8>,
-        /// The bytes found.
+        /// The received bytes from there on.
         found: Vec<u8>,
     },
     /// Reading the body failed.
     Read {
-        /// Offset in the file up to which everything was right.
+        /// Offset in the object up to which everything was correct.
         offset: u64,
         /// The reader's error.
         error: io::Error,
@@ -252,8 +252,8 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Eight bytes of the sequence. An xorshift* generator cannot jump to an index, so the index is mixed into
-/// its state instead and two rounds spread it over all bits.
+/// Returns eight bytes of the sequence. An xorshift* generator cannot jump to an index, so the index is mixed into its
+/// state instead, and two rounds spread it over all bits.
 fn word(seed: u64, index: u64) -> u64 {
     let mut state = (seed ^ 0x6a09_e667_f3bc_c909)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -287,7 +287,8 @@ mod tests {
     fn words_differ_between_offsets_and_seeds() {
         let words: HashSet<u64> =
             (0..8).flat_map(|seed| (0..10_000).map(move |index| word(seed, index))).collect();
-        // The low bit of the state is forced, so a pair of indices may collide; more would be a pattern.
+        // The low bit of the state is forced to 1, so pairs of indices may collide; more collisions would indicate a
+        // pattern.
         assert!(words.len() > 79_900, "{} different words of 80000", words.len());
     }
 

@@ -1,8 +1,8 @@
-//! A small file system of a test's own: full after a few megabytes, read-only on command.
+//! A small file system for a single test: full after a few MB, read-only on request.
 //!
-//! [`Filesystem::new`] makes an ext4 image in a temporary directory and mounts it through a loop device, which takes
-//! root; elsewhere the test is skipped with the reason in the gate's table. It is unmounted when dropped, and by a
-//! guard process when the test is killed.
+//! [`Filesystem::new`] creates an ext4 image in a temporary directory and mounts it through a loop device, which
+//! requires root; otherwise the test is skipped with the reason in the gate's table. It is unmounted when dropped, and
+//! by a guard process if the test is killed.
 
 use std::fs;
 use std::io;
@@ -16,20 +16,20 @@ use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 use crate::program;
 use crate::tempdir::TempDir;
 
-/// The file that [`Filesystem::fill`] makes.
+/// Name of the file that [`Filesystem::fill`] creates.
 const FILLER: &str = "filler";
 
 /// A mounted file system, unmounted on drop.
 #[derive(Debug)]
 pub struct Filesystem {
-    /// Declared before the directory, which can be removed when nothing is mounted in it.
+    /// Declared before the directory, which can be removed only when nothing is mounted in it.
     mount: Mount,
     _dir: TempDir,
 }
 
 impl Filesystem {
-    /// Makes and mounts one on an image of this many mebibytes, a part of which the file system keeps for itself.
-    /// `None`, with the reason reported, where that cannot be done.
+    /// Creates and mounts a file system on an image of this many MiB, some of which the file system uses itself.
+    /// Returns `None`, with the reason reported, if that is not possible.
     #[must_use]
     pub fn new(mebibytes: u64) -> Option<Filesystem> {
         match Filesystem::try_new(mebibytes) {
@@ -50,7 +50,8 @@ impl Filesystem {
         let made = fs::File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
         made.map_err(|error| format!("{}: {error}", image.display()))?;
         let (image, text) = (image.display().to_string(), point.display().to_string());
-        // No blocks that only root may use: the server's user would find it full before the test does.
+        // No blocks are reserved for root: otherwise the file system would be full for the server's user before it is
+        // for the test.
         run("mkfs.ext4", &["-q", "-F", "-m", "0", &image])?;
         run("mount", &["-o", "loop", &image, &text])?;
         let mount = Mount::guard(point)?;
@@ -59,19 +60,19 @@ impl Filesystem {
         Ok(Filesystem { mount, _dir: dir })
     }
 
-    /// Where it is mounted. Everybody may write there.
+    /// Returns the mount point. All users may write there.
     pub fn path(&self) -> &Path {
         &self.mount.point
     }
 
-    /// How many bytes can still be written.
+    /// Returns the number of bytes that can still be written.
     pub fn free_bytes(&self) -> u64 {
         let point = self.path();
         let state = statvfs(point).unwrap_or_else(|error| panic!("statvfs {}: {error}", point.display()));
         state.f_bavail * state.f_frsize
     }
 
-    /// Takes space until about this many bytes are free. Called again, it replaces its earlier bytes.
+    /// Occupies space until about this many bytes are free. A repeated call replaces the space occupied before.
     #[track_caller]
     pub fn fill(&self, free_bytes: u64) {
         self.unfill();
@@ -84,19 +85,20 @@ impl Filesystem {
         fill().unwrap_or_else(|error| panic!("take {count} bytes in {}: {error}", path.display()));
     }
 
-    /// Gives back what [`Filesystem::fill`] took.
+    /// Frees the space that [`Filesystem::fill`] occupied.
     pub fn unfill(&self) {
         let _ = fs::remove_file(self.path().join(FILLER));
     }
 
-    /// Makes it read-only, or writable again. The kernel refuses the former while a file is open for writing.
+    /// Makes the file system read-only, or writable again. The kernel rejects the former while a file is open for
+    /// writing.
     pub fn remount(&self, read_only: bool) -> io::Result<()> {
         let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
         Ok(mount_remount(self.path(), flags, c"")?)
     }
 }
 
-/// Something that is mounted, and the process that unmounts it when this one is killed.
+/// A mount, and the process that unmounts it if this one is killed.
 #[derive(Debug)]
 struct Mount {
     point: PathBuf,
@@ -104,9 +106,9 @@ struct Mount {
 }
 
 impl Mount {
-    /// The guard waits for the end of its input; only this process has the other end.
+    /// Starts the guard. It waits for the end of its standard input, whose other end only this process has.
     fn guard(point: PathBuf) -> Result<Mount, String> {
-        // Owned from here on, so that it is unmounted also when the guard cannot be started.
+        // Created first, so that it is unmounted even if the guard cannot be started.
         let mut mount = Mount { point, guard: None };
         let mut command = Command::new("sh");
         command.arg("-c").arg("read -r end; umount -l \"$0\" && rm -r \"${0%/*}\"").arg(&mount.point);
@@ -119,7 +121,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A server that has not ended yet holds it: then it goes when the last file is closed.
+        // If a server still uses it, it is detached and unmounted when the last file is closed.
         if unmount(&self.point, UnmountFlags::empty()).is_err() {
             let _ = unmount(&self.point, UnmountFlags::DETACH);
         }
@@ -133,7 +135,7 @@ impl Drop for Mount {
 fn run(program: &str, args: &[&str]) -> Result<(), String> {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
-    // Debian keeps these out of the path of everybody but root.
+    // In Debian these programs are only in root's PATH.
     let path = if found { program.to_owned() } else { format!("/usr/sbin/{program}") };
     if !found && !Path::new(&path).exists() {
         return Err(format!("{program} is not installed"));

@@ -1,11 +1,11 @@
 //! A point at which a thread of the testkit waits until the test releases it.
 //!
-//! The origin that sends half a body, the client that reads a little and stops, the DNS server that answers late: each
-//! of them arrives at a [`Gate`]; the test waits for the arrival ([`Gate::wait_reached`]), inspects the state, and
-//! calls [`Gate::open`] or [`Gate::let_through`]. So the order of events is the test's, and no test needs to guess how
-//! long something takes.
+//! For example, the origin that sends half a body, the client that reads a little and stops, and the DNS server that
+//! responds late arrive at a [`Gate`]. The test waits for the arrival ([`Gate::wait_reached`]), inspects the state, and
+//! calls [`Gate::open`] or [`Gate::let_through`]. So the test controls the order of events, and does not depend on
+//! timing.
 //!
-//! [`Stop`] is the other end of such a wait: the owner of the threads stops them all, at any gate.
+//! [`Stop`] releases such waits: the owner of the threads stops them all, at any gate.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,13 +13,13 @@ use std::time::Instant;
 
 use crate::wait::Deadline;
 
-/// Locks, also after a panic of another thread: the data under these locks are whole after every statement, and a test
-/// should show the first panic.
+/// Locks a mutex even if another thread has panicked: the data under these locks is consistent after every statement,
+/// and the test should report the first panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on a condition until `done` or the deadline; returns whether it was done in time.
+/// Waits on a condition until `done` returns true or the deadline passes; returns whether it was done in time.
 pub(crate) fn wait_on<T>(
     mutex: &Mutex<T>,
     changed: &Condvar,
@@ -36,7 +36,7 @@ pub(crate) fn wait_on<T>(
     }
 }
 
-/// A point at which threads wait for the test. Clones are the same gate. It starts closed.
+/// A point at which threads wait for the test. Clones refer to the same gate. A gate is initially closed.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<Shared>);
 
@@ -49,36 +49,36 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     open: bool,
-    /// How many may pass while it is closed.
+    /// Number of threads that may pass while it is closed.
     permits: u64,
     arrived: u64,
     passed: u64,
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn new() -> Gate {
         Gate::default()
     }
 
-    /// Lets everybody through, now and later.
+    /// Opens the gate for all current and later arrivals.
     pub fn open(&self) {
         lock(&self.0.state).open = true;
         self.0.changed.notify_all();
     }
 
-    /// Holds later arrivals.
+    /// Closes the gate for later arrivals.
     pub fn close(&self) {
         lock(&self.0.state).open = false;
     }
 
-    /// Lets this many through, those that wait or those that come first.
+    /// Lets this many threads pass, waiting ones or the next arrivals.
     pub fn let_through(&self, count: u64) {
         lock(&self.0.state).permits += count;
         self.0.changed.notify_all();
     }
 
-    /// How many have arrived so far, whether they went on or not.
+    /// Returns the number of arrivals so far, whether or not the threads have passed.
     pub fn arrived(&self) -> u64 {
         lock(&self.0.state).arrived
     }
@@ -89,7 +89,7 @@ impl Gate {
         self.wait_reached_by(1);
     }
 
-    /// Waits until this many have arrived since the gate was made.
+    /// Waits until this many threads have arrived since the gate was created.
     #[track_caller]
     pub fn wait_reached_by(&self, count: u64) {
         let reached =
@@ -97,7 +97,7 @@ impl Gate {
         assert!(reached, "gave up waiting for {count} arrivals at a gate, {} have come", self.arrived());
     }
 
-    /// Waits until this many have gone through since the gate was made.
+    /// Waits until this many threads have passed since the gate was created.
     #[track_caller]
     pub fn wait_passed_by(&self, count: u64) {
         let passed =
@@ -105,7 +105,7 @@ impl Gate {
         assert!(passed, "gave up waiting for {count} to pass a gate");
     }
 
-    /// Arrives, and waits until the gate lets this thread through; `false` when everything is to stop instead.
+    /// Arrives, and waits until the gate lets this thread pass; returns false if `stop` is set instead.
     pub(crate) fn pass(&self, stop: &Stop) -> bool {
         stop.register(&self.0);
         let mut state = lock(&self.0.state);
@@ -126,7 +126,7 @@ impl Gate {
     }
 }
 
-/// Ends the waits of a group of threads.
+/// Stops the waiting of a group of threads.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     stopped: AtomicBool,
@@ -139,19 +139,20 @@ impl Stop {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Releases all waiting threads, for good.
+    /// Releases all waiting threads permanently.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         let gates = std::mem::take(&mut *lock(&self.gates));
         self.changed.notify_all();
         for gate in gates.iter().filter_map(Weak::upgrade) {
-            // Under the lock: a waiter looks at the flag under it, and would sleep through a notice before that.
+            // Notified under the lock: a waiter checks the flag under the lock, and would otherwise miss a notification
+            // before its wait.
             let _state = lock(&gate.state);
             gate.changed.notify_all();
         }
     }
 
-    /// Rests until `end`; `false` when everything is to stop instead.
+    /// Sleeps until `end`; returns false if it is stopped before.
     pub(crate) fn pause_until(&self, end: Instant) -> bool {
         let mut gates = lock(&self.gates);
         while !self.is_stopped() {

@@ -1,17 +1,16 @@
-//! The common parts of the integration tests: a harness that starts the binary, a scripted client and origin, files.
+//! Shared code of the integration tests: a harness that starts the binary, a scripted client and origin, files.
 //!
 //! A test writes a configuration and lets [`Server`] run it in a separate directory. It connects through [`Client`],
-//! and compares bodies with [`Content`], which can produce any range of a file of any size without storing it. Nothing
-//! here sleeps for a fixed time: every wait ends with an event or with a [`Deadline`], and an expired wait names its
-//! subject.
+//! and compares bodies with [`Content`], which can generate any range of a file of any size. Nothing here sleeps for a
+//! fixed time: every wait ends with an event or with a [`Deadline`], and a timeout names the awaited event.
 //!
-//! For a proxy there is the other side too: [`Origin`] is a scripted server, byte for byte, which waits at a [`Gate`]
-//! if the test requires it; [`origin::Objects`] makes a good one of it. [`Setup`] fills a configuration and starts the
-//! binary or nginx with it, on one cache folder; [`Burst`] is many clients at once, [`SlowClient`] one that dawdles;
-//! [`DnsServer`] answers for names, [`Filesystem`] is soon full.
+//! For proxy tests, [`Origin`] is a scripted server, byte for byte, which waits at a [`Gate`] if the test requires it;
+//! [`origin::Objects`] makes it a correct origin. [`Setup`] completes a configuration and starts the binary or nginx
+//! with it, on one cache directory. [`Burst`] is many concurrent clients, [`SlowClient`] a client that reads slowly;
+//! [`DnsServer`] resolves names, [`Filesystem`] is a small file system.
 //!
-//! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy` checks that.
-//! It panics where a library would return an error, with the evidence (the error log, the bytes received) in the text,
+//! This crate contains nothing that the server uses. It is a dev-dependency only, which `cargo xtask tidy` checks. It
+//! panics where a library would return an error, with the evidence (the error log, the received bytes) in the message,
 //! because its only caller is a test.
 //!
 //! ```no_run

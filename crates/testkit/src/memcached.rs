@@ -1,4 +1,4 @@
-//! A scripted memcached: it reads the lines of a connection, and sends the bytes that the test makes for each.
+//! A scripted memcached server: it reads the lines of a connection, and sends the bytes that the test returns for each.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,37 +9,37 @@ use std::thread::JoinHandle;
 /// The response to a line.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The bytes, in pieces that are sent one by one.
+    /// The bytes, in pieces that are sent separately.
     pieces: Vec<Vec<u8>>,
     closes: bool,
 }
 
 impl Reply {
-    /// These bytes, whatever they are.
+    /// Returns these raw bytes as the response.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Reply {
         Reply { pieces: vec![bytes.into()], closes: false }
     }
 
-    /// The value of a key with these flags.
+    /// Returns the value of a key with these flags.
     pub fn value(key: &str, flags: u32, value: impl AsRef<[u8]>) -> Reply {
         let value = value.as_ref();
         let line = format!("VALUE {key} {flags} {}\r\n", value.len());
         Reply::raw([line.as_bytes(), value, b"\r\nEND\r\n"].concat())
     }
 
-    /// No value.
+    /// Returns a miss.
     pub fn missing() -> Reply {
         Reply::raw("END\r\n")
     }
 
-    /// The same with the end of the connection behind it.
+    /// Returns the same response, followed by the end of the connection.
     #[must_use]
     pub fn then_close(self) -> Reply {
         Reply { closes: true, ..self }
     }
 }
 
-/// The server. It ends with the value.
+/// A running server, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Memcached {
     address: SocketAddr,
@@ -49,7 +49,7 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// Starts one that answers each line, without its end, by `script`.
+    /// Starts a server; `script` returns the response to each line, without its line end.
     pub fn start(script: impl Fn(&[u8]) -> Reply + Send + Sync + 'static) -> Memcached {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
         let address = listener.local_addr().expect("it is bound");
@@ -68,12 +68,12 @@ impl Memcached {
         Memcached { address, is_over, connections, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections it has accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl Drop for Memcached {
     }
 }
 
-/// Answers the lines of a connection until it ends.
+/// Responds to the lines of a connection until its end.
 fn serve(stream: TcpStream, script: &dyn Fn(&[u8]) -> Reply) {
     let _ = stream.set_nodelay(true);
     let Ok(mut sender) = stream.try_clone() else { return };
@@ -106,7 +106,7 @@ fn serve(stream: TcpStream, script: &dyn Fn(&[u8]) -> Reply) {
             }
         }
         if reply.closes {
-            // Sent bytes are read before the end is seen.
+            // Orderly shutdown, so that the peer reads all sent bytes before the end.
             let _ = sender.shutdown(Shutdown::Write);
             return;
         }

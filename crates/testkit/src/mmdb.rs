@@ -5,25 +5,25 @@ use std::net::IpAddr;
 /// A value of a record.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// UTF-8.
+    /// UTF-8 text.
     Text(String),
-    /// Any bytes.
+    /// A byte string.
     Bytes(Vec<u8>),
     /// IEEE 754, 64 bits.
     Double(f64),
     /// IEEE 754, 32 bits.
     Float(f32),
-    /// 16 bits.
+    /// An unsigned integer of 16 bits.
     U16(u16),
-    /// 32 bits.
+    /// An unsigned integer of 32 bits.
     U32(u32),
-    /// 32 bits with a sign.
+    /// A signed integer of 32 bits.
     I32(i32),
-    /// 64 bits.
+    /// An unsigned integer of 64 bits.
     U64(u64),
-    /// 128 bits.
+    /// An unsigned integer of 128 bits.
     U128(u128),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// Values in order.
     Array(Vec<Value>),
@@ -37,14 +37,14 @@ impl From<&str> for Value {
     }
 }
 
-/// A map of these values.
+/// Returns a map of these values.
 pub fn map<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     Value::Map(pairs.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
 impl Value {
     fn encode(&self, out: &mut Vec<u8>) {
-        // Leading zeros of numbers are left out, as MaxMind does.
+        // Leading zero bytes of numbers are omitted, as MaxMind does.
         let number = |out: &mut Vec<u8>, kind: u8, bytes: &[u8]| {
             let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
             control(out, kind, bytes.len() - zeros);
@@ -80,7 +80,7 @@ impl Value {
     }
 }
 
-/// The control byte of a value, with what belongs to it: its type and size.
+/// Appends the control byte of a value: its type and size, with extension bytes.
 fn control(out: &mut Vec<u8>, kind: u8, size: usize) {
     let (bits, rest): (u8, Vec<u8>) = match size {
         0..29 => (size as u8, Vec::new()),
@@ -95,7 +95,7 @@ fn control(out: &mut Vec<u8>, kind: u8, size: usize) {
     out.extend(rest);
 }
 
-/// The child for a bit of an address.
+/// The child of a node for one bit of an address.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Nothing,
@@ -103,7 +103,7 @@ enum Next {
     Data(usize),
 }
 
-/// A database of IPv6, where IPv4 has the first 96 bits zero.
+/// An IPv6 database, in which IPv4 addresses have 96 leading zero bits.
 #[derive(Clone, Debug)]
 pub struct Mmdb {
     nodes: Vec<[Next; 2]>,
@@ -112,12 +112,12 @@ pub struct Mmdb {
 }
 
 impl Mmdb {
-    /// One without records, made at this moment (seconds since 1970).
+    /// Creates a database without records, with this build time (seconds since 1970).
     pub fn new(build_epoch: u64) -> Mmdb {
         Mmdb { nodes: vec![[Next::Nothing; 2]], data: Vec::new(), build_epoch }
     }
 
-    /// Adds the record of a network; a wider network must come before a narrower one in it.
+    /// Adds the record of a network; a wider network must be added before a narrower one within it.
     #[must_use]
     pub fn with(mut self, network: &str, value: &Value) -> Mmdb {
         let parts = network.split_once('/');
@@ -138,7 +138,7 @@ impl Mmdb {
             }
             node = match self.nodes[node][side] {
                 Next::Node(next) => next,
-                // The wider network has both halves until this one takes its part.
+                // The wider network's record applies to both halves until this network replaces its part.
                 outer => {
                     self.nodes.push([outer; 2]);
                     self.nodes[node][side] = Next::Node(self.nodes.len() - 1);
@@ -149,7 +149,7 @@ impl Mmdb {
         self
     }
 
-    /// The file.
+    /// Returns the content of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let count = self.nodes.len();
         let mut out = Vec::new();

@@ -1,7 +1,7 @@
-//! Data of `/proc` about a process: its threads and their users, its descriptors, its children.
+//! Data about a process from `/proc`: its threads and their users, its descriptors, its children.
 //!
-//! Facts only; the tests assert. See proc_pid_status(5) for the fields. A thread or process that ends during the
-//! reading is left out, as if it had ended before.
+//! This module returns facts, and the tests assert. See proc_pid_status(5) for the fields. A thread or process that
+//! ends during the reading is omitted, as if it had ended before.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,15 +12,15 @@ use std::path::Path;
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// A process id as the system calls know it.
+/// A process id, as in system calls.
 pub type Pid = i32;
 
-/// The user of one thread.
+/// Facts about one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadFacts {
     /// The thread id.
     pub tid: Pid,
-    /// The thread's name, at most 15 bytes.
+    /// Name of the thread, at most 15 bytes.
     pub name: String,
     /// Real, effective, saved and file system user id.
     pub uids: [u32; 4],
@@ -32,7 +32,7 @@ pub struct ThreadFacts {
     pub capabilities: u64,
 }
 
-/// Every thread of a process. Empty when the process is gone.
+/// Returns all threads of a process; empty if the process has exited.
 pub fn threads(pid: Pid) -> Vec<ThreadFacts> {
     let tasks = format!("/proc/{pid}/task");
     entries::<Pid>(Path::new(&tasks))
@@ -43,12 +43,12 @@ pub fn threads(pid: Pid) -> Vec<ThreadFacts> {
         .collect()
 }
 
-/// How many descriptors a process has open. Zero when it is gone or belongs to another parent.
+/// Returns the number of open descriptors of a process; zero if it has exited or its descriptors are not readable.
 pub fn open_fds(pid: Pid) -> usize {
     entries::<u32>(Path::new(&format!("/proc/{pid}/fd"))).count()
 }
 
-/// The targets of a process's descriptors (`socket:[123]`, `/var/log/x`, `anon_inode:[io_uring]`).
+/// Returns the targets of a process's descriptors (`socket:[123]`, `/var/log/x`, `anon_inode:[io_uring]`).
 pub fn fd_targets(pid: Pid) -> Vec<String> {
     let folder = format!("/proc/{pid}/fd");
     entries::<u32>(Path::new(&folder))
@@ -57,8 +57,8 @@ pub fn fd_targets(pid: Pid) -> Vec<String> {
         .collect()
 }
 
-/// Another descriptor of each of a process's sockets that are connected to this address: their options show its requests
-/// to the kernel. Empty if the kernel does not duplicate them (pidfd_getfd(2), Linux 5.6), which the second value
+/// Returns duplicates of a process's sockets that are connected to this address: their options show what the process
+/// has set. Empty if the kernel does not duplicate them (pidfd_getfd(2), Linux 5.6), which the second value
 /// distinguishes from an empty list.
 pub fn sockets_to(pid: Pid, peer: SocketAddr) -> (Vec<OwnedFd>, bool) {
     let process = rustix::process::Pid::from_raw(pid);
@@ -81,7 +81,7 @@ pub fn sockets_to(pid: Pid, peer: SocketAddr) -> (Vec<OwnedFd>, bool) {
     (copies, is_allowed)
 }
 
-/// The living children of a process (a zombie is not alive), in ascending order: the workers of a master.
+/// Returns the running children of a process (without zombies), in ascending order: the workers of a master.
 pub fn children(parent: Pid) -> Vec<Pid> {
     let mut found: Vec<Pid> = entries(Path::new("/proc"))
         .filter(|&pid| matches!(state_and_parent(pid), Some((state, of)) if of == parent && state != 'Z'))
@@ -90,24 +90,24 @@ pub fn children(parent: Pid) -> Vec<Pid> {
     found
 }
 
-/// Whether a process exists and has not ended; a zombie has.
+/// Whether a process exists and has not ended; a zombie has ended.
 pub fn is_alive(pid: Pid) -> bool {
     matches!(state_and_parent(pid), Some((state, _)) if !matches!(state, 'Z' | 'X'))
 }
 
-/// Whether an argument of a process names this directory.
+/// Whether an argument of a process names a path in this directory.
 pub(crate) fn command_line_has(pid: Pid, directory: &Path) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|&byte| byte == 0)
         .any(|argument| Path::new(OsStr::from_bytes(argument)).starts_with(directory))
 }
 
-/// The resident memory of a process in bytes (VmRSS). Zero when it is gone.
+/// Returns the resident memory of a process in bytes (VmRSS); zero if it has exited.
 pub fn resident_bytes(pid: Pid) -> u64 {
     kib_of(pid, "VmRSS")
 }
 
-/// The part of it that is shared memory and files in memory (RssShmem). Zero when it is gone.
+/// Returns its resident shared memory in bytes (RssShmem); zero if it has exited.
 pub fn shared_bytes(pid: Pid) -> u64 {
     kib_of(pid, "RssShmem")
 }
@@ -118,7 +118,7 @@ fn kib_of(pid: Pid, name: &str) -> u64 {
     kib.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// State letter and parent from `/proc/PID/stat`; the name in parentheses may itself contain anything.
+/// Returns state letter and parent from `/proc/PID/stat`; the name in parentheses may contain any character.
 fn state_and_parent(pid: Pid) -> Option<(char, Pid)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
@@ -147,12 +147,12 @@ fn parse_status(status: &str) -> ThreadFacts {
     }
 }
 
-/// The value of one "Name:\tvalue" line.
+/// Returns the value of one "Name:\tvalue" line.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
-/// The entries of a directory with numbers as names.
+/// Returns the entries of a directory with numeric names.
 fn entries<N: std::str::FromStr>(folder: &Path) -> impl Iterator<Item = N> {
     let listing = fs::read_dir(folder).into_iter().flatten().flatten();
     listing.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

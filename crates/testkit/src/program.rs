@@ -1,8 +1,8 @@
-//! A program that was started by a test: its output in files, its end for certain.
+//! A program started by a test: its output goes to files, and it is always ended.
 //!
-//! [`Program`] is what `server::Server` stands on, and serves by itself for command lines without a
-//! configuration (`ringroad serve DIR`, `ringroad engines`): [`Program::wait_for_output`] finds the address that
-//! was printed, [`run`] takes a command to its end.
+//! [`Program`] is the base of `server::Server`. It is also used directly for command lines without a configuration
+//! (`ringroad serve DIR`, `ringroad engines`): [`Program::wait_for_output`] finds the printed address, [`run`] runs a
+//! command to its end.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use crate::process::Pid;
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
 
-/// How long a program may take to its end. A scenario of the benchmarks has many runs, of servers that start and end, and took
-/// five minutes on two cores that others used.
+/// Time limit of a program run to its end. A scenario of the benchmarks starts and ends many servers, and has taken
+/// five minutes on two busy cores.
 const RUN_MAX: Duration = wait::DEFAULT_LIMIT.saturating_mul(5);
 
-/// A child process; killed when dropped, with the children that it has then. A test that is killed cannot drop
-/// anything: then a guard does it.
+/// A child process; killed when dropped, together with its current children. If the test is killed, a guard process
+/// does this.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -30,20 +30,20 @@ pub struct Program {
     status: Option<ExitStatus>,
     stdout: PathBuf,
     stderr: PathBuf,
-    /// Where the output goes when the caller has no place for it.
+    /// Directory of the output files if the caller has not named one.
     _dir: Option<TempDir>,
 }
 
 /// The output of a finished program.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its process id.
+    /// Process id.
     pub pid: Pid,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Everything from standard output.
+    /// Complete standard output.
     pub stdout: String,
-    /// Everything from standard error.
+    /// Complete standard error.
     pub stderr: String,
 }
 
@@ -67,14 +67,14 @@ impl Program {
         program
     }
 
-    /// Starts a prepared command; its output goes to files `stdout` and `stderr` in `folder`.
+    /// Starts a prepared command; its output goes to the files `stdout` and `stderr` in `folder`.
     #[track_caller]
     pub fn spawn(command: Command, folder: &Path) -> Program {
         Program::spawn_guarded(command, folder, None)
     }
 
-    /// As [`Program::spawn`], for a program that may start a daemon, which has a separate group and writes its number
-    /// to this file.
+    /// Like [`Program::spawn`], for a program that may start a daemon, which has a separate process group and writes
+    /// its pid to this file.
     #[track_caller]
     pub(crate) fn spawn_guarded(mut command: Command, folder: &Path, pid_file: Option<&Path>) -> Program {
         let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
@@ -82,29 +82,29 @@ impl Program {
             File::create(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
         };
         command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));
-        // A group of its own, which its workers stay in: so they are found also when their parent has ended.
+        // A new process group, in which its workers stay: so they can be found even if their parent has exited.
         command.process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let guard = Guard::of(child.id(), pid_file);
         Program { child, guard, status: None, stdout, stderr, _dir: None }
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> Pid {
         self.child.id() as Pid
     }
 
-    /// Its standard output so far.
+    /// Returns its standard output so far.
     pub fn stdout(&self) -> String {
         read_lossy(&self.stdout)
     }
 
-    /// Its standard error so far.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
         read_lossy(&self.stderr)
     }
 
-    /// Waits until a line of standard output or standard error contains `text`, and returns that line.
+    /// Waits until a line of standard output or standard error contains `text`; returns that line.
     #[track_caller]
     pub fn wait_for_output(&mut self, text: &str, deadline: Deadline) -> String {
         let mut look = || {
@@ -128,14 +128,14 @@ impl Program {
         signal_process(self.pid(), signal).unwrap_or_else(|error| panic!("{signal:?}: {error}"));
     }
 
-    /// Waits for the end without sending anything.
+    /// Waits for the exit without sending a signal.
     #[track_caller]
     pub fn wait_until_ended(&mut self, deadline: Deadline) -> ExitStatus {
         let ended = wait::until("the program's end", deadline, || self.exited());
         ended.unwrap_or_else(|late| panic!("{late}\n{}{}", self.stdout(), self.stderr()))
     }
 
-    /// The exit status if it has ended. It stays known.
+    /// Returns the exit status if the program has exited; the status is stored.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().unwrap_or_else(|error| panic!("wait: {error}"));
@@ -147,8 +147,8 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let ended = self.exited().is_some();
-        // Before the program is waited for: until then its number is that of its group only. A worker that is started
-        // in this moment is in the group already.
+        // Before the program is waited for: until then its pid cannot be reused as a group id. A worker that is being
+        // started at this moment is already in the group.
         self.guard.kill_group(self.child.id());
         if !ended {
             let _ = self.child.kill();
@@ -158,47 +158,47 @@ impl Drop for Program {
     }
 }
 
-/// A process that outlives a test which is killed, and ends the test's program then. It waits for the end of its input;
-/// only the test has the other end.
+/// A process that outlives a killed test and then ends the test's program. It waits for the end of its standard input,
+/// whose other end only the test has.
 #[derive(Debug)]
 struct Guard(Child);
 
 impl Guard {
-    /// Guards the group that this process leads, and that of the daemon with its number in the file.
+    /// Guards the process group of this leader, and that of the daemon whose pid is in the file.
     fn of(leader: u32, pid_file: Option<&Path>) -> Guard {
         const SCRIPT: &str = "read -r end; kill -s KILL -- \"-$0\"\n\
             [ -n \"$1\" ] && read -r pid <\"$1\" && [ \"$pid\" -gt 1 ] && kill -s KILL -- \"-$pid\"";
         let mut command = Command::new("sh");
         command.arg("-c").arg(SCRIPT).arg(leader.to_string()).args(pid_file);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // What kills the group of the test must not kill this one with it.
+        // A new process group, so that a kill of the test's group does not kill the guard.
         command.process_group(0);
         Guard(command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}")))
     }
 
-    /// Kills the rest of the group.
+    /// Kills the remaining processes of the group.
     fn kill_group(&self, leader: u32) {
         let leader = i32::try_from(leader).ok().filter(|&leader| leader > 0).and_then(RawPid::from_raw);
-        // Nothing may be left.
+        // The group may be empty.
         let _ = leader.map(|leader| kill_process_group(leader, Signal::KILL));
     }
 
-    /// There is nothing to guard any more.
+    /// Ends the guard, because nothing is left to guard.
     fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Sends a signal to one process. Never to a group, never to everybody: `pid` must be positive.
+/// Sends a signal to one process. Never to a group or to all processes: `pid` must be positive.
 pub fn signal_process(pid: Pid, signal: Signal) -> std::io::Result<()> {
-    // Asked first: zero and negative numbers mean groups, and `from_raw` takes them for a programmer's error.
+    // Checked first: zero and negative numbers mean groups, and `from_raw` panics on them.
     let target = if pid > 0 { RawPid::from_raw(pid) } else { None };
     let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is no process id")))?;
     Ok(kill_process(target, signal)?)
 }
 
-/// A file that may not exist yet, as text.
+/// Reads a file as text; empty if it does not exist yet.
 pub(crate) fn read_lossy(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }

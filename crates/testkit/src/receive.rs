@@ -1,54 +1,54 @@
-//! Takes a response apart as its bytes come, for clients that never block.
+//! Incremental parser of a response, for clients that never block.
 //!
-//! [`Receiver`] is fed with received bytes and keeps the parts that a test requests: header sections, a sum over the
-//! body, its first bytes, the first difference from the expected ones. The blocking reader of whole responses is in
-//! `response`, which has the parser of header sections used here.
+//! [`Receiver`] is fed with received bytes and stores the parts that a test needs: header sections, a checksum of the
+//! body, its first bytes, and the first difference from the expected bytes. The blocking reader of complete responses
+//! is in `response`, whose parser of header sections is used here.
 
 use std::sync::Arc;
 
 use crate::files::Checksum;
 use crate::response::{self, BodyLength, Fault, Head};
 
-/// Longest head, and longest line of chunked framing, in bytes.
+/// Maximum size of a head, and of a line of chunked framing, in bytes.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// How far a response has come.
+/// State of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A head comes, of an interim response or the final one.
+    /// Expects a head, of an interim response or of the final one.
     Head,
-    /// This many bytes are left of a counted body.
+    /// Expects this many bytes of a body with a length.
     Counted(u64),
-    /// A chunk-size line comes.
+    /// Expects a chunk-size line.
     ChunkSize,
-    /// This many bytes are left of the present chunk.
+    /// Expects this many bytes of the current chunk.
     Chunk(u64),
-    /// The line end after a chunk comes.
+    /// Expects the line end after a chunk.
     ChunkEnd,
-    /// A line of the trailer section comes.
+    /// Expects a line of the trailer section.
     Trailer,
-    /// Everything up to the end of the connection belongs to the body.
+    /// All bytes up to the end of the connection belong to the body.
     UntilClose,
-    /// The response has come whole.
+    /// The response is complete.
     Ended,
 }
 
-/// The kept parts of a body.
+/// What is checked and stored of a body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyWish {
-    /// The bytes that it should have.
+    /// The expected bytes.
     pub(crate) expected: Option<Arc<[u8]>>,
-    /// How many of its first bytes are kept.
+    /// Number of its first bytes to store.
     pub(crate) kept_max: usize,
-    /// Whether there is none because the request was a HEAD.
+    /// Whether the request was a HEAD, so that there is no body.
     pub(crate) to_head: bool,
 }
 
-/// A response on its way.
+/// A response being received.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     state: State,
-    /// A head or a line that has not come whole.
+    /// Bytes of an incomplete head or line.
     pending: Vec<u8>,
     wish: BodyWish,
     sum: Checksum,
@@ -74,7 +74,7 @@ impl Receiver {
         }
     }
 
-    /// Whether the response has come whole.
+    /// Whether the response is complete.
     pub(crate) fn is_ended(&self) -> bool {
         self.state == State::Ended
     }
@@ -83,7 +83,7 @@ impl Receiver {
         self.sum.value()
     }
 
-    /// Takes the bytes that have come. Bytes after the end of the response are a fault: these clients ask once.
+    /// Parses received bytes. Bytes after the end of the response are a fault, because these clients send one request.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let (state, used) = match self.state {
@@ -112,7 +112,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The connection has ended.
+    /// Handles the end of the connection.
     pub(crate) fn feed_end(&mut self) -> Result<(), Fault> {
         let at = match self.state {
             State::Ended => return Ok(()),
@@ -141,7 +141,7 @@ impl Receiver {
         self.pending.truncate(end);
         let head = response::read_head(&mut &std::mem::take(&mut self.pending)[..])?;
         let used = end - before;
-        // 101 is a final response; the bytes behind it are no HTTP.
+        // 101 is a final response; the bytes after it are not HTTP.
         if head.status < 200 && head.status != 101 {
             self.interim.push(head);
             return Ok((State::Head, used));
@@ -198,7 +198,7 @@ impl Receiver {
         if let (Some(expected), None) = (&self.wish.expected, self.wrong_at) {
             let rest = expected.get(self.body_bytes as usize..).unwrap_or(&[]);
             let same = rest.get(..bytes.len()) == Some(bytes);
-            // Only now byte by byte: it is the exception.
+            // Compared byte by byte only after a difference was found.
             let first = rest.iter().zip(bytes).position(|(expected, found)| expected != found);
             let first = first.unwrap_or(rest.len());
             self.wrong_at = (!same).then_some(self.body_bytes + first as u64);
@@ -207,7 +207,7 @@ impl Receiver {
         bytes.len()
     }
 
-    /// A body that ends early is wrong from there on.
+    /// Handles the end of the body; a body that ends early is wrong from there on.
     fn end_body(&mut self) {
         let short = self.wish.expected.as_ref().is_some_and(|all| self.body_bytes < all.len() as u64);
         if short && !self.wish.to_head && self.wrong_at.is_none() {

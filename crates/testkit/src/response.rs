@@ -1,4 +1,4 @@
-//! Reading one HTTP/1.x response, strictly, with code that shares nothing with the server.
+//! Strict parser of one HTTP/1.x response, which shares no code with the server.
 //!
 //! [`Head`] is the status line and the fields; [`BodyLength`] is how RFC 9112 section 6.3 delimits the body;
 //! [`Response`] is both with the body in memory. The parser accepts only forms that the project promises to send: CRLF
@@ -8,10 +8,10 @@
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
-/// Longest line that is accepted, in bytes: more than any response of a test has.
+/// Maximum length of a line in bytes: more than any response of a test has.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Most header fields in one response.
+/// Maximum number of header fields in a response.
 const FIELDS_MAX: usize = 200;
 
 /// The status line and the header fields.
@@ -23,51 +23,51 @@ pub struct Head {
     pub status: u16,
     /// The reason phrase.
     pub reason: String,
-    /// Names as sent, values without the white space around them, in the order of the wire.
+    /// Names and values in the received order; names as sent, values without surrounding white space.
     pub fields: Vec<(String, String)>,
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The status code, also in `head`.
     pub status: u16,
     /// Status line and fields.
     pub head: Head,
-    /// The body with any chunk framing taken off.
+    /// The body without chunk framing.
     pub body: Vec<u8>,
     /// How the body was delimited.
     pub length: BodyLength,
 }
 
-/// How the end of the body is found.
+/// How the end of the body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
     /// No body: HEAD, 1xx, 204, 304.
     None,
     /// A number of bytes.
     Bytes(u64),
-    /// Chunks.
+    /// By chunked coding.
     Chunked,
-    /// Up to the end of the connection.
+    /// By the end of the connection.
     Close,
 }
 
-/// The error in the received bytes.
+/// Error in the received bytes.
 #[derive(Debug)]
 pub enum Fault {
-    /// The connection failed or the deadline passed; the bytes were fine so far.
+    /// The connection failed or the deadline passed; the bytes were valid so far.
     Io(io::Error),
-    /// The connection ended; `at` names the part.
+    /// The connection ended within a part of the response.
     Ended {
         /// The part that was being read.
         at: &'static str,
     },
-    /// The bytes break the protocol.
+    /// The bytes violate the protocol.
     Malformed {
-        /// Which rule.
+        /// The violated rule.
         rule: &'static str,
-        /// The line or value in question.
+        /// The offending line or value.
         line: Vec<u8>,
     },
 }
@@ -91,7 +91,7 @@ impl From<io::Error> for Fault {
 }
 
 impl Head {
-    /// The value of the first field with this name, in any case.
+    /// Returns the value of the first field with this name, compared without case.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields
             .iter()
@@ -99,13 +99,13 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The values of all fields with this name, in order.
+    /// Returns the values of all fields with this name, in order.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let matching = self.fields.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name));
         matching.map(|(_, value)| value.as_str())
     }
 
-    /// How the body ends; `to_head` when the request was a HEAD.
+    /// Returns how the body is delimited; `to_head` if the request was a HEAD.
     pub fn body_length(&self, to_head: bool) -> Result<BodyLength, Fault> {
         let lengths: Vec<&str> = self.all("content-length").collect();
         let codings: Vec<&str> = self.all("transfer-encoding").collect();
@@ -132,12 +132,12 @@ impl Head {
 }
 
 impl Response {
-    /// The value of the first field with this name, in any case.
+    /// Returns the value of the first field with this name, compared without case.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.field(name)
     }
 
-    /// The body as text; for error pages and `return` bodies.
+    /// Returns the body as text; for error pages and `return` bodies.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -170,7 +170,7 @@ pub fn read_head(from: &mut dyn BufRead) -> Result<Head, Fault> {
     }
 }
 
-/// Reads a response with its body in memory; `to_head` when the request was a HEAD.
+/// Reads a response with its body in memory; `to_head` if the request was a HEAD.
 pub fn read_response(from: &mut dyn BufRead, to_head: bool) -> Result<Response, Fault> {
     let head = read_head(from)?;
     let length = head.body_length(to_head)?;
@@ -179,7 +179,7 @@ pub fn read_response(from: &mut dyn BufRead, to_head: bool) -> Result<Response, 
     Ok(Response { status: head.status, head, body, length })
 }
 
-/// Takes the framing off a body while it is read.
+/// Reader that removes the framing of a body.
 ///
 /// As a [`Read`] it reports a fault as an `io::Error` of kind `InvalidData` or `UnexpectedEof`.
 pub struct BodyReader<'a> {
@@ -187,14 +187,14 @@ pub struct BodyReader<'a> {
     state: BodyState,
 }
 
-/// Where a [`BodyReader`] stands.
+/// State of a [`BodyReader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyState {
-    /// This many bytes are left of a counted body.
+    /// This many bytes remain of a body with a length.
     Counted(u64),
     /// A chunk-size line comes next.
     ChunkSize,
-    /// This many bytes are left of the present chunk.
+    /// This many bytes remain of the current chunk.
     Chunk(u64),
     /// Everything up to the end of the connection belongs to the body.
     UntilClose,
@@ -203,7 +203,7 @@ enum BodyState {
 }
 
 impl<'a> BodyReader<'a> {
-    /// Starts at the first byte after the head.
+    /// Creates a reader at the first byte after the head.
     pub fn new(from: &'a mut dyn BufRead, length: BodyLength) -> BodyReader<'a> {
         let state = match length {
             BodyLength::None | BodyLength::Bytes(0) => BodyState::Ended,
@@ -286,7 +286,7 @@ impl Read for BodyReader<'_> {
     }
 }
 
-/// Reads one line that ends in CRLF, and takes the CRLF off.
+/// Reads one line that ends in CRLF; returns it without the CRLF.
 fn read_line(from: &mut dyn BufRead, at: &'static str) -> Result<Vec<u8>, Fault> {
     let mut line = Vec::new();
     from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -317,7 +317,7 @@ fn parse_field(line: &[u8]) -> Result<(String, String), Fault> {
     Ok((text(name), text(value)))
 }
 
-/// Digits only: `parse` alone would take a plus sign.
+/// Parses decimal digits only: `parse` alone would accept a plus sign.
 fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

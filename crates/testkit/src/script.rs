@@ -1,4 +1,5 @@
-//! A scripted server of SCGI or uwsgi: it reads one whole request of a connection, and sends the bytes that the test makes.
+//! A scripted SCGI or uwsgi server: it reads one complete request per connection, and sends the bytes that the test
+//! returns.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,25 +16,25 @@ pub enum Protocol {
     Uwsgi,
 }
 
-/// The request.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Names and values, in order.
     pub params: Vec<(String, String)>,
-    /// The modifiers of uwsgi.
+    /// The uwsgi modifiers.
     pub modifiers: (u8, u8),
     /// The body.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     pub fn param(&self, name: &str) -> Option<&str> {
         self.params.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// The server. It ends with the value.
+/// A running server, which ends when it is dropped.
 #[derive(Debug)]
 pub struct ScriptServer {
     address: SocketAddr,
@@ -42,7 +43,7 @@ pub struct ScriptServer {
 }
 
 impl ScriptServer {
-    /// Starts one that answers by `script`, and closes each connection behind its response.
+    /// Starts a server whose responses `script` returns; it closes each connection after its response.
     pub fn start(
         protocol: Protocol,
         script: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static,
@@ -67,7 +68,7 @@ impl ScriptServer {
         ScriptServer { address, is_over, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

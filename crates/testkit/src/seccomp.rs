@@ -1,23 +1,23 @@
-//! A machine on which some system calls are forbidden, as in a container with a strict profile.
+//! Simulates a machine that forbids some system calls, like a container with a strict profile.
 //!
-//! [`forbid`] puts a seccomp filter on a thread of its own and runs a function there; every process that the
-//! function starts inherits the filter, and keeps it when the function has returned.
+//! [`forbid`] installs a seccomp filter on a new thread and runs a function there; every process that the function
+//! starts inherits the filter, and keeps it after the function has returned.
 
 use std::collections::BTreeMap;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// A call that a test can forbid.
+/// A system call that a test can forbid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Makes a ring.
+    /// Creates a ring.
     IoUringSetup,
     /// Waits for events, as epoll's threads do.
     EpollPwait,
 }
 
 impl Call {
-    /// The number in the kernel's tables: arch/x86/entry/syscalls/syscall_64.tbl, and the one that all newer
+    /// Returns the system call number: from arch/x86/entry/syscalls/syscall_64.tbl, or from the table that all newer
     /// architectures share.
     fn number(self) -> i64 {
         match (self, cfg!(target_arch = "x86_64")) {
@@ -28,11 +28,11 @@ impl Call {
     }
 }
 
-/// EPERM, the answer of container runtimes.
+/// The error that container runtimes return.
 const EPERM: u32 = 1;
 
-/// Runs `work` where `call` fails with EPERM. `None` where no filter can be had, with the reason on standard
-/// error: the test is skipped then.
+/// Runs `work` where `call` fails with EPERM. Returns `None`, with the reason on standard error, if no filter can be
+/// installed: the test is then skipped.
 #[must_use]
 pub fn forbid<T: Send>(call: Call, work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {

@@ -1,14 +1,14 @@
-//! The server under test: started in a directory of its own, spoken to by signals, stopped for certain.
+//! The server under test: started in a separate directory, controlled by signals, and always ended.
 //!
-//! [`ServerBuilder`] lays out `conf/`, `logs/` and `html/`, completes the configuration and starts the binary
-//! with `-p DIR -c conf/nginx.conf`. The server is ready when its pid file has appeared: by then it listens on
-//! every socket and has logged a line `listening on ADDRESS` for each, from which [`Server::addr`] knows the
-//! ports that the kernel chose. A dropped [`Server`] is killed with its workers; when the test is panicking,
-//! its error log is printed first.
+//! [`ServerBuilder`] creates `conf/`, `logs/` and `html/`, completes the configuration and starts the binary with
+//! `-p DIR -c conf/nginx.conf`. The server is ready when its pid file exists: by then it listens on every socket and
+//! has logged a line `listening on ADDRESS` for each. [`Server::addr`] gets the ports that the kernel selected from
+//! these lines. Dropping a [`Server`] kills it and its workers; if the test is panicking, its error log is printed
+//! first.
 //!
-//! The first line of the configuration gets the directives that the harness relies on and the test left out: `daemon
-//! off`, `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the main context
-//! keeps that file and at least the level `notice`. The directives of [`EVENTS_VARIABLE`] go into `events`, and
+//! The first line of the configuration gets the directives that the harness relies on and the test omits: `daemon off`,
+//! `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the main context must keep
+//! that file and at least the level `notice`. The directives of [`EVENTS_VARIABLE`] are added to `events`, and
 //! [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`.
 
 use std::fmt;
@@ -29,36 +29,36 @@ use crate::program::{Program, read_lossy, signal_process};
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
 
-/// Where the configuration stands below the directory.
+/// Path of the configuration, relative to the directory.
 const CONF_FILE: &str = "conf/nginx.conf";
 
-/// The variable with directives for `events` of every server under test, unless its test has them: `engine_fault write
-/// delay=50ms;` shows which tests take for granted that a write is over at once.
+/// The environment variable with directives for `events` of every server under test, unless its test has them:
+/// `engine_fault write delay=50ms;` finds tests that assume that a write completes immediately.
 pub const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 
 /// The text before the address in a log line about a listening socket.
 const LISTENING: &str = "listening on ";
 
-/// Directives that the environment adds to a configuration.
+/// Directives added to a configuration because of environment variables.
 #[derive(Clone, Debug, Default)]
 struct Additions {
-    /// Lines of `events`.
+    /// Directives for `events`.
     events: String,
-    /// `http2 on`, for tests of HTTP/1 that reach the server by HTTP/2.
+    /// Whether `http2 on` is added, for tests of HTTP/1 that connect by HTTP/2.
     over_http2: bool,
 }
 
-/// Where a server listens.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddr {
-    /// An address and a port.
+    /// IP address and port.
     Tcp(SocketAddr),
-    /// The path of a unix socket.
+    /// Path of a unix socket.
     Unix(PathBuf),
 }
 
 impl ListenAddr {
-    /// The address and port. Panics on a unix socket.
+    /// Returns the address and port. Panics on a unix socket.
     pub fn tcp(&self) -> SocketAddr {
         match self {
             ListenAddr::Tcp(address) => *address,
@@ -66,7 +66,7 @@ impl ListenAddr {
         }
     }
 
-    /// Reads the address after "listening on " in the log: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
+    /// Parses the address after "listening on " in the log: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
     fn parse(text: &str) -> Option<ListenAddr> {
         match text.strip_prefix("unix:") {
             Some(path) => Some(ListenAddr::Unix(path.into())),
@@ -96,12 +96,12 @@ pub struct ServerBuilder {
     addresses: Option<Vec<ListenAddr>>,
     deadline: Deadline,
     dir: TempDir,
-    /// A directory made elsewhere.
+    /// An additional directory, kept as long as the server lives.
     kept: Option<Arc<TempDir>>,
 }
 
-/// Starts a server that is to have a ring. The locked memory of all servers of a user counts as one: where there is none
-/// it is tried again until others have ended.
+/// Starts a server that needs io_uring. The limit of locked memory applies to all servers of a user together: if it is
+/// reached, the start is retried until other servers have ended.
 #[track_caller]
 pub fn start_with_memory(mut start: impl FnMut() -> Result<Server, String>) -> Server {
     let has_started = || match start() {
@@ -113,79 +113,80 @@ pub fn start_with_memory(mut start: impl FnMut() -> Result<Server, String>) -> S
 }
 
 impl ServerBuilder {
-    /// The configuration text. `:0` as a port lets the kernel choose.
+    /// Sets the configuration text. With port `:0` the kernel selects a port.
     pub fn conf(mut self, text: &str) -> ServerBuilder {
         self.conf = text.to_owned();
         self
     }
 
-    /// One more argument for the command line.
+    /// Adds a command line argument.
     pub fn arg(mut self, arg: &str) -> ServerBuilder {
         self.args.push(arg.to_owned());
         self
     }
 
-    /// A variable for the server's environment.
+    /// Sets an environment variable of the server.
     pub fn env(mut self, name: &str, value: &str) -> ServerBuilder {
         self.envs.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The commands of a shell before it becomes the server: `ulimit -S -n 256`.
+    /// Sets shell commands that run before the server is executed: `ulimit -S -n 256`.
     pub fn shell(mut self, commands: &str) -> ServerBuilder {
         self.shell = Some(commands.to_owned());
         self
     }
 
-    /// How long the start may take.
+    /// Sets the time limit of the start.
     pub fn deadline(mut self, deadline: Deadline) -> ServerBuilder {
         self.deadline = deadline;
         self
     }
 
-    /// The addresses, for a server that does not log them.
+    /// Sets the addresses, for a server that does not log them.
     pub fn addresses(mut self, addresses: Vec<ListenAddr>) -> ServerBuilder {
         self.addresses = Some(addresses);
         self
     }
 
-    /// Makes a file of known content below the directory (`html/a.bin`).
+    /// Creates a file with known content, relative to the directory (`html/a.bin`).
     pub fn file(self, relative: &str, content: Content) -> ServerBuilder {
         content.write_to(&self.dir.path().join(relative));
         self
     }
 
-    /// Makes a file with this text below the directory.
+    /// Creates a file with this text, relative to the directory.
     pub fn text(self, relative: &str, text: &str) -> ServerBuilder {
         self.dir.write(relative, text);
         self
     }
 
-    /// Keeps another directory for as long as the server lives. Without this its files would be removed with their maker.
-    /// The worker would try to make the directory again, which only succeeds where all users may write.
+    /// Keeps another directory as long as the server lives. Otherwise its files would be removed with their creator.
+    /// The worker would then try to create the directory again, which succeeds only if all users may write to its
+    /// parent.
     pub(crate) fn keep(mut self, dir: &Arc<TempDir>) -> ServerBuilder {
         self.kept = Some(Arc::clone(dir));
         self
     }
 
-    /// The directory, before the start: for links, devices and permissions that `file` cannot make.
+    /// Returns the directory, before the start: for links, devices and permissions that `file` cannot create.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Starts the server and waits until it is ready; panics with its output if it does not get there.
+    /// Starts the server and waits until it is ready; panics with its output on failure.
     #[track_caller]
     pub fn start(self) -> Server {
         self.try_start().unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Starts the server and waits until it is ready; returns its output if it does not get there.
+    /// Starts the server and waits until it is ready; returns its output on failure.
     pub fn try_start(self) -> Result<Server, String> {
         let (deadline, pid_file) = (self.deadline, self.dir.path().join(pid_file(&self.conf)));
         let addresses = self.addresses.clone();
         let mut server = self.spawn();
         let outcome = wait::until("the pid file", deadline, || {
-            // Asked first: a parent that ends well leaves a daemon, which wrote the file before that.
+            // Checked first: a parent that exits successfully leaves a daemon, which wrote the file before that exit.
             let ended = server.exited();
             if let Some(pid) = read_pid(&pid_file) {
                 return Some(Ok(pid));
@@ -200,7 +201,7 @@ impl ServerBuilder {
         Ok(server)
     }
 
-    /// Runs the server to its end, for configurations that it must refuse and for `-t`.
+    /// Runs the server until it exits, for configurations that it must reject and for `-t`.
     #[track_caller]
     pub fn run_to_end(self) -> (ExitStatus, String) {
         let deadline = self.deadline;
@@ -223,7 +224,7 @@ impl ServerBuilder {
                 shell
             }
         };
-        // nginx requires a slash at the end of the prefix, else it appends names to it directly.
+        // nginx requires a slash at the end of the prefix, because it concatenates names to it.
         command.arg("-p").arg(format!("{}/", root.display())).arg("-c").arg(CONF_FILE).args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
         let is_daemon = main_directive(&self.conf, "daemon").is_some_and(|value| value == "on");
@@ -254,7 +255,7 @@ pub struct Server {
     conf: String,
     additions: Additions,
     dir: TempDir,
-    /// Removed after the program has ended.
+    /// Removed after the program has exited.
     _kept: Option<Arc<TempDir>>,
 }
 
@@ -279,13 +280,13 @@ impl Server {
         }
     }
 
-    /// Starts a server that needs nothing but its configuration.
+    /// Starts a server that needs only its configuration.
     #[track_caller]
     pub fn start(binary: impl Into<PathBuf>, conf: &str) -> Server {
         Server::builder(binary).conf(conf).start()
     }
 
-    /// The address of the listener with this index, in the order of the configuration.
+    /// Returns the address of the listener with this index, in the order of the configuration.
     #[track_caller]
     pub fn addr(&self, index: usize) -> &ListenAddr {
         let known = self.addresses.len();
@@ -294,49 +295,49 @@ impl Server {
             .unwrap_or_else(|| panic!("listener {index} of {known}\n{}", self.evidence()))
     }
 
-    /// The addresses in the log by now, older ones first: after a reload that added listeners.
+    /// Returns the addresses logged so far, in order: for reloads that added listeners.
     pub fn logged_addresses(&self) -> Vec<ListenAddr> {
         let log = self.error_log();
         let after = |line: &str| line.split_once(LISTENING).map(|(_, address)| address.trim().to_owned());
         log.lines().filter_map(after).filter_map(|address| ListenAddr::parse(&address)).collect()
     }
 
-    /// The process id of the master, or of the only process with `master_process off`.
+    /// Returns the process id of the master, or of the only process with `master_process off`.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// The worker processes: the living children of the master. Empty with `master_process off`.
+    /// Returns the worker processes: the running children of the master. Empty with `master_process off`.
     pub fn workers(&self) -> Vec<Pid> {
         process::children(self.pid)
     }
 
-    /// The directory that `-p` names.
+    /// Returns the directory that `-p` names.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A path below the directory.
+    /// Returns a path below the directory.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.dir.path().join(relative)
     }
 
-    /// As [`ServerBuilder::keep`], for a server that runs.
+    /// Like [`ServerBuilder::keep`], for a running server.
     pub(crate) fn keep(&mut self, dir: &Arc<TempDir>) {
         self._kept = Some(Arc::clone(dir));
     }
 
-    /// Leaves the directory in place for inspection.
+    /// Keeps the directory for inspection.
     pub fn keep_dir(&mut self) {
         self.dir.keep();
     }
 
-    /// The configuration as the test gave it.
+    /// Returns the configuration as the test set it.
     pub fn conf(&self) -> &str {
         &self.conf
     }
 
-    /// Replaces the configuration file, completed as at the start. Follow it with [`Server::reload`].
+    /// Replaces the configuration file, completed as at the start. Call [`Server::reload`] afterwards.
     pub fn rewrite_conf(&mut self, text: &str) {
         self.conf = text.to_owned();
         self.dir.write(CONF_FILE, complete(text, &self.additions));
@@ -355,22 +356,22 @@ impl Server {
             .unwrap_or_else(|error| panic!("{signal:?} to {}: {error}\n{}", self.pid, self.evidence()));
     }
 
-    /// Sends SIGQUIT and waits for the end.
+    /// Sends SIGQUIT and waits for the exit.
     #[track_caller]
     pub fn quit_and_wait(mut self) -> ExitStatus {
         self.signal(Signal::QUIT);
         self.wait_until_ended(Deadline::default())
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     #[track_caller]
     pub fn stop_and_wait(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait_until_ended(Deadline::default())
     }
 
-    /// Waits for the server's end without sending anything. With `daemon on` the status is that of the process
-    /// that was started, the only one that a parent learns.
+    /// Waits for the server's exit without sending a signal. With `daemon on` the status is that of the process that
+    /// was started, the only one that its parent can get.
     #[track_caller]
     pub fn wait_until_ended(&mut self, deadline: Deadline) -> ExitStatus {
         let ended = wait::until("the server's end", deadline, || {
@@ -379,38 +380,38 @@ impl Server {
         ended.unwrap_or_else(|late| panic!("{late}\n{}", self.evidence()))
     }
 
-    /// The exit status, if the process that was started has ended. It stays known.
+    /// Returns the exit status if the started process has exited; the status is stored.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.program.exited()
     }
 
-    /// The error log so far.
+    /// Returns the error log so far.
     pub fn error_log(&self) -> String {
         read_lossy(&self.error_log)
     }
 
-    /// The access log so far: `logs/access.log`, where nginx puts it below its prefix.
+    /// Returns the access log so far: `logs/access.log`, nginx's default below its prefix.
     pub fn access_log(&self) -> String {
         read_lossy(&self.path("logs/access.log"))
     }
 
-    /// The standard error of the server.
+    /// Returns the standard error of the server.
     pub fn stderr(&self) -> String {
         self.program.stderr()
     }
 
-    /// The standard output of the server.
+    /// Returns the standard output of the server.
     pub fn stdout(&self) -> String {
         self.program.stdout()
     }
 
-    /// Waits until a line of the error log contains `text`, and returns the first such line.
+    /// Waits until a line of the error log contains `text`; returns the first such line.
     #[track_caller]
     pub fn wait_for_log(&self, text: &str, deadline: Deadline) -> String {
         self.wait_for_log_count(text, 1, deadline)
     }
 
-    /// Waits until `count` lines of the error log contain `text`, and returns the last of those.
+    /// Waits until `count` lines of the error log contain `text`; returns the last of those.
     #[track_caller]
     pub fn wait_for_log_count(&self, text: &str, count: usize, deadline: Deadline) -> String {
         let what = format!("{text:?} in the error log, {count} times");
@@ -422,7 +423,7 @@ impl Server {
         found.unwrap_or_else(|late| panic!("{late}\n{}", self.evidence()))
     }
 
-    /// Waits until the access log has `count` lines, and returns it: it may be written after the response.
+    /// Waits until the access log has `count` lines, and returns it: a line may be written after the response.
     #[track_caller]
     pub fn wait_for_access_log(&self, count: usize, deadline: Deadline) -> String {
         let what = format!("{count} lines in the access log");
@@ -433,7 +434,7 @@ impl Server {
         found.unwrap_or_else(|late| panic!("{late}\n{}{}", self.access_log(), self.evidence()))
     }
 
-    /// Whether the process that serves is another one than the process that was started.
+    /// Whether the serving process is not the process that was started.
     fn is_daemon(&self) -> bool {
         self.pid != self.program.pid()
     }
@@ -448,10 +449,10 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("testkit: the server of the failed test said\n{}", self.evidence());
         }
-        // A daemon is no child of this process. Its command line, which has our directory, vouches for the number: the pid
-        // file may be about to be written.
+        // A daemon is not a child of this process. Its command line, which contains our directory, confirms its pid:
+        // the pid file may be about to be rewritten.
         if self.is_daemon() && process::command_line_has(self.pid, self.dir.path()) {
-            // The master first: it would start others in the place of its workers.
+            // The master first, because it would replace killed workers.
             let workers = self.workers();
             for pid in [self.pid].into_iter().chain(workers) {
                 let _ = signal_process(pid, Signal::KILL);
@@ -460,7 +461,7 @@ impl Drop for Server {
     }
 }
 
-/// Adds the directives that the harness relies on and the text leaves out.
+/// Adds the directives that the harness relies on and the text omits.
 fn complete(conf: &str, additions: &Additions) -> String {
     let defaults = [
         ("daemon", "daemon off;"),
@@ -475,12 +476,12 @@ fn complete(conf: &str, additions: &Additions) -> String {
     with_preamble(&conf, &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>())
 }
 
-/// The pid file's name, below the prefix unless it is absolute.
+/// Returns the pid file's name, relative to the prefix unless absolute.
 fn pid_file(conf: &str) -> String {
     main_directive(conf, "pid").unwrap_or_else(|| "logs/nginx.pid".to_owned())
 }
 
-/// The number in the pid file once it is written whole: it ends with a newline.
+/// Reads the pid once the file is complete: it ends with a newline.
 fn read_pid(path: &Path) -> Option<Pid> {
     fs::read_to_string(path).ok()?.strip_suffix('\n')?.parse().ok()
 }

@@ -1,11 +1,11 @@
-//! A proxy under test, ours or nginx: a configuration with placeholders, and the folder that outlives restarts.
+//! A proxy under test, Ringroad or nginx: a configuration with placeholders, and the directory that survives restarts.
 //!
-//! [`Setup`] fills `@ORIGIN@`, `@CACHE@`, `@DATA@` and other names of a test into its configuration. It starts any
-//! number of servers from it, one after the other, on the same cache directory: that is how a restart, a `kill -9` and
-//! a change of configuration are tested. `:0` in a `listen` is a free port for either server.
+//! [`Setup`] inserts the values of `@ORIGIN@`, `@CACHE@`, `@DATA@` and other names into a test's configuration. It
+//! starts any number of servers with it, one after the other, on the same cache directory: for tests of a restart, a
+//! `kill -9` or a changed configuration. `:0` in a `listen` is a free port for either server.
 //!
-//! To compare two servers, give each a setup and an origin of its own, with the same objects: their folders must
-//! not be shared, and each origin counts for itself.
+//! To compare two servers, give each a separate setup and origin with the same objects: their directories must not be
+//! shared, and each origin counts its own requests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use crate::origin::Origin;
 use crate::server::{ListenAddr, Server, ServerBuilder};
 use crate::tempdir::TempDir;
 
-/// A configuration with its values and its folder.
+/// A configuration with its values and its directory.
 #[derive(Debug)]
 pub struct Setup {
     text: String,
@@ -29,7 +29,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A configuration with placeholders: a name in capital letters between two `@`.
+    /// Creates a setup from a configuration with placeholders: names in capital letters between two `@`.
     pub fn new(text: &str) -> Setup {
         let data = Arc::new(TempDir::new("setup"));
         open_to_all(data.path());
@@ -37,50 +37,50 @@ impl Setup {
         Setup { text: text.to_owned(), values: Vec::new(), data, cache }
     }
 
-    /// Fills `@ORIGIN@` with the address, in the form that `server` takes, and `proxy_pass` after `http://`.
+    /// Sets `@ORIGIN@` to the origin's address, in the form that `server` accepts, and `proxy_pass` after `http://`.
     pub fn origin(self, origin: &Origin) -> Setup {
         self.upstream("ORIGIN", origin.addr())
     }
 
-    /// As [`Setup::origin`], under another name, for a second origin or one that is nginx.
+    /// Like [`Setup::origin`], under another name, for a second origin or for nginx as an origin.
     pub fn upstream(self, name: &str, address: &ListenAddr) -> Setup {
         self.value(name, &address.to_string())
     }
 
-    /// Fills a placeholder, in the place of an older value.
+    /// Sets a placeholder, replacing an older value.
     pub fn value(mut self, name: &str, value: &str) -> Setup {
         self.values.retain(|(known, _)| known != name);
         self.values.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Puts the cache elsewhere: on a file system of its own.
+    /// Moves the cache to another directory, e.g. on a separate file system.
     pub fn cache_in(mut self, folder: &Path) -> Setup {
         self.cache = folder.join("cache");
         self
     }
 
-    /// Replaces the configuration for the servers that are started from now on.
+    /// Replaces the configuration for servers that are started later.
     pub fn set_text(&mut self, text: &str) {
         self.text = text.to_owned();
     }
 
-    /// The folder that `@CACHE@` stands for. The server makes it.
+    /// Returns the directory of `@CACHE@`, which the server creates.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
 
-    /// The folder that `@DATA@` stands for, where everybody may write.
+    /// Returns the directory of `@DATA@`, to which all users may write.
     pub fn data(&self) -> &Path {
         self.data.path()
     }
 
-    /// All files in the cache folder, however deep, sorted.
+    /// Returns all files in the cache directory, recursively, sorted.
     pub fn cache_files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         let mut folders = vec![self.cache.clone()];
         while let Some(folder) = folders.pop() {
-            // A directory can be removed while it is read.
+            // A directory may be removed while it is read.
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => folders.push(entry.path()),
@@ -93,7 +93,7 @@ impl Setup {
         files
     }
 
-    /// The configuration with its values. Panics when a placeholder has none.
+    /// Returns the configuration with its values. Panics if a placeholder has none.
     #[track_caller]
     pub fn text(&self) -> String {
         let own = [("CACHE", self.cache.display().to_string()), ("DATA", self.data().display().to_string())];
@@ -109,7 +109,7 @@ impl Setup {
         crate::server::start_with_memory(|| self.builder(&binary).try_start())
     }
 
-    /// The binary under test before its start, for further settings.
+    /// Returns a builder for the binary under test, for further settings.
     #[track_caller]
     pub fn builder(&self, binary: impl Into<PathBuf>) -> ServerBuilder {
         Server::builder(binary).conf(&self.text()).keep(&self.data)
@@ -118,7 +118,7 @@ impl Setup {
     /// Starts Debian's nginx, or reports that it is skipped and returns `None` ([`nginx::start`]).
     #[track_caller]
     pub fn start_nginx(&self) -> Option<Server> {
-        // Debian's default lies where only root and www-data may write.
+        // Only root and www-data may write to Debian's default directory.
         let temp = self.data().join("nginx-temp").display().to_string();
         let mut server = nginx::start(&with_http_default(&self.text(), "proxy_temp_path", &temp))?;
         server.keep(&self.data);
@@ -126,8 +126,9 @@ impl Setup {
     }
 }
 
-/// nginx as an origin of the files in a directory, or `None` if it is not installed. Under `/` they are fresh for an
-/// hour, under `/second/` for a second, under `/never/` not at all, and under `/silent/` they have no lifetime.
+/// Starts nginx as an origin of the files in a directory; returns `None` if it is not installed. Under `/` responses
+/// are fresh for an hour, under `/second/` for a second, under `/never/` never, and under `/silent/` they have no
+/// explicit lifetime.
 #[track_caller]
 pub fn nginx_origin(folder: &Path) -> Option<Server> {
     const TEXT: &str = "worker_processes 1;
@@ -149,7 +150,7 @@ http {
     Setup::new(TEXT).value("FOLDER", &folder).start_nginx()
 }
 
-/// A server that root starts becomes another user, which writes here.
+/// Permits writes to all users: a server started by root changes its user.
 fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777))
         .unwrap_or_else(|error| panic!("chmod {}: {error}", folder.display()));

@@ -1,7 +1,7 @@
-//! A connected stream socket of either family, as the client and the origin use it.
+//! A connected stream socket of either family, used by the client and the origin.
 //!
-//! [`Socket`] reads and writes through a shared reference, so that another thread can end it by
-//! [`Socket::shutdown`] while one is blocked in it. Not here: deadlines, which the client has.
+//! [`Socket`] reads and writes through a shared reference, so that another thread can end it by [`Socket::shutdown`]
+//! while a call blocks. Deadlines are in the client.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects, blocking. Later writes leave at once, without Nagle's delay.
+    /// Connects, blocking, with TCP_NODELAY.
     pub(crate) fn connect(to: &ListenAddr) -> io::Result<Socket> {
         match to {
             ListenAddr::Tcp(address) => {
@@ -37,7 +37,7 @@ impl Socket {
     pub(crate) fn connect_narrow(address: SocketAddr, bytes: usize) -> io::Result<Socket> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Before connect: the window scale is settled in the handshake.
+        // Before connect: the window scale is negotiated in the handshake.
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
         rustix::net::connect(&socket, &address)?;
         Ok(Socket::Tcp(TcpStream::from(socket)))
@@ -85,8 +85,8 @@ impl Socket {
         }
     }
 
-    /// Makes the coming close a reset. socket(7): SO_LINGER with zero seconds makes close() send RST; on a unix
-    /// socket it changes nothing.
+    /// Makes the next close a reset. socket(7): SO_LINGER with zero seconds makes close() send RST; on a unix socket it
+    /// has no effect.
     pub(crate) fn reset_on_close(&self) {
         let _ = rustix::net::sockopt::set_socket_linger(self, Some(Duration::ZERO));
     }

@@ -1,7 +1,7 @@
-//! A directory that lives as long as one test.
+//! A temporary directory for the duration of one test.
 //!
-//! [`TempDir`] makes it below the system's temporary directory and removes it when dropped. It is readable
-//! by everybody whatever the umask, because a server started by root reads its files as another user.
+//! [`TempDir`] creates it below the system's temporary directory and removes it when dropped. All users may read it,
+//! independent of the umask, because a server started by root reads its files as another user.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Distinguishes directories of one process; the process id distinguishes the processes.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A fresh directory, removed with everything in it on drop.
+/// A new directory, removed with its content on drop.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
@@ -20,13 +20,13 @@ pub struct TempDir {
 }
 
 impl TempDir {
-    /// Makes a directory with `label` in its name, mode 0755.
+    /// Creates a directory with `label` in its name, mode 0755.
     pub fn new(label: &str) -> TempDir {
         TempDir::new_in(&std::env::temp_dir(), label)
     }
 
-    /// Makes one on another file system than that of [`TempDir::new`], where everybody may write; `None`, with the reason
-    /// reported, where memory is no file system of its own.
+    /// Creates one on a different file system than [`TempDir::new`], to which all users may write; returns `None`, with
+    /// the reason reported, if /dev/shm is not a separate file system.
     pub fn elsewhere(label: &str) -> Option<TempDir> {
         let shm = Path::new("/dev/shm");
         let device =
@@ -54,24 +54,24 @@ impl TempDir {
                     assert_reachable(parent);
                     return TempDir { path, keep: false };
                 }
-                // A killed run with the same process id left its directory behind.
+                // A killed run with the same process id has left its directory.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("mkdir {}: {error}", path.display()),
             }
         }
     }
 
-    /// Where the directory is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves the directory in place on drop, for inspection after a failure.
+    /// Keeps the directory on drop, for inspection after a failure.
     pub fn keep(&mut self) {
         self.keep = true;
     }
 
-    /// Writes a file below the directory, with its parent directories, and returns its path.
+    /// Writes a file relative to the directory, with its parent directories; returns its path.
     pub fn write(&self, relative: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path.join(relative);
         make_parent(&path);
@@ -79,7 +79,7 @@ impl TempDir {
         path
     }
 
-    /// Makes a directory below the directory, with its parents, and returns its path.
+    /// Creates a directory relative to the directory, with its parents; returns its path.
     pub fn dir(&self, relative: &str) -> PathBuf {
         let path = self.path.join(relative);
         create_dir_all(&path).unwrap_or_else(|error| panic!("mkdir {}: {error}", path.display()));
@@ -92,14 +92,14 @@ impl Drop for TempDir {
         if self.keep {
             eprintln!("testkit: kept {}", self.path.display());
         } else {
-            // A directory that cannot be removed is litter, not a failed test.
+            // A directory that cannot be removed does not fail the test.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Returns the problem of a directory for temporary files that other users cannot enter. Without this a test run by
-/// root would wait until its deadline for a worker that runs as an unprivileged user and finds none of its files.
+/// Panics if other users cannot enter the directory for temporary files. Otherwise a test run by root would wait until
+/// its deadline for a worker that runs as an unprivileged user and cannot access its files.
 #[track_caller]
 fn assert_reachable(folder: &Path) {
     if !rustix::process::geteuid().is_root() {
@@ -119,19 +119,19 @@ fn assert_reachable(folder: &Path) {
     }
 }
 
-/// Writes a file that everybody may read.
+/// Writes a file that all users may read.
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     fs::write(&path, bytes)?;
     let_others(path.as_ref())
 }
 
-/// Copies a file; everybody may read the copy.
+/// Copies a file; all users may read the copy.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     fs::copy(from, &to)?;
     let_others(to.as_ref())
 }
 
-/// Makes a directory with those above it, for everybody to enter. Those that are there stay as they are.
+/// Creates a directory and its parents, searchable for all users. Existing directories are not changed.
 pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
     if path.is_dir() {
@@ -140,20 +140,20 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     path.parent().map_or(Ok(()), create_dir_all)?;
     match fs::create_dir(path) {
         Ok(()) => let_others(path),
-        // Two threads of a test may make the same.
+        // Two threads of a test may create the same directory.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Lets everybody read a file or enter a directory, as with the usual umask.
+/// Permits all users to read a file or enter a directory, as with the usual umask.
 pub(crate) fn let_others(path: &Path) -> io::Result<()> {
     let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
     let mode = mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Makes the directory that is to hold `path`.
+/// Creates the parent directory of `path`.
 pub(crate) fn make_parent(path: &Path) {
     if let Some(parent) = path.parent() {
         create_dir_all(parent).unwrap_or_else(|error| panic!("mkdir {}: {error}", parent.display()));

@@ -1,35 +1,35 @@
-//! Waiting with a deadline: the only way in which a test of this project waits.
+//! Waiting with a deadline: the only way in which tests of this project wait.
 //!
-//! [`Deadline`] is a point in time that a whole script shares; [`until`] asks a question again and again
-//! until it is answered. Not here: waiting for bytes, which `client` does with socket timeouts.
+//! [`Deadline`] is a point in time that a complete test shares; [`until`] repeats a check until it succeeds. Waiting
+//! for bytes is in `client`, which uses socket timeouts.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The default time limit of a script: three minutes.
+/// The default time limit of a test: three minutes.
 ///
-/// It distinguishes a hang from a slow machine, and nothing else: a script of a few seconds took longer than half a
-/// minute on two cores that builds and a busy disk shared with it. Short enough that a hang is reported by the test and
-/// not by the platform's own limit.
+/// It only distinguishes a hang from a slow machine: a test of a few seconds has taken more than half a minute on two
+/// cores shared with builds and a busy disk. It is brief enough that the test reports a hang before the platform's time
+/// limit.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(180);
 
-/// First pause between two looks in [`until`]; it doubles up to [`PAUSE_MAX`].
+/// First pause between two checks in [`until`]; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 
-/// Longest pause between two looks: the delay that polling may add to a test, 10 milliseconds.
+/// Longest pause between two checks: the delay that polling may add to a test, 10 milliseconds.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
-/// The moment at which a script gives up.
+/// The time at which a test gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// A deadline that lies `limit` from now.
+    /// Returns a deadline `limit` from now.
     pub fn after(limit: Duration) -> Deadline {
         Deadline(Instant::now() + limit)
     }
 
-    /// The time that is left, or `None` when the deadline has passed.
+    /// Returns the remaining time, or `None` if the deadline has passed.
     pub fn left(self) -> Option<Duration> {
         self.0.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
@@ -41,10 +41,10 @@ impl Default for Deadline {
     }
 }
 
-/// The deadline passed before the thing that was waited for happened.
+/// Error: the deadline passed before the awaited event.
 #[derive(Debug)]
 pub struct TimedOut {
-    /// The subject of the wait, in words.
+    /// Description of the awaited event.
     pub what: String,
 }
 
@@ -56,10 +56,10 @@ impl fmt::Display for TimedOut {
 
 impl std::error::Error for TimedOut {}
 
-/// Calls `look` until it returns a value; gives up with `what` in the error when the deadline passes.
+/// Calls `look` until it returns a value; fails with `what` in the error when the deadline passes.
 ///
-/// `look` runs at least once, also with a deadline in the past. The pauses start short and grow, so that a quick event
-/// costs microseconds and a slow one does not take the processor from the process under test.
+/// `look` is called at least once, even with a deadline in the past. The pauses are brief at first and grow, so that a
+/// quick event costs microseconds, and a slow one leaves the CPU time to the process under test.
 pub fn until<T>(what: &str, deadline: Deadline, mut look: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
     let mut pause = PAUSE_MIN;
     loop {
@@ -74,7 +74,7 @@ pub fn until<T>(what: &str, deadline: Deadline, mut look: impl FnMut() -> Option
     }
 }
 
-/// Lets the thread rest for about `time`, or less: a stray unpark token may end it early.
+/// Sleeps for about `time`, or less: a stray unpark token may end the sleep early.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

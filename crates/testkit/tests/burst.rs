@@ -1,4 +1,4 @@
-//! Many clients at once and a slow one, against the scripted origin.
+//! Many concurrent clients and a slow one, against the scripted origin.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn clients_that_are_dropped_end() {
     origin.wait_for("their end", |stats| stats.connections_open == 0);
 }
 
-/// The load for which this was made, once: a thousand clients of a mebibyte.
+/// The load that the burst was designed for, once: a thousand clients with 1 MiB each.
 #[test]
 fn a_thousand_clients_of_a_mebibyte() {
     let content = Content::new(5, 1 << 20);
@@ -118,7 +118,7 @@ fn a_slow_client_reads_as_far_as_it_is_let() {
     let client = SlowClient::start(origin.addr(), &request, stops, Some(4096));
     first.wait_reached();
     let stats = origin.wait_for("the request", |stats| stats.requests == 1);
-    // Less than all fits into the buffers of both sides.
+    // The reply is larger than the socket buffers of both sides.
     assert_eq!(stats.replies, 0);
     first.open();
     second.wait_reached();

@@ -1,4 +1,4 @@
-//! The scripted client against a tiny server made of std::net, one connection and one script per test.
+//! The scripted client against a minimal server of std::net, one connection and one script per test.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use testkit::client::request_bytes;
 use testkit::response::{BodyLength, Fault};
 use testkit::{Client, Content, ListenAddr, TempDir};
 
-/// Accepts one connection and hands it to `script`.
+/// Accepts one connection and passes it to `script`.
 fn serve(script: impl FnOnce(TcpStream) + Send + 'static) -> (ListenAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let address = listener.local_addr().expect("a bound socket has an address");

@@ -1,4 +1,4 @@
-//! The DNS server, asked with queries that are put together by hand.
+//! The DNS server, with manually encoded queries.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use testkit::Gate;
 use testkit::dns::{Answer, DnsServer, Kind, Record};
 
-/// A query with recursion wanted, and an EDNS record as resolvers send it.
+/// Encodes a query with recursion desired and an EDNS record, as resolvers send it.
 fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
     let mut out = [id, 0x0100, 1, 0, 0, 1].map(u16::to_be_bytes).concat();
     for label in name.split('.') {
@@ -39,7 +39,7 @@ fn udp(server: &DnsServer, name: &str, kind: u16) -> Vec<u8> {
     receive(&ask(server, 7, name, kind))
 }
 
-/// Response code, and the number of records.
+/// Returns response code and number of records.
 fn outcome(answer: &[u8]) -> (u8, u8) {
     (answer[3] & 15, answer[7])
 }
@@ -120,7 +120,7 @@ fn lost_and_late_answers_do_not_hold_up_others() {
     server.set("late", Kind::A, Answer::Late(Gate::new(), Box::new(Answer::NxDomain)));
     let _held = ask(&server, 3, "late", 1);
     server.wait_for_count("late", Kind::A, 2);
-    // Dropping the server must not wait for a gate that nobody opens.
+    // Dropping the server must not wait for a gate that is never opened.
 }
 
 #[test]

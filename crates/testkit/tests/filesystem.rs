@@ -1,4 +1,4 @@
-//! The small file system, where root is there.
+//! Tests of the small file system; they require root.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -32,10 +32,10 @@ fn it_fills_up_turns_read_only_and_vanishes() {
     assert!(!mounted() && !point.exists());
 }
 
-/// Tells the part of the next test that dies from all other runs.
+/// The environment variable that distinguishes the test run to be killed from all other runs.
 const DIES: &str = "TESTKIT_DIES";
 
-/// The part of the next test that dies without a word.
+/// The part of the next test that is killed.
 #[test]
 fn a_test_that_is_killed() {
     if std::env::var_os(DIES).is_none() {
@@ -61,7 +61,7 @@ fn a_killed_test_leaves_nothing_mounted() {
     let output = command.output().expect("it can be run again").stdout;
     let output = String::from_utf8_lossy(&output).into_owned();
     let point = output.lines().find_map(|line| Some(line.split_once("point: ")?.1)).expect(&output);
-    // Empty where it was skipped, with its reason reported by that run.
+    // Empty if the part was skipped; its run has reported the reason.
     let folder = std::path::Path::new(point).parent().filter(|_| !point.is_empty());
     let Some(folder) = folder else { return };
     let gone = || (!folder.exists()).then_some(());

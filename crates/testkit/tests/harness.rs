@@ -1,4 +1,4 @@
-//! The harness against a fake server (a shell script) and, where it is installed, against Debian's nginx.
+//! The harness against a fake server (a shell script) and, if it is installed, against Debian's nginx.
 
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ fn nginx_serves_through_the_same_harness() {
     assert_eq!(part.status, 206);
     content.assert_range(5..4100, &part.body);
     assert_eq!(Client::connect(server.addr(1)).get("/").text(), "second");
-    // The second one may start a moment after the first has answered.
+    // The second worker may start a moment after the first one has responded.
     let both =
         wait::until("two workers", Deadline::default(), || (server.workers().len() == 2).then_some(()));
     both.expect("nginx starts as many as it is told");
@@ -87,10 +87,10 @@ fn nginx_as_a_daemon_is_followed_by_its_pid_file() {
     assert!(!is_alive(pid));
 }
 
-/// Tells the part of the next test that dies from all other runs.
+/// The environment variable that distinguishes the test run to be killed from all other runs.
 const DIES: &str = "TESTKIT_DIES";
 
-/// The part of the next test that dies: without a word, as a process that the kernel or an impatient person kills.
+/// The part of the next test that is killed, as by the kernel or by a user.
 #[test]
 fn a_test_that_is_killed() {
     if std::env::var_os(DIES).is_none() {

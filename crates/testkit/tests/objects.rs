@@ -1,4 +1,4 @@
-//! The good origin, as a client and as a cache see it.
+//! The correct origin, from the view of a client and of a cache.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The scripted origin, looked at with the scripted client: what it sends, when, and what it counts.
+//! The scripted origin, tested with the scripted client: what it sends, when, and what it counts.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use testkit::origin::{At, Do, Ended, Framing, OnAccept};
 use testkit::response::{BodyLength, Fault};
 use testkit::{Client, Content, Gate, Origin, Reply, TempDir};
 
-/// One request to an origin that always sends this reply; everything that came up to the end of the connection.
+/// Sends one request to an origin that always sends this reply; returns all bytes received up to the end of the
+/// connection.
 fn wire_of(reply: Reply) -> Vec<u8> {
     let origin = Origin::start(move |_| reply.clone());
     let mut client = Client::connect(origin.addr());
@@ -107,7 +108,7 @@ fn a_gate_holds_a_reply_at_its_byte() {
     second.wait_reached();
     let stats = origin.stats();
     assert_eq!((stats.in_flight, stats.in_flight_max, stats.replies), (1, 1, 0));
-    // 150 chunks, and one byte of the next after its size line.
+    // 150 chunks, and one byte of the next one after its size line.
     let (head, sent) = ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".len(), 150 * 1007 + 6);
     assert_eq!(stats.bytes_sent, (head + sent) as u64);
     let half = client.read_exact(sent);
@@ -279,7 +280,7 @@ fn a_paced_reply_takes_its_time_and_comes_whole() {
     let origin = Origin::start(move |_| reply.clone());
     let started = std::time::Instant::now();
     let response = Client::connect(origin.addr()).get("/");
-    // Five ticks and a bit for the head, the first of which starts at once.
+    // Five ticks, and a part of one for the head; the first tick starts immediately.
     assert!(started.elapsed() >= Duration::from_millis(20), "{:?}", started.elapsed());
     assert_eq!(response.length, BodyLength::Bytes(100_000));
     content.assert_body(&response.body);

@@ -1,22 +1,22 @@
-//! Messages of DNS, as far as a test server needs them: RFC 1035 section 4, SRV from RFC 2782.
+//! DNS messages, as far as a test server needs them: RFC 1035 section 4, SRV from RFC 2782.
 //!
-//! [`Question`] is read from a query, [`Record`]s are written into an answer. Names are written without compression
-//! but for the question's own name, so that a resolver meets both forms.
+//! A [`Question`] is parsed from a query, [`Record`]s are encoded into a response. Names are written uncompressed,
+//! except the question's name, so that a resolver must handle both forms.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The types of records that are known here.
+/// Supported record types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// An IPv4 address.
     A,
-    /// Another name for the name.
+    /// A canonical name (alias).
     Cname,
     /// An IPv6 address.
     Aaaa,
-    /// Where a service is.
+    /// The location of a service.
     Srv,
-    /// Any other, by its number.
+    /// Any other type, by its number.
     Other(u16),
 }
 
@@ -49,25 +49,26 @@ pub enum Data {
     A(Ipv4Addr),
     /// An IPv6 address.
     Aaaa(Ipv6Addr),
-    /// Another name.
+    /// A canonical name.
     Cname(String),
     /// Priority, weight, port and name of a server.
     Srv(u16, u16, u16, String),
 }
 
-/// A record of an answer.
+/// A record of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The owner; empty for the name of the question.
+    /// Owner name; empty for the name of the question.
     pub name: String,
-    /// How long it may be kept.
+    /// Time to live in seconds.
     pub ttl_seconds: u32,
     /// The data.
     pub data: Data,
 }
 
 impl Record {
-    /// An address of the requested name, of its own family. Panics when it is none.
+    /// Returns an address record for the queried name, with the type of the address family. Panics if the text is not
+    /// an address.
     #[track_caller]
     pub fn address(address: &str, ttl_seconds: u32) -> Record {
         let data = match address.parse() {
@@ -78,18 +79,18 @@ impl Record {
         Record { name: String::new(), ttl_seconds, data }
     }
 
-    /// Another name for the requested name.
+    /// Returns a CNAME record for the queried name.
     pub fn cname(to: &str, ttl_seconds: u32) -> Record {
         Record { name: String::new(), ttl_seconds, data: Data::Cname(to.to_owned()) }
     }
 
-    /// A server of the requested service.
+    /// Returns an SRV record for the queried name.
     pub fn srv(priority: u16, weight: u16, port: u16, name: &str, ttl_seconds: u32) -> Record {
         let data = Data::Srv(priority, weight, port, name.to_owned());
         Record { name: String::new(), ttl_seconds, data }
     }
 
-    /// The same record of another owner: the records after a CNAME, or beside an SRV.
+    /// Returns the same record with another owner: for records after a CNAME, or beside an SRV record.
     pub fn of(self, name: &str) -> Record {
         Record { name: name.to_owned(), ..self }
     }
@@ -105,7 +106,7 @@ impl Record {
 
     fn write(&self, out: &mut Vec<u8>) {
         match self.name.is_empty() {
-            // A pointer to the question's name, which follows the header.
+            // A compression pointer to the question's name, which follows the header.
             true => out.extend_from_slice(&[0xc0, HEADER_BYTES as u8]),
             false => write_name(&self.name, out),
         }
@@ -129,29 +130,29 @@ impl Record {
     }
 }
 
-/// The class of the internet.
+/// The class IN.
 const CLASS_IN: u16 = 1;
 
-/// Bytes before the question.
+/// Size of the message header in bytes.
 const HEADER_BYTES: usize = 12;
 
-/// The type of a query.
+/// The question of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The identifier, which the answer repeats.
+    /// Message id, which the response repeats.
     pub id: u16,
-    /// The name in lower case, without a dot at the end.
+    /// Name in lower case, without a trailing dot.
     pub name: String,
     /// The type.
     pub kind: Kind,
 }
 
 impl Question {
-    /// Reads a query with one question. `None` when it is no such thing.
+    /// Parses a query with one question; returns `None` for anything else.
     pub(crate) fn parse(query: &[u8]) -> Option<Question> {
         let word = |at: usize| Some(u16::from_be_bytes([*query.get(at)?, *query.get(at + 1)?]));
         let (id, flags, questions) = (word(0)?, word(2)?, word(4)?);
-        // The top bit marks an answer.
+        // The top bit (QR) marks a response.
         if flags & 0x8000 != 0 || questions != 1 {
             return None;
         }
@@ -172,16 +173,16 @@ impl Question {
     }
 }
 
-/// The header of an answer.
+/// Header of a response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) code: u8,
     pub(crate) truncated: bool,
 }
 
-/// Writes an answer.
+/// Encodes a response.
 pub(crate) fn answer(question: &Question, outcome: Outcome, records: &[Record]) -> Vec<u8> {
-    // QR and RD and RA: an answer of a server that resolves.
+    // QR, RD and RA: a response of a recursive server.
     let flags = 0x8180 | u16::from(outcome.code) | if outcome.truncated { 0x0200 } else { 0 };
     let mut out = Vec::new();
     for word in [question.id, flags, 1, records.len() as u16, 0, 0] {
@@ -196,7 +197,7 @@ pub(crate) fn answer(question: &Question, outcome: Outcome, records: &[Record]) 
 
 fn write_name(name: &str, out: &mut Vec<u8>) {
     for label in name.split('.').filter(|label| !label.is_empty()) {
-        // A longer one is the test's slip, and no label.
+        // A longer label is a mistake in the test; it is truncated.
         let label = &label.as_bytes()[..label.len().min(63)];
         out.push(label.len() as u8);
         out.extend_from_slice(label);

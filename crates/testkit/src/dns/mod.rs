@@ -1,8 +1,8 @@
 //! A scripted DNS server, over UDP and TCP on one port of 127.0.0.1.
 //!
-//! [`DnsServer`] has a table of [`Answer`]s by name and type, which a test changes while it runs, and counts its
-//! queries. An answer can be lost, late (at a gate), cut short, or of another question. Names that the table lacks are
-//! NXDOMAIN; a name that it has with another type only has no record of this one.
+//! [`DnsServer`] has a table of [`Answer`]s by name and type, which a test may change at any time, and counts its
+//! queries. A response can be omitted, delayed (by a gate), truncated, or have a different question. Names that are not
+//! in the table yield NXDOMAIN; for a name that has only records of other types the response is empty.
 
 pub mod message;
 
@@ -19,56 +19,56 @@ use crate::gate::{Gate, Stop, lock, wait_on};
 use crate::wait::Deadline;
 pub use message::{Data, Kind, Question, Record};
 
-/// How many ports are tried to find one that is free for both UDP and TCP.
+/// Maximum number of attempts to find a port that is free for both UDP and TCP.
 const ATTEMPTS: u32 = 20;
 
-/// The reaction of the server to a question.
+/// The server's response to a question.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// These records; none of them is an answer too.
+    /// These records; an empty list is a response too.
     Records(Vec<Record>),
-    /// The name does not exist.
+    /// NXDOMAIN: the name does not exist.
     NxDomain,
-    /// The server failed.
+    /// SERVFAIL: the server failed.
     ServFail,
-    /// The server refuses.
+    /// REFUSED.
     Refused,
     /// Any other response code.
     Code(u8),
-    /// Over UDP only the mark that it did not fit; over TCP this.
+    /// Over UDP only the truncation flag; over TCP this response.
     Truncated(Box<Answer>),
-    /// Nothing, over UDP and TCP.
+    /// No response, over UDP and TCP.
     Lost,
-    /// This, when the test has opened the gate.
+    /// This response, after the test has opened the gate.
     Late(Gate, Box<Answer>),
-    /// This with another identifier, as from an attacker who guesses.
+    /// This response with a different id, as from an attacker who guesses.
     WrongId(Box<Answer>),
-    /// This as if another name had been asked for.
+    /// This response with a different question name.
     WrongQuestion(Box<Answer>),
-    /// The first answer this many times, the second one afterwards.
+    /// The first response this many times, then the second one.
     Times(u64, Box<Answer>, Box<Answer>),
-    /// Both, one after the other: a forged answer before the right one.
+    /// Both, one after the other: e.g. a forged response before the right one.
     Both(Box<Answer>, Box<Answer>),
-    /// These bytes behind the identifier of the question.
+    /// These bytes after the id of the question.
     Raw(Vec<u8>),
 }
 
 impl Answer {
-    /// Addresses of either family with one time to live.
+    /// Returns addresses of either family with one TTL.
     #[track_caller]
     pub fn addresses(addresses: &[&str], ttl_seconds: u32) -> Answer {
         Answer::Records(addresses.iter().map(|address| Record::address(address, ttl_seconds)).collect())
     }
 }
 
-/// A question that came, and how.
+/// A received question, with its transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The question.
     pub question: Question,
-    /// Whether it came over TCP.
+    /// Whether it was received over TCP.
     pub over_tcp: bool,
-    /// Where it came from.
+    /// Address of the sender.
     pub from: SocketAddr,
 }
 
@@ -91,19 +91,19 @@ struct Shared {
 struct State {
     answers: BTreeMap<(String, Kind), (Answer, u64)>,
     asked: Vec<Asked>,
-    /// Threads of late answers and TCP connections.
+    /// Number of running threads of delayed responses and TCP connections.
     threads: u64,
     streams: Vec<TcpStream>,
 }
 
 impl DnsServer {
-    /// Starts with an empty table.
+    /// Starts a server with an empty table.
     #[track_caller]
     pub fn start() -> DnsServer {
         DnsServer::start_at(Ipv4Addr::LOCALHOST.into())
     }
 
-    /// The same at an address of this machine.
+    /// Starts a server on a given address of this machine.
     #[track_caller]
     pub fn start_at(ip: IpAddr) -> DnsServer {
         let (udp, tcp, addr) = bind(ip);
@@ -114,18 +114,18 @@ impl DnsServer {
         DnsServer { addr, shared, wake, thread }
     }
 
-    /// Where it listens, in the form that `resolver` takes.
+    /// Returns its address, in the form that `resolver` accepts.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Sets the answer for a name and a type from now on.
+    /// Sets the response for a name and a type.
     pub fn set(&self, name: &str, kind: Kind, answer: Answer) -> &DnsServer {
         lock(&self.shared.state).answers.insert((name.to_ascii_lowercase(), kind), (answer, 0));
         self
     }
 
-    /// Sets a name's addresses from now on, each under the type of its family.
+    /// Sets a name's addresses, each under the type of its family.
     #[track_caller]
     pub fn set_addresses(&self, name: &str, addresses: &[&str], ttl_seconds: u32) -> &DnsServer {
         let (v6, v4): (Vec<&str>, Vec<&str>) = addresses.iter().partition(|address| address.contains(':'));
@@ -133,22 +133,22 @@ impl DnsServer {
         self.set(name, Kind::Aaaa, Answer::addresses(&v6, ttl_seconds))
     }
 
-    /// Forgets a name: NXDOMAIN from now on.
+    /// Removes a name: its response is then NXDOMAIN.
     pub fn remove(&self, name: &str) {
         lock(&self.shared.state).answers.retain(|(known, _), _| !known.eq_ignore_ascii_case(name));
     }
 
-    /// Every question so far.
+    /// Returns all questions received so far.
     pub fn asked(&self) -> Vec<Asked> {
         lock(&self.shared.state).asked.clone()
     }
 
-    /// How often a name was queried with this type.
+    /// Returns how often a name was queried with this type.
     pub fn count(&self, name: &str, kind: Kind) -> usize {
         count(&lock(&self.shared.state), name, kind)
     }
 
-    /// Waits until a name has been asked for this often with this type.
+    /// Waits until a name has been queried this often with this type.
     #[track_caller]
     pub fn wait_for_count(&self, name: &str, kind: Kind, wanted: usize) {
         let (state, changed) = (&self.shared.state, &self.shared.changed);
@@ -179,7 +179,7 @@ impl Drop for DnsServer {
     }
 }
 
-/// A port that is free for both.
+/// Binds a port that is free for both UDP and TCP.
 #[track_caller]
 fn bind(ip: IpAddr) -> (UdpSocket, TcpListener, SocketAddr) {
     let mut failure = None;
@@ -196,7 +196,7 @@ fn bind(ip: IpAddr) -> (UdpSocket, TcpListener, SocketAddr) {
     panic!("no port is free for UDP and TCP: {failure:?}")
 }
 
-/// Where an answer goes.
+/// Destination of a response.
 #[derive(Clone)]
 enum Back {
     Udp(Arc<UdpSocket>, SocketAddr),
@@ -204,7 +204,7 @@ enum Back {
 }
 
 impl Back {
-    /// The client may be gone.
+    /// Sends a response; the client may have disconnected.
     fn send(&self, message: &[u8]) {
         let _ = match self {
             Back::Udp(socket, to) => socket.send_to(message, to).map(drop),
@@ -216,7 +216,7 @@ impl Back {
     }
 }
 
-/// The thread that takes questions.
+/// The thread that receives questions.
 struct Serving {
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
@@ -233,7 +233,7 @@ impl Serving {
                 PollFd::new(&self.tcp, PollFlags::IN),
                 PollFd::new(&self.woken, PollFlags::IN),
             ];
-            // Interrupted: then nothing is reported, and the next round asks again.
+            // If interrupted no events are reported, and the next iteration polls again.
             let _ = poll(&mut polled, None);
             let [udp, tcp, _] = polled.map(|one| !one.revents().is_empty());
             if udp && let Ok((count, from)) = self.udp.recv_from(&mut message) {
@@ -249,7 +249,7 @@ impl Serving {
 }
 
 impl Shared {
-    /// Runs something on a thread that the end waits for.
+    /// Runs a function on a new thread, which the end of the server waits for.
     fn spawn(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(self);
         lock(&self.state).threads += 1;
@@ -260,7 +260,7 @@ impl Shared {
         });
     }
 
-    /// Takes the questions of a TCP connection, each with its length before it (RFC 1035 section 4.2.2).
+    /// Handles the questions of a TCP connection, each with a length prefix (RFC 1035 section 4.2.2).
     fn serve(self: &Arc<Self>, stream: Arc<TcpStream>, from: SocketAddr) {
         let back = Back::Tcp(Arc::clone(&stream));
         let mut length = [0; 2];
@@ -323,7 +323,7 @@ impl Shared {
                 let question = Question { name: format!("not-{}", question.name), ..question.clone() };
                 self.carry_out(&question, then, back);
             }
-            // The table has counted which of the two it is.
+            // The table has already selected one of the two by its count.
             Answer::Times(_, first, _) => self.carry_out(question, first, back),
             Answer::Both(first, second) => {
                 self.carry_out(question, first, back);
@@ -335,7 +335,7 @@ impl Shared {
 }
 
 impl State {
-    /// The answer to a question, and counts it.
+    /// Returns the response to a question, and counts the question.
     fn answer(&mut self, question: &Question) -> Answer {
         let Some((answer, given)) = self.answers.get_mut(&(question.name.clone(), question.kind)) else {
             let known = self.answers.keys().any(|(name, _)| *name == question.name);

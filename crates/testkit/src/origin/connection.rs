@@ -1,7 +1,7 @@
-//! One accepted connection, as a raw script or the loop of replies uses it.
+//! One accepted connection, as used by a raw script or by the reply loop.
 //!
-//! [`Connection`] reads requests strictly and sends the scripted reply. Every read ends when the other side or the
-//! origin ends the connection, which its return value shows: a script is written as a loop that stops then.
+//! [`Connection`] parses requests strictly and sends the scripted reply. Every read returns when the peer or the origin
+//! ends the connection, and its return value shows this: a script is a loop that stops then.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,22 +14,22 @@ use crate::origin::request::{OriginRequest, RequestBody};
 use crate::origin::send;
 use crate::socket::Socket;
 
-/// Longest head of a request that is read: 1 MiB, more than any proxy forwards.
+/// Maximum size of a request head: 1 MiB, more than any proxy forwards.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// Longest body of a request that is kept: 256 MiB, so that a proxy gone mad does not take the machine with it.
+/// Maximum size of a stored request body: 256 MiB, so that a faulty proxy does not exhaust the memory.
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The state of a connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Another request may come.
+    /// It stays open for another request.
     Kept,
     /// It is to be closed.
     Close,
     /// It is to be reset.
     Reset,
-    /// The other side went away before all was sent.
+    /// The peer disconnected before everything was sent.
     Aborted,
 }
 
@@ -37,7 +37,7 @@ pub enum Ended {
 pub struct Connection {
     socket: Arc<Socket>,
     hub: Arc<Hub>,
-    /// Bytes that were read and not used yet.
+    /// Bytes that were read and not consumed yet.
     input: Vec<u8>,
     number: u64,
     requests: u64,
@@ -50,12 +50,12 @@ impl Connection {
         Connection { socket, hub, input: Vec::new(), number, requests: 0, in_flight: false }
     }
 
-    /// Which connection this is, counted from 1.
+    /// Returns the number of the connection, counted from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Reads a request with its body. `None` when the connection ends instead.
+    /// Reads a request with its body. Returns `None` if the connection ends instead.
     pub fn read_request(&mut self) -> Option<OriginRequest> {
         let mut request = self.read_head()?;
         if request.lists("expect", "100-continue") {
@@ -67,7 +67,7 @@ impl Connection {
         })
     }
 
-    /// Reads the head of a request. `None` when the connection ends instead.
+    /// Reads the head of a request. Returns `None` if the connection ends instead.
     pub fn read_head(&mut self) -> Option<OriginRequest> {
         self.finish_request();
         let head = self.until(b"\r\n\r\n", HEAD_BYTES_MAX, self.input.is_empty())?;
@@ -86,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// Reads the body that follows a head into the request; `false` when it does not come whole.
+    /// Reads the body that follows a head into the request; returns false if it is incomplete.
     pub fn read_body(&mut self, request: &mut OriginRequest) -> bool {
         match request.body_framing() {
             Ok(RequestBody::Counted(length)) => {
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Reads this many bytes. `None` when the connection ends before.
+    /// Reads this many bytes. Returns `None` if the connection ends before.
     pub fn read_exact(&mut self, count: usize) -> Option<Vec<u8>> {
         if count > BODY_BYTES_MAX {
             self.hub.fault(format!("a body of {count} bytes"));
@@ -148,7 +148,7 @@ impl Connection {
         Some(std::mem::replace(&mut self.input, rest))
     }
 
-    /// Reads the available bytes, at least one. `None` when the connection ends.
+    /// Reads the available bytes, at least one. Returns `None` if the connection ends.
     pub fn read_some(&mut self) -> Option<Vec<u8>> {
         if self.input.is_empty() && self.fill() == 0 {
             return None;
@@ -156,12 +156,12 @@ impl Connection {
         Some(std::mem::take(&mut self.input))
     }
 
-    /// Sends bytes as they are; `false` when the other side is gone.
+    /// Sends bytes unchanged; returns false if the peer has disconnected.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.write(bytes.as_ref()).is_ok()
     }
 
-    /// Sends a reply in answer to a request.
+    /// Sends the reply to a request.
     pub fn reply(&mut self, request: &OriginRequest, reply: &Reply) -> Ended {
         let mut ended = send::send_reply(self, &request.method, reply);
         match ended {
@@ -176,19 +176,19 @@ impl Connection {
         ended
     }
 
-    /// Arrives at a gate and waits there; `false` when the origin ends instead.
+    /// Arrives at a gate and waits there; returns false if the origin ends instead.
     pub fn pass(&self, gate: &Gate) -> bool {
         gate.pass(self.stop())
     }
 
-    /// Waits until the other side closes the connection; bytes received meanwhile are dropped.
+    /// Waits until the peer closes the connection; received bytes are discarded.
     pub fn wait_for_close(&mut self) {
         while self.fill() > 0 {
             self.input.clear();
         }
     }
 
-    /// Sends back everything that comes until the other side ends.
+    /// Echoes all received bytes until the peer ends the stream.
     pub fn echo(&mut self) {
         while let Some(bytes) = self.read_some() {
             if !self.send(bytes) {
@@ -197,12 +197,12 @@ impl Connection {
         }
     }
 
-    /// Ends this side's sending, and leaves the other direction open.
+    /// Shuts down the sending direction only.
     pub fn half_close(&mut self) {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Makes the coming close a reset.
+    /// Makes the next close a reset.
     pub fn reset(&mut self) {
         self.socket.reset_on_close();
     }
@@ -223,15 +223,15 @@ impl Connection {
         Ok(())
     }
 
-    /// The request that was read last does not count as in flight any more.
+    /// Stops counting the last request as in flight.
     pub(crate) fn finish_request(&mut self) {
         if std::mem::take(&mut self.in_flight) {
             self.hub.update(|state| state.stats.in_flight -= 1);
         }
     }
 
-    /// Reads up to and with `end`. An end of the connection counts as a cut request unless it `may_end` before the
-    /// first byte.
+    /// Reads up to and including `end`. The end of the connection counts as a truncated request, unless it `may_end`
+    /// before the first byte.
     fn until(&mut self, end: &[u8], limit: usize, may_end: bool) -> Option<Vec<u8>> {
         let mut searched = 0;
         loop {
@@ -254,7 +254,7 @@ impl Connection {
         }
     }
 
-    /// Reads more into the input; 0 at the end or when the connection failed, which is the same to a script.
+    /// Reads more input; returns 0 at the end or on an error of the connection, which are equivalent for a script.
     fn fill(&mut self) -> usize {
         let mut buffer = [0; 16 * 1024];
         let count = loop {

@@ -1,7 +1,7 @@
-//! The shared state of the threads of one origin: counters, recorded requests, faults, the sockets to end.
+//! Shared state of the threads of one origin: counters, recorded requests, faults, and the sockets to close.
 //!
-//! [`Stats`] are the counters of a test. A fault is something that must not happen whatever the test is about (a
-//! request that breaks the protocol, a handler that panicked); the origin brings it up when it is dropped.
+//! [`Stats`] are the counters for tests. A fault is an event that is an error in any test (a request that breaks the
+//! protocol, a panic of the handler); the origin reports faults when it is dropped.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -13,47 +13,47 @@ use crate::origin::request::OriginRequest;
 use crate::socket::Socket;
 use crate::wait::Deadline;
 
-/// How many requests are kept; a load test sends more, and those are only counted.
+/// Maximum number of recorded requests; further ones, as in load tests, are only counted.
 const RECORDED_MAX: usize = 100_000;
 
-/// How long the end of an origin waits for its threads: 10 seconds, for a handler that the test blocked.
+/// Time that the origin waits for its threads at its end: 10 seconds, for a handler that the test has blocked.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The counters of an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Accepted connections.
+    /// Number of accepted connections.
     pub connections: u64,
-    /// Connections that are open.
+    /// Number of open connections.
     pub connections_open: u64,
-    /// The most connections that were open at once.
+    /// Maximum number of concurrently open connections so far.
     pub connections_max: u64,
-    /// Requests with a complete header section.
+    /// Number of requests with a complete header section.
     pub requests: u64,
-    /// Requests that are being read or answered.
+    /// Number of requests being read or responded to.
     pub in_flight: u64,
-    /// The most requests that were in flight at once.
+    /// Maximum number of requests in flight so far.
     pub in_flight_max: u64,
-    /// Replies sent completely.
+    /// Number of replies sent completely.
     pub replies: u64,
-    /// Replies that the other side did not take to the end.
+    /// Number of replies that the peer did not read completely.
     pub aborted: u64,
-    /// Connections that ended inside a request.
+    /// Number of connections that ended within a request.
     pub cut_requests: u64,
-    /// Bytes that were handed to the kernel.
+    /// Number of bytes passed to the kernel.
     pub bytes_sent: u64,
-    /// Requests for each target.
+    /// Number of requests for each target.
     pub targets: BTreeMap<String, u64>,
 }
 
 impl Stats {
-    /// How many requests there were for a target.
+    /// Returns the number of requests for a target.
     pub fn of(&self, target: &str) -> u64 {
         self.targets.get(target).copied().unwrap_or(0)
     }
 }
 
-/// What changes under the hub's lock.
+/// The state under the hub's lock.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) stats: Stats,
@@ -96,7 +96,7 @@ impl Hub {
         wait_on(&self.state, &self.changed, deadline, |state| done(&state.stats))
     }
 
-    /// Counts a request after its header section, gives it its number, and keeps it.
+    /// Counts a request after its header section, assigns its number, and records it.
     pub(crate) fn record(&self, request: &mut OriginRequest) {
         self.update(|state| {
             let stats = &mut state.stats;
@@ -111,7 +111,7 @@ impl Hub {
         });
     }
 
-    /// Adds the bytes after its header section to the kept request.
+    /// Adds the body and trailers to the recorded request.
     pub(crate) fn record_body(&self, request: &OriginRequest) {
         if request.body.is_empty() && request.trailers.is_empty() {
             return;
@@ -155,7 +155,7 @@ impl Hub {
         });
     }
 
-    /// Ends all connections, at once and without a word to the other side.
+    /// Closes all connections immediately, without notice to the peers.
     pub(crate) fn end_connections(&self) {
         let sockets: Vec<Arc<Socket>> = lock(&self.state).sockets.iter().filter_map(Weak::upgrade).collect();
         for socket in sockets {
@@ -163,7 +163,7 @@ impl Hub {
         }
     }
 
-    /// Ends all threads and waits for them; `false` when one does not end.
+    /// Ends all threads and waits for them; returns false if one does not end.
     pub(crate) fn end(&self) -> bool {
         self.stop.stop();
         self.end_connections();

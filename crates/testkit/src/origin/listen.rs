@@ -1,7 +1,8 @@
-//! The origin's listening socket: accepts, starts a thread for each connection, can stop listening and keep its port.
+//! The origin's listening socket: accepts, starts a thread for each connection, and can stop listening and keep its
+//! port.
 //!
-//! A port without a listener is given to the next process that asks for one. So a second socket is bound to it from the
-//! start and never listens: connections are refused, and the number stays taken.
+//! The kernel may assign a port without a listener to another process. So a second socket is bound to the port from the
+//! start and never listens: connections are refused, and the port stays reserved.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -22,22 +23,22 @@ use crate::origin::hub::Hub;
 use crate::server::ListenAddr;
 use crate::socket::Socket;
 
-/// What runs on each connection.
+/// The function that runs on each connection.
 pub(crate) type Script = Arc<dyn Fn(&mut Connection) + Send + Sync>;
 
-/// How many connections the kernel keeps until they are accepted: more than a test opens at once.
+/// Listen backlog: more than the number of connections that a test opens concurrently.
 const BACKLOG: i32 = 4096;
 
-/// What happens to a connection that was accepted.
+/// What the origin does with an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnAccept {
-    /// It is served.
+    /// Serve it.
     Serve,
-    /// It is closed at once.
+    /// Close it immediately.
     Close,
-    /// It is reset at once.
+    /// Reset it immediately.
     Reset,
-    /// It stays open, and nothing is read or sent.
+    /// Keep it open without reading or sending.
     Ignore,
 }
 
@@ -53,15 +54,15 @@ pub(crate) struct Listener {
     addr: ListenAddr,
     on_accept: Arc<Mutex<OnAccept>>,
     commands: Sender<(Command, Sender<()>)>,
-    /// A byte here makes the thread look at its commands.
+    /// A byte written here makes the thread check its commands.
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
-    /// Bound to the port of a TCP listener, never listening.
+    /// Socket bound to the port of a TCP listener, never listening.
     _keeper: Option<OwnedFd>,
 }
 
 impl Listener {
-    /// Any port of 127.0.0.1.
+    /// Returns any port of 127.0.0.1.
     pub(crate) fn tcp_any() -> ListenAddr {
         ListenAddr::Tcp(([127, 0, 0, 1], 0).into())
     }
@@ -119,13 +120,13 @@ impl Listener {
         }
     }
 
-    /// Hands a command over and waits until it has been carried out.
+    /// Sends a command and waits until it has been executed.
     fn tell(&self, command: Command) {
         use std::io::Write as _;
         let (done, wait) = channel();
         let _ = self.commands.send((command, done));
         let _ = (&self.wake).write(b"!");
-        // An error means that the thread has ended, and nothing is left to wait for.
+        // An error means that the thread has ended, so there is nothing to wait for.
         let _ = wait.recv();
     }
 }
@@ -139,7 +140,7 @@ struct Accepting {
     on_accept: Arc<Mutex<OnAccept>>,
     hub: Arc<Hub>,
     script: Script,
-    /// Connections without service, kept until the end.
+    /// Connections that are not served, kept open until the end.
     ignored: Vec<Socket>,
 }
 
@@ -170,11 +171,11 @@ impl Accepting {
         }
     }
 
-    /// Waits for a connection or a command, and returns which has come.
+    /// Waits for a connection or a command; returns which of them are available.
     fn wait(&self) -> (bool, bool) {
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
         polled.extend(self.socket.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN)));
-        // Interrupted or failed: then nothing is reported, and the next round tries again.
+        // If interrupted or failed no events are reported, and the next iteration polls again.
         let _ = poll(&mut polled, None);
         let ready =
             |index: usize| polled.get(index).is_some_and(|one: &PollFd<'_>| !one.revents().is_empty());
@@ -186,7 +187,7 @@ impl Accepting {
         Some(match self.addr {
             ListenAddr::Tcp(_) => {
                 let stream = TcpStream::from(accepted);
-                // The bytes of a reply before a gate must arrive while it waits there.
+                // TCP_NODELAY: the bytes of a reply before a gate must arrive while the reply waits there.
                 let _ = stream.set_nodelay(true);
                 Socket::Tcp(stream)
             }
@@ -220,7 +221,7 @@ impl Accepting {
                 hub.fault(format!("the script of connection {number} panicked: {text}"));
             }
             connection.finish_request();
-            // Before it counts as closed: a test that waits for that may look at the other end at once.
+            // Dropped before it counts as closed: a test that waits for the count may check the other end immediately.
             drop(connection);
             hub.disconnected();
         };
@@ -232,8 +233,8 @@ impl Accepting {
     }
 }
 
-/// A TCP socket that is bound and does not listen. socket(7): with SO_REUSEADDR another one may be bound beside it
-/// while neither listens, and listen there.
+/// Returns a TCP socket that is bound and does not listen. socket(7): with SO_REUSEADDR another socket may be bound to
+/// the same port while neither listens, and then listen.
 fn bound(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -250,13 +251,13 @@ fn listening(address: &ListenAddr) -> OwnedFd {
             Ok(socket)
         }),
         ListenAddr::Unix(path) => {
-            // The last one's name may still be there.
+            // The socket file of a previous listener may still exist.
             let _ = fs::remove_file(path);
             let bound = UnixListener::bind(path).unwrap_or_else(|error| panic!("bind {address}: {error}"));
-            // A proxy that root started connects as another user, which must have the right to write.
+            // A proxy started by root connects as another user, which needs write permission.
             let opened = fs::set_permissions(path, fs::Permissions::from_mode(0o777));
             opened.unwrap_or_else(|error| panic!("chmod {address}: {error}"));
-            // listen(2) again: the standard library's backlog is 128 or 4096, depending on its version.
+            // A second listen(2): the standard library's backlog is 128 or 4096, depending on its version.
             rustix::net::listen(bound.as_fd(), BACKLOG).map(|()| bound.into())
         }
     };

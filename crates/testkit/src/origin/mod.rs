@@ -1,12 +1,12 @@
-//! A scripted origin: a scripted HTTP/1 server, right or wrong, that keeps account.
+//! A scripted HTTP/1 origin, which behaves correctly or incorrectly as the test requires, and counts events.
 //!
-//! [`Origin::start`] answers each request with the [`Reply`] that a closure makes of it; [`Origin::raw`] hands each
-//! [`Connection`] to a closure that reads and writes as it likes; [`Objects`] makes one that behaves as a
-//! good origin does. Time is in the test's hands: a reply waits at a [`Gate`](crate::Gate), and the test waits for events
-//! with [`Origin::wait_for`]. Each connection has a thread; dropping the origin ends them all.
+//! [`Origin::start`] responds to each request with the [`Reply`] that a closure returns; [`Origin::raw`] passes each
+//! [`Connection`] to a closure that reads and writes freely; [`Objects`] provides the replies of a correct origin. The
+//! test controls the timing: a reply waits at a [`Gate`](crate::Gate), and the test waits for events with
+//! [`Origin::wait_for`]. Each connection has a thread; dropping the origin ends all threads.
 //!
-//! A fault is an event that must never happen (a request that breaks the protocol, a panic in the closure, an action of
-//! a reply that was never reached): dropping the origin panics with it, unless the test has taken it with
+//! A fault is an event that must never happen: a request that breaks the protocol, a panic in the closure, or an action
+//! of a reply that was never reached. Dropping the origin panics with the fault, unless the test has taken it with
 //! [`Origin::take_faults`].
 //!
 //! ```
@@ -50,7 +50,7 @@ use crate::wait::Deadline;
 use hub::Hub;
 use listen::{Listener, Script};
 
-/// A closure that answers requests.
+/// A closure that returns the reply to a request.
 type Handler = Arc<dyn Fn(&OriginRequest) -> Reply + Send + Sync>;
 
 /// A running origin.
@@ -61,19 +61,19 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Starts on a port of 127.0.0.1, and answers every request with what `handler` makes of it.
+    /// Starts an origin on a port of 127.0.0.1; `handler` returns the reply to every request.
     #[track_caller]
     pub fn start(handler: impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static) -> Origin {
         Origin::start_on(Listener::tcp_any(), handler)
     }
 
-    /// Starts on a port of 127.0.0.1, and answers as a good origin that has these objects.
+    /// Starts a correct origin with these objects on a port of 127.0.0.1.
     #[track_caller]
     pub fn objects(objects: &Objects) -> Origin {
         Origin::start(objects.handler())
     }
 
-    /// As [`Origin::start`], on a unix socket.
+    /// Like [`Origin::start`], on a unix socket.
     #[track_caller]
     pub fn start_unix(
         path: &Path,
@@ -82,7 +82,7 @@ impl Origin {
         Origin::start_on(ListenAddr::Unix(path.to_owned()), handler)
     }
 
-    /// As [`Origin::start`], on an address of the test's choice: another address of loopback with port 0.
+    /// Like [`Origin::start`], on the given address: another loopback address with port 0.
     #[track_caller]
     pub fn start_on(
         address: ListenAddr,
@@ -93,7 +93,7 @@ impl Origin {
         Origin::with_script(address, handler, Arc::new(move |connection| serve(connection, &current)))
     }
 
-    /// Answers the requests with these replies, one after the other, and further ones with 599.
+    /// Responds to the requests with these replies in order, and to further requests with 599.
     #[track_caller]
     pub fn replies(replies: impl IntoIterator<Item = Reply>) -> Origin {
         let replies: Vec<Reply> = replies.into_iter().collect();
@@ -103,13 +103,14 @@ impl Origin {
         })
     }
 
-    /// Starts on a port of 127.0.0.1, and hands every connection to `script`, which is closed when that returns.
+    /// Starts an origin on a port of 127.0.0.1 that passes every connection to `script`, and closes it when `script`
+    /// returns.
     #[track_caller]
     pub fn raw(script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
         Origin::raw_on(Listener::tcp_any(), script)
     }
 
-    /// As [`Origin::raw`], on an address of the test's choice.
+    /// Like [`Origin::raw`], on the given address.
     #[track_caller]
     pub fn raw_on(address: ListenAddr, script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
         let unused: Handler = Arc::new(|_| Reply::new(500));
@@ -123,38 +124,38 @@ impl Origin {
         Origin { hub, listener, handler }
     }
 
-    /// Answers with another handler from the next request on. An origin of raw scripts takes no notice.
+    /// Sets another handler from the next request on. Has no effect on an origin with a raw script.
     pub fn set_handler(&self, handler: impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static) {
         *lock(&self.handler) = Arc::new(handler);
     }
 
-    /// Where it listens. It reads as `server` and, after `http://`, `proxy_pass` take it.
+    /// Returns its address. Its text is valid as an argument of `server` and, after `http://`, of `proxy_pass`.
     pub fn addr(&self) -> &ListenAddr {
         self.listener.addr()
     }
 
-    /// Its port. Panics on a unix socket.
+    /// Returns its port. Panics on a unix socket.
     pub fn port(&self) -> u16 {
         self.addr().tcp().port()
     }
 
-    /// Its counters so far.
+    /// Returns its counters so far.
     pub fn stats(&self) -> Stats {
         self.hub.stats()
     }
 
-    /// The requests so far in the order of their heads; the first 100 000 of them.
+    /// Returns the first 100 000 requests in the order of their heads.
     pub fn requests(&self) -> Vec<OriginRequest> {
         self.hub.requests()
     }
 
-    /// The request that came last. Panics when none has come.
+    /// Returns the latest request. Panics without a request.
     #[track_caller]
     pub fn last_request(&self) -> OriginRequest {
         self.requests().pop().unwrap_or_else(|| panic!("the origin has had no request"))
     }
 
-    /// Drops the recorded requests and the counts by target; the other counts continue.
+    /// Removes the recorded requests and the counts by target; the other counters continue.
     pub fn forget_requests(&self) {
         self.hub.forget_requests();
     }
@@ -165,7 +166,7 @@ impl Origin {
         self.wait_for_by(what, Deadline::default(), done)
     }
 
-    /// As [`Origin::wait_for`], with a deadline of the test's choice.
+    /// Like [`Origin::wait_for`], with the given deadline.
     #[track_caller]
     pub fn wait_for_by(&self, what: &str, deadline: Deadline, done: impl FnMut(&Stats) -> bool) -> Stats {
         let reached = self.hub.wait_for(deadline, done);
@@ -174,12 +175,12 @@ impl Origin {
         stats
     }
 
-    /// What happens to connections from the next one on.
+    /// Sets what happens to connections from the next one on.
     pub fn on_accept(&self, what: OnAccept) {
         self.listener.on_accept(what);
     }
 
-    /// Refuses connections; the port stays this origin's. When this returns, the next one is refused.
+    /// Refuses connections and keeps the port reserved. When this returns, the next connection is refused.
     pub fn refuse(&self) {
         self.listener.refuse();
     }
@@ -189,7 +190,7 @@ impl Origin {
         self.listener.accept_again();
     }
 
-    /// Ends all connections that are open, in the middle of whatever they do.
+    /// Closes all open connections, in any state.
     pub fn end_connections(&self) {
         self.hub.end_connections();
     }
@@ -214,7 +215,7 @@ impl Drop for Origin {
     }
 }
 
-/// Answers the requests of one connection.
+/// Serves the requests of one connection.
 fn serve(connection: &mut Connection, handler: &Mutex<Handler>) {
     while let Some(request) = connection.read_request() {
         let handler = Arc::clone(&lock(handler));

@@ -1,8 +1,8 @@
-//! A good origin: named objects with validators, conditions and ranges, changeable while it runs.
+//! A correct origin: named objects with validators, conditional requests and ranges, changeable at run time.
 //!
-//! [`Objects`] is a table of [`Object`]s by target. The content of a body follows from the target and the object's
-//! version ([`Content::named`]), and the entity tag has version and size. So [`check`] can decide for any response,
-//! without knowing the cached version, whether it is whole and of one piece.
+//! [`Objects`] is a table of [`Object`]s by target. The content of a body derives from the target and the object's
+//! version ([`Content::named`]), and the entity tag contains version and size. So [`check`] can determine for any
+//! response, without knowing the cached version, whether it is complete and consistent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::origin::reply::{Framing, Reply};
 use crate::origin::request::OriginRequest;
 use crate::response::Response;
 
-/// When version 0 of an object was modified: 1 January 2020. Each version is a second younger than the last.
+/// Modification time of version 0 of an object: 1 January 2020. Each version is one second newer than the previous one.
 const FIRST_MODIFIED: u64 = 1_577_836_800;
 
-/// What separates the parts of an answer with several ranges.
+/// Separator of the parts of a multipart/byteranges response.
 const BOUNDARY: &str = "testkit-boundary";
 
-/// How an object's entity tag is made.
+/// How an object's entity tag is generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Etag {
     /// From version, size and variant.
@@ -32,14 +32,14 @@ pub enum Etag {
     Weak,
     /// As given by the test, with its quotes.
     Text(String),
-    /// There is none.
+    /// No entity tag.
     None,
 }
 
-/// A change of the test to a response before it is sent.
+/// A change that the test makes to a response before it is sent.
 type Tune = Arc<dyn Fn(&OriginRequest, Reply) -> Reply + Send + Sync>;
 
-/// Something that the origin has under a target.
+/// An object that the origin has under a target.
 #[derive(Clone)]
 pub struct Object {
     size: u64,
@@ -57,7 +57,8 @@ pub struct Object {
 }
 
 impl Object {
-    /// An object of this size in version 1: with a strong entity tag, a date and ranges, without a word on caching.
+    /// Creates an object of this size in version 1: with a strong entity tag, a date and ranges, without
+    /// `Cache-Control`.
     pub fn new(size: u64) -> Object {
         Object {
             size,
@@ -75,7 +76,7 @@ impl Object {
         }
     }
 
-    /// Sets the version, from which content and validators follow.
+    /// Sets the version, from which content and validators derive.
     pub fn version(mut self, version: u64) -> Object {
         self.version = version;
         self
@@ -87,37 +88,37 @@ impl Object {
         self
     }
 
-    /// Sets the form of the entity tag.
+    /// Sets the kind of the entity tag.
     pub fn etag(mut self, etag: Etag) -> Object {
         self.etag = etag;
         self
     }
 
-    /// Leaves out `Last-Modified`.
+    /// Omits `Last-Modified`.
     pub fn without_last_modified(mut self) -> Object {
         self.has_modified = false;
         self
     }
 
-    /// Leaves out `Date`.
+    /// Omits `Date`.
     pub fn without_date(mut self) -> Object {
         self.has_date = false;
         self
     }
 
-    /// Answers requests for ranges with the whole.
+    /// Responds to range requests with the complete object.
     pub fn without_ranges(mut self) -> Object {
         self.takes_ranges = false;
         self
     }
 
-    /// Answers conditional requests as if they had no conditions.
+    /// Ignores the conditions of conditional requests.
     pub fn without_conditions(mut self) -> Object {
         self.takes_conditions = false;
         self
     }
 
-    /// Answers with another status than 200; conditions and ranges do not apply then.
+    /// Responds with a status other than 200; conditions and ranges do not apply then.
     pub fn status(mut self, status: u16) -> Object {
         self.status = status;
         self
@@ -134,7 +135,7 @@ impl Object {
         self.header("Cache-Control", value)
     }
 
-    /// Adds `Vary` with these names; the content differs by the values that requests have under them.
+    /// Adds `Vary` with these names; the content depends on the values of these request fields.
     pub fn vary(mut self, names: &[&str]) -> Object {
         self.vary = names.iter().map(|&name| name.to_owned()).collect();
         self
@@ -146,14 +147,14 @@ impl Object {
         self
     }
 
-    /// Changes each answer before it goes out: a gate, a pace, a cookie of its own for each request.
+    /// Changes each response before it is sent: a gate, a pace, a different cookie for each request.
     pub fn tune(mut self, tune: impl Fn(&OriginRequest, Reply) -> Reply + Send + Sync + 'static) -> Object {
         self.tune = Some(Arc::new(tune));
         self
     }
 
     fn validators(&self, name: &str) -> Validators {
-        // The name distinguishes variants, and objects that a cache mixed up.
+        // The name distinguishes variants, and objects that a cache has mixed up.
         let own = format!("\"{}.{}.{:08x}\"", self.version, self.size, tag_of(name));
         let etag = match &self.etag {
             Etag::Strong => Some(own),
@@ -164,7 +165,7 @@ impl Object {
         Validators { etag, modified: self.has_modified.then_some(FIRST_MODIFIED + self.version) }
     }
 
-    /// Adds the fields of every status to a reply (by RFC 9110 section 15.4.5 a 304 has them too).
+    /// Adds the fields of every status to a reply (also to a 304, by RFC 9110 section 15.4.5).
     fn with_fields(&self, mut reply: Reply, own: &Validators) -> Reply {
         if self.has_date {
             reply = reply.header("Date", date::format(date::now()));
@@ -233,10 +234,10 @@ impl fmt::Debug for Object {
     }
 }
 
-/// A rule that makes objects for targets that the table does not have.
+/// A function that creates objects for targets that are not in the table.
 type Rule = Arc<dyn Fn(&str) -> Option<Object> + Send + Sync>;
 
-/// The objects of an origin. Clones are the same table, so a test changes the origin's objects while it runs.
+/// The objects of an origin. Clones share the table, so a test can change the origin's objects at run time.
 #[derive(Clone, Default)]
 pub struct Objects(Arc<Mutex<Table>>);
 
@@ -247,23 +248,23 @@ struct Table {
 }
 
 impl Objects {
-    /// An origin that has nothing.
+    /// Creates an empty table.
     pub fn new() -> Objects {
         Objects::default()
     }
 
-    /// Puts an object under a target, replacing an earlier one. A target without a query is found with any.
+    /// Adds an object under a target, replacing an earlier one. A target without a query matches any query.
     pub fn put(&self, target: &str, object: Object) -> &Objects {
         lock(&self.0).objects.insert(target.to_owned(), object);
         self
     }
 
-    /// Takes an object away: 404 from now on.
+    /// Removes an object: its response is then 404.
     pub fn remove(&self, target: &str) {
         lock(&self.0).objects.remove(target);
     }
 
-    /// Changes an object. Panics when there is none.
+    /// Changes an object. Panics if it does not exist.
     #[track_caller]
     pub fn change(&self, target: &str, change: impl FnOnce(Object) -> Object) {
         let mut table = lock(&self.0);
@@ -271,26 +272,26 @@ impl Objects {
         *object = change(object.clone());
     }
 
-    /// Makes the next version of an object, of the same size: other bytes and other validators.
+    /// Creates the next version of an object, of the same size but with other bytes and validators.
     #[track_caller]
     pub fn renew(&self, target: &str) {
         self.change(target, |object| Object { version: object.version + 1, ..object });
     }
 
-    /// Makes the objects for all other targets: too many to put one by one.
+    /// Sets a rule that creates the objects for all other targets: for too many to add individually.
     pub fn rule(&self, rule: impl Fn(&str) -> Option<Object> + Send + Sync + 'static) -> &Objects {
         lock(&self.0).rule = Some(Arc::new(rule));
         self
     }
 
-    /// The present content of an object's body. Panics when there is none.
+    /// Returns the current content of an object's body. Panics if the object does not exist.
     #[track_caller]
     pub fn content(&self, target: &str) -> Content {
         let Some((name, object)) = self.find(target) else { panic!("no object at {target}") };
         Content::named(&name, object.version, object.size)
     }
 
-    /// The answer to a request.
+    /// Returns the reply to a request.
     pub fn reply(&self, request: &OriginRequest) -> Reply {
         let Some((name, object)) = self.find(&request.target) else { return Reply::new(404).body("none\n") };
         let reply = object.answer(&name, request);
@@ -300,13 +301,13 @@ impl Objects {
         }
     }
 
-    /// What answers for an origin with these objects.
+    /// Returns a handler for an origin with these objects.
     pub fn handler(&self) -> impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static {
         let objects = self.clone();
         move |request| objects.reply(request)
     }
 
-    /// The object for a target, and the name under which it is kept.
+    /// Returns the object for a target, and the name under which it is stored.
     fn find(&self, target: &str) -> Option<(String, Object)> {
         let path = target.split('?').next().unwrap_or("");
         let table = lock(&self.0);
@@ -321,7 +322,7 @@ impl Objects {
     }
 }
 
-/// The name of the content that an object with `Vary` has for a request with these values.
+/// Returns the content name of an object with `Vary`, for a request with these values.
 pub fn variant(target: &str, vary: &[String], value_of: impl Fn(&str) -> Option<String>) -> String {
     let values = vary.iter().map(|name| format!("|{name}={}", value_of(name).unwrap_or_default()));
     std::iter::once(target.to_owned()).chain(values).collect()
@@ -330,20 +331,20 @@ pub fn variant(target: &str, vary: &[String], value_of: impl Fn(&str) -> Option<
 /// The facts of a correct response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The version that it is of.
+    /// Version of the object.
     pub version: u64,
-    /// The size of the whole object.
+    /// Size of the complete object.
     pub size: u64,
-    /// The parts that it carries, in their order.
+    /// The contained ranges, in order.
     pub parts: Vec<Range<u64>>,
 }
 
-/// The error in a response.
+/// Error of a response.
 #[derive(Debug)]
 pub enum Wrong {
     /// A field or the status is missing or differs from those of an [`Object`].
     Field(String),
-    /// The entity tag is another object's.
+    /// The entity tag is that of another object.
     OtherObject(String),
     /// The body does not match the fields.
     Body(Mismatch),
@@ -361,8 +362,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Checks that a 200 or 206 is a version of the object with this name (a target, or a [`variant`]), by its own fields
-/// only: the version comes from the entity tag, which must be [`Etag::Strong`] or [`Etag::Weak`].
+/// Checks that a 200 or 206 is a version of the object with this name (a target, or a [`variant`]), only by the
+/// response's fields: the version is taken from the entity tag, which must be [`Etag::Strong`] or [`Etag::Weak`].
 pub fn check(name: &str, response: &Response) -> Result<Checked, Wrong> {
     let etag = response.field("etag").ok_or_else(|| Wrong::Field("ETag".to_owned()))?;
     let unusable = || Wrong::Field(format!("ETag: {etag}"));
@@ -384,12 +385,12 @@ pub fn check(name: &str, response: &Response) -> Result<Checked, Wrong> {
     Ok(Checked { version, size, parts: parts.into_iter().map(|(range, _)| range).collect() })
 }
 
-/// Eight hexadecimal digits of an entity tag.
+/// Returns the part of the entity tag that depends on the name, displayed as eight hexadecimal digits.
 fn tag_of(name: &str) -> u32 {
     crate::files::Checksum::of(name.as_bytes()) as u32
 }
 
-/// Reads `bytes 0-99/1000`.
+/// Parses `bytes 0-99/1000`.
 fn content_range(text: &str, size: u64) -> Result<Range<u64>, Wrong> {
     let read = || {
         let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;
@@ -400,17 +401,17 @@ fn content_range(text: &str, size: u64) -> Result<Range<u64>, Wrong> {
     read().ok_or_else(|| Wrong::Field(format!("Content-Range: {text} of {size}")))
 }
 
-/// A part of an object, and the bytes that came for it.
+/// A range of an object, and the bytes received for it.
 type Part<'a> = (Range<u64>, &'a [u8]);
 
-/// Takes a multipart/byteranges body apart (RFC 9110 section 14.6). The lengths come from the parts' own header
-/// sections, since a boundary could occur in their bytes.
+/// Parses a multipart/byteranges body (RFC 9110 section 14.6). The lengths are taken from the parts' header sections,
+/// since a boundary could occur in their bytes.
 fn multipart(response: &Response, size: u64) -> Result<Vec<Part<'_>>, Wrong> {
     let wrong = |what: &str| Wrong::Field(what.to_owned());
     let kind = response.field("content-type").unwrap_or("");
     let boundary = kind.split_once("boundary=").ok_or_else(|| wrong("boundary"))?.1.trim_matches('"');
     let (next, last) = (format!("\r\n--{boundary}\r\n"), format!("\r\n--{boundary}--\r\n"));
-    // The first delimiter may stand without its line break.
+    // The first delimiter may omit its leading line break.
     let mut rest = &response.body[..];
     let mut delimiter = if rest.starts_with(b"--") { &next.as_bytes()[2..] } else { next.as_bytes() };
     let mut parts = Vec::new();

@@ -1,14 +1,15 @@
-//! Conditions and ranges as a good origin takes them: RFC 9110 sections 13 and 14, in the testkit's own words.
+//! Conditional requests and ranges as a correct origin handles them: RFC 9110 sections 13 and 14, implemented
+//! independently.
 //!
-//! [`precondition`] returns whether a request is answered at all, [`wanted`] the requested part of the object. Not
-//! shared with crate `http`: a fault there must not hide itself from the tests.
+//! [`precondition`] evaluates the conditions of a request, [`wanted`] returns the requested ranges of the object. Not
+//! shared with crate `http`, whose bugs must not hide themselves from the tests.
 
 use std::ops::Range;
 
 use crate::date;
 use crate::origin::request::OriginRequest;
 
-/// More ranges than this in one request are ignored, as RFC 9110 section 14.2 allows: the whole is sent.
+/// Maximum number of ranges in a request; with more, the complete object is sent, as RFC 9110 section 14.2 allows.
 const RANGES_MAX: usize = 32;
 
 /// The validators of an object.
@@ -18,7 +19,7 @@ pub(crate) struct Validators {
     pub(crate) modified: Option<u64>,
 }
 
-/// The result of a request's conditions.
+/// Result of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Answer,
@@ -26,7 +27,7 @@ pub(crate) enum Verdict {
     Failed,
 }
 
-/// The requested part of an object.
+/// The requested ranges of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Whole,
@@ -34,7 +35,7 @@ pub(crate) enum Wanted {
     Unsatisfiable,
 }
 
-/// Looks at the conditions in the order of RFC 9110 section 13.2.2.
+/// Evaluates the conditions in the order of RFC 9110 section 13.2.2.
 pub(crate) fn precondition(request: &OriginRequest, own: &Validators) -> Verdict {
     let safe = matches!(request.method.as_str(), "GET" | "HEAD");
     let date_of = |name: &str| request.header(name).and_then(|value| date::parse(&value));
@@ -61,20 +62,20 @@ pub(crate) fn precondition(request: &OriginRequest, own: &Validators) -> Verdict
     }
 }
 
-/// Whether a list of entity tags has this one, by the weak comparison.
+/// Whether a list of entity tags contains this one, by weak comparison.
 fn has_tag(request: &OriginRequest, name: &str, own: Option<&str>) -> bool {
     let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
     let Some(own) = own.map(opaque) else { return false };
     request.headers(name).any(|value| value == "*" || value.split(',').any(|tag| opaque(tag) == own))
 }
 
-/// Reads `Range` and `If-Range` for an object of this size.
+/// Evaluates `Range` and `If-Range` for an object of this size.
 pub(crate) fn wanted(request: &OriginRequest, own: &Validators, size: u64) -> Wanted {
     let Some(range) = request.header("range").filter(|_| request.method == "GET") else {
         return Wanted::Whole;
     };
     if let Some(condition) = request.header("if-range") {
-        // RFC 9110 section 13.1.5: the strong comparison, and a date only when it is the very same.
+        // RFC 9110 section 13.1.5: strong comparison, and a date only if it is identical.
         let same_tag = own.etag.as_deref() == Some(condition.as_str()) && !condition.starts_with("W/");
         let same_date = own.modified.is_some() && date::parse(&condition) == own.modified;
         if !same_tag && !same_date {
@@ -89,7 +90,7 @@ pub(crate) fn wanted(request: &OriginRequest, own: &Validators, size: u64) -> Wa
     let mut parts = Vec::new();
     for spec in specs {
         match part(spec, size) {
-            // One that is no range makes the whole field none.
+            // An invalid range invalidates the complete field.
             None => return Wanted::Whole,
             Some(part) if part.is_empty() => {}
             Some(part) => parts.push(part),
@@ -98,7 +99,7 @@ pub(crate) fn wanted(request: &OriginRequest, own: &Validators, size: u64) -> Wa
     if parts.is_empty() { Wanted::Unsatisfiable } else { Wanted::Parts(parts) }
 }
 
-/// One range; empty when the object has no byte of it.
+/// Parses one range; returns an empty range if the object has no byte of it.
 fn part(spec: &str, size: u64) -> Option<Range<u64>> {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let number = |text: &str| text.parse::<u64>().ok().filter(|_| digits(text));

@@ -1,8 +1,8 @@
-//! The response of the origin, right or wrong on purpose, and its timing.
+//! A reply of the origin, correct or deliberately incorrect, and its timing.
 //!
-//! A [`Reply`] is a description; `send` carries it out. Places in it are named by [`At`], counted in bytes of the wire
-//! or of the body, and what happens there by [`Do`]. It adds only the field that frames the body, so that a test sees
-//! in its own text the bytes sent to the proxy.
+//! A [`Reply`] is a description; `send` executes it. [`At`] is a position in it, counted in bytes of the wire or of the
+//! body, and [`Do`] the action there. Only the field that frames the body is added automatically, so that the test's
+//! text shows the bytes sent to the proxy.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,27 +13,27 @@ use crate::Content;
 use crate::gate::Gate;
 use crate::origin::connection::Connection;
 
-/// A place in a reply.
+/// A position in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// When this many bytes of any kind have been sent, interim replies and garbage before the head included.
+    /// After this many bytes of any kind, including interim replies and garbage before the head.
     Wire(u64),
-    /// When the head and this many bytes of the body have been sent; framing is not counted.
+    /// After the head and this many bytes of the body; framing is not counted.
     Body(u64),
-    /// When everything has been sent.
+    /// After everything has been sent.
     End,
 }
 
-/// What happens at a place.
+/// The action at a position.
 #[derive(Clone, Debug)]
 pub enum Do {
     /// Arrives at a gate and waits there.
     Wait(Gate),
     /// Closes the connection.
     Close,
-    /// Closes the connection with a reset. A unix socket knows none and closes.
+    /// Closes the connection with a reset. On a unix socket, closes it.
     Reset,
-    /// Sends nothing any more and keeps the connection until the other side closes it.
+    /// Sends nothing more and keeps the connection open until the peer closes it.
     Hang,
 }
 
@@ -42,11 +42,11 @@ pub enum Do {
 pub enum Framing {
     /// By `Content-Length`.
     Length,
-    /// In chunks.
+    /// By chunked coding.
     Chunked,
     /// By the end of the connection.
     UntilClose,
-    /// By nothing: no field is added and the connection stays open. For bodies that must not be there.
+    /// Not delimited: no field is added and the connection stays open. For bodies that must not be sent.
     Unframed,
 }
 
@@ -66,10 +66,10 @@ impl Source {
     }
 }
 
-/// How chunks are made.
+/// Parameters of chunked coding.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks {
-    /// Sizes one after the other; the last one repeats.
+    /// Chunk sizes in order; the last one repeats.
     pub(crate) sizes: Vec<u64>,
     pub(crate) extension: Vec<u8>,
     /// Texts that replace the size of the chunk with this number.
@@ -78,16 +78,16 @@ pub(crate) struct Chunks {
     pub(crate) has_last: bool,
 }
 
-/// What runs when the reply has been sent.
+/// A function that runs after the reply has been sent.
 pub(crate) type Then = Arc<dyn Fn(&mut Connection) + Send + Sync>;
 
 /// The default size of a chunk: 16 KiB.
 const CHUNK_BYTES: u64 = 16 * 1024;
 
-/// A description of the origin's response.
+/// Description of the origin's response.
 #[derive(Clone)]
 pub struct Reply {
-    /// Replaces everything else.
+    /// Raw bytes that replace everything else.
     pub(crate) raw: Option<Vec<u8>>,
     pub(crate) before: Vec<u8>,
     pub(crate) version: String,
@@ -112,7 +112,7 @@ impl fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// A reply with this status, its usual reason, and an empty body.
+    /// Creates a reply with this status, its usual reason phrase, and an empty body.
     pub fn new(status: u16) -> Reply {
         Reply {
             raw: None,
@@ -139,37 +139,37 @@ impl Reply {
         }
     }
 
-    /// A 200.
+    /// Creates a 200 reply.
     pub fn ok() -> Reply {
         Reply::new(200)
     }
 
-    /// A 200 with this body.
+    /// Creates a 200 reply with this body.
     pub fn text(body: impl AsRef<[u8]>) -> Reply {
         Reply::ok().body(body)
     }
 
-    /// These bytes and nothing else, whatever they are.
+    /// Creates a reply of these raw bytes.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Reply {
         Reply { raw: Some(bytes.into()), ..Reply::ok() }
     }
 
-    /// No answer: the connection stays open until the other side closes it.
+    /// Creates no reply: the connection stays open until the peer closes it.
     pub fn never() -> Reply {
         Reply::raw("").at(At::Wire(0), Do::Hang)
     }
 
-    /// No answer: the connection is closed.
+    /// Creates no reply: the connection is closed.
     pub fn close() -> Reply {
         Reply::raw("").at(At::Wire(0), Do::Close)
     }
 
-    /// No answer: the connection is reset.
+    /// Creates no reply: the connection is reset.
     pub fn reset() -> Reply {
         Reply::raw("").at(At::Wire(0), Do::Reset)
     }
 
-    /// 101, then everything that comes is sent back until the other side ends.
+    /// Creates a 101 reply, after which all received bytes are echoed until the peer ends the stream.
     pub fn echo(protocol: &str) -> Reply {
         let reply = Reply::new(101).header("Connection", "upgrade").header("Upgrade", protocol);
         reply.framing(Framing::Unframed).then(Connection::echo)
@@ -181,7 +181,7 @@ impl Reply {
         self
     }
 
-    /// Replaces the version, `HTTP/1.1`.
+    /// Replaces the version `HTTP/1.1`.
     pub fn version(mut self, version: &str) -> Reply {
         self.version = version.to_owned();
         self
@@ -193,19 +193,19 @@ impl Reply {
         self
     }
 
-    /// Adds a line to the head, byte for byte; its CRLF is added.
+    /// Adds a line to the head unchanged; only its CRLF is added.
     pub fn line(mut self, line: impl Into<Vec<u8>>) -> Reply {
         self.lines.push(line.into());
         self
     }
 
-    /// Fills the head with a field until it has this many bytes, its empty line included.
+    /// Pads the head with a field to this many bytes, including its empty line.
     pub fn head_bytes(mut self, count: usize) -> Reply {
         self.head_bytes = Some(count);
         self
     }
 
-    /// Puts bytes before the status line: garbage, or an interim reply.
+    /// Inserts bytes before the status line: garbage, or an interim reply.
     pub fn before(mut self, bytes: impl AsRef<[u8]>) -> Reply {
         self.before.extend_from_slice(bytes.as_ref());
         self
@@ -218,24 +218,24 @@ impl Reply {
         self.before(format!("HTTP/1.1 {status} {reason}\r\n{fields}\r\n"))
     }
 
-    /// Adds bytes to the body.
+    /// Appends bytes to the body.
     pub fn body(mut self, bytes: impl AsRef<[u8]>) -> Reply {
         self.body.push(Source::Bytes(bytes.as_ref().into()));
         self
     }
 
-    /// Adds a whole content to the body, of any size: it is made while it is sent.
+    /// Appends a complete content to the body, of any size: it is generated while it is sent.
     pub fn content(self, content: Content) -> Reply {
         self.content_range(content, 0..content.size())
     }
 
-    /// Adds a range of a content to the body.
+    /// Appends a range of a content to the body.
     pub fn content_range(mut self, content: Content, range: Range<u64>) -> Reply {
         self.body.push(Source::Content(content, range));
         self
     }
 
-    /// Sets the framing of the body; by its length otherwise.
+    /// Sets the framing of the body; the default is its length.
     pub fn framing(mut self, framing: Framing) -> Reply {
         self.framing = framing;
         self
@@ -250,13 +250,13 @@ impl Reply {
         self
     }
 
-    /// Puts this after every chunk size: `;name=value`.
+    /// Appends this to every chunk size: `;name=value`.
     pub fn chunk_extension(mut self, extension: &str) -> Reply {
         self.chunks.extension = extension.as_bytes().to_vec();
         self
     }
 
-    /// Puts this text in the place of the size of a chunk, counted from 0, right or not.
+    /// Replaces the size of a chunk, counted from 0, by this text, valid or not.
     pub fn chunk_size_text(mut self, chunk: u64, text: impl Into<Vec<u8>>) -> Reply {
         self.chunks.size_texts.push((chunk, text.into()));
         self
@@ -268,36 +268,36 @@ impl Reply {
         self
     }
 
-    /// Leaves out the last chunk, which has the size zero, and the bytes behind it.
+    /// Omits the last chunk, which has the size zero, and the bytes after it.
     pub fn without_last_chunk(mut self) -> Reply {
         self.chunks.has_last = false;
         self
     }
 
-    /// Announces another length than that of the body.
+    /// Declares a length other than that of the body.
     pub fn declared_length(mut self, length: u64) -> Reply {
         self.declared = Some(length);
         self
     }
 
-    /// Sends the body also where HTTP allows none: to HEAD, with 1xx, 204 and 304.
+    /// Sends the body even if HTTP does not allow one: to HEAD, with 1xx, 204 and 304.
     pub fn with_body_always(mut self) -> Reply {
         self.always_body = true;
         self
     }
 
-    /// Lets something happen at a place. More than one thing at one place happen in the order of these calls.
+    /// Adds an action at a position. Several actions at one position are executed in the order of these calls.
     pub fn at(mut self, place: At, what: Do) -> Reply {
         self.events.push((place, what));
         self
     }
 
-    /// Arrives at a gate when this many bytes of the body have been sent.
+    /// Waits at a gate after this many bytes of the body.
     pub fn wait_at(self, body_bytes: u64, gate: &Gate) -> Reply {
         self.at(At::Body(body_bytes), Do::Wait(gate.clone()))
     }
 
-    /// Arrives at a gate before the first byte is sent.
+    /// Waits at a gate before the first byte is sent.
     pub fn wait_first(self, gate: &Gate) -> Reply {
         self.at(At::Wire(0), Do::Wait(gate.clone()))
     }
@@ -307,24 +307,24 @@ impl Reply {
         self.header("Connection", "close").at(At::End, Do::Close)
     }
 
-    /// Sends at most this many bytes in each tick: for load tests. An order needs a gate instead.
+    /// Sends at most this many bytes in each tick: for load tests. Where the order of events matters, use a gate.
     pub fn pace(mut self, bytes: u64, tick: Duration) -> Reply {
         self.pace = Some((bytes.max(1), tick));
         self
     }
 
-    /// Runs something on the connection when the reply has been sent: the other side of an upgrade.
+    /// Runs a function on the connection after the reply: the peer of an upgraded connection.
     pub fn then(mut self, then: impl Fn(&mut Connection) + Send + Sync + 'static) -> Reply {
         self.then = Some(Arc::new(then));
         self
     }
 
-    /// How many bytes the body has.
+    /// Returns the length of the body in bytes.
     pub fn body_len(&self) -> u64 {
         self.body.iter().map(Source::len).sum()
     }
 
-    /// The head as it goes out, with its empty line.
+    /// Returns the head as it is sent, with its empty line.
     pub(crate) fn head(&self) -> Vec<u8> {
         let mut head = format!("{} {} {}\r\n", self.version, self.status, self.reason).into_bytes();
         for line in &self.lines {
@@ -333,7 +333,7 @@ impl Reply {
         }
         let length = self.declared.unwrap_or_else(|| self.body_len());
         match self.framing {
-            // RFC 9110 section 8.6: these have none.
+            // RFC 9110 section 8.6: no `Content-Length` with these statuses.
             Framing::Length if self.status < 200 || self.status == 204 => {}
             // A 304 without a body has no length unless the test sets one.
             Framing::Length if self.status == 304 && length == 0 && self.declared.is_none() => {}
@@ -352,13 +352,13 @@ impl Reply {
         head
     }
 
-    /// Whether a body goes out in answer to a request with this method.
+    /// Whether a body is sent in the reply to this request method.
     pub(crate) fn has_body(&self, method: &str) -> bool {
         self.always_body || !(method == "HEAD" || self.status < 200 || matches!(self.status, 204 | 304))
     }
 }
 
-/// The reason phrases of RFC 9110 that tests meet.
+/// Returns the reason phrases of RFC 9110 that tests need.
 fn usual_reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",

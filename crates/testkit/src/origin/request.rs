@@ -1,7 +1,7 @@
-//! The origin's record of a request: the bytes as they came, and the few views that a handler needs.
+//! A request as recorded by the origin: the received bytes, and the views that a handler needs.
 //!
-//! [`OriginRequest`] is read strictly, as `response` reads answers: a proxy that sends a request with two lengths
-//! or a broken chunk is at fault, and the test has to hear of it.
+//! [`OriginRequest`] is parsed strictly, as `response` parses responses: a proxy that sends a request with two lengths
+//! or a broken chunk is at fault, and the test must detect it.
 
 /// A request as the origin received it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,21 +10,21 @@ pub struct OriginRequest {
     pub method: String,
     /// The request target as sent.
     pub target: String,
-    /// `HTTP/1.1` or the text in its place.
+    /// `HTTP/1.1`, or the received text instead of it.
     pub version: String,
-    /// The field lines without their CRLF, byte for byte and in the order of the wire.
+    /// The field lines without their CRLF, unchanged and in the received order.
     pub lines: Vec<Vec<u8>>,
     /// The body without its framing.
     pub body: Vec<u8>,
-    /// The sizes of the chunks that the body came in; empty when it was not chunked.
+    /// Sizes of the received chunks; empty if the body was not chunked.
     pub chunks: Vec<u64>,
     /// The lines of the trailer section.
     pub trailers: Vec<Vec<u8>>,
-    /// Which connection, counted from 1 in the order of accepting.
+    /// Number of the connection, counted from 1 in the order of accepting.
     pub connection: u64,
-    /// Which request on that connection, counted from 1.
+    /// Number of the request on that connection, counted from 1.
     pub number: u64,
-    /// Which request of all, counted from 1.
+    /// Number of the request on the origin, counted from 1.
     pub sequence: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum RequestBody {
 }
 
 impl OriginRequest {
-    /// Reads the request line and the field lines: everything up to the empty line, without it.
+    /// Parses the request line and the field lines: everything up to the empty line, without it.
     pub(crate) fn parse(head: &[u8]) -> Result<OriginRequest, String> {
         let malformed = |what: &str| format!("{what} in {:?}", String::from_utf8_lossy(head));
         let mut lines = Vec::new();
@@ -55,12 +55,12 @@ impl OriginRequest {
         Ok(OriginRequest { method, target, version, lines, ..OriginRequest::default() })
     }
 
-    /// The value of the first field with this name, in any case.
+    /// Returns the value of the first field with this name, compared without case.
     pub fn header(&self, name: &str) -> Option<String> {
         self.headers(name).next()
     }
 
-    /// The values of all fields with this name, in order.
+    /// Returns the values of all fields with this name, in order.
     pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = String> + 'a {
         self.lines.iter().filter_map(move |line| {
             let colon = line.iter().position(|&byte| byte == b':')?;
@@ -70,18 +70,18 @@ impl OriginRequest {
         })
     }
 
-    /// The path of the target: the part before a question mark.
+    /// Returns the path of the target: the part before a question mark.
     pub fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or("")
     }
 
-    /// Whether a list field has this member: `Connection` has `close`.
+    /// Whether a list field contains this member: `close` in `Connection`, for instance.
     pub fn lists(&self, name: &str, member: &str) -> bool {
         let has = |value: String| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(member));
         self.headers(name).any(has)
     }
 
-    /// Whether the sender means to send another request on the connection (RFC 9112 section 9.3).
+    /// Whether the sender wants to send another request on the connection (RFC 9112 section 9.3).
     pub(crate) fn keeps_alive(&self) -> bool {
         match self.version.as_str() {
             "HTTP/1.1" => !self.lists("connection", "close"),
@@ -89,7 +89,8 @@ impl OriginRequest {
         }
     }
 
-    /// How the body ends (RFC 9112 section 6.3); what leaves room for smuggling is an error.
+    /// Returns how the body is delimited (RFC 9112 section 6.3); an ambiguity that would permit request smuggling is an
+    /// error.
     pub(crate) fn body_framing(&self) -> Result<RequestBody, String> {
         let lengths: Vec<String> = self.headers("content-length").collect();
         let codings: Vec<String> = self.headers("transfer-encoding").collect();

@@ -1,29 +1,28 @@
-//! Carries out a [`Reply`] on a connection: bytes in order, and the actions at certain positions.
+//! Executes a [`Reply`] on a connection: sends the bytes in order, and executes the actions at their positions.
 //!
-//! [`Sender`] keeps two counts, bytes of the wire and bytes of the body, and never lets a write go beyond the next
-//! action. Bytes are gathered before they are written, since a chunk's size line would be a segment of its own
-//! otherwise.
+//! [`Sender`] counts wire bytes and body bytes, and never lets a write go beyond the next action. Bytes are collected
+//! before they are written, since a chunk's size line would otherwise be a separate segment.
 
 use std::time::Instant;
 
 use crate::origin::connection::{Connection, Ended};
 use crate::origin::reply::{At, Do, Framing, Reply, Source};
 
-/// How much is gathered before it is written.
+/// Maximum number of bytes that are collected before a write.
 const GATHERED_BYTES: usize = 64 * 1024;
 
-/// Why sending goes no further.
+/// Why sending stops.
 #[derive(Debug)]
 enum Halt {
-    /// The reply said so.
+    /// An action of the reply ended the connection.
     Told(Ended),
     /// The connection failed.
     Failed,
-    /// The origin ends.
+    /// The origin is ending.
     Stopped,
 }
 
-/// Sends a reply in answer to a request with this method.
+/// Sends the reply to a request with this method.
 pub(crate) fn send_reply(connection: &mut Connection, method: &str, reply: &Reply) -> Ended {
     let mut sender = Sender {
         fired: vec![false; reply.events.len()],
@@ -50,9 +49,9 @@ struct Sender<'a> {
     reply: &'a Reply,
     fired: Vec<bool>,
     gathered: Vec<u8>,
-    /// Bytes so far, the gathered ones included.
+    /// Wire bytes so far, including the collected ones.
     wire: u64,
-    /// Bytes of the body so far; none while the head is not out.
+    /// Body bytes so far; `None` before the head was sent.
     body: Option<u64>,
     ended: bool,
     next_tick: Instant,
@@ -81,7 +80,7 @@ impl Sender<'_> {
         self.flush()?;
         let missed = reply.events.iter().zip(&self.fired).find(|(_, fired)| !**fired);
         if let Some(((place, _), _)) = missed.filter(|_| reply.raw.is_some() || reply.has_body(method)) {
-            // A test that waits for it would blame the proxy.
+            // Reported as a fault, because a test that waits for the action would otherwise blame the proxy.
             self.connection.hub().fault(format!("{reply:?} has no {place:?}"));
         }
         Ok(())
@@ -144,7 +143,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Sends bytes, and carries out actions on the way.
+    /// Sends bytes, and executes the actions on the way.
     fn push(&mut self, bytes: &[u8], is_body: bool) -> Result<(), Halt> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -165,7 +164,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// How many bytes of this kind may go before something happens: at least one, since the due actions have happened.
+    /// Returns how many bytes of this kind may be sent before the next action: at least one, since the due actions have
+    /// been executed.
     fn distance(&self, is_body: bool) -> u64 {
         let mut distance = u64::MAX;
         for ((place, _), fired) in self.reply.events.iter().zip(&self.fired) {
@@ -181,7 +181,7 @@ impl Sender<'_> {
         distance.max(1)
     }
 
-    /// How many bytes this tick still has room for; waits for the next one when there is none.
+    /// Returns how many bytes may still be sent in this tick; waits for the next tick if none.
     fn tick_room(&mut self) -> Result<u64, Halt> {
         let Some((bytes, tick)) = self.reply.pace else { return Ok(u64::MAX) };
         if self.tick_left == 0 {
@@ -189,14 +189,14 @@ impl Sender<'_> {
             if !self.connection.stop().pause_until(self.next_tick) {
                 return Err(Halt::Stopped);
             }
-            // Counted from when it was due: a late tick is made up for.
+            // Relative to the due time, so that a late tick is compensated.
             self.next_tick += tick;
             self.tick_left = bytes;
         }
         Ok(self.tick_left)
     }
 
-    /// Carries out the due actions at this position.
+    /// Executes the actions that are due at this position.
     fn fire(&mut self) -> Result<(), Halt> {
         let reply = self.reply;
         for (index, (place, what)) in reply.events.iter().enumerate() {
