@@ -164,7 +164,7 @@ pub enum Op {
         path: CString,
         /// Flags.
         how: OpenHow,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -173,7 +173,7 @@ pub enum Op {
     Stat {
         /// The file.
         target: StatTarget,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -189,7 +189,7 @@ pub enum Op {
         len: u32,
         /// The buffer.
         buf: Buf,
-        /// The device that counts the operation when it cannot complete immediately.
+        /// The device whose limit applies if the read cannot complete immediately.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -203,7 +203,7 @@ pub enum Op {
         offset: u64,
         /// The content.
         buf: Buf,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -219,7 +219,7 @@ pub enum Op {
         offset: u64,
         /// Requested bytes.
         len: u32,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
         via: DiskVia,
@@ -235,7 +235,7 @@ pub enum Op {
         bytes_max: u32,
         /// The attributes to return of each entry.
         look: EntryLook,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -248,7 +248,7 @@ pub enum Op {
         dir: Fd,
         /// The names; their number bounds the time for which a thread is occupied.
         names: Arc<[CString]>,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -263,7 +263,7 @@ pub enum Op {
         offset: u64,
         /// The content.
         data: Segments,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -274,7 +274,7 @@ pub enum Op {
     Put {
         /// The arguments.
         new: Box<NewFile>,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -285,7 +285,7 @@ pub enum Op {
         path: CString,
         /// Whether the path is a directory (`AT_REMOVEDIR`).
         folder: bool,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -296,7 +296,7 @@ pub enum Op {
         from: CString,
         /// The new path.
         to: CString,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -307,7 +307,7 @@ pub enum Op {
         path: CString,
         /// Permission bits, before the process's umask is applied.
         mode: u32,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -318,7 +318,7 @@ pub enum Op {
         file: Fd,
         /// Its new path, on the same file system.
         to: CString,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -329,7 +329,7 @@ pub enum Op {
         file: Fd,
         /// Its new length in bytes.
         len: u64,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -345,7 +345,7 @@ pub enum Op {
         len: u64,
         /// Whether the file's length remains unchanged (`FALLOC_FL_KEEP_SIZE`).
         keep_size: bool,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -360,7 +360,7 @@ pub enum Op {
         len: u32,
         /// The advice.
         advice: Advice,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -370,7 +370,7 @@ pub enum Op {
     Space {
         /// A file or directory on the file system.
         target: StatTarget,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -379,7 +379,7 @@ pub enum Op {
     Sync {
         /// The file.
         file: Fd,
-        /// The device that counts the operation.
+        /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
@@ -439,7 +439,7 @@ impl Op {
         payload
     }
 
-    /// Returns the requested disk backend and the device that counts the operation; `None` for network operations.
+    /// Returns the requested disk backend and the device whose limit applies; `None` for network operations.
     pub(crate) fn disk(&self) -> Option<(DiskVia, DeviceId)> {
         match self {
             Op::Open { via, device, .. }

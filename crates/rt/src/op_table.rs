@@ -4,9 +4,9 @@
 //! until the engine has a free slot and it gets an [`io::OpId`].
 //!
 //! ```text
-//!            room                 terminal completion         results taken
+//!          free slot              terminal completion         results taken
 //!  Queued ----------> Flying ------------------------> Ended ---------------> Free
-//!     |                 |  abandoned: the engine is told, nothing is shown      ^
+//!     |                 |  abandoned in the engine, no result is reported       ^
 //!     +-----------------+------------------------------------------------------+
 //! ```
 //! This module contains only the table; [`crate::reactor`] submits the operations.

@@ -4,8 +4,8 @@
 //!            a write fails, or reads fail in a row
 //!   working ---------------------------------------> passing through
 //!      ^                                              |   ^
-//!      |                     time is up               v   | it fails again: twice as long
-//!      +------- it works ------------------------- on trial
+//!      |                     after the pause          v   | trial fails: the pause is doubled
+//!      +------- trial succeeds ------------------- on trial
 //! ```
 //! During a trial, the manager writes and removes a small file; reads are their own trial.
 

@@ -1,9 +1,9 @@
 //! Fills: a [`Fill`] becomes an entry when it is committed, and leaves no files when it is dropped.
 //!
 //! ```text
-//!   begin: room is reserved                         write: bytes gather to chunks
+//!   begin: space is reserved                        write: bytes are gathered to chunks
 //!     buffered: a few chunks -- nothing on disk until the commit: file, write and rename in one operation
-//!     streamed: more of them -- a temporary file -- chunks, some in flight -- commit: table, header, rename
+//!     streamed: more chunks -- a temporary file -- chunks, some in flight -- commit: table, header, rename
 //!               parts of an entry -- the entry's own file -- each chunk, then its record
 //! ```
 //! The header is written last, so an incomplete file has no header. For parts of a response, an entry without content

@@ -4,7 +4,7 @@
 //!   0 magic and version   8 B     28 status              2 B      72 length               8 B
 //!   8 room                4 B     30 zero                2 B      80 response time, ms    8 B
 //!  12 layout              4 B     32 flags of the caller 4 B      88 fresh until          8 B
-//!  16 crc32c of the rest  4 B     36 initial age         4 B      96 while revalidating   8 B
+//!  16 checksum, crc32c    4 B     36 initial age         4 B      96 while revalidating   8 B
 //!  20 used                4 B     40 nonce               8 B     104 if error             8 B
 //!  24 generation          4 B     48 sequence            8 B     112 last modified        8 B
 //!                                 56 body                8 B     120 primary key         16 B

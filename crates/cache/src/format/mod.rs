@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  small: a body of at most one chunk          large
-//!  one read has all of it                      rewritten in place, one head after the other
+//!  read in one operation                       header rewritten in place, alternating between slots
 //!  0      +-----------------------------+      0      +-----------------------------+
 //!         | header 160 B                |             | header, texts: slot A       |
 //!         | key text, variant, Vary,    |      room   +-----------------------------+

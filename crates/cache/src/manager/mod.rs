@@ -2,7 +2,7 @@
 //! enforces the limits, removes inactive entries, tests a failed disk, and carries out purges.
 //!
 //! ```text
-//!   not owner --lock--> loading --> managing: room, inactive, trial, purger, snapshot --stop--> saved, unlocked
+//!   not owner --lock--> loading --> managing: eviction, inactive, trial, sweep, snapshot --stop--> saved, unlocked
 //! ```
 
 pub(crate) mod load;

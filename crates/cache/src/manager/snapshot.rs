@@ -2,8 +2,8 @@
 //! stop, and periodically.
 //!
 //! ```text
-//!   magic 8 B | whole u32 | zero u32 | entries u64 | crc32c of what is before u32 | zero u32
-//!   then blocks:  records in it u32 | crc32c of them u32 | records: key 16 B, blocks u32, accessed u32
+//!   magic 8 B | whole u32 | zero u32 | entries u64 | crc32c of the fields before u32 | zero u32
+//!   then blocks:  number of records u32 | crc32c of the records u32 | records: key 16 B, blocks u32, accessed u32
 //! ```
 //! The snapshot is only a hint: the file of an entry is authoritative. A **whole** snapshot was written when nothing
 //! could change any more. It is renamed before anything changes, so a start finds it only after a regular stop. Any

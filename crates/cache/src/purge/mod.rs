@@ -355,7 +355,7 @@ const RECORD_HEAD: usize = 4 + 4 + 8 + 2;
 /// Appends a purge as a log record; returns `false` if its text is too long.
 ///
 /// ```text
-///   length of what follows the checksum u32 | crc32c of it u32 | number u64 | kind u8 | fate u8 | text
+///   length of the fields after the checksum u32 | crc32c of these fields u32 | number u64 | kind u8 | fate u8 | text
 /// ```
 pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> bool {
     let kind = match &purge.scope {

@@ -4,7 +4,7 @@
 //! submit -> network backend
 //!        -> sync                                   (inline)
 //!        -> resident? -> thread pool -> inbox      (rings the doorbell)
-//!        -> gate of the device -> ring
+//!        -> limit of the device -> io_uring
 //!        -> libaio queue                           (rings the doorbell)
 //! each -> done -> the batch of the next turn
 //! ```

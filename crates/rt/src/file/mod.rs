@@ -1,7 +1,7 @@
 //! Files: open, stat, read and write; operations on paths are in [`paths`].
 //!
-//! Each operation names its backend and the device that counts it, because locations of one server use different ones.
-//! A short read is legal at any offset, and the caller continues it. `EINTR`, `EAGAIN` and `ENOMEM` are not returned as
+//! Each operation has its backend and the device whose limit applies as arguments, because locations of one server use
+//! different ones. A short read is legal at any offset, and the caller continues it. `EINTR`, `EAGAIN` and `ENOMEM` are not returned as
 //! results: the operation is retried here.
 
 mod lock;

@@ -1,7 +1,7 @@
 //! The receiving side of a connection.
 //!
 //! ```text
-//!   Idle --recv--> Armed --terminal result--> Idle --end of stream--> (recv answers None for ever)
+//!   Idle --recv--> Armed --terminal result--> Idle --end of stream--> (recv returns None from now on)
 //!                   | EAGAIN
 //!                   v
 //!                Polling --readable--> Idle

@@ -29,14 +29,14 @@ pub struct Writer {
 /// ```text
 ///          send           count of all bytes
 ///   Ready ------> Sending -------------------------------> Ready
-///                  ^  |  | part of them, without a copy
-///                  |  |  +----------> Returning -- buffers come back --> (as after a count)
+///                  ^  |  | short count of a zero-copy send
+///                  |  |  +----------> Returning -- segments returned --> (as after a count)
 ///                  |  | EAGAIN
 ///                  |  +------> Blocked --writable--+
 ///                  +-------------------------------+
-///   Ready --sendfile--> Moving (to wait for room, and then to move) --count--> Ready
+///   Ready --sendfile--> Moving (waits for space first if the socket is full) --count--> Ready
 ///   Ready --writable--> Awaiting --> Ready
-///   an error, or what is given up half-way: Torn
+///   an error, or an operation abandoned before it completed: Torn
 /// ```
 enum WriterState {
     /// No operation is in flight.
