@@ -358,7 +358,7 @@ impl Chunk {
     }
 
     fn memory(&self) -> NonNull<u8> {
-        // SAFETY: a chunk is within its mapping: `grow` gives the second one of two half of a huge page.
+        // SAFETY: a chunk is within its mapping: the second chunk of a huge page is its upper half, see `grow`.
         unsafe { self.mapping.memory.add(self.offset) }
     }
 
@@ -414,9 +414,9 @@ impl Mapping {
         let (start, all) = (Mapping::anonymous(2 * HUGE_BYTES)?, 2 * HUGE_BYTES);
         let before = start.memory.as_ptr().align_offset(HUGE_BYTES);
         let start = std::mem::ManuallyDrop::new(start).memory;
-        // SAFETY: an address is at most one page less a byte before a multiple of a page.
+        // SAFETY: `before` is less than HUGE_BYTES, so the address is inside of the mapping of twice that size.
         let memory = unsafe { start.add(before) };
-        // SAFETY: as above, and behind it there is at least a page.
+        // SAFETY: as above, and at least HUGE_BYTES of the mapping follow `memory`.
         let end = unsafe { memory.add(HUGE_BYTES) };
         for (part, bytes) in [(start, before), (end, all - before - HUGE_BYTES)] {
             if bytes > 0 {
@@ -425,7 +425,7 @@ impl Mapping {
             }
         }
         let advice = rustix::mm::Advice::LinuxHugepage;
-        // SAFETY: the range is our mapping, and this advice changes nothing that is read from it. Refused, nothing is lost.
+        // SAFETY: the range is our mapping, and this advice changes nothing that is read from it. A failure is harmless.
         let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), HUGE_BYTES, advice) };
         Ok(Mapping { memory, bytes: HUGE_BYTES })
     }
@@ -454,9 +454,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the constructors made this mapping. Its owners are chunks, and those are dropped only when no
-        // buffer of them is used: by `trim`, which counts, with the pool, which each buffer keeps alive, or
-        // with the one buffer that owned a shared chunk.
+        // SAFETY: the constructors made this mapping. Its owners are chunks, which are dropped only when none of their
+        // buffers is in use: by `trim`, which counts the free buffers; with the pool, which each buffer keeps alive; or
+        // with the only buffer of a shared chunk.
         let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "memory is mapped until it is dropped");
     }

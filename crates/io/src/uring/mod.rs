@@ -117,7 +117,8 @@ pub(crate) struct Uring {
     early: Vec<OpId>,
     /// Streams with received bytes whose end may not have been reported.
     doubts: Doubts,
-    /// Operations that were cancelled while the kernel was moving them between queues; the cancellation is repeated.
+    /// Operations that the kernel did not find when they were cancelled, although they had not completed; the
+    /// cancellation is repeated.
     recancel: Vec<OpId>,
     /// Completions being handled; a field so that its memory is reused.
     batch: Vec<Cqe>,
