@@ -9,8 +9,8 @@ use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};
 /// The header of an entry: decodes raw bytes, and the same bytes behind a valid start and with a valid checksum.
 ///
 /// # Panics
-/// When a property does not hold: a decoded header can be encoded and decoded again without a change, decoding a
-/// truncated header requests more bytes than there are, and texts lie inside the bytes.
+/// When one of these properties is violated: a decoded header can be encoded and decoded again without a change;
+/// decoding a truncated header requests more bytes than there are; texts lie inside the bytes.
 pub fn entry_header(bytes: &[u8]) {
     check_header(bytes);
     let mut file = bytes.to_vec();

@@ -198,7 +198,7 @@ impl Store {
         self.fills.begin(new, self.staging(staging)).await
     }
 
-    /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
+    /// Begins to store parts of a response. Another fill may have begun or stored an entry for the key. If `joins`
     /// returns that both have the same bytes, the parts are added to that entry. `selector` selects the variant for the
     /// request of the parts.
     pub async fn begin_parts(

@@ -158,7 +158,7 @@ impl Pool {
         self.0.heads_exhausted.get()
     }
 
-    /// Whether a buffer of this size would come out of the quarter that is reserved for bodies, so that it uses no
+    /// Whether a buffer of this size would come out of the quarter that is reserved for bodies. Such a buffer uses no
     /// memory that header sections could use.
     pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
         let (class, shared) = (class_of(bytes), &self.0);

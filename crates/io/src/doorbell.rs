@@ -1,7 +1,7 @@
 //! Wakes an engine from other threads: one eventfd per engine, written only while the engine sleeps.
 //!
-//! [`Doorbell`] combines the state machine of [`bell::Bell`] with the descriptor. A thread that has something for the
-//! engine (an outcome of a pool thread, a message of the runtime) puts it into a queue of the engine, then rings.
+//! [`Doorbell`] combines the state machine of [`bell::Bell`] with the descriptor. A thread first puts its item (an
+//! outcome of a pool thread, a message of the runtime) into a queue of the engine, and then rings.
 
 pub(crate) mod bell;
 

@@ -103,7 +103,7 @@ impl Fd {
     }
 
     /// Makes the kernel drop pages of this file from the page cache immediately after reads and writes
-    /// (`RWF_DONTCACHE`, Linux 6.14), so that a copy that is not read again evicts nothing. It has no effect with
+    /// (`RWF_DONTCACHE`, Linux 6.14). So a copy that is not read again evicts nothing. It has no effect with
     /// `O_DIRECT`, or without support in the kernel or the file system.
     pub fn set_uncached(&self) {
         self.0.uncached.set(true);

@@ -3,8 +3,8 @@
 //! sendfile(2) from a file in memory queues references to its pages: later writes to the chunk would change bytes that
 //! were "sent" already. Neither an empty send queue nor an acknowledgement proves that the pages are unused (on
 //! loopback they are in the peer's receive queue). So pages are used once: [`take`] returns fresh pages each time. A
-//! returned chunk is emptied by punching a hole over all of it (fallocate(2)), which leaves the old pages to the
-//! sockets that still refer to them. The file and the mapping are reused.
+//! returned chunk is emptied by punching a hole over all of it (fallocate(2)). The sockets that still refer to the old
+//! pages keep them. The file and the mapping are reused.
 //!
 //! Chunks belong to their thread. Nothing here submits I/O.
 

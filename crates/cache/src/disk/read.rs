@@ -84,8 +84,8 @@ pub(crate) async fn extend_to(
     go_on(file, buf, 0, end, device, via).await
 }
 
-/// Continues a read after the bytes in `buf`, which starts at `start` and has room for `wanted` bytes, until it has
-/// these bytes or the file ends.
+/// Continues a read that started at `start`, until `buf` has `wanted` bytes or the file ends. `buf` has the bytes read
+/// so far, and room for `wanted` bytes.
 async fn go_on(
     file: &File,
     buf: Buf,
@@ -120,8 +120,8 @@ async fn go_on(
     Ok(buf)
 }
 
-/// Reads at `at`, after a read from the start of the block has returned no new bytes. Either the file ends here, or the
-/// read was short at the same byte as the one before, which cannot happen to a read that starts at that byte.
+/// Reads at `at`, after a read from the start of the block has returned no new bytes. Either the file ends at `at`, or
+/// both earlier reads were short at this byte. A read that starts at `at` distinguishes the two.
 async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVia) -> Result<Buf, ReadError> {
     match read_some(file, at, end - at, device, via).await {
         // A direct read cannot start at this offset: then this is treated as the end.

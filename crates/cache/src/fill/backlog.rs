@@ -21,7 +21,7 @@ use rt::Either;
 use crate::error::Refused;
 
 /// Maximum number of waiting entries; with more, no further fill begins. The limit is above the number that a disk
-/// processes concurrently, and low enough that the entries are still in the CPU caches and fit into a thread's buffers.
+/// processes concurrently. It is low enough that the entries stay in the CPU caches and fit into a thread's buffers.
 pub(crate) const MOST: usize = 64;
 
 /// Time limit for a fill to wait for a disk without progress. It is longer than the write of a journal, and no longer

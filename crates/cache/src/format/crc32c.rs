@@ -1,4 +1,4 @@
-//! Checksums: CRC-32C (RFC 9260 appendix A) with the widest instructions of the CPU, and the record of a chunk, which
+//! Checksums: CRC-32C (RFC 9260 appendix A) with the widest instructions of the CPU. Also the record of a chunk, which
 //! consists of the chunk's checksum and a mark that the record is valid.
 
 use crc_fast::{CrcAlgorithm, Digest};

@@ -13,9 +13,9 @@ use crate::lookup::{Judged, Lookup};
 use crate::manager::pace::{Paced, SCAN_MAX};
 use crate::purge::Purges;
 
-/// Maximum number of concurrent removals that no request waits for. A kernel thread does each removal and gets as much
-/// CPU time as a worker thread, so sixteen of them would use sixteen seventeenths of a CPU. The second one runs while
-/// the first waits for the disk.
+/// Maximum number of concurrent removals that no request waits for. A kernel thread does each removal, and gets as much
+/// CPU time as a worker thread. So sixteen removals would use sixteen seventeenths of a CPU. The second removal runs
+/// while the first waits for the disk.
 pub(crate) const UNHURRIED_MAX: usize = 2;
 
 /// Forgets pending purges for which no older request is in flight.

@@ -88,7 +88,7 @@ pub struct Purges {
 /// Sequence numbers of the last soft and the last hard purge of a name; 0 for none.
 type Numbers = [u64; 2];
 
-/// Purged keys and tags in shards. A purge adds to one shard, and a rewrite of the log reads one shard at a time, so
+/// Purged keys and tags in shards. A purge adds to one shard, and a rewrite of the log reads one shard at a time. So
 /// the duration of neither depends on the number of purges.
 #[derive(Debug)]
 struct Names {

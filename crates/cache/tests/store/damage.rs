@@ -1,5 +1,5 @@
-//! Served content is what was stored, whatever has happened to the file. Every file content that a crash, a disk or a
-//! manual change can cause is a miss or yields the correct bytes, and damaged files are removed.
+//! Served content is what was stored, whatever has happened to the file. A crash, a faulty disk or a manual change
+//! leads to a miss or to the correct bytes, and damaged files are removed.
 
 use std::path::PathBuf;
 

@@ -6,9 +6,9 @@
 //!
 //! The probe combines two system calls. A read of one byte with `RWF_NOWAIT` (preadv2(2), Linux 4.14) fails with
 //! `EAGAIN` if the page is missing or still being read. The kernel may start to read the missing page (6.18 reads that
-//! page alone), and a fast device may even complete the read before the call returns. cachestat(2) (Linux 6.5) counts
-//! the cached pages of a range in one call, but includes pages that are still being read. For short ranges, reads alone
-//! are enough.
+//! page alone). A fast device may even complete that read before the call returns. cachestat(2) (Linux 6.5) counts the
+//! cached pages of a range in one call, but includes pages that are still being read. For short ranges, reads alone are
+//! enough.
 
 use std::io::IoSliceMut;
 use std::ops::Range;

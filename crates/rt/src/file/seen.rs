@@ -1,7 +1,7 @@
 //! Cache of file probes that requests of one event-loop turn share.
 //!
 //! Every request that a task handles now was received by the last turn or before. So the result of a stat(2) or read
-//! since then is as recent for each request as another call would be, and one call serves all concurrent requests for a
+//! since then is as recent for each request as another call would be. One call serves all concurrent requests for a
 //! file. The next turn discards the results, and so do bytes that are received outside of a turn.
 
 use std::cell::RefCell;

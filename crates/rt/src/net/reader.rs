@@ -222,8 +222,8 @@ impl Reader {
         self.closes = !matches!(self.state, ReaderState::Idle);
     }
 
-    /// Sets whether a multishot receive stays in flight (the default) or each `recv` submits a single-shot receive,
-    /// which is cheaper for a connection that serves one request and is closed.
+    /// Sets whether a multishot receive stays in flight (the default) or each `recv` submits a single-shot receive. The
+    /// latter is cheaper for a connection that serves one request and is closed.
     pub fn set_multishot(&mut self, multishot: bool) {
         self.multishot = multishot;
     }
