@@ -49,7 +49,7 @@ fn entries_come_from_another_folder_on_any_file_system() {
                     assert_eq!(files, 0, "{size} bytes are written elsewhere");
                     assert_hit(&store, number, size).await;
                 }
-                // Missing parts of a partial entry are not content, even after a copy from another file system.
+                // Missing parts of a partial entry are not content, wherever the entry was staged.
                 let mut part = new(&store, 7, Some(20 * CHUNK));
                 part.is_partial = true;
                 let mut fill = store.begin_in(part, folder).await.unwrap();
