@@ -67,8 +67,8 @@ fn check_read(header: &Header, bytes: &[u8]) {
 /// The purge log: reads raw bytes, and records cut out of the bytes and encoded.
 ///
 /// # Panics
-/// When a property does not hold: a record is encoded to the same bytes, a truncated log contains the first of the same
-/// purges, and applied purges can be listed again.
+/// When one of these properties is violated: a record is encoded to the same bytes; a truncated log contains the first
+/// of the same purges; applied purges can be listed again.
 pub fn purge_log(bytes: &[u8]) {
     check_log(bytes);
     let mut log = Vec::new();
