@@ -40,7 +40,7 @@ pub struct Interim {
 /// Time until a request to an upstream starts to watch for a closed client connection.
 const WATCH_AFTER: Duration = Duration::from_millis(20);
 
-/// Waits until this client has closed its connection, but for [`WATCH_AFTER`] at least. Most responses arrive before
+/// Waits until this client has closed its connection, but for `WATCH_AFTER` at least. Most responses arrive before
 /// that, and watching costs an operation of the engine. Without a client it waits forever.
 pub async fn gone(client: Option<Rc<dyn Client>>) {
     let Some(client) = client else { return std::future::pending().await };

@@ -23,11 +23,11 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_access")
 };
 
-/// Also where some methods are set apart.
+/// Includes `limit_except`.
 const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
 
 const DIRECTIVES: &[Directive] = &[
-    // Without any rule everybody is let in.
+    // Without any rule all clients are allowed.
     Directive::scope(
         Spec::new(
             "http_access",
@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The rules of a block; the first that applies decides.
+/// The rules of a block; the first that matches decides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     rules: Layered<Rule>,
@@ -61,32 +61,32 @@ pub(crate) struct Conf {
 impl Settings for Conf {}
 
 impl Conf {
-    /// Whether any rule was written.
+    /// Whether the block has any rules.
     pub(crate) fn has_rules(&self) -> bool {
         !self.rules.items().is_empty()
     }
 }
 
-/// One line of the configuration.
+/// An `allow` or `deny` directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
     who: Who,
     allow: bool,
 }
 
-/// The subject of a rule.
+/// The clients that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     /// All clients, from any address.
     All,
-    /// Addresses that belong together.
+    /// The addresses of a network.
     Network(Network),
 }
 
-/// The order of the rules is that of the text, `allow` and `deny` mixed.
+/// Adds a rule. The rules are in file order, with `allow` and `deny` mixed.
 fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
-    // Host names are not looked up: the response could be another one with each request, and would have to be waited
-    // for.
+    // Host names are not supported: their addresses could change with each request, and resolving them would need a
+    // wait.
     let text = cx.arg(0);
     let who = match text {
         "all" => Who::All,
@@ -100,7 +100,7 @@ fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error
 }
 
 impl Who {
-    /// Whether a client is one of these.
+    /// Whether the rule applies to a client.
     fn includes(self, client: &Address) -> bool {
         match self {
             Who::All => true,
@@ -110,20 +110,20 @@ impl Who {
 }
 
 impl Conf {
-    /// The verdict of the rules on a client; `None` when none applies.
+    /// Returns the decision of the rules on a client; `None` if no rule matches.
     fn judge(&self, peer: &Address) -> Option<bool> {
         self.rules.items().iter().find(|rule| rule.who.includes(peer)).map(|rule| rule.allow)
     }
 }
 
-/// A response for this module alone; `satisfy` puts it together with the others.
+/// Decides for this module alone; `satisfy` combines it with other modules.
 fn run(conf: &Conf, request: &mut Request) -> Step {
     match conf.judge(request.client()) {
-        // Nothing said is not the same as allowed: with `satisfy any` only a rule that allows opens the door.
+        // No matching rule is not the same as allowed: with `satisfy any` only an `allow` rule grants access.
         None => Step::Next,
         Some(true) => Step::Allow,
         Some(false) => {
-            // With `satisfy any` another module may still let the client in.
+            // With `satisfy any` another module may still allow the client.
             if !request.scope().core.satisfy.any {
                 request.log(Level::Error, format_args!("access forbidden by rule"));
             }

@@ -1,6 +1,6 @@
 //! `auth_request`: a subrequest decides on access.
 //!
-//! Only the status of its response counts; `auth_request_set` takes values out of the rest of it.
+//! Only the status of its response counts; `auth_request_set` stores further values of it.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The URI of the subrequest, and the variables taken from its response.
+/// The URI of the subrequest, and the variables set from its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     uri: Option<Arc<str>>,
@@ -72,7 +72,7 @@ impl Conf {
     }
 }
 
-/// A name without its dollar sign is a slip of the pen: nginx refuses it rather than guess.
+/// Adds a variable. As in nginx, a name without a dollar sign is an error, because it is probably a typo.
 fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let name = text.strip_prefix('$').filter(|name| !name.is_empty());
@@ -83,7 +83,7 @@ fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks, takes the values, and decides.
+/// Runs the subrequest, sets the variables, and decides.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let Some(uri) = &conf.uri else { return Step::Next };
     // As in nginx without the client's query; the original is in `$request_uri`.
@@ -92,21 +92,21 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let mut values = Vec::new();
     for (variable, value) in conf.variables.items() {
         let value = value.rendered(&child);
-        // It has the variables of the configuration now, and a later value may be made of this one.
+        // The subrequest shares the variables of the configuration, and a later value may use this one.
         variable.assign(&mut child, &value);
         values.push((variable, value));
     }
     let status = child.response.status;
     let questions = std::mem::take(&mut child.response.www_authenticate);
     subrequest::finish(child);
-    // Once more for those that are part of the request itself, such as `$limit_rate`.
+    // Assigned again for variables that are part of the request itself, such as `$limit_rate`.
     for (variable, value) in values {
         variable.assign(request, &value);
     }
     match status {
         200..300 => Step::Allow,
         401 => {
-            // The client gets the challenge of the subrequest.
+            // The client receives the challenge of the subrequest.
             request.response.www_authenticate.extend(questions);
             Step::Status(401)
         }

@@ -1,6 +1,6 @@
-//! `$modern_browser` and `$ancient_browser`: the `User-Agent` field, judged by the configuration.
+//! `$modern_browser` and `$ancient_browser`: the `User-Agent` field, classified by the configuration.
 //!
-//! The browsers that it knows are those of nginx, which are those of 2004. Rules for others are names to look for.
+//! The known browsers are those of nginx, from 2004. Rules for other browsers are texts to search for.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Without any rule no browser is modern.
+    // Without any rule all browsers are ancient.
     Directive::scope(
         Spec::new(
             "http_browser",
@@ -35,7 +35,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         add_modern,
     ),
-    // Asked where no rule for modern ones fits.
+    // Checked if no rule for modern browsers matches.
     Directive::scope(
         Spec::new(
             "http_browser",
@@ -91,7 +91,7 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 const VARIABLES: &[Variable] = &[
-    // One of these two has a value, never both.
+    // Exactly one of these two has a value.
     Variable {
         name: "modern_browser",
         get: |request, out| request.replaced_variable("modern_browser", out) || show(request, true, out),
@@ -104,7 +104,7 @@ const VARIABLES: &[Variable] = &[
         set: Some(|request, value| request.replace_variable("ancient_browser", value)),
         help: "A value for browsers that are not modern, else empty.",
     },
-    // By the same rules as `msie_padding` and `msie_refresh`.
+    // With the same detection as `msie_padding` and `msie_refresh`.
     Variable {
         name: "msie",
         get: |request, out| {
@@ -134,11 +134,11 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Rules of a block, inherited as a whole or replaced from its first rule on.
+/// Rules of a block, inherited completely or replaced by its first rule.
 #[derive(Debug, Default)]
 struct Owned<T> {
     rules: Arc<T>,
-    /// The block that made them.
+    /// The block that contains the rules.
     block: u32,
 }
 
@@ -150,7 +150,7 @@ impl<T> Clone for Owned<T> {
 }
 
 impl<T: Clone + Default> Owned<T> {
-    /// The rules of this block so far, to be changed and put back.
+    /// The rules of this block so far, to be changed and stored again.
     fn own(&mut self, block: u32) -> T {
         match std::mem::replace(&mut self.block, block) == block {
             true => (*self.rules).clone(),
@@ -159,21 +159,21 @@ impl<T: Clone + Default> Owned<T> {
     }
 }
 
-/// Which browsers are modern.
+/// The rules for modern browsers.
 #[derive(Clone, Debug, Default)]
 struct Modern {
-    /// Opera first, because it said it was others.
+    /// Browsers with their minimum versions; Opera first, because it claimed to be other browsers.
     browsers: Vec<(&'static Kind, u64)>,
-    /// Whether browsers are modern that nothing is said about.
+    /// Whether browsers without a rule are modern.
     unlisted: bool,
 }
 
-/// Which are not.
+/// The rules for ancient browsers.
 #[derive(Clone, Debug, Default)]
 struct Ancient {
-    /// Texts to look for.
+    /// Texts to search for.
     names: Vec<Box<[u8]>>,
-    /// Netscape of these versions called itself Mozilla, as all others did after it.
+    /// Whether Netscape up to version 4 is ancient; it identified itself as Mozilla, as later browsers do.
     netscape4: bool,
 }
 
@@ -182,13 +182,13 @@ struct Ancient {
 struct Kind {
     /// Its position in the order in which browsers are searched.
     place: u8,
-    /// As the configuration names it.
+    /// The name in the configuration.
     name: &'static str,
-    /// Bytes at the start that all of its kind have.
+    /// Prefix that all browsers of this kind send.
     skip: usize,
-    /// The text before its version,
+    /// The text before the version,
     mark: &'static str,
-    /// and how many bytes that takes.
+    /// and its length in bytes, including the separator.
     mark_len: usize,
 }
 
@@ -196,9 +196,9 @@ const fn kind(place: u8, name: &'static str, start: &str, mark: &'static str, ma
     Kind { place, name, skip: start.len(), mark, mark_len }
 }
 
-/// In the order of the search.
+/// The known browsers, in the order of the search.
 static KINDS: [Kind; 5] = [
-    // Behind the name stands a slash or a blank.
+    // A slash or a blank follows the name.
     kind(0, "opera", "", "Opera", "Opera ".len()),
     kind(1, "msie", "Mozilla/4.0 (compatible; ", "MSIE ", "MSIE ".len()),
     kind(2, "gecko", "Mozilla/5.0 (", "rv:", "rv:".len()),
@@ -206,19 +206,19 @@ static KINDS: [Kind; 5] = [
     kind(4, "konqueror", "Mozilla/5.0 (compatible; ", "Konqueror/", "Konqueror/".len()),
 ];
 
-/// Two digits for each part of a version behind the first.
+/// Factor of the first part of a version; each further part has two digits.
 const SCALE: u64 = 1_000_000;
 
-/// No version is as high.
+/// A version above all others.
 const NEVER: u64 = 4001 * SCALE;
 
-/// `modern_browser name version` or `modern_browser unlisted`
+/// Parses `modern_browser name version` or `modern_browser unlisted`.
 fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     let mut modern = scope.own::<Conf>().modern.own(cx.block);
     match cx.statement.args.get(1) {
         None if name == "unlisted" => modern.unlisted = true,
-        // nginx refuses it too, but without a reason.
+        // nginx rejects it too, but without a reason.
         None => return Err(cx.error(format_args!("no version for browser \"{name}\""))),
         Some(version) => {
             let kind = KINDS.iter().find(|kind| kind.name == name);
@@ -242,7 +242,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `1.2.3.4` as one number. A character other than a digit ends it, and parts beyond the fourth are ignored.
+/// `1.2.3.4` as one number. A character other than a digit or a dot ends the version, and parts beyond the fourth are ignored.
 fn version_of(text: &[u8]) -> u64 {
     let end = text.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.').unwrap_or(text.len());
     let scales = [SCALE, SCALE / 100, SCALE / 10_000, SCALE / 1_000_000];
@@ -254,7 +254,7 @@ fn version_of(text: &[u8]) -> u64 {
     })
 }
 
-/// Whether the rules call this browser modern.
+/// Whether the rules classify this browser as modern.
 fn is_modern(conf: &Conf, agent: Option<&[u8]>) -> bool {
     let (modern, ancient) = (&conf.modern.rules, &conf.ancient.rules);
     let Some(agent) = agent else { return modern.unlisted };
@@ -263,7 +263,7 @@ fn is_modern(conf: &Conf, agent: Option<&[u8]>) -> bool {
         let at = memchr::memmem::find(rest, kind.mark.as_bytes())?;
         rest.get(at + kind.mark_len..).filter(|version| !version.is_empty()).map(version_of)
     };
-    // The first matching one decides.
+    // The first matching rule decides.
     let mut found = modern.browsers.iter().filter_map(|(kind, least)| Some(version_behind(kind)? >= *least));
     if let Some(is_modern) = found.next() {
         return is_modern;
@@ -271,14 +271,14 @@ fn is_modern(conf: &Conf, agent: Option<&[u8]>) -> bool {
     if !modern.browsers.is_empty() && !modern.unlisted {
         return false;
     }
-    // `Mozilla/4.72 [en]`; a longer text than the bare name, as in nginx.
+    // `Mozilla/4.72 [en]`; the text must be longer than that, as in nginx.
     let is_netscape4 = agent.len() > "Mozilla/4.72 ".len()
         && agent.strip_prefix(b"Mozilla/").is_some_and(|version| matches!(version, [b'1'..=b'4', ..]));
     let is_named = ancient.names.iter().any(|name| memchr::memmem::find(agent, name).is_some());
     modern.unlisted && !(ancient.netscape4 && is_netscape4) && !is_named
 }
 
-/// Appends the value of the variable that fits.
+/// Appends the value if the classification matches.
 fn show(request: &Request, modern: bool, out: &mut Vec<u8>) -> bool {
     let conf = request.scope().of::<Conf>();
     if is_modern(conf, request.header(HeaderId::UserAgent)) == modern {

@@ -1,7 +1,7 @@
-//! The modules of nginx that judge a request before there is content: who its client is, what is known about it, and
-//! whether it may go on. They make no content and speak to no server.
+//! The modules of nginx that process a request before its content: they determine the client, provide facts about it,
+//! and decide whether the request may continue. They produce no content and connect to no server.
 //!
-//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+//! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -25,7 +25,7 @@ pub mod testing;
 use exchange::config::Scope;
 use exchange::module::{Directive, Module};
 
-/// In the order of the handlers inside a phase.
+/// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[
     &map::MODULE,
     &geo::MODULE,
@@ -34,7 +34,7 @@ pub static MODULES: &[&Module] = &[
     &browser::MODULE,
     &referer::MODULE,
     &secure_link::MODULE,
-    // Before the access modules, and what limits clients: both judge the address that this one finds.
+    // Before the modules for access and limits, because both use the address that this module determines.
     &realip::MODULE,
     &limit_req::MODULE,
     &limit_conn::MODULE,
@@ -43,14 +43,14 @@ pub static MODULES: &[&Module] = &[
     &auth_request::MODULE,
 ];
 
-/// Whether anything keeps clients out. The kind of restriction, and its members, are up to the operator.
+/// Whether any access restriction is configured, of whatever kind.
 pub fn restricts(scope: &Scope) -> bool {
     scope.of::<access::Conf>().has_rules()
         || scope.of::<auth_basic::Conf>().is_active()
         || scope.of::<auth_request::Conf>().is_active()
 }
 
-/// What the configurations of tests are read with.
+/// Returns the modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> =

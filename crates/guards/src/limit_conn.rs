@@ -1,5 +1,5 @@
-//! `limit_conn`: how many requests with one key may be in flight at once. A connection counts from the header section
-//! of a request to the end of its response, not while it is idle.
+//! `limit_conn`: limits the number of concurrent requests per key. A connection counts from the header section of a
+//! request to the end of its response, not while it is idle.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // May stand below the places that use the zone, as in nginx.
+    // It may follow the directives that use the zone, as in nginx.
     Directive::http(
         spec(
             "limit_conn_zone",
@@ -74,14 +74,14 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The settings of a block.
+/// The `limit_conn` settings of a block.
 pub(crate) type Conf = limits::Conf<Limit>;
 
-/// One `limit_conn`.
+/// A `limit_conn` directive.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     zone: Arc<Zone>,
-    /// How many requests of one key may be in flight.
+    /// Maximum number of requests in flight with one key.
     most: u32,
 }
 
@@ -90,16 +90,16 @@ type Zone = shared_zone::Zone<Declared>;
 /// The settings of `limit_conn_zone`.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    /// The key of a count.
+    /// The key of the counters.
     key: Template,
-    /// The same as it was written, for messages and to be compared at a reload.
+    /// The key as written, for messages and for comparison at a reload.
     key_text: String,
 }
 
-/// Requests in flight, by key. Keys without any have no entry, so nothing is ever pushed out.
+/// Number of requests in flight, by key. Keys without requests have no entry, so no eviction is needed.
 type Counts = Table<u32>;
 
-/// Memory of a count beside its key: 64 bytes with an address.
+/// Size in bytes of a counter without its key: 64 bytes with an address.
 const COUNT_OVERHEAD: u64 = 36;
 
 impl Kind for Declared {
@@ -113,13 +113,13 @@ impl Kind for Declared {
         Some(state.used())
     }
 
-    // Requests in flight count on, whatever the limits are now.
+    // Requests in flight stay counted, even if the limits have changed.
     fn continues(&self, before: &Declared) -> bool {
         self.key_text == before.key_text
     }
 }
 
-/// The setter of `limit_conn_zone`.
+/// Implements the setter of `limit_conn_zone`.
 fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     let key_text = cx.arg(0);
     let key = cx.template(key_text)?;
@@ -135,10 +135,10 @@ fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.http.zones.declare(zone, declared, |known| &known.key_text, cx.statement)
 }
 
-/// Counts have 16 bits in nginx.
+/// Maximum limit: counters have 16 bits in nginx.
 const MOST_MAX: u64 = 65_535;
 
-/// The setter of `limit_conn`.
+/// Implements the setter of `limit_conn`.
 fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let zone = cx.http.zones.named(cx.arg(0), cx.statement)?;
     let limits = scope.own::<Conf>().limits.own(cx.block);
@@ -155,25 +155,25 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What became of a request, kept with it to its end: it is checked once, in whatever location it ends.
+/// The result for a request, stored until its end: it is checked only once, even if it moves to another location.
 struct Outcome {
     /// Whether a limit was reached.
     rejected: bool,
     /// Whether that was only logged.
     dry_run: bool,
-    /// Where it counts. Only its drop matters, which comes however the request ends.
+    /// The entries in which the request counts; they are dropped however it ends.
     _held: Vec<Held>,
 }
 
-/// One place in which a request counts, until this is dropped.
+/// An entry in which a request counts until this is dropped.
 struct Held {
-    /// Of the configuration that the request started under, which a reload may have replaced.
+    /// The table of the request's configuration, which a reload may have replaced.
     counts: Arc<Counts>,
     key: Key,
 }
 
 impl Drop for Held {
-    /// The last one takes the key out, so that a zone holds keys with requests only.
+    /// The last request removes the key, so that a zone contains only keys with requests.
     fn drop(&mut self) {
         self.counts.with(self.key.bytes(), |entry| match entry.get() {
             Some(count) if *count > 1 => *count -= 1,
@@ -182,7 +182,7 @@ impl Drop for Held {
     }
 }
 
-/// Lets a request that goes its own way know what became of the one that makes it: both together are checked once.
+/// Passes the result to a detached request, because both together are checked only once.
 fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(Outcome { rejected, dry_run, .. }) = parent.shared.extensions.borrow().get() {
         let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
@@ -190,7 +190,7 @@ fn hand_down(parent: &Request, child: &mut Request) {
     }
 }
 
-/// `$limit_conn_status`; without a value if no limit has checked the request.
+/// Appends `$limit_conn_status`; it has no value if no limit has checked the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     let shared = request.shared.extensions.borrow();
     let Some(outcome) = shared.get::<Outcome>() else { return false };
@@ -202,13 +202,13 @@ fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Counts the request in each zone, or in none when one is full.
+/// Counts the request in each zone, or in none if a limit is reached.
 fn run(conf: &Conf, request: &mut Request) -> Step {
     if request.shared.extensions.borrow().get::<Outcome>().is_some() {
         return Step::Next;
     }
     let (dry_run, status) = (conf.dry_run, conf.status);
-    // Without a key nothing was checked, and a later location may still do that.
+    // If all keys were empty, no limit was checked, and a later location may still do so.
     let (rejected, held) = match count_all(request, conf) {
         Ok(held) if held.is_empty() => return Step::Next,
         Ok(held) => (false, held),
@@ -218,11 +218,11 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
     if rejected && !dry_run { Step::Status(status as u16) } else { Step::Next }
 }
 
-/// One of the limits was reached; the log has it.
+/// A limit was reached, which was logged.
 struct Refused;
 
-/// Counts the request in all zones that have a key for it. An error lets go of those that it counts in already,
-/// because they are dropped with the list.
+/// Counts the request in all zones that have a key for it. An error drops the list, and with it the entries counted so
+/// far.
 fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
     let mut held = Vec::new();
     for limit in conf.limits.items() {
@@ -252,18 +252,18 @@ fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
     Ok(held)
 }
 
-/// How counting a request in one zone ended.
+/// The result of counting a request in one zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
-    /// It counts.
+    /// The request was counted.
     In,
-    /// There are as many as there may be.
+    /// The limit is reached.
     Full,
-    /// There is no memory for another key.
+    /// The zone has no memory for another key.
     NoRoom,
 }
 
-/// Looks and counts under one lock, so that two threads cannot both take the last place.
+/// Checks and counts under one lock, so that two threads cannot both take the last slot.
 fn count(counts: &Counts, key: &[u8], most: u32) -> Count {
     counts.with(key, |entry| {
         let Some(count) = entry.get() else {
@@ -277,7 +277,7 @@ fn count(counts: &Counts, key: &[u8], most: u32) -> Count {
     })
 }
 
-/// Longest key that nginx can store.
+/// Maximum length in bytes of a key in nginx.
 const KEY_LEN_MAX: usize = 255;
 
 #[cfg(test)]

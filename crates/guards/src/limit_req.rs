@@ -1,11 +1,10 @@
-//! `limit_req`: how many requests a key may make in a second.
+//! `limit_req`: limits the request rate per key.
 //!
-//! Each key has a bucket that requests fill and time empties. Its level is counted in thousandths of a request, as in
-//! nginx: a request adds 1000, a millisecond takes the rate away. Requests above `burst` are refused, and requests
-//! above `delay` wait for their turn.
+//! Each key has a leaky bucket. Its level is counted in thousandths of a request, as in nginx: a request adds 1000, and
+//! each millisecond removes the rate. Requests above `burst` are rejected, and requests above `delay` are delayed.
 //!
-//! With several limits in a location a request is charged for none when one refuses it; else the last one that
-//! has a key is charged with the look at it, and then the others.
+//! If one of several limits in a location rejects a request, no limit is charged. Otherwise the last limit with a key
+//! is charged during its check, and the other limits after that.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +50,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // May stand below the places that use the zone, as in nginx.
+    // It may follow the directives that use the zone, as in nginx.
     Directive::http(
         spec(
             "limit_req_zone",
@@ -62,7 +61,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         declare,
     ),
-    // Several in a block hold together, and each has its own zone.
+    // Several limits in a block apply together, each with its own zone.
     Directive::scope(
         spec(
             "limit_req",
@@ -95,16 +94,16 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The settings of a block.
+/// The `limit_req` settings of a block.
 pub(crate) type Conf = limits::Conf<Limit>;
 
-/// One `limit_req`.
+/// A `limit_req` directive.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     zone: Arc<Zone>,
-    /// Thousandths of a request above which it is refused.
+    /// Level in thousandths of a request above which a request is rejected.
     burst: i64,
-    /// Thousandths of a request above which it waits.
+    /// Level in thousandths of a request above which a request is delayed.
     delay: i64,
 }
 
@@ -115,18 +114,18 @@ type Zone = shared_zone::Zone<Declared>;
 pub(crate) struct Declared {
     /// The key of a bucket.
     key: Template,
-    /// The same as it was written, for messages and to be compared at a reload.
+    /// The key as written, for messages and for comparison at a reload.
     key_text: String,
-    /// Thousandths of a request in a second, above zero.
+    /// Rate in thousandths of a request per second, above zero.
     rate: i64,
 }
 
-/// The content of a key's bucket.
+/// The bucket of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
-    /// Thousandths of a request.
+    /// Level in thousandths of a request.
     excess: i64,
-    /// Milliseconds since the zone began, when the level was that.
+    /// Time of that level, in ms since the start of the zone.
     last_ms: i64,
 }
 
@@ -134,18 +133,18 @@ pub(crate) struct Bucket {
 #[derive(Debug)]
 pub(crate) struct Buckets {
     table: Table<Bucket>,
-    /// What times in the buckets are counted from.
+    /// The start of the zone, which times in the buckets are relative to.
     since: Instant,
 }
 
 impl Buckets {
-    /// What became of requests.
+    /// Returns the results of requests.
     pub(crate) fn results(&self) -> &Results {
         &self.table.results
     }
 }
 
-/// Memory of a bucket beside its key: with an address 128 bytes, as the documentation of nginx has it.
+/// Size in bytes of a bucket without its key: with an address 128 bytes, as in nginx's documentation.
 const BUCKET_OVERHEAD: u64 = 80;
 
 impl Kind for Declared {
@@ -159,20 +158,19 @@ impl Kind for Declared {
         Some(state.table.used())
     }
 
-    // Another rate is no other meaning: a bucket is as full as it was.
+    // A changed rate does not change the meaning of a bucket's level.
     fn continues(&self, before: &Declared) -> bool {
         self.key_text == before.key_text
     }
 }
 
-/// A whole number above zero, as most parameters of limits are; not larger than can be counted in
-/// thousandths.
+/// Parses an integer above zero, as most parameters of limits are; it must not overflow when counted in thousandths.
 fn positive(text: &str) -> Option<i64> {
     let number = value::number(text).ok().and_then(|number| i64::try_from(number).ok())?;
     (1..=i64::MAX / 1000).contains(&number).then_some(number)
 }
 
-/// The setter of `limit_req_zone`.
+/// Implements the setter of `limit_req_zone`.
 fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     let key_text = cx.arg(0);
     let key = cx.template(key_text)?;
@@ -198,7 +196,7 @@ fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.http.zones.declare(zone, declared, |known| &known.key_text, cx.statement)
 }
 
-/// The setter of `limit_req`.
+/// Implements the setter of `limit_req`.
 fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (mut zone, mut burst, mut delay) = (None, 0, 0);
     for parameter in cx.statement.texts() {
@@ -223,38 +221,37 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Locations without limits do not pay for the module. What became of a request, kept with it: it is checked once, in
-/// whatever location it ends.
+/// The result for a request, stored with it: it is checked only once, even if it moves to another location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     verdict: Verdict,
     dry_run: bool,
 }
 
-/// The verdict of all limits.
+/// The combined result of all limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Within all limits, or in a zone that has just seen its key for the first time.
+    /// Within all limits, or the first request of its key.
     Passed,
-    /// Waits until this moment.
+    /// Delayed until this time.
     Delayed(Instant),
-    /// Above a limit, or the zone has no room for its key.
+    /// Above a limit, or the zone has no memory for its key.
     Rejected,
 }
 
-/// Lets a request that goes its own way know what became of the one that makes it: both together are checked once.
+/// Passes the result to a detached request, because both together are checked only once.
 fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(outcome) = outcome(parent) {
         child.shared.extensions.borrow_mut().insert(outcome);
     }
 }
 
-/// The result, if a limit has checked the request or a subrequest.
+/// Returns the result, if a limit has checked the request or a subrequest.
 fn outcome(request: &Request) -> Option<Outcome> {
     request.shared.extensions.borrow().get().copied()
 }
 
-/// `$limit_req_status`; without a value if no limit has checked the request.
+/// Appends `$limit_req_status`; it has no value if no limit has checked the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(outcome) = outcome(request) else { return false };
     let text = match outcome.verdict {
@@ -269,7 +266,7 @@ fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Looks at all limits and decides.
+/// Checks all limits and decides.
 fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
     if outcome(request).is_none() {
         let Some(verdict) = judge(request, conf) else { return Some(Step::Next) };
@@ -282,21 +279,21 @@ fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
     (!is_delayed(request)).then_some(Step::Next)
 }
 
-/// The verdict of one limit on a request.
+/// The result of a check of one limit.
 enum Look {
-    /// The content of its bucket with this request.
+    /// The request fits; contains the level with this request.
     Fits(i64),
-    /// That is too much.
+    /// The request exceeds `burst`; contains the level with this request.
     Over(i64),
-    /// There is no room for a bucket.
+    /// The zone has no memory for a bucket.
     NoRoom,
 }
 
-/// The verdict and its log message; `None` when no limit has a key for this request.
+/// Returns the combined result, and logs it; `None` if no limit has a key for this request.
 fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
     let limits = conf.limits.items();
     let dry = conf.dry();
-    // Those that are charged when none has refused.
+    // The limits that are charged if no limit rejects the request.
     let mut passed: Vec<(&Limit, Vec<u8>)> = Vec::new();
     let mut longest = (Duration::ZERO, 0, limits.first()?);
     let mut looked_at = false;
@@ -352,10 +349,10 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
     Some(Verdict::Delayed(rt::now() + wait))
 }
 
-/// Longest key that nginx can store.
+/// Maximum length in bytes of a key in nginx.
 const KEY_LEN_MAX: usize = 65_535;
 
-/// The level of lines about delays.
+/// Returns the log level of lines about delays.
 fn below(level: Level) -> Level {
     match level {
         Level::Error => Level::Warn,
@@ -365,12 +362,12 @@ fn below(level: Level) -> Level {
 }
 
 impl Limit {
-    /// Looks at the bucket of a key, and charges it when it `is_last` and the request fits.
+    /// Checks the bucket of a key, and charges it if the limit `is_last` and the request fits.
     fn look(&self, key: &[u8], is_last: bool) -> Look {
         let (rate, now_ms) = (self.zone.kind().rate, self.now_ms());
         self.zone.state().table.with(key, |entry| {
             let Some(bucket) = entry.touch() else {
-                // The later charge makes the bucket; until then an absent one is an empty one.
+                // The later charge creates the bucket; until then an absent bucket counts as empty.
                 let fits = !is_last || begin(entry, rate, now_ms);
                 return if fits { Look::Fits(0) } else { Look::NoRoom };
             };
@@ -385,7 +382,7 @@ impl Limit {
         })
     }
 
-    /// Charges the bucket of a key for a request that all limits let pass; returns its new content.
+    /// Charges the bucket of a key for a request that all limits allow; returns its new level.
     fn charge(&self, key: &[u8]) -> i64 {
         let (rate, now_ms) = (self.zone.kind().rate, self.now_ms());
         self.zone.state().table.with(key, |entry| match entry.touch() {
@@ -395,63 +392,63 @@ impl Limit {
                 excess
             }
             None => {
-                // Without room the request is not counted here; the limits have let it pass by now.
+                // If the zone has no memory, the request is not counted, because the limits have already allowed it.
                 begin(entry, rate, now_ms);
                 0
             }
         })
     }
 
-    /// How long a request waits that brought the bucket to this level.
+    /// Returns the delay of a request that raised the bucket to this level.
     fn wait_for(&self, excess: i64) -> Duration {
         let above = excess.saturating_sub(self.delay);
         let wait_ms = i128::from(above) * 1000 / i128::from(self.zone.kind().rate);
         Duration::from_millis(wait_ms.clamp(0, i128::from(WAIT_MS_MAX)) as u64)
     }
 
-    /// Milliseconds on the clock of the zone, which all threads share and no adjustment of the time moves.
+    /// Returns the time in ms on the zone's monotonic clock, which all threads share.
     fn now_ms(&self) -> i64 {
         let since = self.zone.state().since;
         i64::try_from(rt::now().saturating_duration_since(since).as_millis()).unwrap_or(i64::MAX)
     }
 }
 
-/// Longest wait, for a `burst` that is as good as none: a moment that far away can still be named.
+/// Maximum delay in ms, for an effectively unlimited `burst`: such a time can still be represented.
 const WAIT_MS_MAX: i64 = u32::MAX as i64;
 
 impl Bucket {
-    /// The level after another request at this time.
+    /// Returns the level after another request at this time.
     fn with_one_more(&self, rate: i64, now_ms: i64) -> i64 {
         (self.level(rate, now_ms) + 1000).max(0)
     }
 
-    /// The level at this time, below zero when it has been empty for a while. Clocks of threads differ by a
-    /// turn: time that runs backwards is none at all.
+    /// Returns the level at this time, which is negative if the bucket has been empty for a while. The cached clocks of
+    /// threads differ by up to an event-loop turn, so negative elapsed time counts as zero.
     fn level(&self, rate: i64, now_ms: i64) -> i64 {
         let elapsed_ms = i128::from((now_ms - self.last_ms).max(0));
         let level = i128::from(self.excess) - i128::from(rate) * elapsed_ms / 1000;
         level.max(i128::from(i64::MIN / 2)) as i64
     }
 
-    /// Another thread's clock may be ahead, and its request counts as later.
+    /// Sets the level; the time never decreases, because another thread's clock may be ahead.
     fn set(&mut self, excess: i64, now_ms: i64) {
         self.excess = excess;
         self.last_ms = self.last_ms.max(now_ms);
     }
 
-    /// Whether nothing is lost when it is forgotten.
+    /// Whether the bucket can be removed without any effect.
     fn is_idle(&self, rate: i64, now_ms: i64) -> bool {
         now_ms - self.last_ms >= IDLE_MS && self.level(rate, now_ms) <= 0
     }
 }
 
-/// How long a bucket is kept after its last use, at least.
+/// Minimum time in ms that a bucket is retained after its last use.
 const IDLE_MS: i64 = 60_000;
 
-/// Idle buckets that go for each new one, so that they go faster than others come.
+/// Maximum number of idle buckets removed for each new one, so that they are removed faster than new ones are added.
 const IDLE_ONES: usize = 2;
 
-/// Makes an empty bucket for a key that has none; `false` when there is no room even without all others.
+/// Creates a bucket for a key, evicting others if necessary; returns `false` if even an empty shard has no memory for it.
 fn begin(entry: &mut Entry<'_, Bucket>, rate: i64, now_ms: i64) -> bool {
     for _ in 0..IDLE_ONES {
         if !entry.oldest().is_some_and(|bucket| bucket.is_idle(rate, now_ms)) {
@@ -468,12 +465,12 @@ fn begin(entry: &mut Entry<'_, Bucket>, rate: i64, now_ms: i64) -> bool {
     true
 }
 
-/// Asked on the way of every limited request, and the reason that most of them need no future.
+/// Whether a request has to wait; most limited requests need not, and so need no future.
 fn is_delayed(request: &Request) -> bool {
     outcome(request).is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))
 }
 
-/// Waits for the request's turn, or until its client is gone.
+/// Waits until the request's delay is over, or its client has closed the connection.
 async fn wait(request: &mut Request) -> Step {
     let Some(Outcome { verdict: Verdict::Delayed(until), .. }) = outcome(request) else {
         return Step::Next;
@@ -547,7 +544,7 @@ mod tests {
     #[test]
     fn a_bucket_fills_and_empties() {
         let mut bucket = Bucket { excess: 0, last_ms: 1000 };
-        // Five in a second: a request adds 1000, a millisecond takes 5.
+        // Five in a second: a request adds 1000, a millisecond removes 5.
         for (now_ms, expected) in
             [(1000, 1000), (1000, 2000), (1100, 2500), (1090, 3500), (1101, 4495), (9000, 0), (9200, 0)]
         {
@@ -589,7 +586,7 @@ mod tests {
             (is_there(0), is_there(1), is_there(2), table.count()),
             (true, false, true, room as usize)
         );
-        // Idle ones go without need, two for each that comes.
+        // Idle buckets are removed even without need, two for each new one.
         assert!(add(room + 1, IDLE_MS));
         assert_eq!((is_there(2), is_there(3), is_there(4)), (false, false, true));
         assert_eq!(table.count(), room as usize - 1);

@@ -1,4 +1,4 @@
-//! What became of requests by the zones of `limit_req` and `limit_conn`, for those who show it.
+//! Results of requests by the zones of `limit_req` and `limit_conn`, for status pages.
 
 use std::any::Any;
 
@@ -16,7 +16,8 @@ pub enum LimitKind {
     Connections,
 }
 
-/// Each zone of limits with the counts of its results: passed, delayed, rejected, and the last two of a dry run.
+/// Returns each zone of limits with the counts of its results: passed, delayed, rejected, and the last two of a dry
+/// run.
 pub fn zones(http: &Http) -> impl Iterator<Item = (LimitKind, &str, [u64; 5])> {
     http.zones.0.iter().filter_map(|entry| {
         let zone: &dyn Any = &*entry.zone;

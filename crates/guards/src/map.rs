@@ -1,6 +1,6 @@
 //! `map`: a variable whose value is looked up by a text with variables.
 //!
-//! Texts are found by hash and patterns are tried in turn, at the first use of the variable in a request.
+//! Texts are looked up by hash and regular expressions are tried in order, at the first use of the variable in a request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         add_map,
     ),
-    // Their values are checked all the same: an error is reported here, as in nginx.
+    // Their values are checked without effect: errors are reported as in nginx.
     Directive::http(tuning("map_hash_bucket_size", "64").state(State::Accepted(NO_HASH)), |cx| {
         cx.number(&mut 0)
     }),
@@ -42,36 +42,36 @@ const DIRECTIVES: &[Directive] = &[
     }),
 ];
 
-/// A size of a table that nginx builds once, and that grows by itself here.
+/// Returns the row of a hash table size of nginx, which has no effect here.
 const fn tuning(name: &'static str, default: &'static str) -> Spec {
     let help = "Sizes one of nginx's hash tables.";
     Spec::new("http_map", name, Contexts::HTTP, Args::Exactly(1), help).default(default)
 }
 
-/// One `map`.
+/// One `map` block.
 #[derive(Debug)]
 struct Map {
     /// The text to look up.
     source: Template,
-    /// Places in `values` by text in lower case.
+    /// Indices in `values`, by lower-case text.
     texts: HostTable<u32>,
-    /// In the order of the configuration.
+    /// Regular expressions with indices in `values`, in the order of the configuration.
     patterns: Vec<(Pattern, u32)>,
-    /// Each once, however many rows have it.
+    /// The values without duplicates.
     values: Vec<Template>,
-    /// The default value; without it the value is empty.
+    /// The index of the default value; without it the value is empty.
     default: Option<u32>,
-    /// Whether texts are host names, which may have wildcards and a dot at their end.
+    /// Whether texts are host names, which may have wildcards and a trailing dot.
     hostnames: bool,
     /// Whether the value is computed at each use, because its source may change during a request.
     volatile: bool,
 }
 
-/// The rows of a block are read in turn: `hostnames` holds for those behind it, as in nginx.
+/// Parses a `map` block. Rows are read in order: as in nginx `hostnames` applies only to rows after it.
 fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
     let source = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;
-    // Before the rows: an invalid name is reported with the line of the block.
+    // Before the rows, so that an invalid name is reported with the line of the block.
     let slot = cx.http.registry.define_computed(name, cx.statement)?;
     let mut reader = Reader {
         map: Map {
@@ -94,15 +94,15 @@ fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A map while its rows are read.
+/// A `map` block while its rows are parsed.
 struct Reader<'a> {
     map: Map,
-    /// Values by their text: tables are long, and their values few.
+    /// Indices of values by their text: tables are long, but have few different values.
     known: HashMap<&'a str, u32>,
 }
 
 impl<'a> Reader<'a> {
-    /// Words alone are switches, `default` and patterns go by themselves, and everything else is a text.
+    /// Parses a row. Keywords without a value are switches; the others are `default`, regular expressions, and texts.
     fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
         let key = row.name.text.as_str();
         let value = match (key, row.args.as_slice()) {
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
             (_, [value]) => self.value(&value.text, cx)?,
             _ => return Err(cx.error("invalid number of the map parameters")),
         };
-        // Two defaults are ambiguous.
+        // Two defaults would be ambiguous.
         if key == "default" {
             return match self.map.default.replace(value) {
                 Some(_) => Err(cx.error("duplicate default map parameter")),
@@ -125,15 +125,15 @@ impl<'a> Reader<'a> {
             };
         }
         if let Some(pattern) = key.strip_prefix('~') {
-            // Tried behind the texts and in their order, so that a conflict between patterns is none.
+            // Tried after the texts and in order, so that regular expressions cannot conflict.
             let caseless = pattern.strip_prefix('*');
             let pattern = cx.pattern(caseless.unwrap_or(pattern), caseless.is_some())?;
             self.map.patterns.push((pattern, value));
             return Ok(());
         }
-        // What begins like a pattern, or is one of the words above, is written behind a backslash.
+        // A text that begins like a regular expression, or equals a keyword, is escaped by a backslash.
         let text = key.strip_prefix('\\').unwrap_or(key);
-        // Lowered once here, so that a lookup lowers only its argument.
+        // Converted to lower case once here, so that a lookup converts only its argument.
         let lower = text.to_ascii_lowercase();
         let added = match self.map.hostnames {
             true => self.map.texts.add(&lower, value),
@@ -145,12 +145,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The place of a value, which may be a text with variables.
+    /// Returns the index of a value, which may be a text with variables.
     fn value(&mut self, text: &'a str, cx: &mut Cx<'_>) -> Result<u32, Error> {
         if let Some(&place) = self.known.get(text) {
             return Ok(place);
         }
-        // Compiled once for all rows that have it.
+        // Compiled once for all rows with this value.
         let place = self.map.values.len() as u32;
         self.map.values.push(cx.template(text)?);
         self.known.insert(text, place);
@@ -159,13 +159,13 @@ impl<'a> Reader<'a> {
 }
 
 impl Map {
-    /// The place of the value that belongs to `text`. A pattern that matches leaves its groups in the request.
+    /// Returns the index of the value of `text`. The groups of a matching regular expression are stored in the request.
     fn find(&self, text: &[u8], request: &Request) -> Option<u32> {
         let place = match text.iter().any(u8::is_ascii_uppercase) {
             true => self.texts.find(&text.to_ascii_lowercase()),
             false => self.texts.find(text),
         };
-        // Patterns are not asked about an empty text, not even those that would match it: nginx's rule.
+        // As in nginx an empty text is not matched with regular expressions, even if they would match it.
         if place.is_some() || text.is_empty() {
             return place;
         }
@@ -176,7 +176,7 @@ impl Map {
                     found.store(text, request);
                     return Some(*place);
                 }
-                // As in nginx the default holds then: no row can be selected.
+                // As in nginx the default applies then.
                 Err(gave_up) => {
                     gave_up.tell(text, request);
                     return None;
@@ -190,7 +190,7 @@ impl Map {
 impl Compute for Map {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let mut text = self.source.rendered(request);
-        // A name with the dot of the root is the same name.
+        // A trailing dot does not change a host name.
         if self.hostnames && text.last() == Some(&b'.') {
             text.pop();
         }
@@ -198,7 +198,7 @@ impl Compute for Map {
         if let Some(place) = place {
             self.values[place as usize].render(request, out);
         }
-        // Without a row and without a default there is a value all the same: an empty one.
+        // Without a matching row and without a default the value is empty, but exists.
         true
     }
 

@@ -1,6 +1,6 @@
-//! The address of a client behind a proxy that is trusted.
+//! Determines the address of a client behind a trusted proxy.
 //!
-//! The address from a proxy, in a request field or in a header of the PROXY protocol, replaces the peer's for all
+//! The address from a proxy, in a request field or in a PROXY protocol header, replaces the peer address for all
 //! callers of [`Request::client`], from this module's phases to the end of the request.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -21,7 +21,7 @@ use exchange::variables::Variable;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
-    // Early, so that rewriting sees the address; and again where a location has other settings.
+    // Early, so that rewriting uses the address; and again for locations with other settings.
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
         if !scope.of::<Conf>().from.items().is_empty() {
@@ -33,7 +33,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // By default no peer is trusted: the fields are the client's to write.
+    // No peer is trusted by default, because clients can send any field.
     Directive::scope(
         Spec::new(
             "http_realip",
@@ -64,7 +64,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Off trusts the proxy that connected for one address; on goes back through a chain of trusted ones.
+    // Off uses the address that the connecting proxy reports; on follows a chain of trusted proxies.
     Directive::scope(
         Spec::new(
             "http_realip",
@@ -97,7 +97,7 @@ const VARIABLES: &[Variable] = &[
 /// The trusted proxies, and the source of the address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// A peer outside of the trusted networks is the client, whatever it sends.
+    /// The trusted networks. A peer outside of them is the client, whatever it sends.
     from: Layered<Network>,
     source: Source,
     recursive: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Where the client's address is.
+/// The source of the client's address.
 #[derive(Clone, Debug, Default)]
 enum Source {
     /// `X-Real-IP`: one address.
@@ -113,13 +113,13 @@ enum Source {
     RealIp,
     /// `X-Forwarded-For`: a list to which each proxy adds, in one field or several.
     ForwardedFor,
-    /// The header before the first request.
+    /// The PROXY protocol header before the first request.
     ProxyProtocol,
     /// The first field of this name.
     Field(Arc<str>),
 }
 
-/// Networks as they are written; names are looked up now, which may wait, so that no request has to.
+/// Adds a trusted network. Names are resolved now, which may block, so that requests need not wait.
 fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if let Some(network) = Network::read(text, cx) {
@@ -137,7 +137,7 @@ fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first address found stays: the second phase is for locations with other settings.
+/// Sets the address, unless it is set already: the second phase is for locations with other settings.
 fn run(conf: &Conf, request: &mut Request) -> Step {
     if request.real_client.is_none() {
         request.real_client = find(conf, request);
@@ -145,7 +145,7 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
     Step::Next
 }
 
-/// The client's address from a trusted proxy; `None` when the peer is not trusted, or sends no address.
+/// Returns the client's address from a trusted proxy; `None` if the peer is not trusted, or sends no address.
 fn find(conf: &Conf, request: &Request) -> Option<Address> {
     let trusted = |address: &Address| conf.from.items().iter().any(|network| network.includes(address));
     let search = Search { trusted: &trusted, recursive: conf.recursive };
@@ -153,7 +153,7 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
     let found = match &conf.source {
         Source::RealIp => search.back(peer, [request.header(HeaderId::XRealIp)?]),
         Source::ForwardedFor => {
-            // Each proxy appends to the field that it received, so the last one is the nearest.
+            // Each proxy appends to the field that it received, so the last address is the nearest.
             let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
             search.back(peer, values.into_iter().rev())
         }
@@ -162,7 +162,7 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
         }
         Source::ProxyProtocol => {
             let proxy = request.conn.proxy.get()?;
-            // The port is not part of the text there.
+            // The PROXY protocol header has the port separately.
             let ip = search.back(peer, [proxy.src_addr.as_slice()])?.ip();
             return Some(Address::Inet((ip, proxy.src_port).into()));
         }
@@ -170,17 +170,17 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
     found.map(Address::Inet)
 }
 
-/// A walk from the connection's peer towards the client.
+/// A search from the connection's peer towards the client.
 pub(crate) struct Search<'a> {
-    /// Whether the claim of this address about its client is trusted.
+    /// Whether the client address reported by this address is trusted.
     pub(crate) trusted: &'a dyn Fn(&Address) -> bool,
-    /// Whether the walk continues over trusted addresses.
+    /// Whether the search continues over trusted addresses.
     pub(crate) recursive: bool,
 }
 
 impl Search<'_> {
-    /// Goes back through lists of addresses, the last list first. The walk ends at an address that is not trusted, at
-    /// text that is no address, or after one step unless it is recursive.
+    /// Searches backwards through lists of addresses, the last list first. The search ends at an address that is not
+    /// trusted, at an invalid address, or after one step unless it is recursive.
     pub(crate) fn back<'v>(
         &self,
         peer: &Address,
@@ -210,7 +210,7 @@ impl Search<'_> {
     }
 }
 
-/// The address of a client behind proxies: what `X-Forwarded-For` has, where the start is one of these proxies.
+/// Returns the address of a client behind proxies from `X-Forwarded-For`, if `start` is a trusted proxy.
 pub(crate) fn behind_proxies(
     request: &Request,
     start: Address,
@@ -227,13 +227,13 @@ pub(crate) fn behind_proxies(
     search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet)
 }
 
-/// An address with or without a port; port 0 is none. IPv6 with a port is in brackets.
+/// Parses an address with or without a port; port 0 is invalid. IPv6 with a port is in brackets.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some((ip, 0).into());
     }
-    // Of an interface of this machine, which `%` names, a proxy knows nothing.
+    // A zone ID (`%`) refers to a local interface, which a proxy cannot know.
     let is_right = |address: &SocketAddr| address.port() != 0 && !text.contains('%');
     text.parse().ok().filter(is_right)
 }

@@ -1,6 +1,7 @@
-//! `valid_referers` and `$invalid_referer`: does the request come from a page of one of these sites?
+//! `valid_referers` and `$invalid_referer`: whether a request was linked from a page of one of these sites.
 //!
-//! A field that the client writes proves nothing; it keeps other sites from embedding files of this one.
+//! The client can forge the field, so it proves nothing; the check only keeps other sites from embedding this site's
+//! files.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(crate) static MODULE: Module = Module {
 const CONTEXTS: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
 const DIRECTIVES: &[Directive] = &[
-    // Without it every site is right. Names may have a wildcard and a path behind them.
+    // Without it every site is valid. Names may have a wildcard, and be followed by a path.
     Directive::scope(
         Spec::new(
             "http_referer",
@@ -44,7 +45,7 @@ const DIRECTIVES: &[Directive] = &[
     hash("referer_hash_bucket_size", "64"),
 ];
 
-/// nginx's parameters for its tables.
+/// Returns a directive for nginx's hash table sizes.
 const fn hash(name: &'static str, default: &'static str) -> Directive {
     let spec =
         Spec::new("http_referer", name, CONTEXTS, Args::Exactly(1), "Size of a table of referring sites.");
@@ -64,45 +65,45 @@ const VARIABLES: &[Variable] = &[Variable {
     help: "`1` when `valid_referers` does not list where the request came from, else empty.",
 }];
 
-/// The allowed sites, and the parts of a list.
+/// The list of valid sites.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     list: Option<Arc<List>>,
-    /// The block that made the list.
+    /// The block that contains the list.
     block: u32,
-    /// Names of the server around, once they are known.
+    /// Names of the enclosing server, once they are known.
     server_names: Option<Arc<[ServerName]>>,
 }
 
 /// The sites of one block.
 #[derive(Clone, Debug, Default)]
 struct List {
-    /// Requests without the field are right.
+    /// Whether requests without the field are valid.
     none: bool,
-    /// Requests are allowed whose field was made unreadable, by a proxy for instance.
+    /// Whether requests are valid whose field was masked, for instance by a proxy.
     blocked: bool,
-    /// Hosts; the value is a place in `paths`.
+    /// Hosts; the value is an index in `paths`.
     hosts: HostTable<Option<u32>>,
     /// The prefix of the path, for hosts with one.
     paths: Vec<Box<[u8]>>,
-    /// Patterns among the server's names, for the host.
+    /// Regular expressions from the server's names, matched with the host.
     names: Vec<Arc<Pattern>>,
-    /// Patterns for all behind the scheme.
+    /// Regular expressions matched with everything after the scheme.
     patterns: Vec<Arc<Pattern>>,
-    /// Whether the patterns are those of an outer block, which a block without any keeps.
+    /// Whether `patterns` are inherited, which applies to a block without its own.
     inherits_patterns: bool,
     /// Whether any host was listed.
     has_hosts: bool,
-    /// Where the names of the server are still to be added.
+    /// Whether the names of the server are still to be added.
     awaits_names: bool,
 }
 
-/// A second directive in a block adds to the first; the first in a block replaces the inherited list.
+/// Parses the directive. The first one in a block replaces the inherited list, further ones add to it.
 fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let conf = scope.own::<Conf>();
     let mut list = conf.list.take().map(Arc::unwrap_or_clone).unwrap_or_default();
     if conf.block != cx.block {
-        // nginx puts hosts and patterns apart, so a block without patterns keeps those around it.
+        // nginx stores hosts and regular expressions separately, so a block without regular expressions inherits them.
         list = List { patterns: list.patterns, inherits_patterns: true, ..List::default() };
     }
     for text in cx.statement.texts() {
@@ -112,7 +113,7 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             "blocked" => list.blocked = true,
             "server_names" => match &conf.server_names {
                 Some(names) => list.add_names(names, |message| cx.error(message))?,
-                // Of the server itself, which has not been read to its end.
+                // In the server itself, whose names are not complete yet.
                 None => list.awaits_names = true,
             },
             "~" => return Err(cx.error("empty regex in \"~\"")),
@@ -132,7 +133,7 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 impl List {
-    /// A host with an optional path, which is compared with its case.
+    /// Adds a host with an optional path, which is case-sensitive.
     fn add(&mut self, text: &str, fault: impl Fn(String) -> Error) -> Result<(), Error> {
         let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
         let place = (!path.is_empty()).then_some(self.paths.len() as u32);
@@ -143,7 +144,7 @@ impl List {
         Ok(())
     }
 
-    /// Adds a host that is in lower case.
+    /// Adds a host in lower case.
     fn add_host(
         &mut self,
         host: &str,
@@ -157,7 +158,7 @@ impl List {
         })
     }
 
-    /// Adds the names of a server, patterns among them.
+    /// Adds the names of a server, including regular expressions.
     fn add_names(&mut self, names: &[ServerName], fault: impl Fn(String) -> Error) -> Result<(), Error> {
         self.has_hosts = true;
         for name in names {
@@ -169,15 +170,15 @@ impl List {
         Ok(())
     }
 
-    /// Whether something is listed that a site can be compared with.
+    /// Whether the list has no entry that a site can match.
     fn is_empty(&self) -> bool {
         !self.has_hosts && self.names.is_empty() && self.patterns.is_empty()
     }
 
-    /// Whether a request with this field comes from a right site. A pattern that took too long counts as no match.
+    /// Whether a request with this field comes from a valid site. Fails if PCRE aborts the search.
     fn takes<'l>(&'l self, referer: Option<&[u8]>) -> Result<bool, GaveUp<'l>> {
         let Some(referer) = referer else { return Ok(self.none) };
-        // nginx's minimum for an address: a scheme and a host of four bytes.
+        // nginx's minimum length of a URL: a scheme and a host of four bytes.
         const LEN_MIN: usize = "http://i.ru".len();
         let scheme_len = |scheme: &[u8]| {
             let begins = referer.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
@@ -190,15 +191,15 @@ impl List {
         }
     }
 
-    /// An address without its scheme.
+    /// Checks a URL without its scheme.
     fn takes_address(&self, address: &[u8]) -> Result<bool, GaveUp<'_>> {
-        // nginx's limit; no name is as long (RFC 1035 section 2.3.4).
+        // nginx's limit; no host name is as long (RFC 1035 section 2.3.4).
         const HOST_LEN_MAX: usize = 256;
         let end = memchr::memchr2(b'/', b':', address).unwrap_or(address.len());
         if end > HOST_LEN_MAX {
             return Ok(false);
         }
-        // Hosts have no case, paths have.
+        // Hosts are case-insensitive, paths are not.
         let host = address[..end].to_ascii_lowercase();
         match self.hosts.find(&host) {
             Some(None) => return Ok(true),
@@ -218,7 +219,7 @@ impl List {
     }
 }
 
-/// The names of a server are known at its end, and a list is checked at the end of its block.
+/// Adds the names of a server at its end, and checks each list at the end of its block.
 fn end(_: &mut Http, scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
     match end.kind {
         BlockKind::Server => scope.own::<Conf>().know(end.names, end.span),
@@ -230,7 +231,7 @@ fn end(_: &mut Http, scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error>
 impl Settings for Conf {}
 
 impl Conf {
-    /// The names of the server are known; its locations are read after this.
+    /// Adds the names of the server; its locations are read after this.
     fn know(&mut self, names: &[ServerName], end: &conf::Span) -> Result<(), Error> {
         if let Some(list) = &mut self.list
             && list.awaits_names
@@ -241,7 +242,7 @@ impl Conf {
         self.check(end)
     }
 
-    /// A block is complete: nginx refuses a list that could only reject requests with a `Referer`.
+    /// Checks a complete block: nginx rejects a list that could only reject requests with a `Referer`.
     fn check(&self, end: &conf::Span) -> Result<(), Error> {
         let is_wrong = |list: &Arc<List>| (list.none || list.blocked) && !list.has_hosts;
         match self.list.as_ref().is_some_and(is_wrong) {
@@ -255,7 +256,7 @@ impl Conf {
     }
 }
 
-/// Where nothing is listed everything is right.
+/// Whether the request is valid; without a list all requests are.
 fn is_valid(request: &Request) -> bool {
     match &request.scope().of::<Conf>().list {
         Some(list) if !list.is_empty() => {
@@ -307,7 +308,7 @@ mod tests {
         }
         assert!(takes("server", None));
         assert!(!takes("server", Some(&format!("http://{}.ex.com", "a".repeat(256)))));
-        // A list of one's own, with the outer patterns where it has none.
+        // A separate list, which inherits the regular expressions if it has none.
         assert!(!takes("/strict", None) && !takes("/strict", Some("blocked")));
         assert!(takes("/strict", Some("http://a.ex.com")) && takes("/strict", Some("http://x.goo.com/")));
         assert!(takes("/only", Some("http://any.thing/a")) && !takes("/only", Some("http://x.goo.com/")));

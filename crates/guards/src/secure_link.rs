@@ -1,4 +1,4 @@
-//! Links that only the server can make: with a hash of the URI or other text, and an expiry time.
+//! Links that only the server can create: with a hash of the URI or other text, and an expiry time.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Hash and time are taken out of the request; the configuration decides on their position.
+    // The request contains hash and expiry time; the configuration specifies where.
     Directive::scope(
         Spec::new(
             "http_secure_link",
@@ -40,7 +40,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Anyone with this text can make links; it should have a secret in it.
+    // Anyone who knows this text can create links, so it should contain a secret.
     Directive::scope(
         Spec::new(
             "http_secure_link",
@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // The older way: `/prefix/hash/link`, without an end.
+    // The older form: `/prefix/hash/link`, without an expiry time.
     Directive::scope(
         Spec::new(
             "http_secure_link",
@@ -83,7 +83,7 @@ const VARIABLES: &[Variable] = &[
         set: None,
         help: "Empty for a wrong link, `0` for one that has ended, else `1`; with `secure_link_secret` the link.",
     },
-    // For the text that is hashed: without it in the hash, any client could change the time.
+    // For use in the hashed text; otherwise any client could change the time.
     Variable {
         name: "secure_link_expires",
         get: |request, out| request.nested("secure_link_expires", || expires(request, out)),
@@ -92,15 +92,15 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// How links are made. One way replaces the other that was inherited; in one block they do not mix.
+/// The form of links. Either form replaces the other if that was inherited; in one block they cannot be mixed.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Conf {
-    /// Not at all.
+    /// No links.
     #[default]
     Unset,
     /// `secure_link_secret`
     Secret {
-        /// The word hashed after the link.
+        /// The secret that is hashed after the link.
         word: Arc<str>,
         /// The block of the setting.
         block: u32,
@@ -111,18 +111,18 @@ pub(crate) enum Conf {
 
 impl Settings for Conf {}
 
-/// A hash with a time; either text may be inherited alone.
+/// A hash with an expiry time; each text may be inherited separately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Signed {
-    /// Where hash and time are in a request.
+    /// The text of a request with hash and expiry time.
     link: Option<Arc<Template>>,
     /// The text to hash.
     hashed: Option<Arc<Template>>,
-    /// The block that said something last.
+    /// The block of the last directive.
     block: u32,
 }
 
-/// The settings of the newer way, to be changed.
+/// Returns the settings of the newer form, to be changed.
 fn signed<'s>(scope: &'s mut Scope, cx: &Cx<'_>) -> Result<&'s mut Signed, Error> {
     match scope.of::<Conf>() {
         Conf::Secret { block, .. } if *block == cx.block => return Err(mixed(cx)),
@@ -135,16 +135,16 @@ fn signed<'s>(scope: &'s mut Scope, cx: &Cx<'_>) -> Result<&'s mut Signed, Error
     }
 }
 
-/// In one block the two ways contradict each other.
+/// Returns the error for both forms in one block.
 fn mixed(cx: &Cx<'_>) -> Error {
     cx.error("\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"")
 }
 
-/// `$secure_link`
+/// Appends `$secure_link`.
 fn link(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.scope().of::<Conf>() {
         Conf::Unset => false,
-        // The word may be empty; then no link is valid.
+        // If the secret is empty no link is valid.
         Conf::Secret { word, .. } if word.is_empty() => false,
         Conf::Secret { word, .. } => {
             let found = with_secret(request.head.request_uri(request.bytes()), word.as_bytes());
@@ -153,7 +153,7 @@ fn link(request: &Request, out: &mut Vec<u8>) -> bool {
                 true
             })
         }
-        // The texts may have this variable in them, by a slip: then there is no value, instead of no end.
+        // The texts may refer to this variable by mistake; then it has no value, instead of an endless recursion.
         Conf::Signed(signed) => request.nested("secure_link", || {
             let found = is_current(signed, request);
             if let Some(is_current) = found {
@@ -164,11 +164,11 @@ fn link(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The link in `/prefix/hash/link`, if its hash is right.
+/// Returns the link in `/prefix/hash/link`, if its hash is valid.
 fn with_secret<'u>(uri: &'u [u8], word: &[u8]) -> Option<&'u [u8]> {
-    // The first byte is the slash of the prefix.
+    // The first byte is the slash before the prefix.
     let mut parts = uri.get(1..)?.splitn(3, |&byte| byte == b'/').skip(1);
-    // The link is hashed as the client wrote it, with its query.
+    // The link is hashed as the client sent it, with its query.
     let (hash, link) = (parts.next()?, parts.next().filter(|link| !link.is_empty())?);
     if hash.len() != 32 {
         return None;
@@ -179,23 +179,23 @@ fn with_secret<'u>(uri: &'u [u8], word: &[u8]) -> Option<&'u [u8]> {
     bool::from(text.ct_eq(&hash.to_ascii_lowercase())).then_some(link)
 }
 
-/// Whether the link has not ended; `None` for a wrong one.
+/// Whether a valid link has not expired; `None` for an invalid link.
 fn is_current(signed: &Signed, request: &Request) -> Option<bool> {
     let (link, hashed) = (signed.link.as_ref()?, signed.hashed.as_ref()?);
     let text = link.rendered(request);
     let (hash, end) = split(&text)?;
-    // More than sixteen bytes take in Base64.
+    // Longer than sixteen bytes in Base64.
     if hash.len() > 24 {
         return None;
     }
     let hash = base64::decode(hash, base64::Alphabet::Url).filter(|hash| hash.len() == 16)?;
     let made = Md5::digest(hashed.rendered(request));
-    // The second in which a link ends is its last.
+    // A link is still valid in the second of its expiry time.
     let now = since_1970(rt::wall()).0;
     bool::from(made.ct_eq(&hash)).then(|| end.is_none_or(|(end, _)| end >= now))
 }
 
-/// `$secure_link_expires`
+/// Appends `$secure_link_expires`.
 fn expires(request: &Request, out: &mut Vec<u8>) -> bool {
     let Conf::Signed(Signed { link: Some(link), .. }) = request.scope().of::<Conf>() else { return false };
     let text = link.rendered(request);
@@ -208,10 +208,10 @@ fn expires(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The hash, and the time as a number and as text.
+/// The hash, and the expiry time as a number and as text.
 type Parts<'t> = (&'t [u8], Option<(i64, &'t [u8])>);
 
-/// `None` when there is a comma and no time behind it.
+/// Splits the text; returns `None` if no time follows a comma.
 fn split(text: &[u8]) -> Option<Parts<'_>> {
     let Some(comma) = memchr::memchr(b',', text) else { return Some((text, None)) };
     let digits = &text[comma + 1..];

@@ -1,4 +1,4 @@
-//! `split_clients`: a variable that divides clients by shares, with the same part for the same client.
+//! `split_clients`: a variable that distributes clients by percentages; the same client always gets the same value.
 
 use std::sync::Arc;
 
@@ -27,28 +27,28 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
     add_split,
 )];
 
-/// One `split_clients`.
+/// One `split_clients` block.
 #[derive(Debug)]
 struct Split {
     /// The text by which clients are distributed.
     source: Template,
-    /// In the order of the configuration, which is that of the hashes.
+    /// The rows in the order of the configuration, with increasing hashes.
     parts: Vec<Part>,
 }
 
 /// One row.
 #[derive(Debug)]
 struct Part {
-    /// Hashes below this belong to it, or to one before it; `None` is all that are left.
+    /// Hashes below this belong to this row or an earlier one; `None` means all remaining hashes.
     below: Option<u32>,
-    /// As it is written: there are no variables in it, as in nginx.
+    /// The value as written: as in nginx it has no variables.
     value: Box<str>,
 }
 
-/// Hundredths of a per cent that are all.
+/// The total, in hundredths of a percent.
 const ALL: u64 = 10_000;
 
-/// Rows are read first and added up then, because nginx reports a sum that is too large at the end of the block.
+/// Parses a block. The shares are summed up after all rows, because nginx reports a sum that is too large at the end of the block.
 fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     let source = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;
@@ -57,11 +57,11 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     let rows = statement.rows().map(|row| {
         let row = row?;
         let share = match row.name.text.as_str() {
-            // All that is left; behind it there is room for nothing but another one.
+            // All remaining hashes; only another `*` may follow.
             "*" => None,
             text => Some(share_of(text).ok_or_else(|| invalid(text, row))?),
         };
-        // nginx does not count the words of a row; a value that is missing is a slip all the same.
+        // nginx does not check the number of words in a row, but a missing value is an error here.
         let value = row.args.first().ok_or_else(|| invalid(&row.name.text, row))?;
         Ok((share, value.text.as_str()))
     });
@@ -72,7 +72,7 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
         if sum > ALL {
             return Err(Error::at(&statement.end, "percent total is greater than 100%"));
         }
-        // Each share is cut to a whole number by itself, as in nginx, so that the parts are the same.
+        // Each share is rounded down separately, as in nginx, so that the limits are identical.
         below += share.map_or(0, |share| share * u64::from(u32::MAX) / ALL);
         parts.push(Part { below: share.map(|_| below as u32), value: value.into() });
     }
@@ -80,15 +80,15 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// nginx's words for whatever is wrong with a row.
+/// Returns nginx's error for any invalid row.
 fn invalid(text: &str, row: &Statement) -> Error {
     Error::at(row, format_args!("invalid percent value \"{text}\""))
 }
 
-/// Hundredths of a per cent, of which there is at least one: `0.5%`.
+/// Parses a percentage such as `0.5%`, in hundredths of a percent; it must be above zero.
 fn share_of(text: &str) -> Option<u64> {
     let digits = text.strip_suffix('%')?;
-    // Read as digits and not as a float, which could miss a hundredth.
+    // Parsed as digits, because a float could be off by a hundredth.
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if fraction.len() > 2 || !is_number(whole) || !is_number(fraction) {
@@ -99,26 +99,26 @@ fn share_of(text: &str) -> Option<u64> {
 
 impl Compute for Split {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
-        // There are few parts, so a search from the first one is the fastest.
+        // There are few rows, so a linear search is the fastest.
         let hash = murmur2(&self.source.rendered(request));
         let mut parts = self.parts.iter();
         if let Some(part) = parts.find(|part| part.below.is_none_or(|below| hash < below)) {
             out.extend_from_slice(part.value.as_bytes());
         }
-        // The rest above the shares has a value too: an empty one.
+        // Hashes above all shares have an empty value.
         true
     }
 }
 
-/// MurmurHash2 of 32 bits with the seed 0, as its author published it: nginx's, so that clients stay in the part
-/// that they were in.
+/// Returns MurmurHash2 with 32 bits and seed 0, as its author published it and nginx uses it, so that clients get the
+/// same value as with nginx.
 fn murmur2(text: &[u8]) -> u32 {
     const MULTIPLIER: u32 = 0x5bd1_e995;
     let mix = |word: u32| {
         let word = word.wrapping_mul(MULTIPLIER);
         (word ^ word >> 24).wrapping_mul(MULTIPLIER)
     };
-    // The length is mixed in, so that texts with different numbers of zeros at the end differ.
+    // The length is mixed in, so that texts that differ only in trailing zeros have different hashes.
     let mut hash = text.len() as u32;
     let mut words = text.chunks_exact(4);
     for word in words.by_ref() {
@@ -132,7 +132,7 @@ fn murmur2(text: &[u8]) -> u32 {
         }
         hash = hash.wrapping_mul(MULTIPLIER);
     }
-    // The last bytes reach all bits only by this.
+    // Mixes the last bytes into all bits.
     hash ^= hash >> 13;
     hash = hash.wrapping_mul(MULTIPLIER);
     hash ^ hash >> 15

@@ -1,6 +1,6 @@
 //! The `main` and `events` contexts: nginx's core, its event modules, error logs, thread pools.
 //!
-//! [`main`] and [`events`] have the directives. The process and its threads apply the settings.
+//! `main` and `events` have the directives. The process and its threads apply the settings.
 
 mod events;
 mod load_module;

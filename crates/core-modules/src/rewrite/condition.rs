@@ -19,11 +19,11 @@ use exchange::variables::VarRef;
 pub(super) enum Condition {
     /// The variable is neither empty nor `0`.
     Set(VarRef),
-    /// The variable is, or is not, this text.
+    /// The variable is (or is not) equal to this text.
     Equal { variable: VarRef, text: Template, wanted: bool },
-    /// The variable matches, or does not match, this pattern.
+    /// The variable matches (or does not match) this pattern.
     Match { variable: VarRef, pattern: Arc<Pattern>, text: Box<str>, wanted: bool },
-    /// There is, or is not, such a file here.
+    /// A file of this kind exists (or does not exist) at this path.
     File { path: Template, kind: FileKind, wanted: bool },
 }
 

@@ -1,4 +1,5 @@
-//! Is this the password? Every form of stored passwords that nginx takes on Linux: its own and those of crypt(3).
+//! Verifies a password against every format of stored passwords that nginx supports on Linux: its own and those of
+//! crypt(3).
 
 use md5::{Digest, Md5};
 use sha_crypt::{PasswordVerifier, ShaCrypt};
@@ -9,14 +10,14 @@ use yescrypt::Yescrypt;
 use crate::auth_basic::des;
 use http::base64;
 
-/// The forms, recognised by the beginning of a stored password.
+/// The formats, recognised by the beginning of a stored password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// `{PLAIN}`: as it is.
+    /// `{PLAIN}`: plain text.
     Plain,
     /// `{SHA}`: SHA-1 in Base64.
     Sha,
-    /// `{SSHA}`: the same with a salt behind it.
+    /// `{SSHA}`: the same with an appended salt.
     SaltedSha,
     /// `$apr1$`: Apache's MD5.
     Apr1,
@@ -33,7 +34,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// The form of a stored password.
+    /// Returns the format of a stored password.
     pub(super) fn of(stored: &[u8]) -> Form {
         const BEGINNINGS: [(&[u8], Form); 9] = [
             (b"{PLAIN}", Form::Plain),
@@ -50,16 +51,16 @@ impl Form {
         found.map_or(Form::Des, |&(_, form)| form)
     }
 
-    /// Whether a check takes so long, on purpose, that a worker thread must not make it: milliseconds, or as the stored
-    /// password demands.
+    /// Whether a check is deliberately slow, so that a worker thread must not perform it: milliseconds, or as long as
+    /// the stored password specifies.
     pub(super) fn is_slow(self) -> bool {
         matches!(self, Form::Sha2 | Form::Bcrypt | Form::Yescrypt)
     }
 }
 
-/// Whether `password` is the stored one. A stored password in an unknown form matches no password.
+/// Whether `password` is the stored one. A stored password in an unknown format matches no password.
 pub(super) fn verify(password: &[u8], stored: &[u8]) -> bool {
-    // crypt(3) reads up to a zero.
+    // crypt(3) reads up to a NUL.
     let password = password.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = std::str::from_utf8(stored);
     let same = |made: &[u8]| bool::from(made.ct_eq(stored));
@@ -67,7 +68,7 @@ pub(super) fn verify(password: &[u8], stored: &[u8]) -> bool {
         Form::Plain => same(&[b"{PLAIN}", password].concat()),
         Form::Sha => same(&sha(b"{SHA}", password, b"")),
         Form::SaltedSha => {
-            // Behind the 20 bytes of the hash.
+            // The salt follows the 20 bytes of the hash.
             let decoded = base64::decode(&stored[b"{SSHA}".len()..], base64::Alphabet::Standard);
             let salt = decoded.as_deref().and_then(|decoded| decoded.get(20..)).unwrap_or_default();
             same(&sha(b"{SSHA}", password, salt))
@@ -84,7 +85,7 @@ pub(super) fn verify(password: &[u8], stored: &[u8]) -> bool {
     }
 }
 
-/// SHA-1 of the password and a salt, and then the salt, in Base64.
+/// Returns SHA-1 of the password and a salt, followed by the salt, in Base64.
 fn sha(beginning: &[u8], password: &[u8], salt: &[u8]) -> Vec<u8> {
     let digest = Sha1::new().chain_update(password).chain_update(salt).finalize();
     let mut out = beginning.to_vec();
@@ -92,13 +93,13 @@ fn sha(beginning: &[u8], password: &[u8], salt: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The rounds of MD5 passwords, which cannot be chosen.
+/// Number of rounds of MD5 passwords, which is fixed.
 const MD5_ROUNDS: u32 = 1000;
 
-/// Characters of the salt of MD5 passwords that count.
+/// Maximum number of significant characters in the salt of MD5 passwords.
 const MD5_SALT_LEN_MAX: usize = 8;
 
-/// Poul-Henning Kamp's hash; Apache's differs in its name alone, which goes into the hash.
+/// Returns Poul-Henning Kamp's hash; Apache's differs only in its name, which is part of the hashed bytes.
 fn md5_crypt(password: &[u8], stored: &[u8], name: &[u8]) -> Vec<u8> {
     let rest = &stored[name.len()..];
     let end = memchr::memchr(b'$', rest).unwrap_or(rest.len()).min(MD5_SALT_LEN_MAX);
@@ -108,7 +109,7 @@ fn md5_crypt(password: &[u8], stored: &[u8], name: &[u8]) -> Vec<u8> {
     for piece in password.chunks(inner.len()) {
         outer.update(&inner[..piece.len()]);
     }
-    // A zero or the first character, for each bit of the length.
+    // A NUL or the first character, for each bit of the length.
     let mut bits = password.len();
     while bits != 0 {
         outer.update(if bits & 1 == 1 { &[0] } else { &password[..1] });
@@ -133,7 +134,7 @@ fn md5_crypt(password: &[u8], stored: &[u8], name: &[u8]) -> Vec<u8> {
         out.extend((0..digits).map(|digit| des::DIGITS[(bits >> (6 * digit) & 63) as usize]));
     };
     for first in 0..5 {
-        // The last group takes its third byte from where no group starts.
+        // The last group takes its third byte from an index at which no group starts.
         let third = if first == 4 { 5 } else { first + 12 };
         push(&[digest[first], digest[first + 6], digest[third]], 4);
     }
@@ -145,7 +146,7 @@ fn md5_crypt(password: &[u8], stored: &[u8], name: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Made with crypt(3) of libxcrypt, openssl(1) and slappasswd's rule; the password is "secret".
+    /// Generated with crypt(3) of libxcrypt, openssl(1) and slappasswd's rule; the password is "secret".
     const KNOWN: [(&str, Form); 13] = [
         ("{PLAIN}secret", Form::Plain),
         ("{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=", Form::Sha),
@@ -175,7 +176,7 @@ mod tests {
                 assert!(!verify(wrong, stored), "{}", stored.escape_ascii());
             }
         }
-        // Longer than a digest, and none at all.
+        // A password longer than a digest, and an empty one.
         assert!(verify(b"0123456789012345678901234567890123456789", b"$1$ab$3p2L66BkUwnz314p7POov0"));
         assert!(verify(b"", b"$1$ab$rn6aQS/o7141mj179E/zA."));
         assert!(verify(b"sec\0ret", b"{PLAIN}sec"));

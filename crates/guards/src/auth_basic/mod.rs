@@ -1,7 +1,7 @@
-//! Names and passwords (RFC 7617): `auth_basic` asks, `auth_basic_user_file` knows.
+//! Basic authentication (RFC 7617): `auth_basic` sets the realm, `auth_basic_user_file` the passwords.
 //!
-//! `user_file` finds the line of a user, `crypt` compares the password; comparisons that are slow on purpose run on
-//! separate threads.
+//! `user_file` finds the line of a user, `crypt` compares the password; deliberately slow comparisons run on separate
+//! threads.
 
 mod crypt;
 mod des;
@@ -29,7 +29,7 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
-            // A client without a name gets a 401 at once.
+            // A client without credentials immediately gets a 401.
             plan.now_or_later(Phase::Access, scope.shared::<Conf>(), ask, |conf, request| {
                 Box::pin(check(conf, request))
             });
@@ -41,7 +41,7 @@ pub(crate) static MODULE: Module = Module {
 const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
 
 const DIRECTIVES: &[Directive] = &[
-    // Browsers show the text, and select the password to send by it.
+    // Browsers display the realm, and select the stored password by it.
     Directive::scope(
         Spec::new(
             "http_auth_basic",
@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Read for each request, so that a changed password counts at once.
+    // Read for each request, so that a changed password takes effect immediately.
     Directive::scope(
         Spec::new(
             "http_auth_basic",
@@ -67,7 +67,7 @@ const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| {
             let text = cx.arg(0);
-            // Beside the configuration, as in nginx. What starts with a variable is put there when its value is known.
+            // Relative to the configuration directory, as in nginx. A path with a leading variable is completed when its value is known.
             let path = match text.starts_with('$') {
                 true => cx.template(text)?,
                 false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
@@ -88,7 +88,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// With only one of the directives nginx requires no password.
+/// As in nginx no password is required with only one of the directives.
 impl Conf {
     /// Whether a password is required.
     pub(crate) fn is_active(&self) -> bool {
@@ -96,19 +96,19 @@ impl Conf {
     }
 }
 
-/// The realm that holds; `None` if it is `off` for this request.
+/// Returns the realm; `None` if it is `off` for this request.
 fn realm_of(conf: &Conf, request: &Request) -> Option<Vec<u8>> {
     let realm = conf.realm.as_ref()?.rendered(request);
     (realm != b"off").then_some(realm)
 }
 
-/// The verdict that needs no file.
+/// Decides without the file, if the request has no credentials.
 fn ask(conf: &Conf, request: &mut Request) -> Option<Step> {
     if Credentials::of(request).is_some() {
         return None;
     }
     let Some(realm) = realm_of(conf, request) else { return Some(Step::Next) };
-    // Every browser asks like this first, so it is no error.
+    // Every browser sends its first request without credentials, so this is no error.
     let what = format_args!("no user/password was provided for basic authentication");
     request.log(Level::Info, what);
     Some(refuse(request, &realm))
@@ -125,7 +125,7 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
         Ok(stored) => stored,
         Err(error) => return fail(request, &path, error),
     };
-    // The client chose it: no terminal should see its bytes as they are.
+    // The client chose the name, so control characters are escaped.
     let user = credentials.user().escape_ascii();
     let Some(stored) = stored else {
         let path = files::display(&path);
@@ -145,10 +145,9 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
     }
 }
 
-/// Whether this is the stored password, without holding the thread up for longer than a quick hash takes; `None`
-/// after a panic.
+/// Whether this is the stored password; a slow check runs on another thread. Returns `None` after a panic.
 async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
-    // A copy and a way to another thread and back cost more than these.
+    // A copy and the handover to another thread would cost more than a fast check.
     if !crypt::Form::of(&stored).is_slow() {
         return Some(crypt::verify(password, &stored));
     }
@@ -156,7 +155,7 @@ async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
     rt::offload(move || crypt::verify(&password, &stored)).await
 }
 
-/// Asks for a name and a password (RFC 7235 section 4.1).
+/// Responds with a challenge for a user name and a password (RFC 7235 section 4.1).
 fn refuse(request: &mut Request, realm: &[u8]) -> Step {
     // The realm is the operator's text and is sent unchanged, as in nginx.
     let challenge = [b"Basic realm=\"", realm, b"\""].concat();
@@ -164,7 +163,7 @@ fn refuse(request: &mut Request, realm: &[u8]) -> Step {
     Step::Status(401)
 }
 
-/// A missing file refuses all users; one that cannot be read is a fault of the server.
+/// Fails the request: a missing file rejects all users, an unreadable file is a server error.
 fn fail(request: &Request, path: &[u8], error: FileError) -> Step {
     let path = files::display(path);
     let (level, status) = match error {

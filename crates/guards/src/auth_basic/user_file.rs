@@ -1,7 +1,7 @@
-//! The stored password of a user, from a file with lines `name:password[:comment]`.
+//! Finds the stored password of a user in a file with lines `name:password[:comment]`.
 //!
-//! The file is read for each request, through the engine: a line that was changed counts at once, as in nginx, and
-//! no thread waits for the disk meanwhile. Only a piece of it is in memory.
+//! The file is read for each request, through the engine. So a changed line takes effect immediately, as in nginx, and
+//! no thread waits for the disk. Only a piece of the file is in memory at a time.
 
 use std::ffi::CString;
 use std::fmt;
@@ -13,21 +13,21 @@ use rustix::fs::OFlags;
 use exchange::request::Request;
 use transfer::body::choose;
 
-/// Bytes that are read at a time.
+/// Number of bytes per read.
 const PIECE: usize = 16 << 10;
 
-/// Bytes of a stored password; no form has nearly as many, and nginx does not take more.
+/// Maximum length in bytes of a stored password, as in nginx; all formats are much shorter.
 const PASSWORD_LEN_MAX: usize = 2048;
 
-/// Attempts to open a file that a signal interrupts.
+/// Maximum number of attempts to open a file, if signals interrupt them.
 const OPEN_TRIES: u32 = 8;
 
-/// Why a file could not be searched.
+/// The reason why a file could not be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileError {
-    /// It is not there, or not for this process.
+    /// The file is missing, or this process may not open it.
     Open(Errno),
-    /// It is a directory, or the disk fails.
+    /// The file is a directory, or the disk fails.
     Read(Errno),
     /// The buffers of this thread are at their limit.
     NoMemory,
@@ -42,9 +42,9 @@ impl fmt::Display for FileError {
     }
 }
 
-/// The stored password of `user`; `None` when the file has no such line.
+/// Returns the stored password of `user`; `None` when the file has no such line.
 pub(super) async fn find(request: &Request, path: &[u8], user: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
-    // A directory of the configuration need not be on the device of the root, so none is counted.
+    // The configuration directory may be on another device than the root, so the operation counts for no device.
     let device = DeviceId::default();
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let file = open(path, device, via).await.map_err(FileError::Open)?;
@@ -87,11 +87,11 @@ struct Search<'u> {
     state: State,
 }
 
-/// Where in a line the search is.
+/// The state of the search within a line.
 enum State {
-    /// This many bytes of the name match.
+    /// In the name; this many bytes match.
     Name(usize),
-    /// Behind the name's colon: the password so far.
+    /// After the name's colon: the password so far.
     Password(Vec<u8>),
     /// In the line of another user, or in a comment.
     Skip,
@@ -102,7 +102,7 @@ impl<'u> Search<'u> {
         Search { user, state: State::Name(0) }
     }
 
-    /// Looks at the next piece; the password when all of it has come.
+    /// Searches the next piece; returns the password once it is complete.
     fn take(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
         for &byte in piece {
             match &mut self.state {
@@ -114,7 +114,7 @@ impl<'u> Search<'u> {
                     self.state = State::Password(Vec::new());
                 }
                 State::Name(matched) if self.user.get(*matched) == Some(&byte) => *matched += 1,
-                // A line that ends within the name must not take the next one with it.
+                // A line that ends within the name must not skip the next line.
                 State::Name(_) => self.state = if byte == b'\n' { State::Name(0) } else { State::Skip },
                 State::Password(password) if matches!(byte, b'\n' | b'\r' | b':') => {
                     return Some(std::mem::take(password));
@@ -126,7 +126,7 @@ impl<'u> Search<'u> {
         None
     }
 
-    /// The password of a last line that has no line end.
+    /// Returns the password of a last line without line end.
     fn end(self) -> Option<Vec<u8>> {
         match self.state {
             State::Password(password) => Some(password),

@@ -1,6 +1,6 @@
-//! `geo`: a variable whose value follows from an address, that of the client or another one.
+//! `geo`: a variable whose value depends on an address, that of the client or another one.
 //!
-//! `table` holds what addresses are looked up in.
+//! `table` has the lookup table.
 
 mod table;
 
@@ -35,39 +35,39 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
     add_geo,
 )];
 
-/// One `geo`.
+/// One `geo` block.
 #[derive(Debug)]
 struct Geo {
-    /// Where the address comes from; without it, it is the client's.
+    /// The variable with the address; without it, the client's address is used.
     source: Option<VarRef>,
     table: Table,
-    /// As they are written: there are no variables in them, as in nginx.
+    /// The values as written: as in nginx they have no variables.
     values: Vec<Box<str>>,
-    /// Proxies whose field names the client's address.
+    /// Trusted proxies, whose `X-Forwarded-For` is used.
     proxies: Vec<Network>,
-    /// Whether the search for the client continues at a trusted proxy named by another one.
+    /// Whether the search for the client continues over further trusted proxies.
     recursive: bool,
     /// Whether the value is computed at each use.
     volatile: bool,
 }
 
-/// The two ways of writing rows, which do not mix.
+/// The two forms of rows, which cannot be mixed.
 #[derive(Debug)]
 enum Table {
-    /// The value of IPv4 addresses, and that of IPv6 addresses.
+    /// Networks: the table of IPv4 addresses, and that of IPv6 addresses.
     Networks(Stretches<u32>, Stretches<u128>),
-    /// IPv4 alone.
+    /// Ranges of IPv4 addresses only.
     Ranges(Stretches<u32>),
 }
 
-/// The address that stands for text that is no IPv4 address, as in nginx: rows that have it are met by unix sockets
-/// too.
+/// The address that stands for text that is no IPv4 address, as in nginx. Rows with this address therefore also match
+/// UNIX-domain sockets.
 const NO_ADDRESS: u32 = u32::MAX;
 
 /// The index of the empty value, used for addresses in no row.
 const EMPTY: Place = 0;
 
-/// An address by name or not, then the name of the variable.
+/// Parses a `geo` block: an optional variable with the address, then the name of the variable to define.
 fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
     let statement = cx.statement;
     let (source, name) = match statement.args.as_slice() {
@@ -78,7 +78,7 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
         _ => (None, cx.arg(0)),
     };
     let name = cx.variable_name(name)?;
-    // Before the rows: an invalid name is reported with the line of the block.
+    // Before the rows, so that an invalid name is reported with the line of the block.
     let slot = cx.http.registry.define_computed(name, statement)?;
     let mut reader = Reader::new();
     for row in statement.rows() {
@@ -89,22 +89,22 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A `geo` while its rows are read.
+/// A `geo` block while its rows are parsed.
 #[derive(Default)]
 struct Reader<'a> {
-    /// The empty value first, then in the order of their first rows.
+    /// The values: the empty one, then in the order of first use.
     values: Vec<Box<str>>,
-    /// Values by their text: tables are long, and their values few.
+    /// Indices of values by their text: tables are long, but have few different values.
     known: HashMap<&'a str, Place>,
-    /// Networks of IPv4, with addresses in the low bits.
+    /// IPv4 networks, with addresses in the low bits.
     v4: Networks,
-    /// Networks of IPv6.
+    /// IPv6 networks.
     v6: Networks,
-    /// Whether there was a row of networks, which keeps `ranges` out.
+    /// Whether a row of networks was parsed, which excludes `ranges`.
     has_networks: bool,
-    /// With `ranges`, which selects the form of the rows behind it.
+    /// Set by `ranges`, which selects the form of the rows after it.
     ranges: Option<Ranges>,
-    /// `default` of ranges; that of networks is a network.
+    /// `default` of ranges; the default of networks is stored as a network.
     default: Option<Place>,
     proxies: Vec<Network>,
     recursive: bool,
@@ -112,12 +112,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Before the first row.
+    /// Returns a reader before the first row.
     fn new() -> Reader<'a> {
         Reader { values: vec!["".into()], known: HashMap::from([("", EMPTY)]), ..Reader::default() }
     }
 
-    /// Words alone are switches; of the others only `proxy` is no row of the table.
+    /// Parses a row. Keywords without a value are switches; of the others only `proxy` is no row of the table.
     fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
         let key = row.name.text.as_str();
         match (key, row.args.as_slice()) {
@@ -129,9 +129,9 @@ impl<'a> Reader<'a> {
             ("ranges", []) => drop(self.ranges.get_or_insert_default()),
             ("proxy_recursive", []) => self.recursive = true,
             ("volatile", []) => self.volatile = true,
-            // Also where there are ranges: it is no row of theirs.
+            // Networks even with `ranges`, because it is no row of the table.
             ("proxy", [network]) => self.proxies.push(network_of(&network.text, cx)?),
-            // Words are classified by the rows read so far, as in nginx.
+            // As in nginx, the preceding rows determine the form of a row.
             (_, [value]) if self.ranges.is_some() => return self.range_row(key, &value.text, cx),
             (_, [value]) => return self.network_row(key, &value.text, cx),
             _ => return Err(cx.error("invalid number of the geo parameters")),
@@ -139,12 +139,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `default`, `delete` or a network, with what belongs to it.
+    /// Parses `default`, `delete` or a network, with its argument.
     fn network_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
         self.has_networks = true;
         if key == "default" {
             let value = self.value(value);
-            // The network of all addresses, twice: it can be written, and deleted, as such too.
+            // Stored as the networks of all addresses, which can also be written, and deleted, explicitly.
             self.insert((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), key, value, cx);
             self.insert((IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0), key, value, cx);
             return Ok(());
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
                 Network::V6(start, bits) => self.v6.remove(start.to_bits(), bits),
                 Network::Unix => false,
             };
-            // A slip in a network would leave the row that was meant in force.
+            // A typo in the network would leave the intended row in place.
             if !removed {
                 cx.warn(format_args!("no network \"{value}\" to delete"));
             }
@@ -171,20 +171,20 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds a network. One that is there already gets the value that comes last.
+    /// Adds a network; of several rows the last one counts.
     fn insert(&mut self, (start, bits): (IpAddr, u32), key: &str, value: Place, cx: &mut Cx<'_>) {
         let before = match start {
             IpAddr::V4(start) => self.v4.insert(start.to_bits().into(), bits, value),
             IpAddr::V6(start) => self.v6.insert(start.to_bits(), bits, value),
         };
-        // Large files are put together from several sources, so this is no error.
+        // Large files are merged from several sources, so this is no error.
         if let Some(before) = before {
             let (value, before) = (&self.values[value as usize], &self.values[before as usize]);
             cx.warn(format_args!("duplicate network \"{key}\", value: \"{value}\", old value: \"{before}\""));
         }
     }
 
-    /// `default`, `delete` or a range, with what belongs to it.
+    /// Parses `default`, `delete` or a range, with its argument.
     fn range_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
         if key == "default" {
             let place = self.value(value);
@@ -215,14 +215,14 @@ impl<'a> Reader<'a> {
                 ));
                 Ok(())
             }
-            // The owner of an address in both would be undefined.
+            // The value of an address in both ranges would be undefined.
             Added::Overlaps(first, last) => {
                 Err(cx.error(format_args!("range \"{text}\" overlaps \"{first}-{last}\"")))
             }
         }
     }
 
-    /// The place of a value.
+    /// Returns the index of a value.
     fn value(&mut self, text: &'a str) -> Place {
         let next = self.values.len() as Place;
         let place = *self.known.entry(text).or_insert(next);
@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
         place
     }
 
-    /// The rows become the table that requests look into.
+    /// Converts the rows to the lookup table.
     fn finish(self, source: Option<VarRef>) -> Geo {
         let table = match self.ranges {
             Some(ranges) => Table::Ranges(ranges.flatten(self.default.unwrap_or(EMPTY))),
@@ -243,32 +243,32 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A network of addresses; unix sockets are none here.
+/// Parses a network of IP addresses; `unix:` is invalid here.
 fn network_of(text: &str, cx: &mut Cx<'_>) -> Result<Network, Error> {
-    // nginx has the last address of all for "none", and takes it where nothing else stands with it.
+    // nginx uses the last address as "none", and accepts it only without a mask.
     if text == "unix:" || text.starts_with("255.255.255.255/") {
         return Err(invalid_network(text, cx));
     }
     Network::read(text, cx).ok_or_else(|| invalid_network(text, cx))
 }
 
-/// nginx's message for text that is no network.
+/// Returns nginx's error for text that is no network.
 fn invalid_network(text: &str, cx: &Cx<'_>) -> Error {
     cx.error(format_args!("invalid network \"{text}\""))
 }
 
-/// `10.0.0.1-10.0.0.9`; the last address of all is none here either.
+/// Parses `10.0.0.1-10.0.0.9`; the last IPv4 address is invalid here too.
 fn range_of(text: &str) -> Option<(u32, u32)> {
     let (first, last) = text.split_once('-')?;
-    // nginx takes dotted decimals here and nothing else.
+    // nginx accepts only dotted decimals here.
     let address = |text: &str| Some(text.parse::<Ipv4Addr>().ok()?.to_bits());
     let (first, last) = (address(first)?, address(last)?);
     (first <= last && last != NO_ADDRESS).then_some((first, last))
 }
 
 impl Geo {
-    /// The address that counts: the value of the variable, or the client's address; the address named by a trusted
-    /// proxy, if there is one.
+    /// Returns the effective address: the value of the variable, or the client's address, or the address that a trusted
+    /// proxy reports.
     fn address(&self, request: &Request) -> Option<Address> {
         let start = match &self.source {
             None => request.client().clone(),
@@ -286,11 +286,11 @@ impl Geo {
 impl Compute for Geo {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let ip = match self.address(request) {
-            // A client of IPv4 on an IPv6 socket is looked up by its IPv4 address.
+            // An IPv4-mapped client address is looked up as IPv4.
             Some(Address::Inet(address)) => address.ip().to_canonical(),
             Some(Address::Unix(_)) | None => IpAddr::V4(NO_ADDRESS.into()),
         };
-        // Ranges are of IPv4 alone: other addresses are none to them.
+        // Ranges contain only IPv4 addresses.
         let place = match (&self.table, ip) {
             (Table::Networks(v4, _), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
             (Table::Networks(_, v6), IpAddr::V6(ip)) => v6.find(ip.to_bits()),

@@ -1,35 +1,35 @@
-//! The lookup table of a `geo`: stretches of addresses in order, each with a value.
+//! The lookup table of a `geo`: consecutive ranges of addresses, each with a value.
 //!
-//! Nested networks and cut ranges are flattened when the configuration is complete. So a lookup is one binary search
-//! over adjacent memory, however the rows were nested.
+//! Nested networks and split ranges are flattened when the configuration is complete. So a lookup is one binary search
+//! over contiguous memory, however the rows were nested.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
-/// Place of a value in the list of a `geo`.
+/// Index of a value in the list of a `geo`.
 pub(super) type Place = u32;
 
-/// Stretches of addresses; each goes up to the next.
+/// Consecutive ranges of addresses; each ends where the next one starts.
 #[derive(Debug)]
 pub(super) struct Stretches<A> {
     starts: Vec<A>,
-    /// Beside the starts and not with them: a search reads only those.
+    /// In a separate vector, because a search reads only the starts.
     values: Vec<Place>,
 }
 
 impl<A: Copy + Ord> Stretches<A> {
-    /// The value of an address. The first stretch starts at the lowest one, so that there is always one.
+    /// Returns the value of an address. The first range starts at the lowest address, so there is always a value.
     pub(super) fn find(&self, address: A) -> Place {
         let behind = self.starts.partition_point(|start| *start <= address);
         self.values[behind - 1]
     }
 
-    /// From the lowest address on with this value.
+    /// Returns a single range from the lowest address on with this value.
     fn starting(lowest: A, value: Place) -> Stretches<A> {
         Stretches { starts: vec![lowest], values: vec![value] }
     }
 
-    /// Begins a stretch at an address that is not below that of the last.
+    /// Begins a range at an address that is not below the last start.
     fn push(&mut self, start: A, value: Place) {
         if self.starts.last() == Some(&start) {
             self.starts.pop();
@@ -42,29 +42,29 @@ impl<A: Copy + Ord> Stretches<A> {
     }
 }
 
-/// Networks of one family while they are read, by first address and number of bits that count.
+/// Networks of one address family while they are read, by first address and prefix length.
 #[derive(Debug, Default)]
 pub(super) struct Networks(HashMap<(u128, u32), Place>);
 
 impl Networks {
-    /// Adds a network, or gives one that is there another value; then the one before is the response.
+    /// Adds a network or replaces its value; returns the previous value, if any.
     pub(super) fn insert(&mut self, start: u128, bits: u32, value: Place) -> Option<Place> {
         self.0.insert((start, bits), value)
     }
 
-    /// Whether it was there.
+    /// Removes a network; returns whether it existed.
     pub(super) fn remove(&mut self, start: u128, bits: u32) -> bool {
         self.0.remove(&(start, bits)).is_some()
     }
 
-    /// Makes the networks flat: of those that have an address, the smallest has it. `width` is the number of bits of an
-    /// address, `outside` the value of addresses in no network.
+    /// Flattens the networks: an address gets the value of the smallest network that contains it. `width` is the number
+    /// of bits of an address, `outside` the value of addresses in no network.
     pub(super) fn flatten(self, width: u32, outside: Place) -> Stretches<u128> {
         let mut networks: Vec<((u128, u32), Place)> = self.0.into_iter().collect();
-        // A network precedes those inside of it, which start at the same address or later.
+        // A network precedes its nested networks, which start at the same address or later.
         networks.sort_unstable_by_key(|(network, _)| *network);
         let mut flat = Stretches::starting(0, outside);
-        // The networks around the place that is reached, with the address behind each; `None` is behind the last.
+        // The networks that contain the current address, each with the address after its end; `None` means after the last address.
         let mut around: Vec<(Option<u128>, Place)> = vec![(None, outside)];
         let close =
             |flat: &mut Stretches<u128>, around: &mut Vec<(Option<u128>, Place)>, to: Option<u128>| {
@@ -89,32 +89,32 @@ impl Networks {
     }
 }
 
-/// A table of 32-bit addresses takes a quarter of the room.
+/// A table of 32-bit addresses needs a quarter of the memory.
 impl From<Stretches<u128>> for Stretches<u32> {
     fn from(wide: Stretches<u128>) -> Stretches<u32> {
         Stretches { starts: wide.starts.into_iter().map(|start| start as u32).collect(), values: wide.values }
     }
 }
 
-/// Ranges while they are read, by first address, with the last one. They are cut at every 65536 addresses, as in
-/// nginx: whether a range may lie in another one is decided piece by piece.
+/// Ranges while they are read, by first address, with their last address. They are split at every 65536 addresses, as
+/// in nginx, which decides piece by piece whether a range may be nested in another.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(BTreeMap<u32, (u32, Place)>);
 
-/// Addresses of one piece.
+/// Number of addresses in a piece.
 const PIECE: u32 = 0x1_0000;
 
-/// What happened to a range that was added.
+/// The result of adding a range.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// It has its addresses; returns the earlier value of the range, where all of it had the same.
+    /// The range was added; contains the earlier value of the range, if all of it had the same value.
     Done(Option<Place>),
-    /// It has some addresses of this range, and not all of it lies inside.
+    /// This existing range overlaps, and does not completely contain the new range.
     Overlaps(Ipv4Addr, Ipv4Addr),
 }
 
 impl Ranges {
-    /// Adds a range. One inside of another takes its addresses out of that; one around another is refused.
+    /// Adds a range. A range nested in another takes over its addresses; a range that contains another is rejected.
     pub(super) fn insert(&mut self, first: u32, last: u32, value: Place) -> Added {
         let mut before = None;
         for (first, last) in pieces(first, last) {
@@ -144,7 +144,7 @@ impl Ranges {
         Added::Done(before)
     }
 
-    /// Takes a range out; `false` when it was not there, or only parts of it.
+    /// Removes a range; returns `false` if it did not exist completely.
     pub(super) fn remove(&mut self, first: u32, last: u32) -> bool {
         let mut all = true;
         for (first, last) in pieces(first, last) {
@@ -157,7 +157,7 @@ impl Ranges {
         all
     }
 
-    /// Makes the ranges a table; `outside` is the value of addresses in no range.
+    /// Converts the ranges to a table; `outside` is the value of addresses in no range.
     pub(super) fn flatten(self, outside: Place) -> Stretches<u32> {
         let mut flat = Stretches::starting(0, outside);
         for (first, (last, value)) in self.0 {
@@ -170,7 +170,7 @@ impl Ranges {
     }
 }
 
-/// The pieces that a range is cut into.
+/// Returns the pieces of a range.
 fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
     (first / PIECE..=last / PIECE).map(move |number| {
         let lowest = number * PIECE;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     proptest! {
-        /// Over a family of eight bits every address can be compared with a search for the longest network.
+        /// With addresses of eight bits, every address is compared with a search for the longest prefix.
         #[test]
         fn the_smallest_network_has_an_address(rows in proptest::collection::vec((0_u128..256, 0_u32..9), 0..12)) {
             let mut networks = Networks::default();
@@ -207,7 +207,7 @@ mod tests {
             }
         }
 
-        /// The same for ranges that reach over the borders of pieces, address by address.
+        /// The same for ranges that cross the borders of pieces.
         #[test]
         fn ranges_inside_of_others_take_their_addresses(
             rows in proptest::collection::vec((0_u32..40, 0_u32..40), 0..12),

@@ -1,7 +1,7 @@
-//! A MaxMind database in memory: values of addresses by a path through their records.
+//! A MaxMind database in memory: finds the values of addresses by a path through their records.
 //!
-//! The crate maxminddb reads the format; it checks every offset and bounds the work of a lookup, whatever is in the file.
-//! A lookup allocates nothing unless the record has another shape than the path.
+//! The crate maxminddb parses the format. It checks every offset and bounds the work of a lookup, whatever the file
+//! contains. A lookup allocates memory only if the record's structure differs from the path.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use smallvec::SmallVec;
 
 use telemetry::time_zone::since_1970;
 
-/// Bytes of all databases of a configuration. They go to the worker process in one message with the text of the
-/// configuration, which has at most 1 GiB. The largest databases of MaxMind have about 500 MiB.
+/// Maximum size in bytes of all databases of a configuration. They are sent to the worker process in one message with
+/// the text of the configuration, which has at most 1 GiB. MaxMind's largest databases have about 500 MiB.
 pub(super) const BYTES_MAX: usize = 768 << 20;
 
-/// The bytes of a file. Those that were read with the configuration are shared with it.
+/// The bytes of a file, shared with the configuration if they were read with it.
 #[derive(Clone, Debug)]
 pub(super) struct Bytes(Arc<Vec<u8>>);
 
@@ -42,7 +42,7 @@ pub(super) struct Content {
     bytes: Bytes,
 }
 
-/// Checks a database. Only its metadata and sizes are read here.
+/// Checks the metadata and sizes of a database.
 pub(super) fn read(bytes: Bytes) -> Result<Content, MaxMindDbError> {
     Ok(Content { reader: Reader::from_source(bytes.clone())?, bytes })
 }
@@ -50,14 +50,14 @@ pub(super) fn read(bytes: Bytes) -> Result<Content, MaxMindDbError> {
 /// One database of a configuration.
 pub(super) struct Database {
     pub(super) path: PathBuf,
-    /// Seconds between two checks of the file; 0 is never.
+    /// Seconds between two checks of the file; 0 means never.
     pub(super) interval: u64,
-    /// Read by every lookup, and written when the file was read again.
+    /// Read by every lookup, and replaced after the file was read again.
     content: RwLock<Content>,
-    /// Seconds since 1970.
+    /// Time of the last check, in seconds since 1970.
     checked: AtomicI64,
     changed: AtomicI64,
-    /// Whether a thread checks the file.
+    /// Whether a thread already checks the file.
     claimed: AtomicBool,
 }
 
@@ -67,13 +67,13 @@ impl std::fmt::Debug for Database {
     }
 }
 
-/// The present, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> i64 {
     since_1970(SystemTime::now()).0
 }
 
 impl Database {
-    /// One that was read just now.
+    /// Returns a database that was read just now.
     pub(super) fn new(path: PathBuf, content: Content, interval: u64) -> Database {
         let now = now();
         Database {
@@ -90,47 +90,47 @@ impl Database {
         use_it(&self.content.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Its bytes.
+    /// Returns its size in bytes.
     pub(super) fn len(&self) -> usize {
         self.with(|content| content.bytes.0.len())
     }
 
-    /// Appends the value at the end of a path through the record of an address; `false` where there is none.
+    /// Appends the value at the end of a path through the record of an address; returns `false` if there is none.
     pub(super) fn find(&self, ip: IpAddr, path: &[Step], out: &mut Vec<u8>) -> bool {
         self.with(|content| content.find(ip, path, out))
     }
 
-    /// When it was made.
+    /// Returns the time at which the database was built.
     pub(super) fn build_epoch(&self) -> i64 {
         self.with(|content| i64::try_from(content.reader.metadata().build_epoch).unwrap_or(i64::MAX))
     }
 
-    /// When the file was checked last.
+    /// Returns the time of the last check of the file.
     pub(super) fn checked(&self) -> i64 {
         self.checked.load(Ordering::Relaxed)
     }
 
-    /// When it was last replaced.
+    /// Returns the time at which the content was last replaced.
     pub(super) fn changed(&self) -> i64 {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// The file is checked now.
+    /// Records a check of the file now.
     pub(super) fn note_check(&self) {
         self.checked.store(now(), Ordering::Relaxed);
     }
 
-    /// Whether the caller is the first to ask.
+    /// Claims the checks of the file for the caller; returns whether it is the first.
     pub(super) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether these bytes are the end of the database, which has this length.
+    /// Whether the database has this length and ends with these bytes.
     pub(super) fn ends_with(&self, len: u64, end: &[u8]) -> bool {
         self.with(|content| content.bytes.0.len() as u64 == len && content.bytes.0.ends_with(end))
     }
 
-    /// Puts another content in its place. The old one is freed behind the lock.
+    /// Replaces the content. The old content is freed after the lock is released.
     pub(super) fn replace(&self, content: Content) {
         let mut guard = self.content.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *guard, content);
@@ -145,7 +145,7 @@ impl Content {
         let Ok(record) = self.reader.lookup(ip) else { return false };
         let indexes: SmallVec<[PathElement<'_>; 8]> = path.iter().map(Step::as_index).collect();
         let mut found = record.decode_path::<Value<'_>>(&indexes);
-        // A number is an index into an array or selects a name in a map, whichever the record contains.
+        // A number is an index of an array or a name in a map, depending on the record.
         if found.is_err() && path.iter().any(|step| step.index.is_some()) {
             let names: SmallVec<[PathElement<'_>; 8]> = path.iter().map(Step::as_name).collect();
             found = record.decode_path(&names);
@@ -158,7 +158,7 @@ impl Content {
 #[derive(Debug)]
 pub(super) struct Step {
     name: Box<str>,
-    /// Where the name is a number; one below zero counts from the end.
+    /// The index if the name is a number; negative numbers count from the end.
     index: Option<isize>,
 }
 
@@ -176,7 +176,7 @@ impl Step {
     }
 }
 
-/// A value of a record, as far as it can be shown.
+/// A value of a record, as far as it has a text.
 enum Value<'d> {
     Bool(bool),
     Text(&'d str),
@@ -190,9 +190,9 @@ enum Value<'d> {
 }
 
 impl Value<'_> {
-    /// Appends it as the module for nginx does; `false` for values without a text.
+    /// Appends the value in the format of the nginx module; returns `false` for values without a text.
     fn show(&self, out: &mut Vec<u8>) -> bool {
-        // Writing to memory does not fail.
+        // Writing to a `Vec` cannot fail.
         let _ = match self {
             Value::Bool(value) => write!(out, "{}", u8::from(*value)),
             Value::Text(text) => out.write_all(text.as_bytes()),
@@ -250,7 +250,7 @@ impl<'d> Visitor<'d> for Values {
         Ok(Value::Float(value))
     }
 
-    // Its members are not decoded.
+    // The members of a map are not decoded.
     fn visit_map<A: MapAccess<'d>>(self, _: A) -> Result<Value<'d>, A::Error> {
         Ok(Value::Container)
     }

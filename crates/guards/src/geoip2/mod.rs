@@ -1,6 +1,6 @@
-//! `geoip2` (module ngx_http_geoip2): variables with values of a MaxMind database, looked up by address.
+//! `geoip2` (module ngx_http_geoip2): variables with values from a MaxMind database, looked up by address.
 //!
-//! `database` holds a file in memory and finds values in it; `reload` reads a file again that has changed.
+//! `database` keeps a file in memory and finds values in it; `reload` loads a file again after a change.
 
 mod database;
 mod reload;
@@ -28,7 +28,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_geoip2")
 };
 
-/// A row for `http`.
+/// Returns a row for `http`.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_geoip2", name, Contexts::HTTP, args, help)
 }
@@ -40,7 +40,7 @@ const DIRECTIVES: &[Directive] = &[
             .many(),
         add_database,
     ),
-    // No proxy is trusted by default: the fields are the client's to write.
+    // No proxy is trusted by default, because clients can send any field.
     Directive::http(
         spec(
             "geoip2_proxy",
@@ -72,7 +72,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The databases of a configuration, and the proxies that are trusted with the address of a client.
+/// The databases of a configuration, and the proxies trusted to report a client's address.
 #[derive(Debug, Default)]
 struct Conf {
     databases: Vec<Arc<Database>>,
@@ -80,7 +80,7 @@ struct Conf {
     recursive: bool,
 }
 
-/// Reads the file, then the rows of the block.
+/// Parses a `geoip2` block: loads the file, then parses the rows.
 fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
     let path = cx.path(cx.arg(0));
     let shown = path.display();
@@ -115,13 +115,13 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// One row of a block.
 enum Row {
-    /// `auto_reload`: seconds between two checks of the file; 0 is never.
+    /// `auto_reload`: seconds between two checks of the file; 0 means never.
     Reload(u64),
-    /// A variable's slot, and how its value is made.
+    /// A variable's slot, and the source of its value.
     Variable(u32, What),
 }
 
-/// How the value of a variable is made.
+/// The source of a variable's value.
 #[derive(Debug)]
 enum What {
     /// From the record of an address.
@@ -133,9 +133,9 @@ enum What {
 /// A value in the record of an address.
 #[derive(Debug)]
 struct Record {
-    /// `source=`; without it, the address is the client's.
+    /// `source=`; without it, the client's address is used.
     source: Option<Template>,
-    /// `default=`, where there is no value.
+    /// `default=`: the value if the record has none.
     default: Option<Box<str>>,
     path: Box<[Step]>,
 }
@@ -143,13 +143,13 @@ struct Record {
 /// Metadata of a database.
 #[derive(Clone, Copy, Debug)]
 enum Metadata {
-    /// When it was made, in seconds since 1970.
+    /// Time at which it was built, in seconds since 1970.
     BuildEpoch,
-    /// When its file was checked last.
+    /// Time at which its file was last checked.
     LastCheck,
-    /// When it was last replaced.
+    /// Time at which it was last replaced.
     LastChange,
-    /// A name that has no value, as in the module for nginx.
+    /// An unknown name, which has no value, as in the nginx module.
     Nothing,
 }
 
@@ -159,7 +159,7 @@ const METADATA: [(&str, Metadata); 3] = [
     ("last_change", Metadata::LastChange),
 ];
 
-/// A row of the block: `auto_reload`, a variable from a record, or one from the database's metadata.
+/// Parses a row of the block: `auto_reload`, a variable from a record, or one from the database's metadata.
 fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
     let (key, args): (&str, Vec<&str>) = (&row.name.text, row.texts().collect());
     match (key, args.as_slice()) {
@@ -189,7 +189,7 @@ fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
     Ok(Row::Variable(slot, what))
 }
 
-/// Settings with an equals sign come first, as in the module for nginx; the path is behind them.
+/// Parses a record's row. As in the nginx module, settings with an equals sign come first; the path follows.
 fn read_record(key: &str, args: &[&str], cx: &mut Cx<'_>) -> Result<Record, Error> {
     let settings = args.iter().take_while(|arg| arg.contains('=')).count();
     let (settings, path) = args.split_at(settings);
@@ -250,7 +250,7 @@ impl Compute for Variable {
 }
 
 impl Record {
-    /// The address that the record is searched for.
+    /// Returns the address whose record is searched.
     fn address(&self, request: &Request) -> Option<IpAddr> {
         if let Some(source) = &self.source {
             let text = source.rendered(request);
@@ -258,7 +258,7 @@ impl Record {
         }
         let conf = request.config().http.of::<Conf>();
         match behind_proxies(request, request.client().clone(), &conf.proxies, conf.recursive) {
-            // A client of IPv4 on an IPv6 socket is searched for by its IPv4 address.
+            // An IPv4-mapped client address is searched as IPv4.
             Address::Inet(address) => Some(address.ip().to_canonical()),
             Address::Unix(_) => None,
         }

@@ -1,7 +1,7 @@
-//! `auto_reload`: a task for each database checks its file, and reads it again when it is another one.
+//! `auto_reload`: a task for each database checks its file, and loads it again after a change.
 //!
-//! One thread has the task, and reads through its engine: no request waits for a disk. A file that cannot be read, or is no
-//! database, leaves the old one in use.
+//! One thread runs the task, and reads through its engine: no request waits for a disk. If the file cannot be read, or
+//! is no database, the old content stays in use.
 //!
 //! ```text
 //! wait for the interval -> stat(2) -- as before --> wait
@@ -32,13 +32,13 @@ use telemetry::{Level, Reason};
 use transfer::body::choose;
 use transfer::body::rules::Aio;
 
-/// Bytes that are read at a time.
+/// Number of bytes per read.
 const PIECE: usize = 64 << 10;
 
-/// The metadata at the end of a database has at most this many bytes (MaxMind DB file format 2.0).
+/// Maximum size in bytes of the metadata at the end of a database (MaxMind DB file format 2.0).
 const METADATA_MAX: u64 = 128 << 10;
 
-/// Lets this thread check the files that no other one checks.
+/// Lets this thread check the files that no other thread checks.
 pub(super) fn tend(thread: &Rc<Thread>, _: Option<&Generation>) {
     for database in &thread.generation().config.http.of::<Conf>().databases {
         if database.interval > 0 && database.claim() {
@@ -47,7 +47,7 @@ pub(super) fn tend(thread: &Rc<Thread>, _: Option<&Generation>) {
     }
 }
 
-/// Checks the file of a database until no configuration has it any more.
+/// Checks the file of a database until no configuration uses it any more.
 async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
     let (mut seen, mut told) = (None, None);
     while let Some(interval) = database.upgrade().map(|database| database.interval) {
@@ -62,7 +62,7 @@ async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
                     error_log::write(&thread, Level::Notice, format_args!("Reload MMDB \"{path}\""));
                 }
             }
-            // The same fault again is no news.
+            // The same error is logged only once.
             Err(fault) if told.as_ref() == Some(&fault) => {}
             Err(fault) => {
                 error_log::write(
@@ -78,14 +78,14 @@ async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
     }
 }
 
-/// The attributes that distinguish files.
+/// The attributes by which a change is detected.
 type Seen = (u64, u64, i64, u32);
 
 fn seen_of(stat: &Stat) -> Seen {
     (stat.inode, stat.size, stat.modified, stat.modified_nanos)
 }
 
-/// Whether the file was another one and has been read.
+/// Checks the file; returns whether it has changed and was loaded.
 async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, String> {
     let failed = |call: &'static str| move |errno: Errno| format!("{call} failed ({})", Reason(errno));
     let device = DeviceId::default();
@@ -104,7 +104,7 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     if stat.size > BYTES_MAX as u64 {
         return Err(format!("it has more than {} MiB", BYTES_MAX >> 20));
     }
-    // The first time, nothing is known of the file that the content came from: the metadata decides.
+    // At the first check the attributes of the loaded file are unknown, so the metadata is compared.
     if seen.is_none() {
         let start = stat.size.saturating_sub(METADATA_MAX);
         let end = read(&file, start, stat.size, via).await?;
@@ -115,7 +115,7 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     }
     let bytes = read(&file, 0, stat.size, via).await?;
     let content = database::read(Bytes::of(Arc::new(bytes))).map_err(|error| error.to_string())?;
-    // Written over meanwhile: it is read when it has come to rest.
+    // The file was modified during the read, so it is read again later, when it no longer changes.
     let after = file.stat(device, via).await.map_err(failed("fstat()"))?;
     if seen_of(&after) != found {
         return Err("it changed while it was read".to_owned());
@@ -125,7 +125,7 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     Ok(true)
 }
 
-/// The bytes of a part of a file.
+/// Returns the bytes of a range of a file.
 async fn read(file: &rt::File, start: u64, end: u64, via: DiskVia) -> Result<Vec<u8>, String> {
     let failed = |errno: Errno| format!("pread() failed ({})", Reason(errno));
     let mut bytes = Vec::with_capacity((end - start) as usize);

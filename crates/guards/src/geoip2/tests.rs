@@ -1,4 +1,4 @@
-//! Values, damaged files, and blocks that are refused.
+//! Tests values, damaged files, and rejected blocks.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use testkit::mmdb::{Mmdb, Value, map};
 use super::database::{self, Bytes, Content, Database, Step};
 use exchange::config::Loaded;
 
-/// A database with every kind of value.
+/// Returns a database with every kind of value.
 fn mmdb() -> Vec<u8> {
     let names = map([("en", "Germany".into()), ("de", "Deutschland".into())]);
     let all = map([
@@ -40,7 +40,7 @@ fn database(bytes: Vec<u8>) -> Database {
     Database::new("/x.mmdb".into(), content(bytes).expect("a database"), 0)
 }
 
-/// The value at a path, with its steps between spaces.
+/// Returns the value at a path, whose steps are separated by spaces.
 fn find(database: &Database, ip: &str, path: &str) -> Option<Vec<u8>> {
     let steps: Vec<Step> = path.split_whitespace().map(Step::new).collect();
     let (ip, mut out) = (ip.parse::<IpAddr>().expect("an address"), Vec::new());
@@ -93,7 +93,7 @@ fn another_content_takes_the_place() {
     assert_eq!((database.build_epoch(), database.len()), (7, other.bytes().len()));
 }
 
-/// Bytes of a damaged or hostile file: refused at load, or searched without a panic and without endless work.
+/// Bytes of a damaged or hostile file: rejected at load, or searched without a panic and with bounded work.
 #[test]
 fn hostile_databases_are_searched_without_a_panic() {
     let good = mmdb();
@@ -105,7 +105,7 @@ fn hostile_databases_are_searched_without_a_panic() {
         state ^= state << 17;
         (state % below as u64) as usize
     };
-    // What is behind the long text is damaged as often as what is before it.
+    // Bytes after the long text are damaged as often as those before it.
     let long = good.windows(100).position(|window| window == [b'x'; 100]).expect("it is there");
     let mut accepted = 0;
     for round in 0..4_000 {
