@@ -1,10 +1,10 @@
-//! The body of a request of HTTP/2, for a handler that needs it.
+//! Reads the body of an HTTP/2 request for a handler.
 //!
 //! ```text
 //!   Inbox --> ReceivedBody --above client_body_buffer_size--> temporary file
-//!     `-----> IncomingBody --> a handler that takes it piece by piece
+//!     `-----> IncomingBody --> a handler that reads it piece by piece
 //! ```
-//! Taken bytes open the window of the stream again, so a client sends no faster than its body is consumed.
+//! When bytes are taken, the window of the stream is reopened, so a client sends no faster than its body is consumed.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -27,19 +27,19 @@ use telemetry::Level;
 use transfer::incoming::{BodyAborted, PieceSource};
 use transfer::received::{BodyInFile, ReceivedBody};
 
-/// The window of a body that is received as a whole: it waits for no upstream, so a round trip brings more of it.
+/// Window in bytes of a body that is received completely: no upstream limits its speed, so more bytes per round trip are useful.
 const WHOLE_WINDOW: u32 = 1 << 20;
 
 impl StreamTransport {
-    /// Whether all of the body is here, and small enough for memory.
+    /// Whether the complete body has been received and fits into memory.
     pub(super) fn holds_whole_body(&self, request: &Request) -> bool {
         let inbox = self.stream.inbox.borrow();
         let held_max = request.scope().core.reading.client_body_buffer_size;
         !request.head.body().has_body() || inbox.is_whole() && inbox.held as u64 <= held_max
     }
 
-    /// Reads the whole body: into memory up to `client_body_buffer_size`, and a larger body into a file. If that file
-    /// fails and the handler accepts pieces, the received bytes and the rest are returned to be fed to it.
+    /// Reads the complete body: into memory up to `client_body_buffer_size`, a larger body into a file. If writing the file fails
+    /// and the handler accepts pieces, the received and the remaining bytes are returned to be fed to it.
     pub(super) async fn receive_whole_body(
         &mut self,
         request: &mut Request,
@@ -60,7 +60,7 @@ impl StreamTransport {
             match self.receive_body(request, core, &mut body, takes_pieces).await {
                 Ok(true) => Ok(()),
                 Ok(false) => {
-                    // Bytes may wait in the inbox although the client has sent its last one.
+                    // The inbox may still have bytes although the client has sent its last byte.
                     let inbox = self.stream.inbox.borrow();
                     let rest = (inbox.held > 0 || !inbox.is_whole()).then_some(());
                     return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
@@ -70,14 +70,14 @@ impl StreamTransport {
         };
         if done.is_err() {
             body.clean().await;
-            // A part of a body is no body, and the rest cannot be read again.
+            // A partial body is useless, and the remaining bytes cannot be read again.
             body = ReceivedBody::default();
         }
         (request.body, request.body_is_taken) = (Some(body.into()), true);
         done.map(|()| None)
     }
 
-    /// Whether the body is whole; else its file has failed, and the rest is taken in pieces.
+    /// Returns whether the body is complete; if not, its file failed and the handler reads the remaining bytes in pieces.
     async fn receive_body(
         &mut self,
         request: &mut Request,
@@ -90,7 +90,7 @@ impl StreamTransport {
         let in_file = core.body_files.in_file_only != BodyInFile::Off;
         self.tell_to_go_on(request);
         loop {
-            // The patience is for each piece and not for the whole: a large body takes as long as it takes.
+            // The timeout applies to each piece and not to the complete body: a large body may take long.
             let piece = self.next_piece(core).await.map_err(|aborted| failed(request, aborted))?;
             let done = piece.is_none();
             if let Some(piece) = piece {
@@ -101,7 +101,7 @@ impl StreamTransport {
                 }
             }
             check(request, body, core.reading.client_max_body_size)?;
-            // A body that has a file is in it as a whole: no reader has to join two parts.
+            // A body with a file is stored completely in it, so that readers need not combine two sources.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 let left = match request.head.body() {
                     BodyLength::Exactly(length) => length.saturating_sub(body.byte_count()),
@@ -120,7 +120,7 @@ impl StreamTransport {
         }
     }
 
-    /// The next piece of the body, within `client_body_timeout`; none at its end.
+    /// The next piece of the body, within `client_body_timeout`; `None` at its end.
     async fn next_piece(&self, core: &Core) -> Result<Option<Source>, BodyAborted> {
         let stream = &self.stream;
         self.timer.set(rt::now() + core.reading.client_body_timeout);
@@ -135,7 +135,7 @@ impl StreamTransport {
         Ok(piece)
     }
 
-    /// The bytes to feed to a handler.
+    /// Prepares feeding the body to a handler.
     pub(super) fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
         if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
@@ -149,7 +149,7 @@ impl StreamTransport {
         Ok(Feed { rest, ..Feed::of(core) })
     }
 
-    /// Reads the body as fast as it is taken.
+    /// Reads the body at the speed of the handler.
     pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<()>) -> Result<(), BodyAborted> {
         feed.give_held().await?;
         let Feed { incoming, rest: Some(()), most, patience, .. } = feed else { return Ok(()) };
@@ -161,25 +161,25 @@ impl StreamTransport {
             if !incoming.has_room() {
                 incoming.taken().await;
             }
-            // Not before the handler has taken it: a slow upstream holds its own client back.
+            // Only after the handler has taken the bytes: a slow upstream slows down its client.
             body.taken(bytes);
         }
         Ok(())
     }
 
-    /// The rest of a body when its response begins.
+    /// The remaining body at the start of its response.
     pub(super) fn rest_of_body(&self, request: &Request, received: u64) -> RestOfBody {
         let reading = &request.scope().core.reading;
         self.body_from(received, reading.client_body_timeout, reading.client_max_body_size)
     }
 
-    /// The body from so many bytes on.
+    /// The body after the first `received` bytes.
     fn body_from(&self, received: u64, patience: Duration, most: u64) -> RestOfBody {
         let (shared, stream) = (Rc::clone(&self.shared), Rc::clone(&self.stream));
         RestOfBody { shared, stream, timer: Timer::new(), patience, most, total: received }
     }
 
-    /// A client that waits for 100 Continue gets it.
+    /// Sends a 100 response to a client that expects it.
     fn tell_to_go_on(&self, request: &Request) {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         let inbox = self.stream.inbox.borrow();
@@ -191,7 +191,7 @@ impl StreamTransport {
     }
 }
 
-/// A body that is read piece by piece: before its response, or beside it.
+/// A body that is read piece by piece: before its response, or concurrently.
 pub(super) struct RestOfBody {
     shared: Rc<Shared>,
     stream: Rc<Stream>,
@@ -200,12 +200,12 @@ pub(super) struct RestOfBody {
     patience: Duration,
     /// `client_max_body_size`
     most: u64,
-    /// Bytes so far.
+    /// Number of bytes received so far.
     total: u64,
 }
 
 impl RestOfBody {
-    /// The next piece, within the time for it; none at the end.
+    /// The next piece, within the timeout; `None` at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         let polled = self.stream.inbox.borrow_mut().poll_piece(context);
         let Poll::Ready(piece) = polled else {
@@ -223,7 +223,7 @@ impl RestOfBody {
         Poll::Ready(Ok(Some(piece)))
     }
 
-    /// Bytes went on, so that the client may send more.
+    /// Notes that bytes were passed on, so that the client may send more.
     fn taken(&self, bytes: usize) {
         self.shared.take(&self.stream, bytes);
     }
@@ -239,7 +239,8 @@ impl PieceSource for RestOfBody {
     }
 }
 
-/// A body without a length shows its size only while it comes. A length was compared before.
+/// Checks the size of a body without an announced length, which is known only as it arrives. An announced length was compared
+/// before.
 fn check(request: &Request, body: &ReceivedBody, most: u64) -> Result<(), BodyFailure> {
     let total = body.byte_count();
     if most == 0 || total <= most {

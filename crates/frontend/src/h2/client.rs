@@ -1,4 +1,4 @@
-//! The calls of a request to a client of HTTP/2: of its stream, and of the connection below.
+//! The interface between a request and its HTTP/2 client: the stream, and the connection below it.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::h2::head::is_of_connection;
 use crate::h2::shared::{Shared, Stream};
 use exchange::client::{Client, Interim};
 
-/// A stream as its request may use it.
+/// A stream, as its request may use it.
 pub(super) struct Http2Client {
     /// Its connection.
     pub(super) shared: Rc<Shared>,
@@ -33,7 +33,7 @@ impl Client for Http2Client {
         let mut block = Vec::new();
         push_status(&mut block, status.code());
         for (name, value) in fields {
-            // A field that must not be sent is left out: the response itself will show the error.
+            // An invalid field is omitted: the response itself will report the error.
             if check_field(name, value).is_ok() && !is_of_connection(name) {
                 push_field(&mut block, name, value);
             }

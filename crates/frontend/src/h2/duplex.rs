@@ -1,4 +1,4 @@
-//! A stream that another protocol has taken over (RFC 8441): the bytes of its DATA, in both directions.
+//! A stream that another protocol has taken over (RFC 8441): the bytes of its DATA frames, in both directions.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -13,7 +13,7 @@ use transfer::duplex::Duplex;
 pub(super) struct StreamDuplex<'a> {
     shared: &'a Shared,
     stream: &'a Rc<Stream>,
-    /// Whether bytes were added that did not become frames.
+    /// Whether added bytes have not been converted to frames yet.
     is_queued: bool,
 }
 
@@ -31,7 +31,7 @@ impl Duplex for StreamDuplex<'_> {
         self.shared.take(self.stream, piece.bytes().len());
         Poll::Ready(match piece {
             Source::Buf(buf) => Ok(Some(buf)),
-            // Memory was short when it came.
+            // Memory was scarce when it arrived, so it is not in a pool buffer.
             other => {
                 let buf = rt::pool().get(other.bytes().len());
                 let mut buf = buf.filter(|buf| buf.capacity() >= other.bytes().len()).ok_or(Errno::NOMEM)?;
@@ -64,7 +64,7 @@ impl Duplex for StreamDuplex<'_> {
     }
 
     fn end_sending(&mut self) {
-        // A client that is gone has its end already.
+        // A client that has disconnected needs no end.
         let _ = self.shared.add(self.stream, Segments::new(), Some(Vec::new()));
     }
 }

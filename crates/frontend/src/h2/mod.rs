@@ -1,16 +1,16 @@
-//! One HTTP/2 connection: a task that receives, runs each request to its first wait, and sends the results of all of them
-//! at once.
+//! One HTTP/2 connection: a task that receives, runs each request until it first waits, and sends the frames of all requests
+//! together.
 //!
 //! ```text
-//!   received bytes --> events --> a request: run here, and by a task of its own from its first wait on
-//!         ^                 `---> a part of a body: to the inbox of its stream
+//!   received bytes --> events --> a request: run here until it first waits, then by a separate task
+//!         ^                 `---> bytes of a body: to the inbox of its stream
 //!         |
 //!       wait <-- one send <-- frames that are ready: acknowledgements, heads, bodies by priority
 //! ```
 //!
-//! A stream that goes over to another protocol is a [`duplex`]. [`shared`] is the common state of the tasks, [`stream`] one
-//! request. `exchange::pump` takes it to its response, by the [`transport`] of its stream: [`head`] writes, [`outlet`]
-//! takes bodies that are not in memory, [`body`] reads. The protocol itself is `http::h2`.
+//! A stream that switches to another protocol is a [`duplex`]. [`shared`] is the state common to the tasks, [`stream`] one request.
+//! `exchange::pump` runs a request until its response, through the [`transport`] of its stream: [`head`] encodes, [`outlet`] sends
+//! bodies that are not in memory, [`body`] reads. `http::h2` implements the protocol itself.
 
 mod body;
 mod client;
@@ -48,38 +48,38 @@ use transfer::body::SendError;
 pub(crate) struct Start {
     /// The thread that accepted it.
     pub(crate) thread: Rc<Thread>,
-    /// By which address it came.
+    /// The listening socket that it arrived at.
     pub(crate) entrance: Rc<Entrance>,
     /// Its properties.
     pub(crate) info: Rc<ConnInfo>,
-    /// What its bytes go through.
+    /// The transport of its bytes.
     pub(crate) wire: Wire,
-    /// Bytes received already.
+    /// Bytes that were already received.
     pub(crate) early: Vec<u8>,
-    /// Its position in the numbers of its thread.
+    /// Its state in the statistics of the thread.
     pub(crate) stage: tally::Counted,
 }
 
-/// Requests that are begun in a row; others have their turn then, and ready frames leave.
+/// Maximum number of requests started in a row; then ready frames are sent and other connections get their turn.
 const REQUESTS_IN_A_ROW: usize = 64;
 
-/// Frames of its budget that a client gets back for each second.
+/// Number of frames per second that are credited to a client's budget.
 const PAID_EACH_SECOND: u64 = 10;
 
-/// How long a client may take to learn of the end, before its new streams are not served any more.
+/// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// The settings of the server in force before the server of a request is known.
+/// The settings that apply before the server of a request is known.
 pub(crate) fn settings_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Http2 {
     let config = &generation.config;
     let server = entrance.default_server(generation, info);
     config.location(config.server(server).root).scope.of::<Http2>()
 }
 
-/// Serves a connection to its end; the wire is given back to be closed.
+/// Serves a connection until its end; returns the wire, to be closed.
 pub(crate) async fn serve(start: Start) -> Wire {
     let Start { thread, entrance, info, wire, early, stage } = start;
-    // Heads and bodies of several streams share a segment as it is; the last one waits for nothing.
+    // Heads and bodies of several streams are already combined into segments, so the last segment need not wait (TCP_NODELAY).
     wire.set_nodelay();
     let limits = limits(&thread, &entrance, &info);
     let generation = thread.generation();
@@ -117,7 +117,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
     connection.wire
 }
 
-/// The settings sent to the client, from the configuration in force.
+/// The settings to send to the client, from the active configuration.
 fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     let generation = thread.generation();
     let settings = settings_of(entrance, &generation, info);
@@ -125,94 +125,94 @@ fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     Limits { streams_max: settings.streams_max, initial_window: settings.preread, head_max: policy.head_max }
 }
 
-/// The settings in force before the server of a request is known.
+/// The settings that apply before the server of a request is known.
 fn core_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Core {
     let config = &generation.config;
     let server = entrance.default_server(generation, info);
     &config.location(config.server(server).root).scope.core
 }
 
-/// The state of the task of a connection.
+/// State of the task of a connection.
 struct Connection {
-    /// What its streams use too.
+    /// State shared with its streams.
     shared: Rc<Shared>,
-    /// By which address it came.
+    /// The listening socket that it arrived at.
     entrance: Rc<Entrance>,
-    /// Facts that each of its requests gets a copy of.
+    /// Facts of the connection; each request gets a copy.
     info: Rc<ConnInfo>,
-    /// What its bytes go through.
+    /// The transport of its bytes.
     wire: Wire,
-    /// Bytes that were received and not yet handled.
+    /// Bytes that were received and not yet processed.
     input: Input,
-    /// Memory that heads are read with.
+    /// Memory for decoding heads.
     scratch: Scratch,
-    /// Its position in the numbers of its thread.
+    /// Its state in the statistics of the thread.
     stage: tally::Counted,
-    /// Until when something is to be received.
+    /// Deadline for receiving.
     timer: Timer,
-    /// Until when something is to be taken by the client.
+    /// Deadline for sending.
     send_timer: Timer,
-    /// How long the client has had no time for a send in flight.
+    /// Timeout of a send in flight without progress.
     patience: Patience,
-    /// Frames on their way.
+    /// Frames in flight.
     flying: Option<Segments>,
-    /// Memory of frames that have left.
+    /// Memory of sent frames, for reuse.
     spare: Vec<u8>,
-    /// Up to when the client was given frames of its budget back.
+    /// Time up to which frames were credited to the client's budget.
     paid_at: Instant,
-    /// How far its end has come.
+    /// Progress of ending the connection.
     end: End,
-    /// Whether no request has come yet.
+    /// Whether no request has arrived yet.
     is_first: bool,
-    /// Until when a header block has to be whole that has begun.
+    /// Deadline for a header block that has begun.
     head_until: Option<Instant>,
-    /// Sends since others had their turn.
+    /// Number of sends since other connections got their turn.
     batches: u32,
-    /// Bytes that were received since then.
+    /// Number of bytes received since then.
     received: u64,
-    /// How many these may be (`http2_recv_buffer_size`).
+    /// Maximum of `received` (`http2_recv_buffer_size`).
     receive_max: u64,
-    /// Whether the client had not taken the ready frames at the last check.
+    /// Whether the client had not accepted the ready frames at the last check.
     was_held_up: bool,
-    /// Of this task.
+    /// Waker of this task.
     waker: Waker,
 }
 
-/// How far the end of a connection has come (RFC 9113 section 6.8).
+/// Progress of ending a connection (RFC 9113 section 6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing was said of an end.
+    /// The end was not announced.
     Open,
-    /// The client was informed, and may have opened streams before that: until then they are served.
+    /// A first GOAWAY was sent. Streams that the client opens until this time are served.
     Announced(Instant),
-    /// The client knows which stream is the last.
+    /// The GOAWAY with the last stream was sent.
     Last,
 }
 
-/// Why a connection ends.
+/// Reason why a connection ends.
 enum Stop {
-    /// Its end was announced, and all streams have ended.
+    /// The end was announced, and all streams have ended.
     Done,
-    /// The client broke the rules.
+    /// The client violated the protocol.
     Fault(Fault),
-    /// The client is gone.
+    /// The client has disconnected.
     Gone(Errno),
-    /// The client took nothing for too long.
+    /// The client accepted no bytes for too long.
     TimedOut,
 }
 
-/// The result of a wait.
+/// Result of a wait.
 enum Woken {
-    /// Bytes of the client.
+    /// Bytes received from the client.
     Received(Buf),
-    /// Streams have something to send, or have ended.
+    /// Streams have frames to send, or have ended.
     Streams,
-    /// The time of the wait is over.
+    /// The deadline of the wait has passed.
     Elapsed,
 }
 
 impl Connection {
-    /// Receives and sends, until the end.
+    /// Receives and sends until the end of the connection.
     async fn run(&mut self) -> Stop {
         loop {
             if self.batches == BATCHES_IN_A_ROW || self.received >= self.receive_max {
@@ -224,7 +224,7 @@ impl Connection {
             match handled {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => {
-                    // A client with many queued requests must not hold the thread, nor wait for the first response.
+                    // A client with many queued requests must not occupy the thread, nor wait long for the first response.
                     if let Err(stop) = self.flush().await {
                         return stop;
                     }
@@ -253,8 +253,8 @@ impl Connection {
         }
     }
 
-    /// Handles the received bytes, event after event. A request runs when its header section is handled, so that its
-    /// response is ready for the next frame; `Break` where others are to have their turn before the rest.
+    /// Processes the received bytes, event by event. A request runs when its header section is decoded, so that its response is
+    /// ready for the next send. Returns `Break` if other connections must get their turn before the remaining bytes.
     fn handle_input(&mut self) -> Result<ControlFlow<()>, Fault> {
         let mut requests = 0;
         while !self.input.bytes().is_empty() {
@@ -307,25 +307,25 @@ impl Connection {
             }
             self.input.consume(step.used);
         }
-        // A frame that is not whole may wait for long.
+        // The rest of an incomplete frame may take long to arrive.
         self.input.keep();
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Runs a request to its first wait; from there on it has a separate task.
+    /// Runs a request until it first waits; then a separate task continues it.
     fn begin(&mut self, begun: stream::Begun) {
         self.stage.set(Stage::Reading);
         self.stage.set(Stage::Writing);
         self.is_first = false;
         let (shared, entrance) = (Rc::clone(&self.shared), Rc::clone(&self.entrance));
-        // Most requests wait for nothing: they end here, and their frames leave with those of the others.
+        // Most requests never wait: they end here, and their frames are sent with those of other streams.
         let mut task = Box::pin(stream::run(shared, entrance, begun));
         if task.as_mut().poll(&mut Context::from_waker(&self.waker)).is_pending() {
             rt::spawn(task);
         }
     }
 
-    /// Counts limits that the client has met.
+    /// Counts the limits that the client has reached.
     fn count_limits(&mut self, fault: Option<&Fault>) {
         let tally = &self.shared.thread.tally;
         for _ in 0..self.shared.with(|state| state.session.take_refused()) {
@@ -345,7 +345,7 @@ impl Connection {
         limit.into_iter().for_each(|limit| tally.count_http2_limit(limit));
     }
 
-    /// Gives the client frames of its budget back for the time that has gone by.
+    /// Credits frames to the client's budget for the elapsed time.
     fn pay_back(&mut self) {
         let seconds = rt::now().duration_since(self.paid_at).as_secs();
         if seconds > 0 {
@@ -355,15 +355,15 @@ impl Connection {
         }
     }
 
-    /// Open streams.
+    /// Number of open streams.
     fn open_streams(&self) -> usize {
         self.shared.with(|state| state.session.open_streams())
     }
 }
 
-/// The end.
+/// Ending the connection.
 impl Connection {
-    /// Takes a connection that is to end one step further.
+    /// Advances the end of a connection by one step.
     fn advance_end(&mut self) -> ControlFlow<Stop> {
         let is_to_end = self.shared.is_ending.get() || self.shared.thread.is_leaving();
         if self.end == End::Open && is_to_end {
@@ -380,13 +380,13 @@ impl Connection {
         if is_over && has_left { ControlFlow::Break(Stop::Done) } else { ControlFlow::Continue(()) }
     }
 
-    /// Serves no streams above those that were opened, and announces that to the client.
+    /// Sends the final GOAWAY; streams with higher numbers than the last opened stream are not served.
     fn tell_last(&mut self) {
         self.end = End::Last;
         self.shared.with(|state| state.session.end(&mut state.out));
     }
 
-    /// Nothing came in time.
+    /// Handles a deadline that passed while waiting for bytes.
     fn elapsed(&mut self) -> ControlFlow<Stop> {
         if self.shared.with(|state| state.session.is_in_head()) {
             return ControlFlow::Break(Stop::TimedOut);
@@ -397,7 +397,7 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    /// Ends the remaining streams, and sends the reason to the client if that is useful.
+    /// Ends the remaining streams, and sends the reason to the client if it may read it.
     async fn end(&mut self, stop: Stop) {
         match stop {
             Stop::Done => return self.linger().await,
@@ -409,7 +409,7 @@ impl Connection {
                     state.out = out;
                     state.session.fail(fault, &mut state.out);
                 });
-                // A client that has broken the protocol may not read it either.
+                // A client that violated the protocol may not read it either.
                 let end = rt::now() + GOODBYE_MAX;
                 self.timer.set(end);
                 let timer = self.timer.clone();
@@ -424,7 +424,7 @@ impl Connection {
                 self.shared.with(|state| state.abort_all(Errno::TIMEDOUT));
             }
         }
-        // Requests end by themselves, and know that their client is gone.
+        // Requests end by themselves, and are notified that their client has disconnected.
         self.wire.give_up_sending();
         poll_fn(|context| {
             self.shared.wait(context);
@@ -433,7 +433,7 @@ impl Connection {
         .await;
     }
 
-    /// Lets the client read why its connection ends, before a reset could destroy it.
+    /// Performs a lingering close, so that the client can read why the connection ends before a reset could destroy that.
     async fn linger(&mut self) {
         self.wire.shutdown_write();
         let generation = self.shared.thread.generation();
@@ -450,7 +450,7 @@ impl Connection {
         }
     }
 
-    /// There may be no request, so the line is about the connection.
+    /// Logs a message about the connection, since there may be no request.
     fn complain(&self, level: Level, what: std::fmt::Arguments<'_>) {
         let thread = &self.shared.thread;
         let generation = thread.generation();
@@ -465,14 +465,14 @@ impl Connection {
     }
 }
 
-/// Waits and sends.
+/// Waiting and sending.
 impl Connection {
     /// Sends the ready frames.
     async fn flush(&mut self) -> Result<(), Stop> {
         poll_fn(|context| self.poll_send(context)).await
     }
 
-    /// Waits for something to do, and sends meanwhile.
+    /// Waits for an event, and sends during the wait.
     async fn wait(&mut self) -> Result<Woken, Stop> {
         let is_idle = self.open_streams() == 0;
         let is_in_head = self.shared.with(|state| state.session.is_in_head());
@@ -489,7 +489,7 @@ impl Connection {
             (false, _) => None,
         };
         let waiting = kind.map(|kind| thread.room.waits(kind, &timer, self.wire.fd()));
-        // With requests in flight only this announces the end of the worker.
+        // With requests in flight only this event notifies of the worker's shutdown.
         let mut draining = std::pin::pin!(thread.draining.wait());
         let woken = poll_fn(|context| {
             if self.end == End::Open && draining.as_mut().poll(context).is_ready() {
@@ -498,7 +498,7 @@ impl Connection {
             self.poll_woken(context, is_idle)
         });
         match woken.await? {
-            // Woken to let go of a configuration.
+            // Woken to release a configuration version.
             Woken::Elapsed
                 if !waiting.is_some_and(|waiting| waiting.is_chosen())
                     && timer.deadline().is_none_or(|deadline| deadline > rt::now()) =>
@@ -509,12 +509,12 @@ impl Connection {
         }
     }
 
-    /// What there is to do, in the order of its urgency: ready frames leave before more is received.
+    /// Returns the most urgent event: ready frames are sent before more bytes are received.
     fn poll_woken(&mut self, context: &mut Context<'_>, is_idle: bool) -> Poll<Result<Woken, Stop>> {
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
         }
-        // `run` acts on the changes of the streams.
+        // `run` handles the changes of the streams.
         let has_ended = self.shared.is_ending.get() && self.end == End::Open;
         let is_over = self.end == End::Last && self.flying.is_none() && self.open_streams() == 0;
         if self.batches == BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
@@ -534,7 +534,7 @@ impl Connection {
         self.timer.poll_elapsed(context).map(|rt::Elapsed| Ok(Woken::Elapsed))
     }
 
-    /// Until when something has to come.
+    /// Sets the deadline for receiving.
     fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
         let generation = self.shared.thread.generation();
         let reading = &core_of(&self.entrance, &generation, &self.info).reading;
@@ -543,9 +543,9 @@ impl Connection {
         }
         let now = rt::now();
         let until = match (is_in_head, is_idle) {
-            // All of a head has this long, however many frames it comes in.
+            // Applies to the complete head, however many frames it arrives in.
             (true, _) => Some(*self.head_until.get_or_insert(now + reading.client_header_timeout)),
-            // The rest of it waits for the client to take the last frames.
+            // Only the client's acceptance of the last frames is awaited.
             (false, _) if self.end == End::Last => None,
             (false, true) if self.is_first => Some(now + reading.client_header_timeout),
             (false, true) => Some(now + self.shared.keepalive_timeout.get()),
@@ -561,20 +561,20 @@ impl Connection {
         }
     }
 
-    /// There is no request: nothing is held for the next one.
+    /// Releases memory while the connection has no request.
     fn rest(&mut self) {
         self.stage.set(Stage::Waiting);
         self.spare = Vec::new();
         self.scratch = Scratch::default();
     }
 
-    /// Whether more is to be received: not if the client does not take the responses that it requested.
+    /// Whether to receive more: not while the client does not read the responses that it requested.
     fn may_receive(&self) -> bool {
         let flying = self.flying.as_ref().map_or(0, Segments::len);
         self.shared.with(|state| state.out.len()) + flying < OUT_BYTES_MAX
     }
 
-    /// Sends the ready frames by as few sends as possible; pending while some is on its way.
+    /// Sends the ready frames in as few sends as possible; pending while a send is in flight.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         while self.batches < BATCHES_IN_A_ROW {
             if self.flying.is_none() && !self.take_off()? {
@@ -600,7 +600,7 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the frames that are ready; whether there are any.
+    /// Takes the ready frames to send; returns whether there are any.
     fn take_off(&mut self) -> Result<bool, Stop> {
         let spare = &mut self.spare;
         let out = self.shared.with(|state| {
@@ -615,7 +615,7 @@ impl Connection {
             return Ok(false);
         }
         let thread = &self.shared.thread;
-        // As for a response of HTTP/1: a ring sends what many connections have with one entry into the kernel.
+        // As for HTTP/1 responses: io_uring submits the sends of many connections with one system call.
         let is_sent_directly = thread.calls_directly && !thread.has_ring && out.len() <= SENT_DIRECTLY_MAX;
         let mut data = Segments::from(out);
         if is_sent_directly {
@@ -635,11 +635,11 @@ impl From<SendError> for Stop {
     }
 }
 
-/// Sends that are made in a row, of 64 KiB each; other connections have their turn then.
+/// Maximum number of consecutive sends, of 64 KiB each; then other connections get their turn.
 const BATCHES_IN_A_ROW: u32 = 4;
 
-/// Bytes that are sent by a call of this thread, where the engine would make the same call.
+/// Maximum size in bytes of a direct send, if the engine would make the same call.
 const SENT_DIRECTLY_MAX: usize = 64 << 10;
 
-/// Memory of frames that is kept for the next ones while there are requests.
+/// Maximum size in bytes of the frame memory that is kept for reuse while there are requests.
 const SPARE_BYTES_MAX: usize = 256 << 10;

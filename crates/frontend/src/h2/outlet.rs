@@ -1,10 +1,10 @@
-//! Where the body of a response of HTTP/2 goes: into the outbox of its stream, from which frames are made as windows and
-//! priorities allow.
+//! Sends the body of an HTTP/2 response: into the outbox of its stream, from which frames are created as windows and priorities
+//! permit.
 //!
 //! ```text
-//!   begin, push_range        the rate lets all of it go
+//!   begin, push_range        the rate permits all
 //!   head + body --poll_flush--> flushing -------------------> outbox --frames--> (ready)
-//!                                 `---- a part of it may go ---^
+//!                                 `--- the rate permits a part -^
 //! ```
 
 use std::task::{Context, Poll, ready};
@@ -22,42 +22,42 @@ use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::pace::{self, Pace};
 use transfer::body::rules::Sending;
 
-/// Takes one response.
+/// Output of one response.
 pub(super) struct Http2Outlet<'a> {
     /// The connection.
     shared: &'a Shared,
-    /// Where the body goes.
+    /// The stream of the response.
     stream: &'a Stream,
-    /// For `send_timeout`, of the stream alone.
+    /// Timer for `send_timeout`, of this stream only.
     timer: &'a Timer,
-    /// How long the client has taken nothing of it.
+    /// Timeout without progress of this stream.
     patience: Patience,
     /// `limit_rate`
     pace: Pace,
-    /// Bytes of a read: as configured, limited by the rate, and by the other streams.
+    /// Size of a read in bytes: as configured, limited by the rate and by the number of other streams.
     chunk_bytes: u64,
-    /// The head, until it leaves.
+    /// The head, until it is sent.
     head: Option<Vec<u8>>,
     /// Pieces that wait for a flush.
     body: Segments,
-    /// How many these are.
+    /// Number of these pieces.
     pieces: usize,
-    /// Pieces being sent, and not in the outbox yet.
+    /// Pieces being sent that are not in the outbox yet.
     flushing: Option<Segments>,
-    /// Whether the outbox has to become empty first.
+    /// Whether the outbox must become empty first.
     is_queued: bool,
-    /// The trailers of a body after its end.
+    /// The trailers of a body, once the body has ended.
     end: Option<Vec<u8>>,
-    /// Whether nothing may follow.
+    /// Whether the stream has ended.
     has_ended: bool,
-    /// Bytes that were handed on, with the head.
+    /// Number of bytes passed on, including the head.
     sent: u64,
-    /// Memory of the head, to be used again.
+    /// Memory of the head, for reuse.
     spare: Vec<u8>,
 }
 
 impl<'a> Http2Outlet<'a> {
-    /// A way to this stream, by these rules.
+    /// Creates the output for this stream with these settings.
     pub(super) fn new(
         shared: &'a Shared,
         stream: &'a Stream,
@@ -84,7 +84,7 @@ impl<'a> Http2Outlet<'a> {
         }
     }
 
-    /// Takes the added pieces, and sends the header section. `ends` where nothing follows it.
+    /// Takes the added pieces, and sends the header section. `ends` means that no body follows.
     fn begin_flush(&mut self, ends: bool) -> Result<(), SendError> {
         let body = std::mem::take(&mut self.body);
         self.pieces = 0;
@@ -100,7 +100,7 @@ impl<'a> Http2Outlet<'a> {
         Ok(())
     }
 
-    /// Goes on with a flush.
+    /// Continues a flush.
     fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         loop {
             if self.is_queued {
@@ -114,7 +114,7 @@ impl<'a> Http2Outlet<'a> {
                 Some(first) => (Segments::from(first), None),
                 None => (self.flushing.take().unwrap_or_default(), self.end.take()),
             };
-            // A separate end is sent if the header section did not announce it.
+            // A separate end is sent unless the header section ended the stream.
             if data.is_empty() && (end.is_none() || self.has_ended) {
                 continue;
             }
@@ -126,7 +126,7 @@ impl<'a> Http2Outlet<'a> {
     }
 }
 
-/// Bytes read at least when the window is open at all.
+/// Minimum size in bytes of a read while the window is open.
 const ROOM_LEAST: u64 = 4 << 10;
 
 impl Outlet for Http2Outlet<'_> {
@@ -218,7 +218,7 @@ impl Outlet for Http2Outlet<'_> {
 }
 
 impl Drop for Http2Outlet<'_> {
-    /// A body that is given up half-way leaves nothing behind that could still be sent.
+    /// A body that is abandoned must leave no bytes that could still be sent.
     fn drop(&mut self) {
         if self.is_queued || self.flushing.is_some() {
             self.shared.give_up(self.stream);

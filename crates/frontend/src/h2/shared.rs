@@ -1,12 +1,12 @@
-//! The common state of the task of a connection and those of its streams: the session, frames that are ready to leave, and
-//! bodies on their way in both directions.
+//! State common to the task of a connection and the tasks of its streams: the session, frames ready to be sent, and bodies in both
+//! directions.
 //!
 //! ```text
-//!   receives:  driver --bytes of DATA--> Inbox --pieces--> transport of the stream --taken--> WINDOW_UPDATE
-//!   sends:     transport, outlet --head--> frames <--DATA, by priority-- Outbox <--pieces-- outlet
+//!   receive:   driver --bytes of DATA--> Inbox --pieces--> transport of the stream --taken--> WINDOW_UPDATE
+//!   send:      transport, outlet --head--> frames <--DATA, by priority-- Outbox <--pieces-- outlet
 //!                                            `--> driver: one send for all of them
 //! ```
-//! Main types: [`Shared`], [`Stream`]. Every change to the ready frames wakes the driver.
+//! Main types: [`Shared`], [`Stream`]. Every change of the ready frames wakes the driver.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -26,106 +26,107 @@ use transfer::incoming::BodyAborted;
 
 /// One connection.
 pub(super) struct Shared {
-    /// The thread that all of it runs on.
+    /// The thread on which the connection runs.
     pub(super) thread: Rc<Thread>,
     /// The interface to the socket.
     pub(super) handle: WireHandle,
-    /// Borrowed for single steps: never while a request runs.
+    /// Borrowed for single steps, never while a request runs.
     state: RefCell<State>,
-    /// The task of the connection, while it waits.
+    /// Waker of the connection's task, while it waits.
     driver: Cell<Option<Waker>>,
-    /// How long the connection is kept without a request, as the location of the last one has it.
+    /// Keep-alive timeout of the connection, from the location of the last request.
     pub(super) keepalive_timeout: Cell<Duration>,
-    /// Whether the connection is to end when its requests have.
+    /// Whether the connection must end after its requests.
     pub(super) is_ending: Cell<bool>,
 }
 
-/// The changing state.
+/// The mutable state.
 pub(super) struct State {
     /// The protocol.
     pub(super) session: Session<Rc<Stream>>,
-    /// Frames that are ready to leave.
+    /// Frames ready to be sent.
     pub(super) out: Vec<u8>,
-    /// Streams that have bytes of a body, and a window for them.
+    /// Streams that have body bytes to send and an open window.
     ready: Scheduler,
-    /// Priorities of streams that are not opened yet.
+    /// Priorities of streams that are not open yet.
     updates: VecDeque<(u32, Priority)>,
-    /// Why nothing is sent any more.
+    /// The error after which nothing is sent.
     gone: Option<Errno>,
 }
 
-/// Bytes of frames that are gathered for one send: four records of TLS.
+/// Maximum number of bytes of frames in one send: four TLS records.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Bytes that are read ahead for all streams of a connection together, as far as each has its least.
+/// Maximum number of bytes read ahead for all streams of a connection together, unless the minimum per stream exceeds it.
 const READ_AHEAD_ALL: usize = 512 << 10;
 
-/// The least and the most that is read ahead for one stream: two such pieces are in memory, one that waits for the client and the
-/// next one.
+/// Minimum and maximum number of bytes read ahead for one stream. Two such pieces are in memory: one that waits for the client, and
+/// the next one.
 const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
-/// Priorities that are remembered for streams that do not exist yet (RFC 9218 section 7.1 leaves the number open).
+/// Maximum number of stored priorities for streams that do not exist yet (RFC 9218 section 7.1 does not specify it).
 const UPDATES_MAX: usize = 64;
 
-/// Bytes in frames up to which a client is read further: acknowledgements gather where it does not read.
+/// Maximum number of bytes in frames up to which the client's input is read: acknowledgements accumulate if the client does not
+/// read.
 pub(super) const OUT_BYTES_MAX: usize = 512 << 10;
 
 /// One request and its response.
 pub(super) struct Stream {
-    /// Its number.
+    /// Number of the stream.
     pub(super) id: u32,
     /// The body of its request.
     pub(super) inbox: RefCell<Inbox>,
     /// The body of its response.
     outbox: RefCell<Outbox>,
-    /// How urgent its response is.
+    /// Priority of the response.
     priority: Cell<Priority>,
-    /// The longest payload of its frames (`http2_chunk_size`).
+    /// Maximum payload of its frames in bytes (`http2_chunk_size`).
     pub(super) chunk_bytes: Cell<usize>,
-    /// Whether its client is gone, or has cancelled it.
+    /// Whether the client has disconnected or cancelled the stream.
     is_gone: Cell<bool>,
-    /// The same for waiting tasks; made for the first one.
+    /// Notifies waiting tasks of `is_gone`; created when the first task waits.
     gone: OnceCell<Event>,
 }
 
-/// A body on its way from the client.
+/// A body received from the client.
 #[derive(Default)]
 pub(super) struct Inbox {
-    /// Copies, so that the buffers of the engine are free at once.
+    /// Copies, so that the engine's buffers are released immediately.
     pieces: VecDeque<Source>,
-    /// Bytes in it.
+    /// Number of bytes in the inbox.
     pub(super) held: usize,
-    /// How it ended, once it has.
+    /// The result, once the body has ended.
     end: Option<Result<(), BodyAborted>>,
-    /// The fields behind it, which come with its end.
+    /// The trailers, which arrive at the end of the body.
     pub(super) trailers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The task that waits for the next piece.
+    /// Waker of the task that waits for the next piece.
     taker: Option<Waker>,
-    /// The part of the thread's limit that it takes, until it has come and was taken.
+    /// Its share of the thread's limit, until the body was received and taken.
     pub(super) window: Option<Window>,
 }
 
-/// A body on its way to the client.
+/// A body to be sent to the client.
 #[derive(Default)]
 struct Outbox {
-    /// Added pieces that are no frames yet.
+    /// Added pieces that are not in frames yet.
     queue: VecDeque<Segments>,
-    /// Bytes in it.
+    /// Number of bytes in the queue.
     queued: usize,
-    /// Bytes that have become frames.
+    /// Number of bytes moved to frames.
     moved: u64,
-    /// That nothing follows, but for this block of trailers, which may be empty.
+    /// Set once the body has ended: the block of trailers, possibly empty.
     end: Option<Vec<u8>>,
-    /// Whether the scheduler has its stream.
+    /// Whether the scheduler contains the stream.
     is_ready: bool,
-    /// Whether its end became a frame.
+    /// Whether the end was put into a frame.
     is_done: bool,
-    /// The task that waits for room, or for the queue to become empty.
+    /// Waker of the task that waits for room, or for the queue to become empty.
     giver: Option<Waker>,
 }
 
 impl Stream {
-    /// A stream that was just opened.
+    /// Creates a stream that was just opened.
     pub(super) fn new(id: u32, priority: Priority) -> Rc<Stream> {
         Rc::new(Stream {
             id,
@@ -138,19 +139,19 @@ impl Stream {
         })
     }
 
-    /// Gives it a priority before it has anything to send.
+    /// Sets the priority before the stream has anything to send.
     pub(super) fn set_priority(&self, priority: Priority) {
         self.priority.set(priority);
     }
 
-    /// Waits until the client is gone, or has cancelled it.
+    /// Waits until the client has disconnected or cancelled the stream.
     pub(super) async fn hung_up(self: Rc<Stream>) {
         if !self.is_gone.get() {
             self.gone.get_or_init(Event::new).wait().await;
         }
     }
 
-    /// Its client is gone: waiting tasks continue with an error.
+    /// Notes that the client has disconnected: waiting tasks continue with an error.
     fn abort(&self) {
         self.is_gone.set(true);
         self.inbox.borrow_mut().finish(Err(BodyAborted::Closed));
@@ -160,14 +161,14 @@ impl Stream {
     }
 }
 
-/// The least room of a buffer that bytes of a body are gathered in.
+/// Minimum capacity in bytes of a buffer that collects bytes of a body.
 const PIECE_MIN: usize = 4 << 10;
 
 impl Inbox {
     /// Adds a copy of bytes.
     pub(super) fn add(&mut self, mut bytes: &[u8]) {
         self.held += bytes.len();
-        // Frames may be short: what fits goes behind the bytes before.
+        // Frames may be short: bytes are appended to the last buffer if they fit.
         if let Some(Source::Buf(last)) = self.pieces.back_mut() {
             bytes = &bytes[last.append(bytes)..];
         }
@@ -184,21 +185,21 @@ impl Inbox {
         self.taker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Nothing follows.
+    /// Ends the body.
     pub(super) fn finish(&mut self, result: Result<(), BodyAborted>) {
         self.end.get_or_insert(result);
         self.close_window();
         self.taker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// A body that has ended and was taken needs no memory any more.
+    /// Releases the share of memory of a body that has ended and was taken.
     fn close_window(&mut self) {
         if self.end.is_some() && self.pieces.is_empty() {
             self.window = None;
         }
     }
 
-    /// Whether all of the body is here.
+    /// Whether the complete body has been received.
     pub(super) fn is_whole(&self) -> bool {
         self.end == Some(Ok(()))
     }
@@ -209,7 +210,7 @@ impl Inbox {
         self.held = 0;
     }
 
-    /// The next piece; none at the end.
+    /// The next piece; `None` at the end.
     pub(super) fn poll_piece(&mut self, context: &Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         if let Some(piece) = self.pieces.pop_front() {
             self.held -= piece.bytes().len();
@@ -227,7 +228,7 @@ impl Inbox {
 }
 
 impl Outbox {
-    /// Moves the first `len` bytes behind a frame's header.
+    /// Moves the first `len` bytes after a frame header.
     fn take(&mut self, mut len: usize, out: &mut Vec<u8>) {
         self.queued -= len;
         self.moved += len as u64;
@@ -254,7 +255,7 @@ impl Outbox {
 }
 
 impl Shared {
-    /// A connection; its first frames are ready to leave.
+    /// Creates a connection; its first frames are ready to be sent.
     pub(super) fn new(
         thread: Rc<Thread>,
         handle: WireHandle,
@@ -274,28 +275,28 @@ impl Shared {
         })
     }
 
-    /// What changes, for the driver.
+    /// Changes the state, for the driver.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         change(&mut self.state.borrow_mut())
     }
 
-    /// The driver waits for something to do.
+    /// Registers the driver, which waits for events.
     pub(super) fn wait(&self, context: &Context<'_>) {
         self.driver.set(Some(context.waker().clone()));
     }
 
-    /// There is something to send, or a stream has ended.
+    /// Wakes the driver: frames are ready, or a stream has ended.
     pub(super) fn wake_driver(&self) {
         self.driver.take().into_iter().for_each(Waker::wake);
     }
 }
 
-/// What streams do.
+/// Operations of streams.
 impl Shared {
-    /// Sends a head. Where it `ends`, nothing follows.
+    /// Sends a head. `ends` means that no body follows.
     ///
     /// # Errors
-    /// The client is gone.
+    /// The client has disconnected.
     pub(super) fn send(&self, stream: &Stream, head: &[u8], ends: bool) -> Result<(), Errno> {
         let state = &mut *self.state.borrow_mut();
         state.check(stream)?;
@@ -304,11 +305,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a whole response, whose first `head_len` bytes are its head. How many bytes that takes, and whether nothing of the
-    /// body is left.
+    /// Sends a complete response, whose first `head_len` bytes are its head. Returns the length of the head's frames, and whether
+    /// the complete body was put into frames.
     ///
     /// # Errors
-    /// The client is gone.
+    /// The client has disconnected.
     pub(super) fn send_whole(
         &self,
         stream: &Stream,
@@ -336,10 +337,10 @@ impl Shared {
         Ok((head_bytes, stream.outbox.borrow().is_done))
     }
 
-    /// Adds to a body; with `end` nothing follows but a block of trailers.
+    /// Adds bytes to a body; `end` ends it with a block of trailers.
     ///
     /// # Errors
-    /// The client is gone.
+    /// The client has disconnected.
     pub(super) fn add(&self, stream: &Stream, data: Segments, end: Option<Vec<u8>>) -> Result<(), Errno> {
         let state = &mut *self.state.borrow_mut();
         state.check(stream)?;
@@ -349,7 +350,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ready when all that was added has become frames, and the end of it too.
+    /// Ready when all added bytes were put into frames, and the end too if it was added.
     pub(super) fn poll_taken(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<(), Errno>> {
         let state = &*self.state.borrow();
         let mut outbox = stream.outbox.borrow_mut();
@@ -363,8 +364,8 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Bytes of a body that may be read for a stream, as its window has them. The window of the connection is not asked: which
-    /// stream gets how much of it is settled when frames are made, by priority.
+    /// Number of body bytes that may be read for a stream, by its window. The window of the connection does not matter here: it is
+    /// distributed by priority when frames are created.
     pub(super) fn poll_room(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<u64, Errno>> {
         let state = &*self.state.borrow();
         if let Err(errno) = state.check(stream) {
@@ -381,23 +382,23 @@ impl Shared {
         }
     }
 
-    /// Bytes that one read should bring for a stream.
+    /// Number of bytes that one read should return for a stream.
     pub(super) fn read_ahead(&self) -> u64 {
         self.state.borrow().read_ahead() as u64
     }
 
-    /// A number that grows as the client takes bytes of this stream.
+    /// A number that increases as the client accepts bytes of this stream.
     pub(super) fn progress(stream: &Stream) -> u64 {
         stream.outbox.borrow().moved
     }
 
-    /// The bytes that may be sent at once.
+    /// Number of bytes that can be sent immediately.
     pub(super) fn room(&self, stream: &Stream) -> u64 {
         let window = self.state.borrow().session.sendable(stream.id) as u64;
         window.min(self.handle.room())
     }
 
-    /// Sends a head ahead of the response (RFC 9113 section 8.1).
+    /// Sends an interim head before the response (RFC 9113 section 8.1).
     pub(super) fn send_interim(&self, stream: &Stream, block: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         if state.check(stream).is_ok() {
@@ -406,7 +407,7 @@ impl Shared {
         }
     }
 
-    /// Bytes of a body were taken.
+    /// Notes that bytes of a body were taken.
     pub(super) fn take(&self, stream: &Stream, bytes: usize) {
         let state = &mut *self.state.borrow_mut();
         let before = state.out.len();
@@ -416,10 +417,10 @@ impl Shared {
         }
     }
 
-    /// A body is taken as fast as it comes: its window may be so large, if the thread's limit allows it.
+    /// Enlarges the window of a body that is consumed as fast as it arrives, if the thread's limit permits it.
     pub(super) fn widen(&self, stream: &Stream, window: u32) {
         let inbox = stream.inbox.borrow();
-        // Without a window all of the body has come.
+        // Without a window the complete body has arrived.
         if !inbox.window.as_ref().is_some_and(|held| held.widen(u64::from(window))) {
             return;
         }
@@ -431,12 +432,12 @@ impl Shared {
         }
     }
 
-    /// Removes the pieces that are no frames yet.
+    /// Removes the pieces that are not in frames yet.
     pub(super) fn give_up(&self, stream: &Stream) {
         self.state.borrow_mut().give_up(stream);
     }
 
-    /// The work of a stream has ended; with `reset` it is one that broke the rules.
+    /// Ends a stream whose work is done; `reset` is the error code if the request violated the protocol.
     pub(super) fn release(&self, stream: &Stream, reset: Option<ErrorCode>) {
         let state = &mut *self.state.borrow_mut();
         state.give_up(stream);
@@ -445,7 +446,7 @@ impl Shared {
         }
         let before = state.out.len();
         state.session.release(stream.id, &mut state.out);
-        // It has no reader.
+        // No reader is left.
         if state.gone.is_some() {
             state.out.truncate(before);
         }
@@ -453,10 +454,10 @@ impl Shared {
     }
 }
 
-/// How the reset of an upstream's stream reaches the client.
+/// Passing the reset of an upstream's stream to the client.
 impl Shared {
-    /// Resets a stream as its upstream has: clients of gRPC make a status of the code. Other codes are about the connection to the upstream,
-    /// and REFUSED_STREAM would have the client repeat a request whose response has begun.
+    /// Resets a stream with the code of its upstream: gRPC clients convert the code to a status. Other codes refer to the connection to the
+    /// upstream, and REFUSED_STREAM would make the client repeat a request whose response has begun.
     pub(super) fn pass_reset(&self, stream: &Stream, code: u32) {
         let passed = [ErrorCode::Cancel, ErrorCode::EnhanceYourCalm, ErrorCode::InadequateSecurity];
         if let Some(code) = passed.into_iter().find(|passed| *passed as u32 == code) {
@@ -467,7 +468,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether something can be sent on a stream.
+    /// Checks whether the stream can send.
     fn check(&self, stream: &Stream) -> Result<(), Errno> {
         match self.gone {
             Some(errno) => Err(errno),
@@ -482,14 +483,14 @@ impl State {
         share.clamp(*READ_AHEAD.start(), *READ_AHEAD.end())
     }
 
-    /// Appends a head. The table of the connection changes with each: they are compressed in the order of sending.
+    /// Appends a head. Heads are compressed in the order of sending, because each changes the dynamic table of the connection.
     fn push_head(&mut self, stream: &Stream, head: &[u8], ends: bool) -> usize {
         let head_bytes = self.session.push_head(stream.id, head, ends, &mut self.out);
         stream.outbox.borrow_mut().is_done |= ends;
         head_bytes
     }
 
-    /// Puts bytes into an outbox.
+    /// Adds bytes to an outbox.
     fn add(&mut self, stream: &Stream, data: Segments, end: Option<Vec<u8>>) {
         let mut outbox = stream.outbox.borrow_mut();
         outbox.queued += data.len();
@@ -501,7 +502,7 @@ impl State {
             drop(outbox);
             return self.make_ready(stream);
         }
-        // The end alone takes no window.
+        // An end without data needs no window.
         let trailers = end.unwrap_or_default();
         if trailers.is_empty() {
             self.session.push_data(stream.id, 0, true, &mut self.out);
@@ -511,7 +512,7 @@ impl State {
         outbox.is_done = true;
     }
 
-    /// Lets a stream take part, if it has sendable bytes.
+    /// Adds a stream to the scheduler, if it has bytes that can be sent.
     fn make_ready(&mut self, stream: &Stream) {
         let mut outbox = stream.outbox.borrow_mut();
         if outbox.queued > 0 && self.session.window(stream.id) > 0 && !outbox.is_ready {
@@ -520,7 +521,7 @@ impl State {
         }
     }
 
-    /// Removes the pieces that are no frames yet.
+    /// Removes the pieces that are not in frames yet.
     fn give_up(&mut self, stream: &Stream) {
         self.unready(stream);
         let mut outbox = stream.outbox.borrow_mut();
@@ -528,23 +529,23 @@ impl State {
         outbox.queued = 0;
     }
 
-    /// Takes a stream out of the order of sending.
+    /// Removes a stream from the scheduler.
     fn unready(&mut self, stream: &Stream) {
         if std::mem::replace(&mut stream.outbox.borrow_mut().is_ready, false) {
             self.ready.remove(stream.id, stream.priority.get());
         }
     }
 
-    /// Makes frames of ready pieces, the most urgent first, as many as leave by one send.
+    /// Creates frames from ready pieces, the most urgent first, up to the size of one send.
     pub(super) fn gather(&mut self) {
-        // Frames without a window are not among them: a stream that is ready has bytes.
+        // Only streams with data are in the scheduler; frames that need no window are queued directly.
         while self.out.len() < BATCH_BYTES
             && !self.session.is_closed_for_all()
             && let Some(id) = self.ready.pick()
         {
             let Some(stream) = self.session.get(id).map(Rc::clone) else { return };
             let mut outbox = stream.outbox.borrow_mut();
-            // The client may allow longer frames, but others wait for the end of each.
+            // The client may permit longer frames, but other streams wait for the end of each.
             let longest = stream.chunk_bytes.get().min(self.session.payload_max());
             let len = outbox.queued.min(self.session.sendable(id)).min(longest);
             let is_last = len == outbox.queued;
@@ -559,7 +560,7 @@ impl State {
                 }
                 outbox.is_done = true;
             }
-            // It is back when more is added, or when its window opens.
+            // It is added again when more bytes are added or its window opens.
             if is_last || is_stalled {
                 outbox.is_ready = false;
                 self.ready.remove(id, stream.priority.get());
@@ -570,7 +571,7 @@ impl State {
         }
     }
 
-    /// More may be sent on a stream, or on all of them.
+    /// Handles an opened window of a stream, or of the connection (`id` 0).
     pub(super) fn open_window(&mut self, id: u32) {
         let streams: Vec<Rc<Stream>> = match id {
             0 => self.session.each().map(|(_, stream)| Rc::clone(stream)).collect(),
@@ -584,7 +585,7 @@ impl State {
         }
     }
 
-    /// A stream has ended early.
+    /// Handles the early end of a stream.
     pub(super) fn abort(&mut self, id: u32) {
         if let Some(stream) = self.session.get(id).map(Rc::clone) {
             self.give_up(&stream);
@@ -592,7 +593,7 @@ impl State {
         }
     }
 
-    /// The connection is gone, for this reason.
+    /// Handles the end of the connection, for this reason.
     pub(super) fn abort_all(&mut self, errno: Errno) {
         self.gone.get_or_insert(errno);
         let streams: Vec<u32> = self.session.each().map(|(id, _)| id).collect();
@@ -600,7 +601,7 @@ impl State {
         self.out = Vec::new();
     }
 
-    /// Changes the priority of a stream, or keeps it for when that is opened.
+    /// Changes the priority of a stream, or stores it until the stream is opened.
     pub(super) fn set_priority(&mut self, id: u32, priority: Priority) {
         let Some(stream) = self.session.get(id).map(Rc::clone) else {
             self.updates.retain(|(other, _)| *other != id);
@@ -614,7 +615,7 @@ impl State {
         self.make_ready(&stream);
     }
 
-    /// The priority that a stream was given before it was opened.
+    /// Takes the priority that was received before the stream was opened.
     pub(super) fn take_update(&mut self, id: u32) -> Option<Priority> {
         let place = self.updates.iter().position(|(other, _)| *other == id)?;
         self.updates.remove(place).map(|(_, priority)| priority)
@@ -624,9 +625,9 @@ impl State {
 /// Bytes that were received and not yet used.
 #[derive(Default)]
 pub(super) struct Input {
-    /// A buffer of the engine, or separate memory for a frame that came in pieces.
+    /// A buffer of the engine, or separate memory for a frame that arrived in pieces.
     held: Option<Source>,
-    /// Where the unused ones start.
+    /// Offset of the first unused byte.
     start: usize,
 }
 
@@ -636,7 +637,7 @@ impl Input {
         self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
     }
 
-    /// Takes bytes off the front.
+    /// Removes bytes from the front.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
         if self.bytes().is_empty() {
@@ -644,7 +645,7 @@ impl Input {
         }
     }
 
-    /// Puts bytes behind the unused ones.
+    /// Appends bytes to the unused bytes.
     pub(super) fn add(&mut self, received: Buf) {
         if self.bytes().is_empty() {
             *self = Input { held: Some(Source::Buf(received)), start: 0 };
@@ -656,7 +657,7 @@ impl Input {
         }
     }
 
-    /// Copies the unused bytes to memory of their size, so that others have the buffer.
+    /// Copies the unused bytes to memory of their exact size, to release the buffer.
     pub(super) fn keep(&mut self) {
         let is_own = matches!(self.held, Some(Source::Vec(_))) && self.start == 0;
         if !is_own && self.held.is_some() {
@@ -664,7 +665,7 @@ impl Input {
         }
     }
 
-    /// Bytes that were received before.
+    /// Creates the input from bytes that were received before.
     pub(super) fn of(bytes: Vec<u8>) -> Input {
         Input { held: (!bytes.is_empty()).then_some(Source::Vec(bytes)), start: 0 }
     }

@@ -18,36 +18,36 @@ use exchange::{effect, pump};
 use telemetry::Level;
 use telemetry::tally::Http2Limit;
 
-/// A request with its header section.
+/// A request with a decoded header section.
 pub(super) struct Begun {
-    /// Where its body comes from and its response goes.
+    /// The stream that delivers its body and gets its response.
     pub(super) stream: Rc<Stream>,
-    /// Its head is read.
+    /// The request with its head.
     request: Box<Request>,
-    /// Whether that is one.
+    /// Whether the header section is valid.
     received: Received,
-    /// The code that ends its stream behind the response, where it broke the rules.
+    /// Error code to end the stream with after the response, if the request violated the protocol.
     reset: Option<ErrorCode>,
 }
 
-/// The source of a header section, and the state to read it with.
+/// A header block, and the state for decoding it.
 pub(super) struct Head<'a> {
     /// The number of the stream.
     pub(super) id: u32,
     /// Whether no body follows.
     pub(super) ends: bool,
-    /// Where its header block is,
+    /// Location of the header block.
     pub(super) block: Block,
-    /// and what that may be a part of.
+    /// The input that may contain the block.
     pub(super) input: &'a [u8],
-    /// Memory for it.
+    /// Memory for decoding.
     pub(super) scratch: &'a mut Scratch,
 }
 
-/// Reads the head of a request; none where it was refused, so that the client may repeat it (RFC 9113 section 8.7).
+/// Decodes the head of a request; `None` if it was refused so that the client may repeat it (RFC 9113 section 8.7).
 ///
 /// # Errors
-/// The connection has to end.
+/// The connection must end.
 pub(super) fn begin(
     shared: &Rc<Shared>,
     entrance: &Entrance,
@@ -77,7 +77,7 @@ pub(super) fn begin(
         BodyLength::Exactly(length) => Some(length),
         BodyLength::None | BodyLength::Unknown => None,
     };
-    // RFC 9113 section 8.1.1: a body that is announced and does not come.
+    // RFC 9113 section 8.1.1: a body is announced but the stream ends.
     if finished.is_ok() && ends && length.is_some_and(|length| length > 0) {
         finished = Err(HeadFault::Malformed(http::h2::Malformed::Missing));
     }
@@ -92,11 +92,11 @@ pub(super) fn begin(
     }
     request.received = size as u64;
     request.take_head(Source::Vec(raw), 0);
-    // Nothing of one request decides on the connection.
+    // No single request decides on the connection's keep-alive.
     request.keepalive = true;
     set_priority(shared, &stream, &request);
     shared.with(|state| state.session.open(id, ends, length, Rc::clone(&stream)));
-    // A body of nothing is a whole one.
+    // An empty body is complete.
     if ends {
         stream.inbox.borrow_mut().finish(Ok(()));
     }
@@ -116,7 +116,7 @@ pub(super) fn begin(
     Ok(Some(Begun { stream, request, received, reset }))
 }
 
-/// Refuses a request whose body has no room on the thread.
+/// Refuses a request whose body exceeds the thread's limit.
 fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
     request.conn.client.take();
@@ -129,10 +129,10 @@ fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     });
 }
 
-/// Bytes that most heads take.
+/// Initial capacity in bytes, enough for most heads.
 const RAW_BYTES: usize = 512;
 
-/// The urgency in the request, unless a frame has set it before.
+/// Sets the priority from the request, unless a frame has set it before.
 fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
     let update = shared.with(|state| state.take_update(stream.id));
     let field = request.head.named(request.bytes(), b"priority").next();
@@ -141,7 +141,7 @@ fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
     }
 }
 
-/// The facts of the connection, as they are for one of its streams.
+/// The facts of the connection, for one of its streams.
 fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<ConnInfo> {
     let client = Http2Client { shared: Rc::clone(shared), stream: Rc::clone(stream) };
     Rc::new(ConnInfo {
@@ -158,21 +158,20 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
     })
 }
 
-/// Takes a request to its end.
+/// Runs a request until its end.
 pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, begun: Begun) {
     let Begun { stream, mut request, received, reset } = begun;
     let mut transport = StreamTransport { shared, stream, entrance, timer: Timer::new() };
     let after = pump::run(&mut transport, &mut request, received).await;
     let StreamTransport { shared, stream, .. } = transport;
-    // Subrequests in the background count as a part of the stream, so that a client cannot start more of them than it makes
-    // requests.
+    // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.
     if let Some(background) = request.background.take() {
         background.none_left().await;
     }
     if let Some(body) = request.body.take() {
         body.clean().await;
     }
-    // Recycled requests still know their last stream.
+    // Pooled requests still refer to their last stream.
     request.conn.client.take();
     let reset = reset.filter(|_| after != After::Drop);
     shared.release(&stream, reset);

@@ -1,4 +1,4 @@
-//! A stream of HTTP/2 as the transport of a request.
+//! An HTTP/2 stream as the transport of a request.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -29,9 +29,9 @@ pub(super) struct StreamTransport {
     pub(super) shared: Rc<Shared>,
     /// The stream itself.
     pub(super) stream: Rc<Stream>,
-    /// By which address the connection came.
+    /// The listening socket that the connection arrived at.
     pub(super) entrance: Rc<Entrance>,
-    /// For its body, and then for its response.
+    /// Timer for the body, then for the response.
     pub(super) timer: Timer,
 }
 
@@ -47,7 +47,7 @@ impl Transport for StreamTransport {
     fn leave_buffers(&mut self) {}
 
     fn body_is_broken(&self, _: &Request) -> bool {
-        // A frame that breaks the body has reset the stream.
+        // A frame with an invalid body has reset the stream.
         false
     }
 
@@ -69,7 +69,7 @@ impl Transport for StreamTransport {
 
     async fn feed(&mut self, mut feed: Feed<()>) -> Infallible {
         let result = self.feed_to_end(&mut feed).await;
-        // The handler learns how it ended, and decides on the request.
+        // The handler is notified of the end, and decides on the request.
         feed.incoming.end(result);
         std::future::pending().await
     }
@@ -85,7 +85,7 @@ impl Transport for StreamTransport {
     }
 
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool {
-        // The settings of the last response hold for the time without a request, as in nginx.
+        // As in nginx, the settings of the last response apply while the connection has no request.
         let keeping = &core.keeping;
         self.shared.keepalive_timeout.set(keeping.keepalive_timeout);
         let info = &request.conn;
@@ -96,7 +96,7 @@ impl Transport for StreamTransport {
         let scope = request.scope();
         let chunk = scope.of::<Http2>().chunk_size;
         self.stream.chunk_bytes.set(usize::try_from(chunk).unwrap_or(usize::MAX).max(1));
-        // A client that waits for 100 Continue sees by the response that its body is not needed.
+        // The response shows a client that expects a 100 response that its body is not needed.
         false
     }
 
@@ -110,7 +110,7 @@ impl Transport for StreamTransport {
         let len = data.len() - head_len;
         let sent = self.shared.send_whole(&self.stream, head_len, data);
         let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
-        // Of frames only those of the head are counted, so that the rest is the body (`$body_bytes_sent`).
+        // Of the frames only those of the head are counted, so that the difference is the body (`$body_bytes_sent`).
         request.sent_head = head_bytes as u64;
         request.sent = (head_bytes + len) as u64;
         let timeout = request.scope().core.sending.send_timeout;
@@ -137,7 +137,7 @@ impl Transport for StreamTransport {
     async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
 
     fn break_off(&mut self, _: &Request, error: &BodyError) {
-        // Else the stream is reset when its work has ended, since its response has no end.
+        // Otherwise the stream is reset when its work is done, since its response has no end.
         self.shared.give_up(&self.stream);
         if let BodyError::Reset(code) = error {
             self.shared.pass_reset(&self.stream, *code);

@@ -1,17 +1,17 @@
-//! A client's end of a connection, against the server's end and against frames that no server should send.
+//! The client end of a connection, tested with the server end and with frames that a server must not send.
 
 use super::frame::{self, ACK, END_HEADERS, END_STREAM, Kind, PREFACE};
 use super::hpack::{push_field, push_request, push_status};
 use super::{ErrorCode, Event, Fault, Limits, Session};
 
-/// A client's end with the frames that it has to send.
+/// The client end, with the frames that it has to send.
 struct Client {
     session: Session<()>,
     out: Vec<u8>,
 }
 
 impl Client {
-    /// A client whose server has sent only its settings.
+    /// Creates a client whose server has sent only its settings.
     fn new(settings: &[(u16, u32)]) -> Client {
         let mut out = Vec::new();
         let session = Session::client(Limits::default(), &mut out);
@@ -25,7 +25,7 @@ impl Client {
         if moves { vec![Event::Window { stream: 0 }] } else { Vec::new() }
     }
 
-    /// What these bytes come to, without events that call for nothing.
+    /// Returns the events of these bytes, without [`Event::Nothing`].
     fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
@@ -110,7 +110,7 @@ fn both_ends_understand_each_other() {
     let wanted = [&b":method=POST"[..], b":scheme=https", b":path=/p", b":authority=h", b"te=trailers"];
     assert_eq!(fields, wanted);
     assert_eq!(body, b"hello");
-    // The response: interim, head, body, trailers.
+    // The response: an interim head, head, body, trailers.
     let (mut interim, mut head, mut trailers) = (Vec::new(), Vec::new(), Vec::new());
     push_status(&mut interim, 103);
     push_status(&mut head, 200);
@@ -128,7 +128,7 @@ fn both_ends_understand_each_other() {
     assert_eq!(client.session.release(1, &mut Vec::new()), Some(()));
 }
 
-/// RFC 9113 section 5.1.1: streams have odd numbers that grow, and section 5.1.2: no more than the server allows.
+/// RFC 9113 section 5.1.1: streams have odd, increasing numbers; section 5.1.2: at most as many as the server permits are open.
 #[test]
 fn streams_are_opened_as_far_as_the_server_allows() {
     let mut client = Client::new(&[(3, 2)]);
@@ -142,7 +142,7 @@ fn streams_are_opened_as_far_as_the_server_allows() {
     assert!(!client.session.may_open());
 }
 
-/// RFC 9113 sections 8.4 and 6.5.2: nothing is pushed.
+/// RFC 9113 sections 8.4 and 6.5.2: server push is disabled.
 #[test]
 fn pushes_end_the_connection() {
     let mut client = Client::new(&[]);
@@ -192,7 +192,7 @@ fn a_reset_comes_with_its_code() {
     assert_eq!(client.feed(&bytes), Ok(vec![Event::Reset { stream: id, by_peer: true, code }]));
 }
 
-/// A server may reset each stream that the client opened: no number of them is abuse.
+/// A server may reset every stream that the client opened: any number of resets is valid.
 #[test]
 fn resets_of_a_server_are_no_flood() {
     let mut client = Client::new(&[]);
@@ -211,7 +211,7 @@ fn frames_without_use_are_a_flood() {
     assert_eq!(fault, Some(Fault::Flood));
 }
 
-/// RFC 9113 section 8.1.1: a body of another length than announced resets the stream.
+/// RFC 9113 section 8.1.1: a body whose length differs from the announced length resets the stream.
 #[test]
 fn bodies_have_the_length_that_was_told() {
     for (body, flags) in [(&b"ab"[..], END_STREAM), (b"abcd", 0)] {
@@ -234,7 +234,7 @@ fn bodies_have_the_length_that_was_told() {
     );
 }
 
-/// An unneeded response is cancelled, and its frames in flight do no harm.
+/// An unneeded response is cancelled, and its frames in flight are ignored.
 #[test]
 fn a_stream_that_is_let_go_is_cancelled() {
     let mut client = Client::new(&[]);

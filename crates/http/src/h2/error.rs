@@ -1,16 +1,16 @@
-//! Errors of a connection or of one of its streams, and the code for the other end (RFC 9113 sections 5.4 and 7).
+//! Errors of a connection or a stream, and the error codes for the peer (RFC 9113 sections 5.4 and 7).
 
-/// The codes of RST_STREAM and GOAWAY (RFC 9113 section 7).
+/// Error codes of RST_STREAM and GOAWAY (RFC 9113 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// Nothing went wrong.
+    /// No error.
     NoError = 0x0,
-    /// The protocol was broken.
+    /// The protocol was violated.
     Protocol = 0x1,
-    /// A fault of this end.
+    /// An internal error of this end.
     Internal = 0x2,
-    /// More bytes than a window allows.
+    /// More bytes than a window permits.
     FlowControl = 0x3,
     /// The settings were not acknowledged.
     SettingsTimeout = 0x4,
@@ -18,15 +18,15 @@ pub enum ErrorCode {
     StreamClosed = 0x5,
     /// A frame of the wrong length.
     FrameSize = 0x6,
-    /// The stream was not begun to be processed.
+    /// The stream was not processed.
     RefusedStream = 0x7,
-    /// The stream is not needed any more.
+    /// The stream is no longer needed.
     Cancel = 0x8,
     /// A header block cannot be decoded.
     Compression = 0x9,
     /// The connection of a CONNECT request was reset.
     Connect = 0xa,
-    /// The other end makes too much work.
+    /// The peer causes too much work.
     EnhanceYourCalm = 0xb,
     /// The transport is not secure enough.
     InadequateSecurity = 0xc,
@@ -34,24 +34,24 @@ pub enum ErrorCode {
     Http11Required = 0xd,
 }
 
-/// Why a connection ends (RFC 9113 section 5.4.1).
+/// Reason why a connection ends (RFC 9113 section 5.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The connection does not begin with the preface.
     Preface,
-    /// The first frame is no SETTINGS.
+    /// The first frame is not SETTINGS.
     NoSettings,
-    /// A frame is longer than was allowed.
+    /// A frame is longer than permitted.
     FrameTooLong,
-    /// A frame has not the length that its type has.
+    /// The length of a frame does not match its type.
     FrameLength,
-    /// A frame that belongs to a stream has none, or the other way round.
+    /// A frame of a stream without a stream number, or a frame of the connection with one.
     WrongStream,
-    /// Padding is as long as its frame, or longer.
+    /// The padding is as long as its frame, or longer.
     Padding,
     /// A header block is interrupted by another frame, or continues without a beginning.
     Continuation,
-    /// The identifier of a new stream is even, or below another one.
+    /// The number of a new stream is even, or lower than an earlier one.
     StreamNumber,
     /// A frame for a stream that was not opened.
     IdleStream,
@@ -59,28 +59,28 @@ pub enum Fault {
     ClosedStream,
     /// A client sent PUSH_PROMISE.
     PushPromise,
-    /// A setting has a value that it cannot have.
+    /// An invalid value of a setting.
     Setting,
-    /// The initial window of streams is larger than a window can be.
+    /// The initial window of streams exceeds the maximum window.
     InitialWindow,
-    /// A window is opened by nothing.
+    /// A WINDOW_UPDATE of 0.
     WindowOfNothing,
-    /// A window became larger than a window can be.
+    /// A window exceeds the maximum.
     WindowTooLarge,
-    /// More bytes than the window of the connection allows.
+    /// More bytes than the window of the connection permits.
     WindowExceeded,
     /// A header block cannot be decoded.
     Hpack(super::hpack::HpackError),
-    /// A header block takes more bytes or frames than a head may.
+    /// A header block has more bytes or frames than a head may have.
     HeadTooLarge,
-    /// Frames that do nothing came in numbers.
+    /// Too many frames without effect.
     Flood,
-    /// Streams were reset or refused in numbers.
+    /// Too many streams were reset or refused.
     ResetFlood,
 }
 
 impl Fault {
-    /// The code of the GOAWAY that ends the connection.
+    /// The error code of the GOAWAY that ends the connection.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
@@ -121,29 +121,29 @@ impl Fault {
     }
 }
 
-/// Why one stream ends (RFC 9113 section 5.4.2).
+/// Reason why a stream ends (RFC 9113 section 5.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFault {
-    /// More streams than may be open at once.
+    /// Too many open streams.
     TooMany,
-    /// A frame behind the end of the request.
+    /// A frame after the end of the request.
     HalfClosed,
-    /// The body is longer or shorter than its request said (RFC 9113 section 8.1.1).
+    /// The body is longer or shorter than announced (RFC 9113 section 8.1.1).
     Length,
-    /// Trailers are none.
+    /// Invalid trailers.
     Trailers,
-    /// A window is opened by nothing.
+    /// A WINDOW_UPDATE of 0.
     WindowOfNothing,
-    /// A window became larger than a window can be.
+    /// A window exceeds the maximum.
     WindowTooLarge,
-    /// More bytes than the window of the stream allows.
+    /// More bytes than the window of the stream permits.
     WindowExceeded,
-    /// A PRIORITY frame has not its length.
+    /// A PRIORITY frame has the wrong length.
     FrameLength,
 }
 
 impl StreamFault {
-    /// The code of its RST_STREAM.
+    /// The error code of the RST_STREAM.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {

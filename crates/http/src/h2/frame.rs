@@ -1,14 +1,14 @@
-//! Frames (RFC 9113 sections 4 and 6): their first nine bytes in both directions, and those that are written whole.
+//! Frames (RFC 9113 sections 4 and 6): the frame header in both directions, and frames that are encoded completely.
 
 use super::error::ErrorCode;
 
 /// The preface of a client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes before the payload of a frame.
+/// Length of a frame header in bytes.
 pub const FRAME_HEADER_LEN: usize = 9;
 
-/// The longest payload that is received, which is what every end has to take (RFC 9113 section 4.2).
+/// Maximum payload that is accepted in bytes, which every peer must support (RFC 9113 section 4.2).
 pub const PAYLOAD_MAX: usize = 1 << 14;
 
 /// The type of a frame.
@@ -36,7 +36,7 @@ pub enum Kind {
     Continuation,
     /// PRIORITY_UPDATE (RFC 9218 section 7.1)
     PriorityUpdate,
-    /// One that is not known, and is passed over (RFC 9113 section 5.5).
+    /// An unknown type, which is ignored (RFC 9113 section 5.5).
     Unknown,
 }
 
@@ -87,21 +87,21 @@ pub const PADDED: u8 = 0x8;
 /// PRIORITY of HEADERS.
 pub const PRIORITY: u8 = 0x20;
 
-/// The first bytes of a frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub len: usize,
     /// The type.
     pub kind: Kind,
     /// Flags; their meaning depends on the type.
     pub flags: u8,
-    /// The stream that it belongs to; 0 is the connection.
+    /// Number of the stream; 0 means the connection.
     pub stream: u32,
 }
 
 impl FrameHeader {
-    /// Reads one, where nine bytes are there.
+    /// Parses a frame header, if nine bytes are available.
     #[must_use]
     pub fn read(input: &[u8]) -> Option<FrameHeader> {
         let &[a, b, c, kind, flags, s, t, u, v] = input.first_chunk::<FRAME_HEADER_LEN>()?;
@@ -109,23 +109,23 @@ impl FrameHeader {
             len: u32::from_be_bytes([0, a, b, c]) as usize,
             kind: Kind::of(kind),
             flags,
-            // The first bit is reserved and has no meaning (RFC 9113 section 4.1).
+            // The first bit is reserved and ignored (RFC 9113 section 4.1).
             stream: u32::from_be_bytes([s & 0x7f, t, u, v]),
         })
     }
 
-    /// Whether it has a flag.
+    /// Whether a flag is set.
     #[must_use]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Appends it.
+    /// Appends the encoded header.
     pub fn push(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes());
     }
 
-    /// As it is sent.
+    /// The encoded header.
     pub(super) fn bytes(&self) -> [u8; FRAME_HEADER_LEN] {
         let [_, a, b, c] = (self.len as u32).to_be_bytes();
         let [s, t, u, v] = self.stream.to_be_bytes();
@@ -155,7 +155,7 @@ pub fn push_go_away(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
     push(out, Kind::GoAway, 0, 0, &[last, code].concat());
 }
 
-/// Reads four bytes as a number.
+/// Parses a 32-bit number.
 pub(super) fn number(payload: &[u8]) -> Option<u32> {
     payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }

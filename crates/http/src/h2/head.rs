@@ -1,7 +1,7 @@
-//! Request heads out of fields, by the rules of RFC 9113 sections 8.2 and 8.3.
+//! Converts decoded fields to request heads, by the rules of RFC 9113 sections 8.2 and 8.3.
 //!
-//! Main type: [`HeadReader`], which takes field after field as they are decoded and fills the [`Head`] that HTTP/1 fills. A fault
-//! is kept: the fields behind it have to be decoded all the same.
+//! Main type: [`HeadReader`]. It receives the fields one by one as they are decoded, and fills the same [`Head`] as HTTP/1. An
+//! error is stored until the end, because the remaining fields must still be decoded.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,38 +11,38 @@ use crate::Span;
 use crate::bytes::find_any_control;
 use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
-    /// It breaks the rules of HTTP/2, which is an error of its stream (RFC 9113 section 8.1.1).
+    /// The request violates HTTP/2, which is a stream error (RFC 9113 section 8.1.1).
     Malformed(Malformed),
-    /// Malformed in any version.
+    /// The request is invalid in any version.
     Refused(ParseError),
 }
 
-/// How a request breaks the rules of HTTP/2.
+/// How a request violates HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// An unknown or repeated pseudo field, or one behind other fields.
+    /// An unknown or repeated pseudo-header field, or one after other fields.
     Pseudo,
-    /// A pseudo field is missing, or one that may not be there is.
+    /// A pseudo-header field is missing, or is present but not allowed.
     Missing,
-    /// The path is empty or begins with no slash.
+    /// The path is empty or does not begin with a slash.
     Path,
-    /// The scheme is none.
+    /// The scheme is invalid.
     Scheme,
-    /// A name has a letter in upper case, or a byte that no name has.
+    /// A name has an upper-case letter or an invalid byte.
     Name,
-    /// A value has a byte that no value has, or begins or ends with a blank.
+    /// A value has an invalid byte, or begins or ends with white space.
     Value,
-    /// A field of a connection.
+    /// A connection-specific field.
     Connection,
-    /// `Host` is another one than `:authority`.
+    /// `Host` differs from `:authority`.
     Host,
 }
 
 impl Malformed {
-    /// A text for the log.
+    /// Text for the log.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl HeadFault {
         }
     }
 
-    /// A text for the log.
+    /// Text for the log.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl HeadFault {
     }
 }
 
-/// The text before the fields, and cookies: memory that is used again for each request.
+/// The pseudo-header fields and cookies of a request: memory that is reused for each request.
 #[derive(Debug, Default)]
 pub struct Scratch {
     bytes: Vec<u8>,
@@ -103,27 +103,27 @@ impl Scratch {
     }
 }
 
-/// Takes the fields of one request.
+/// Receives the fields of one request.
 #[derive(Debug)]
 pub struct HeadReader<'a> {
     scratch: &'a mut Scratch,
     state: State<'a>,
     policy: &'a Policy,
-    /// Bytes of all fields.
+    /// Number of bytes of all fields.
     size: usize,
 }
 
 #[derive(Debug)]
 enum State<'a> {
-    /// Pseudo fields may come.
+    /// Pseudo-header fields may follow.
     Pseudo(&'a mut Head, &'a mut Vec<u8>),
-    /// Fields follow.
+    /// Only other fields may follow.
     Fields(Composer<'a>),
     Failed(HeadFault),
 }
 
 impl<'a> HeadReader<'a> {
-    /// Begins; `head` is new or cleared, and `buf`, into which its spans will point, is empty.
+    /// Begins a head. `head` must be new or cleared; `buf`, which its spans will refer to, must be empty.
     pub fn new(
         scratch: &'a mut Scratch,
         head: &'a mut Head,
@@ -134,13 +134,13 @@ impl<'a> HeadReader<'a> {
         HeadReader { scratch, state: State::Pseudo(head, buf), policy, size: 0 }
     }
 
-    /// Bytes of names and values so far.
+    /// Number of bytes of names and values so far.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Takes a field.
+    /// Adds a field.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         self.size += name.len() + value.len();
         let taken = match &self.state {
@@ -157,7 +157,7 @@ impl<'a> HeadReader<'a> {
         }
     }
 
-    /// RFC 9113 sections 8.3 and 8.3.1.
+    /// Adds a pseudo-header field (RFC 9113 sections 8.3 and 8.3.1).
     fn pseudo(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeadFault> {
         if !is_value(value) {
             return Err(HeadFault::Malformed(Malformed::Value));
@@ -180,7 +180,7 @@ impl<'a> HeadReader<'a> {
         Ok(())
     }
 
-    /// All pseudo fields are here.
+    /// Ends the pseudo-header fields.
     fn begin(&mut self) -> Result<(), HeadFault> {
         let failed = State::Failed(HeadFault::Malformed(Malformed::Pseudo));
         let State::Pseudo(head, buf) = std::mem::replace(&mut self.state, failed) else { return Ok(()) };
@@ -190,7 +190,7 @@ impl<'a> HeadReader<'a> {
         let (path, scheme) = (scratch.text(scratch.path), scratch.text(scratch.scheme));
         let protocol = scratch.text(scratch.protocol);
         let is_connect = match (Method::of(method) == Method::Connect, protocol) {
-            // RFC 8441 section 4: a stream for another protocol becomes the upgrade request of HTTP/1.
+            // RFC 8441 section 4: a stream for another protocol is converted to an HTTP/1 upgrade request.
             (true, Some(_)) => false,
             (false, Some(_)) => return malformed(Malformed::Pseudo),
             (is_connect, None) => is_connect,
@@ -228,7 +228,7 @@ impl<'a> HeadReader<'a> {
         Ok(())
     }
 
-    /// RFC 9113 sections 8.2.1 to 8.2.3.
+    /// Adds another field (RFC 9113 sections 8.2.1 to 8.2.3).
     fn regular(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeadFault> {
         let State::Fields(composer) = &mut self.state else { return Ok(()) };
         let malformed = |malformed| Err(HeadFault::Malformed(malformed));
@@ -238,12 +238,12 @@ impl<'a> HeadReader<'a> {
             _ if has_blank_end(value) => return malformed(Malformed::Value),
             _ if is_connection_field(name) => return malformed(Malformed::Connection),
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
-            // One authority is enough, if it is the same.
+            // `Host` is dropped if it equals the authority.
             b"host" if self.scratch.authority.is_some() => {
                 let is_same = self.scratch.text(self.scratch.authority) == Some(value);
                 return if is_same { Ok(()) } else { malformed(Malformed::Host) };
             }
-            // Several are joined for readers (RFC 9113 section 8.2.3).
+            // Several are joined (RFC 9113 section 8.2.3).
             b"cookie" => {
                 if !is_value(value) {
                     return malformed(Malformed::Value);
@@ -263,10 +263,10 @@ impl<'a> HeadReader<'a> {
         })
     }
 
-    /// Ends the head of a request that has no body where it `ends` here.
+    /// Ends the head; `ends` means that the request has no body.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason why the request is refused.
     pub fn finish(mut self, ends: bool) -> Result<(), HeadFault> {
         // The following bytes belong to the other protocol.
         let ends = ends || self.scratch.protocol.is_some();
@@ -285,20 +285,20 @@ impl<'a> HeadReader<'a> {
     }
 }
 
-/// What HTTP/1 asks a server to prove that it knows WebSocket by (RFC 6455 section 4.1): sixteen unpredictable bytes, in
-/// base64. Clients of HTTP/2 send none (RFC 8441 section 5).
+/// A key by which HTTP/1 servers prove that they support WebSocket (RFC 6455 section 4.1): sixteen unpredictable bytes, in base64.
+/// HTTP/2 clients send none (RFC 8441 section 5).
 fn websocket_key() -> String {
     let half = |number: u64| RandomState::new().hash_one(number).to_be_bytes();
     BASE64_STANDARD.encode([half(0), half(1)].concat())
 }
 
-/// RFC 9113 section 8.2.1: no blank, control byte, letter in upper case or byte above ASCII, and no colon.
+/// Whether a name is valid (RFC 9113 section 8.2.1): no white space, control byte, upper-case letter, byte above ASCII, or colon.
 fn is_name(name: &[u8]) -> bool {
     let is_good = |&byte: &u8| matches!(byte, 0x21..=0x7e) && !byte.is_ascii_uppercase() && byte != b':';
     !name.is_empty() && name.iter().all(is_good)
 }
 
-/// RFC 9113 section 8.2.1: no NUL, CR or LF, and no blank at the ends.
+/// Whether a value is valid (RFC 9113 section 8.2.1): no NUL, CR or LF, and no white space at its ends.
 fn is_value(value: &[u8]) -> bool {
     // Most values have no control byte at all.
     let ends_line = || memchr::memchr3(0, b'\r', b'\n', value).is_some();
@@ -310,18 +310,19 @@ fn has_blank_end(value: &[u8]) -> bool {
     is_blank(value.first()) || is_blank(value.last())
 }
 
-/// RFC 9113 section 8.2.2: fields of a connection, which no message of HTTP/2 has. `te` is not one of them in requests.
+/// Whether a field is connection-specific (RFC 9113 section 8.2.2), which HTTP/2 messages must not contain. `te` in requests is
+/// handled separately.
 pub(super) fn is_connection_field(name: &[u8]) -> bool {
     matches!(name, b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade")
 }
 
-/// Whether a field may be a trailer.
+/// Whether name and value of a field are valid.
 #[must_use]
 pub fn is_field(name: &[u8], value: &[u8]) -> bool {
     is_name(name) && is_value(value)
 }
 
-/// RFC 3986 section 3.1.
+/// Whether a scheme is valid (RFC 3986 section 3.1).
 fn is_scheme(scheme: &[u8]) -> bool {
     let is_good = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     scheme.first().is_some_and(u8::is_ascii_alphabetic) && scheme.iter().all(is_good)

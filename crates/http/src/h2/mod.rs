@@ -1,16 +1,16 @@
 //! HTTP/2 without I/O (RFC 9113): frames, streams, flow control, header sections and priorities, for both ends.
 //!
-//! | module | holds | source |
+//! | module | content | source |
 //! |---|---|---|
-//! | [`session`] | a connection: received bytes to events, states of streams, windows, limits | RFC 9113 sections 3 to 6 |
-//! | [`send`] | what an end sends: heads, bodies, windows, resets, the end | RFC 9113 sections 4 to 6 |
-//! | [`head`] | fields to request heads, and what is malformed | RFC 9113 section 8 |
-//! | [`reply`] | fields to response heads of upstreams | RFC 9113 section 8 |
-//! | [`hpack`] | header sections, compressed | RFC 7541 |
-//! | [`priority`] | which stream sends next | RFC 9218 |
-//! | [`frame`], [`settings`], [`error`] | bytes of frames, what the ends say of themselves, codes | RFC 9113 sections 4, 6.5, 7 |
+//! | [`session`] | a connection: converts received bytes to events; states of streams, windows, limits | RFC 9113 sections 3 to 6 |
+//! | [`send`] | sending: heads, bodies, windows, resets, GOAWAY | RFC 9113 sections 4 to 6 |
+//! | [`head`] | conversion of fields to request heads, with validation | RFC 9113 section 8 |
+//! | [`reply`] | conversion of fields to response heads of upstreams | RFC 9113 section 8 |
+//! | [`hpack`] | compression of header sections | RFC 7541 |
+//! | [`priority`] | order in which streams send | RFC 9218 |
+//! | [`frame`], [`settings`], [`error`] | frame encoding, settings, error codes | RFC 9113 sections 4, 6.5, 7 |
 //!
-//! Nothing here waits or knows the time. Output is appended to a vector of the caller, in the order of sending.
+//! No function waits or reads a clock. Output is appended to a vector of the caller, in the order of sending.
 
 #[cfg(test)]
 mod client_tests;

@@ -1,17 +1,17 @@
 //! Priorities of responses (RFC 9218), and the order in which streams send.
 //!
-//! Main types: [`Priority`], [`Scheduler`]. The tree of RFC 7540 is not kept: a setting informs clients.
+//! Main types: [`Priority`], [`Scheduler`]. The priority tree of RFC 7540 is not supported, which a setting announces to clients.
 
 use std::collections::VecDeque;
 
 use crate::structured::{Dictionary, Value};
 
-/// How urgent a response is (RFC 9218 section 4).
+/// Priority of a response (RFC 9218 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
-    /// From 0, which goes first, to 7.
+    /// From 0, the most urgent, to 7.
     pub urgency: u8,
-    /// Whether a part of it is of use, so that it shares with others.
+    /// Whether the client can use a part of the response, so that it shares bandwidth with others.
     pub is_incremental: bool,
 }
 
@@ -22,11 +22,12 @@ impl Default for Priority {
     }
 }
 
-/// Urgencies that there are.
+/// Number of urgency levels.
 const URGENCIES: usize = 8;
 
 impl Priority {
-    /// Reads a field or the payload of PRIORITY_UPDATE: missing and invalid values are the default (RFC 9218 section 4).
+    /// Parses a field or the payload of PRIORITY_UPDATE: missing and invalid values are replaced by the default (RFC 9218 section
+    /// 4).
     #[must_use]
     pub fn read(text: &[u8]) -> Priority {
         let Some(fields) = Dictionary::parse(text) else { return Priority::default() };
@@ -51,16 +52,16 @@ pub struct Scheduler {
 /// Streams of one urgency.
 #[derive(Debug, Default)]
 struct Queue {
-    /// One after the other, in the order of their numbers.
+    /// Non-incremental streams, sent one after the other by number.
     whole: Vec<u32>,
-    /// Those that take turns.
+    /// Incremental streams, which take turns.
     shared: VecDeque<u32>,
-    /// Whether one that takes turns is next, where there are both kinds.
+    /// Whether an incremental stream is next, if there are both kinds.
     shared_is_next: bool,
 }
 
 impl Scheduler {
-    /// Adds a stream, which is not there.
+    /// Adds a stream that is not in the scheduler.
     pub fn add(&mut self, stream: u32, priority: Priority) {
         let queue = &mut self.urgencies[usize::from(priority.urgency.min(7))];
         if priority.is_incremental {
@@ -72,7 +73,7 @@ impl Scheduler {
         self.len += 1;
     }
 
-    /// Takes a stream away; whether it was there.
+    /// Removes a stream; returns whether it was in the scheduler.
     pub fn remove(&mut self, stream: u32, priority: Priority) -> bool {
         let queue = &mut self.urgencies[usize::from(priority.urgency.min(7))];
         let found = if priority.is_incremental {
@@ -86,7 +87,8 @@ impl Scheduler {
         found
     }
 
-    /// The stream that sends the next frame; it stays, at the end of those that it shares with.
+    /// Selects the stream that sends the next frame. It stays in the scheduler; an incremental stream moves to the end of its
+    /// queue.
     pub fn pick(&mut self) -> Option<u32> {
         if self.len == 0 {
             return None;
@@ -103,7 +105,7 @@ impl Scheduler {
         Some(next)
     }
 
-    /// Whether no stream is there.
+    /// Whether the scheduler is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -118,7 +120,7 @@ mod tests {
         Priority { urgency, is_incremental }
     }
 
-    /// RFC 9218 sections 4.1, 4.2 and 5: what cannot be read is the default.
+    /// RFC 9218 sections 4.1, 4.2 and 5: invalid values are replaced by the default.
     #[test]
     fn a_priority_is_read_or_is_the_default() {
         for (text, wanted) in [
@@ -138,7 +140,7 @@ mod tests {
         }
     }
 
-    /// RFC 9218 section 10: urgent ones first, then in order, and incremental ones by turns.
+    /// RFC 9218 section 10: urgent streams first, then in order of their numbers, and incremental streams in turns.
     #[test]
     fn urgent_streams_go_first_and_incremental_ones_share() {
         let mut scheduler = Scheduler::default();

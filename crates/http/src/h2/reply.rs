@@ -1,38 +1,39 @@
-//! Response heads of upstreams out of fields, by the rules of RFC 9113 sections 8.2 and 8.3.2.
+//! Converts decoded fields to response heads of upstreams, by the rules of RFC 9113 sections 8.2 and 8.3.2.
 //!
-//! Main type: [`ReplyReader`]. It takes the decoded fields one by one and writes the header section in the form of HTTP/1,
-//! so that callers read one kind of [`ReplyHead`]. A fault is kept: the fields behind it have to be decoded all the same.
+//! Main type: [`ReplyReader`]. It receives the decoded fields one by one and writes the header section in the form of HTTP/1, so
+//! that callers handle one kind of [`ReplyHead`]. An error is stored until the end, because the remaining fields must still be
+//! decoded.
 
 use super::head::{is_connection_field, is_field};
 use crate::StatusCode;
 use crate::reply::{FieldLine, HeadWriter, Limits, ReplyError, ReplyHead};
 
-/// Bytes that a head has room for at first.
+/// Initial capacity of a head in bytes.
 const CAPACITY: usize = 512;
 
-/// Why a response of an upstream is refused.
+/// Reason why a response of an upstream is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyFault {
     /// The head has no `:status`.
     NoStatus,
-    /// A second `:status`.
+    /// `:status` is repeated.
     DuplicateStatus,
     /// `:status` is not a number of three digits.
     InvalidStatus,
     /// `:status` is 101, which HTTP/2 does not have (RFC 9113 section 8.6).
     UnexpectedStatus,
-    /// An unknown pseudo field, or one behind other fields.
+    /// An unknown pseudo-header field, or one after other fields.
     Pseudo,
-    /// A name or a value has a byte that it may not have.
+    /// A name or value has an invalid byte.
     Field,
-    /// A field of a connection (RFC 9113 section 8.2.2).
+    /// A connection-specific field (RFC 9113 section 8.2.2).
     Connection,
-    /// A fault that HTTP/1 has too.
+    /// An error that exists in HTTP/1 too.
     Head(ReplyError),
 }
 
 impl ReplyFault {
-    /// nginx's words for the error log, where nginx refuses the same.
+    /// nginx's message for the error log, if nginx refuses the same.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -48,13 +49,13 @@ impl ReplyFault {
     }
 }
 
-/// Takes the fields of one response head.
+/// Receives the fields of one response head.
 #[derive(Debug)]
 pub struct ReplyReader {
     limits: Limits,
-    /// None before `:status`; the first fault.
+    /// `None` before `:status`; or the first error.
     state: Result<Option<HeadWriter>, ReplyFault>,
-    /// Bytes and number of all fields.
+    /// Number of bytes, and number of fields.
     size: usize,
     fields: usize,
 }
@@ -66,7 +67,7 @@ impl ReplyReader {
         ReplyReader { limits, state: Ok(None), size: 0, fields: 0 }
     }
 
-    /// Takes a field.
+    /// Adds a field.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         self.size = self.size.saturating_add(name.len()).saturating_add(value.len());
         let is_pseudo = name.first() == Some(&b':');
@@ -89,16 +90,16 @@ impl ReplyReader {
         }
     }
 
-    /// Ends the head: its bytes in the form of HTTP/1, and their parsed form.
+    /// Ends the head; returns its bytes in the form of HTTP/1, and their parsed form.
     ///
     /// # Errors
-    /// The first fault of its fields.
+    /// The first error in its fields.
     pub fn finish(self) -> Result<(Vec<u8>, ReplyHead), ReplyFault> {
         self.state?.ok_or(ReplyFault::NoStatus)?.finish().map_err(ReplyFault::Head)
     }
 }
 
-/// RFC 9113 section 8.3.2.
+/// Parses `:status` (RFC 9113 section 8.3.2).
 fn begin(value: &[u8]) -> Result<HeadWriter, ReplyFault> {
     let &[hundreds @ b'1'..=b'9', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] = value else {
         return Err(ReplyFault::InvalidStatus);
@@ -109,12 +110,12 @@ fn begin(value: &[u8]) -> Result<HeadWriter, ReplyFault> {
         return Err(ReplyFault::UnexpectedStatus);
     }
     let status = StatusCode::new(code).ok_or(ReplyFault::InvalidStatus)?;
-    // HTTP/2 has no reason phrase, clients of HTTP/1 get the usual one.
+    // HTTP/2 has no reason phrase; HTTP/1 clients get the usual one.
     let text = [value, b" ", status.reason().as_bytes()].concat();
     HeadWriter::new(status, text.trim_ascii_end(), CAPACITY).map_err(ReplyFault::Head)
 }
 
-/// RFC 9113 sections 8.2.1 and 8.2.2.
+/// Adds another field (RFC 9113 sections 8.2.1 and 8.2.2).
 fn regular(writer: &mut HeadWriter, name: &[u8], value: &[u8]) -> Result<(), ReplyFault> {
     if !is_field(name, value) {
         return Err(ReplyFault::Field);

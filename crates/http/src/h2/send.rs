@@ -1,6 +1,6 @@
-//! Frames that an end sends unprompted: heads, bodies, windows, resets, and the end.
+//! Frames that an end sends on its own initiative: heads, bodies, windows, resets, and GOAWAY.
 //!
-//! Each method appends frames to `out`, in the order of its calls, which is the order in which they have to leave: the table of
+//! Each method appends frames to `out` in the order of its calls. They must be sent in this order, because the table of
 //! [`hpack`](super::hpack) depends on it.
 
 use super::error::ErrorCode;
@@ -9,19 +9,19 @@ use super::session::{Role, Session};
 use super::settings::WINDOW_MAX;
 use super::stream::End;
 
-/// Frames of its budget that the other end gets back for a whole message.
+/// Number of frames credited to the peer's budget for a complete message.
 const PAID_FOR_MESSAGE: u32 = 4;
 
-/// Frames that it gets back for DATA: receivers open the windows of stream and connection again for each.
+/// Number of frames credited for DATA: receivers send WINDOW_UPDATE for stream and connection after each.
 const PAID_FOR_DATA: u32 = 3;
 
-/// The least payload that is worth them: windows of a byte would have a body cut into frames of a byte. A client sends
-/// short messages unprompted, and servers respond to each with a window.
+/// Minimum payload in bytes that earns this credit: windows of one byte would split a body into frames of one byte. Clients send
+/// short messages unprompted, and servers respond to each with a WINDOW_UPDATE.
 const DATA_MIN: usize = 1 << 10;
 
 impl<T> Session<T> {
-    /// Appends a header section, out of a block of [`push_status`](super::hpack::push_status) and
-    /// [`push_field`](super::hpack::push_field). How many bytes of `out` that is; 0 where the stream has ended.
+    /// Appends a header section, from a block of [`push_status`](super::hpack::push_status) and
+    /// [`push_field`](super::hpack::push_field). Returns the number of bytes appended; 0 if the stream has ended.
     pub fn push_head(&mut self, id: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) -> usize {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sends) else { return 0 };
         stream.sends = !ends;
@@ -45,40 +45,39 @@ impl<T> Session<T> {
         out.len() - before
     }
 
-    /// Bytes of DATA that may be sent on a stream now.
+    /// Number of DATA bytes that may be sent on a stream now.
     #[must_use]
     pub fn sendable(&self, id: u32) -> usize {
         let Some(stream) = self.streams.get(id).filter(|stream| stream.sends) else { return 0 };
         usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0)
     }
 
-    /// Bytes that the window of a stream alone allows.
+    /// Number of bytes that the window of a stream alone permits.
     #[must_use]
     pub fn window(&self, id: u32) -> usize {
         let stream = self.streams.get(id).filter(|stream| stream.sends);
         stream.map_or(0, |stream| usize::try_from(stream.send_window).unwrap_or(0))
     }
 
-    /// Whether the window of the connection is closed, so that no stream sends.
+    /// Whether the window of the connection is closed, so that no stream can send data.
     #[must_use]
     pub fn is_closed_for_all(&self) -> bool {
         self.send_window <= 0
     }
 
-    /// The longest payload of DATA.
+    /// Maximum payload of DATA in bytes.
     #[must_use]
     pub fn payload_max(&self) -> usize {
         self.peer.payload_max
     }
 
-    /// Whether something may be sent on a stream, be it nothing but its end.
+    /// Whether frames, possibly only the end, may be sent on a stream.
     #[must_use]
     pub fn sends(&self, id: u32) -> bool {
         self.streams.get(id).is_some_and(|stream| stream.sends)
     }
 
-    /// Appends the frame header before `len` bytes of a body, which the caller appends; no more than
-    /// [`Session::sendable`].
+    /// Appends the frame header before `len` bytes of a body, which the caller appends; at most [`Session::sendable`].
     pub fn push_data(&mut self, id: u32, len: usize, ends: bool, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.send_window -= len as i64;
@@ -94,13 +93,13 @@ impl<T> Session<T> {
         }
     }
 
-    /// A message was sent to its end.
+    /// Notes that a message was sent completely.
     fn note_message(&mut self) {
         self.pay_back(PAID_FOR_MESSAGE);
         self.early_ends = self.early_ends.saturating_sub(1);
     }
 
-    /// Bytes of a body were taken, so that the other end may send more.
+    /// Notes that bytes of a body were taken, so that the peer may send more.
     pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
         stream.taken += bytes;
@@ -111,7 +110,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Makes the window of a body larger: it is taken as fast as it comes.
+    /// Enlarges the window of a body that is consumed as fast as it arrives.
     pub fn widen(&mut self, id: u32, limit: u32, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
         let limit = limit.min(WINDOW_MAX);
@@ -122,7 +121,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Ends a stream early; nothing if it has ended.
+    /// Resets a stream, unless it has ended.
     pub fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_reset) else { return };
         let is_over = !stream.receives && !stream.sends;
@@ -133,9 +132,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// The work of a stream has ended: it counts no more. A client that still sends a body is told to stop (RFC 9113
-    /// section
-    /// 8.1), and one whose response has not ended gets a reset. A server is told that the response is not wanted any more.
+    /// Ends a stream whose work is done, so that it no longer counts. A client that still sends a body is told to stop (RFC 9113
+    /// section 8.1), and a stream whose response is incomplete is reset. As a client, cancels a response that is no longer needed.
     pub fn release(&mut self, id: u32, out: &mut Vec<u8>) -> Option<T> {
         let stream = self.streams.remove(id)?;
         let code = match (stream.sends, stream.receives) {
@@ -152,13 +150,13 @@ impl<T> Session<T> {
         Some(stream.user)
     }
 
-    /// Announces the end of the connection to the client; the streams that it opens until it knows are served.
+    /// Announces the end of the connection to the client; streams that it opens before it receives this are served.
     pub fn announce_end(&mut self, out: &mut Vec<u8>) {
         self.go_away(WINDOW_MAX, ErrorCode::NoError, out);
         frame::push(out, Kind::Ping, 0, 0, b"goingaway"[..8].as_ref());
     }
 
-    /// Opens no further stream, and announces the last one to the client.
+    /// Stops accepting streams, and announces the last stream to the client.
     pub fn end(&mut self, out: &mut Vec<u8>) {
         if self.last_served.is_none() {
             self.last_served = Some(self.streams.last);

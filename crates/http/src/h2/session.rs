@@ -1,13 +1,13 @@
-//! One end of a connection: received bytes become events, and required frames are written at once.
+//! One end of a connection: converts received bytes to events, and writes required frames immediately.
 //!
 //! ```text
-//!   received bytes --receive--> Event: a head, a part of a body, a reset, an open window
+//!   received bytes --receive--> Event: a head, bytes of a body, a reset, an open window
 //!                        |
 //!                        `----> out: acknowledgements, windows, resets
 //! ```
-//! Main types: [`Session`], [`Event`]. Frames that an end sends unprompted are in [`send`](super::send). A frame other
-//! than DATA is handled when all of it has arrived, so the receiver has to hold 16 KiB; bytes of DATA are handed out as
-//! they come. Client and server differ in the right to open streams, and in the frames that count as abuse.
+//! Main types: [`Session`], [`Event`]. Frames that an end sends on its own initiative are in [`send`](super::send). A frame other
+//! than DATA is processed when it is complete, so the caller must buffer up to 16 KiB; bytes of DATA are returned as they arrive.
+//! Client and server differ in the right to open streams, and in the frames that count as abuse.
 
 use super::error::{ErrorCode, Fault, StreamFault};
 use super::frame::{
@@ -20,14 +20,14 @@ use super::stream::{End, Stream, Streams};
 use crate::framing::{TRAILER_LEN_MAX, may_be_trailer};
 use crate::request::HeaderId;
 
-/// Limits and sizes of a connection, out of the configuration.
+/// Limits and sizes of a connection, from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Streams that may be open at once (`http2_max_concurrent_streams`).
+    /// Maximum number of open streams (`http2_max_concurrent_streams`).
     pub streams_max: u32,
-    /// Bytes of a body that the other end may send before the handler takes them (`http2_body_preread_size`).
+    /// Number of body bytes that the peer may send before the handler takes them (`http2_body_preread_size`).
     pub initial_window: u32,
-    /// Bytes of a header section (`large_client_header_buffers`).
+    /// Maximum size of a header section in bytes (`large_client_header_buffers`).
     pub head_max: u32,
 }
 
@@ -37,114 +37,113 @@ impl Default for Limits {
     }
 }
 
-/// Bytes of all bodies that the other end may send before they are counted as received; the windows of the streams limit
-/// the held bytes.
+/// Window of the connection in bytes; the windows of the streams limit the buffered bytes.
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Frames that do nothing, which the other end may send beyond those that its messages give it.
+/// Maximum budget: number of frames without effect that the peer may send beyond those credited for its messages.
 pub(super) const BUDGET_MAX: i32 = 1000;
 
-/// Streams above those that were answered, which a client may reset or have refused, where its limit of streams is lower.
+/// Minimum limit of streams that a client may reset or have refused beyond those with a response.
 const EARLY_ENDS_MIN: u32 = 100;
 
-/// Frames of one header block, beside one for each KiB of it.
+/// Maximum number of frames per header block, in addition to one per KiB.
 const FRAGMENTS_MAX: usize = 8;
 
-/// The least that is gathered of a header block: a head that is too large gets a response, up to here.
+/// Minimum limit in bytes for collecting a header block: a head that is too large gets a response if it is within this limit.
 const BLOCK_MIN: usize = 64 << 10;
 
-/// Which end of the connection this is.
+/// Role of this end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It answers requests.
+    /// Receives requests.
     Server,
-    /// It sends them.
+    /// Sends requests.
     Client,
 }
 
-/// Streams that a client opens before the server has said how many it allows (RFC 9113 section 6.5.2 recommends that it
-/// allows no fewer).
+/// Maximum number of streams that a client opens before it has received the server's limit (RFC 9113 section 6.5.2 recommends at
+/// least as many).
 const STREAMS_UNTOLD: u32 = 100;
 
 /// A received event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// More bytes are needed.
+    /// The frame is incomplete; more bytes are needed.
     More,
-    /// A frame that calls for nothing more.
+    /// A frame that needs no further action.
     Nothing,
-    /// The head of a request, which has to be given to [`Session::decode`] and then [`Session::open`]ed; for a client the head of a
-    /// response, or its trailers, which have to be decoded.
+    /// For a server, the head of a request, which must be passed to [`Session::decode`] and then to [`Session::open`]. For a
+    /// client, the head of a response or its trailers, which must be decoded.
     Head {
         /// Its stream.
         stream: u32,
-        /// Whether the message ends with it.
+        /// Whether it ends the message.
         ends: bool,
-        /// Where the head is.
+        /// Location of the header block.
         block: Block,
     },
-    /// Bytes of a body, at this range of the input; there may be none at its end.
+    /// Bytes of a body, at this range of the input; possibly none at its end.
     Data {
         /// Its stream.
         stream: u32,
-        /// Where they start.
+        /// Index of the first byte.
         start: usize,
-        /// Where they end.
+        /// Index after the last byte.
         end: usize,
-        /// Whether the body ends with them.
+        /// Whether they end the body.
         ends: bool,
     },
-    /// The stream has ended early, by one side or the other: nothing more is received or sent on it.
+    /// The stream was reset by either end: nothing more is received or sent on it.
     Reset {
         /// The stream.
         stream: u32,
-        /// Whether that was the other end's wish.
+        /// Whether the peer reset it.
         by_peer: bool,
-        /// The code of it ([`ErrorCode`]).
+        /// Error code ([`ErrorCode`]).
         code: u32,
     },
-    /// More may be sent on this stream, or with 0 on all of them.
+    /// More may be sent on this stream, or on all streams if it is 0.
     Window {
         /// The stream.
         stream: u32,
     },
-    /// A response has another priority from here on (RFC 9218 section 7.1).
+    /// The priority of a response has changed (RFC 9218 section 7.1).
     Priority {
-        /// The stream, which may not be opened yet.
+        /// The stream, which may not be open yet.
         stream: u32,
         /// Its priority.
         priority: Priority,
     },
-    /// A PING of this end came back.
+    /// The PING of this end was acknowledged.
     Pong,
-    /// A client opens no more streams; a server serves none above this one.
+    /// A client opens no more streams; a server serves no streams above `last`.
     GoAway {
         /// The last stream that may have been processed.
         last: u32,
-        /// Why ([`ErrorCode`]).
+        /// Error code ([`ErrorCode`]).
         code: u32,
     },
 }
 
-/// Where a header block is.
+/// Location of a header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// In the input, from here to there.
+    /// A range of the input: start and end.
     Input(usize, usize),
-    /// In memory of the session, since it came in several frames.
+    /// Memory of the session, since the block arrived in several frames.
     Gathered,
 }
 
-/// The result of one call of [`Session::receive`].
+/// Result of one call of [`Session::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes of the input that are done.
+    /// Number of input bytes processed.
     pub used: usize,
     /// The event.
     pub event: Event,
 }
 
-/// A header block of which fragments are to come.
+/// A header block whose fragments are incomplete.
 #[derive(Debug)]
 struct Gathering {
     stream: u32,
@@ -152,20 +151,20 @@ struct Gathering {
     fragments: usize,
 }
 
-/// DATA of which bytes are to come.
+/// A DATA frame whose bytes are incomplete.
 #[derive(Clone, Copy, Debug)]
 struct Data {
     stream: u32,
-    /// Bytes of the body.
+    /// Remaining bytes of the body.
     left: usize,
-    /// Bytes of padding behind them.
+    /// Remaining bytes of padding after them.
     padding: usize,
     ends: bool,
-    /// Whether its fields are ignored.
+    /// Whether its bytes are ignored.
     is_ignored: bool,
 }
 
-/// One end of a connection. `T` is kept with each stream.
+/// One end of a connection. `T` is stored with each stream.
 #[derive(Debug)]
 pub struct Session<T> {
     pub(super) role: Role,
@@ -179,30 +178,30 @@ pub struct Session<T> {
     received: u32,
     has_preface: bool,
     has_settings: bool,
-    /// Whether the other end has acknowledged the settings.
+    /// Whether the peer has acknowledged the settings.
     is_acknowledged: bool,
     gathering: Option<Gathering>,
     block: Vec<u8>,
     data: Option<Data>,
-    /// Fields behind the body of the request that has just ended.
+    /// Trailers of the request that has just ended.
     trailers: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) budget: i32,
     pub(super) early_ends: u32,
-    /// Streams refused since the last call.
+    /// Number of streams refused since the last call of [`Session::take_refused`].
     refused: u32,
     /// The last stream that is served, once announced.
     pub(super) last_served: Option<u32>,
 }
 
 impl<T> Session<T> {
-    /// The server's end of a new connection; its first frames are appended to `out`.
+    /// Creates the server end of a new connection; its first frames are appended to `out`.
     #[must_use]
     pub fn new(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
         settings::push_own(out, limits.streams_max, limits.initial_window);
         Session::begin(Role::Server, limits, out)
     }
 
-    /// The client's end of a new connection; its first frames are appended to `out`.
+    /// Creates the client end of a new connection; its first frames are appended to `out`.
     #[must_use]
     pub fn client(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
         out.extend_from_slice(frame::PREFACE);
@@ -238,10 +237,10 @@ impl<T> Session<T> {
         }
     }
 
-    /// Handles the next frame of `input`, or a part of one that is DATA. Required frames are appended to `out`.
+    /// Processes the next frame of `input`, or a part of a DATA frame. Required frames are appended to `out`.
     ///
     /// # Errors
-    /// The connection has to end, with [`Session::fail`].
+    /// The connection must end, with [`Session::fail`].
     pub fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Step, Fault> {
         if let Some(data) = self.data {
             return Ok(self.receive_data(data, input, 0));
@@ -287,13 +286,13 @@ impl<T> Session<T> {
         Ok(Step { used, event })
     }
 
-    /// Whether bytes are missing of a header block, or of a connection's beginning: it cannot continue without them.
+    /// Whether a header block, or the start of the connection, is incomplete, so that the connection cannot continue.
     #[must_use]
     pub fn is_in_head(&self) -> bool {
         self.gathering.is_some() || !self.has_settings
     }
 
-    /// Open streams.
+    /// Number of open streams.
     #[must_use]
     pub fn open_streams(&self) -> usize {
         self.streams.len()
@@ -310,24 +309,24 @@ impl<T> Session<T> {
         self.streams.iter().map(|stream| (stream.id, &stream.user))
     }
 
-    /// Streams that were refused since the last call.
+    /// Takes the number of streams refused since the last call.
     pub fn take_refused(&mut self) -> u32 {
         std::mem::take(&mut self.refused)
     }
 
-    /// Gives the other end some of its budget back, such as for the time that has gone by.
+    /// Credits frames to the peer's budget, for example for elapsed time.
     pub fn pay_back(&mut self, frames: u32) {
         let frames = i32::try_from(frames).unwrap_or(BUDGET_MAX).min(BUDGET_MAX);
         self.budget = (self.budget + frames).min(BUDGET_MAX);
     }
 
-    /// A frame that does nothing for a request.
+    /// Charges the budget for a frame without effect on a request.
     fn spend(&mut self) -> Result<(), Fault> {
         self.budget -= 1;
         if self.budget < 0 { Err(Fault::Flood) } else { Ok(()) }
     }
 
-    /// A stream that ends before its response has. A server may end as many as the client has opened.
+    /// Counts a stream that ends before its response. A server may end as many streams as the client has opened.
     fn note_early_end(&mut self) -> Result<(), Fault> {
         if self.role == Role::Client {
             return Ok(());
@@ -342,7 +341,7 @@ const MORE: Step = Step { used: 0, event: Event::More };
 
 /// Header sections.
 impl<T> Session<T> {
-    /// RFC 9113 section 6.2.
+    /// Handles HEADERS (RFC 9113 section 6.2).
     fn headers(&mut self, header: FrameHeader, payload: &[u8]) -> Result<Event, Fault> {
         if header.stream == 0 {
             return Err(Fault::WrongStream);
@@ -370,7 +369,7 @@ impl<T> Session<T> {
         Ok(Event::Nothing)
     }
 
-    /// RFC 9113 section 6.10.
+    /// Handles CONTINUATION (RFC 9113 section 6.10).
     fn continuation(&mut self, header: FrameHeader, payload: &[u8]) -> Result<Event, Fault> {
         let Some(gathering) = &mut self.gathering else { return Err(Fault::Continuation) };
         if header.stream != gathering.stream {
@@ -390,7 +389,7 @@ impl<T> Session<T> {
         Ok(Event::Head { stream, ends, block: Block::Gathered })
     }
 
-    /// A whole header block: of a request, of trailers, or of a stream that is none of both.
+    /// Handles a complete header block: of a request, of trailers, or of a stream that is ignored.
     fn head(
         &mut self,
         id: u32,
@@ -440,7 +439,7 @@ impl<T> Session<T> {
         Ok(Event::Head { stream: id, ends, block })
     }
 
-    /// A header block of a response: its head, an interim one, or its trailers.
+    /// Handles a header block of a response: its head, an interim head, or its trailers.
     fn reply(
         &mut self,
         id: u32,
@@ -459,10 +458,10 @@ impl<T> Session<T> {
         Ok(Event::Head { stream: id, ends, block })
     }
 
-    /// Decodes a header block, and hands its fields to `field`.
+    /// Decodes a header block, and passes its fields to `field`.
     ///
     /// # Errors
-    /// It is none.
+    /// The block is invalid.
     pub fn decode(
         &mut self,
         block: Block,
@@ -480,30 +479,30 @@ impl<T> Session<T> {
         decoded
     }
 
-    /// Decodes a block that is ignored: the table has to follow.
+    /// Decodes a block that is ignored, to keep the table up to date.
     fn pass_over(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
         self.spend()?;
         self.decode(block, input, |_, _| ())
     }
 
-    /// Opens a stream after its header section was decoded. `length` are the bytes of its body, where the head said so.
+    /// Opens a stream after its header section was decoded. `length` is the length of its body, if announced.
     pub fn open(&mut self, id: u32, ends: bool, length: Option<u64>, user: T) {
         self.insert(id, !ends, length, user);
     }
 
-    /// Whether the server allows another stream, and there is a number for it.
+    /// Whether the server permits another stream, and a stream number is available.
     #[must_use]
     pub fn may_open(&self) -> bool {
         self.streams.len() < self.peer.streams_max as usize && self.streams.last < WINDOW_MAX - 1
     }
 
-    /// Streams that the server allows at once.
+    /// Maximum number of open streams that the server permits.
     #[must_use]
     pub fn streams_max(&self) -> usize {
         self.peer.streams_max as usize
     }
 
-    /// Opens a stream for a request, of which nothing was sent; where [`Session::may_open`].
+    /// Opens a stream for a request, before any of it is sent; requires [`Session::may_open`].
     pub fn open_next(&mut self, user: T) -> u32 {
         let id = if self.streams.last == 0 { 1 } else { self.streams.last + 2 };
         self.streams.last = id;
@@ -518,11 +517,11 @@ impl<T> Session<T> {
         }
     }
 
-    /// Bytes that the other end may send of a body that begins.
+    /// Number of bytes that the peer may send at the start of a body.
     #[must_use]
     pub fn first_window(&self) -> u32 {
         let initial = self.limits.initial_window;
-        // Before the settings are known to be known, the other end may go by those of the RFC (RFC 9113 section 6.5.3).
+        // Until the settings are acknowledged, the peer may use the default window (RFC 9113 section 6.5.3).
         if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) }
     }
 
@@ -542,8 +541,8 @@ impl<T> Session<T> {
         });
     }
 
-    /// A header section behind a body (RFC 9113 section 8.1): it has to end the request, and may have no pseudo fields. It is as long
-    /// at most as in HTTP/1.
+    /// Handles a header section after a body (RFC 9113 section 8.1): it must end the request, and must have no pseudo-header fields.
+    /// Its maximum length is the same as in HTTP/1.
     fn trailers(
         &mut self,
         id: u32,
@@ -572,12 +571,12 @@ impl<T> Session<T> {
         Ok(Event::Data { stream: id, start: 0, end: 0, ends: true })
     }
 
-    /// The trailers of the request that the last event has ended, as far as they may be passed on.
+    /// Takes the trailers of the request that the last event ended, without those that must not be passed on.
     pub fn take_trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         std::mem::take(&mut self.trailers)
     }
 
-    /// Resets a stream for an error of the other end.
+    /// Resets a stream for an error of the peer.
     fn reset_for(&mut self, id: u32, fault: StreamFault, out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.reset(id, fault.code(), out);
         self.note_early_end()?;
@@ -587,7 +586,8 @@ impl<T> Session<T> {
 
 /// Bodies.
 impl<T> Session<T> {
-    /// RFC 9113 section 6.1. All of the payload counts for the windows, padding too (section 6.9.1).
+    /// Handles the start of DATA (RFC 9113 section 6.1). The complete payload counts for the windows, including padding (section
+    /// 6.9.1).
     fn begin_data(&mut self, header: FrameHeader, input: &[u8], out: &mut Vec<u8>) -> Result<Step, Fault> {
         let id = header.stream;
         if id == 0 {
@@ -633,7 +633,7 @@ impl<T> Session<T> {
         Ok(self.receive_data(data, input, start))
     }
 
-    /// Counts the bytes of a frame for its stream; why that ends the stream, or whether they are ignored.
+    /// Counts the bytes of a frame for its stream. Returns the error that ends the stream, if any; marks bytes that are ignored.
     fn check_data(&mut self, data: &mut Data, len: usize) -> Result<Option<StreamFault>, Fault> {
         let Some(stream) = self.streams.get_mut(data.stream) else {
             data.is_ignored = true;
@@ -664,7 +664,7 @@ impl<T> Session<T> {
         Ok(None)
     }
 
-    /// Returns the available part of a frame from `start` on, and skips padding.
+    /// Returns the available bytes of a frame from `start` on, and skips padding.
     fn receive_data(&mut self, mut data: Data, input: &[u8], start: usize) -> Step {
         let here = input.len().saturating_sub(start);
         let count = data.left.min(here);
@@ -689,7 +689,7 @@ impl<T> Session<T> {
         Step { used, event }
     }
 
-    /// Bytes of bodies came: the window of the connection is opened again by halves.
+    /// Counts received body bytes; reopens the window of the connection when half of it is used.
     fn widen_connection(&mut self, bytes: u32, out: &mut Vec<u8>) {
         self.received += bytes;
         if self.received >= CONNECTION_WINDOW / 2 {
@@ -700,7 +700,7 @@ impl<T> Session<T> {
     }
 }
 
-/// Frames about the connection and its streams.
+/// Control frames of the connection and its streams.
 impl<T> Session<T> {
     fn control(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.spend()?;
@@ -729,7 +729,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// RFC 9113 section 6.3: a frame of another length than five bytes is an error of its stream.
+    /// Handles a PRIORITY frame whose length is not five bytes, which is a stream error (RFC 9113 section 6.3).
     fn wrong_priority(&mut self, id: u32, out: &mut Vec<u8>) -> Result<Event, Fault> {
         match self.streams.get(id) {
             Some(stream) if !stream.is_reset => self.reset_for(id, StreamFault::FrameLength, out),
@@ -739,7 +739,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// RFC 9113 section 6.4. The stream counts until its work has ended.
+    /// Handles RST_STREAM (RFC 9113 section 6.4). The stream counts until its work is done.
     fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<Event, Fault> {
         let code = frame::number(payload).filter(|_| payload.len() == 4).ok_or(Fault::FrameLength)?;
         let Some(stream) = self.streams.get_mut(id) else {
@@ -754,13 +754,13 @@ impl<T> Session<T> {
         Ok(Event::Reset { stream: id, by_peer: true, code })
     }
 
-    /// A frame that may come late, for a stream that is not there.
+    /// Handles a late frame of a stream that does not exist.
     fn about_no_stream(&self, id: u32) -> Result<Event, Fault> {
         let is_idle = id > self.streams.last || id.is_multiple_of(2);
         if is_idle { Err(Fault::IdleStream) } else { Ok(Event::Nothing) }
     }
 
-    /// RFC 9113 section 6.5.
+    /// Handles SETTINGS (RFC 9113 section 6.5).
     fn settings(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
         if header.has(ACK) {
             self.is_acknowledged = true;
@@ -780,7 +780,7 @@ impl<T> Session<T> {
         if fits { Ok(Event::Window { stream: 0 }) } else { Err(Fault::WindowTooLarge) }
     }
 
-    /// RFC 9113 section 6.7.
+    /// Handles PING (RFC 9113 section 6.7).
     fn pinged(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
         if payload.len() != 8 {
             return Err(Fault::FrameLength);
@@ -792,7 +792,7 @@ impl<T> Session<T> {
         Ok(Event::Nothing)
     }
 
-    /// RFC 9113 section 6.9.
+    /// Handles WINDOW_UPDATE (RFC 9113 section 6.9).
     fn window_update(&mut self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
         if payload.len() != 4 {
             return Err(Fault::FrameLength);
@@ -821,7 +821,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// RFC 9218 section 7.1.
+    /// Handles PRIORITY_UPDATE (RFC 9218 section 7.1).
     fn priority_update(payload: &[u8]) -> Result<Event, Fault> {
         let (Some(stream), Some(text)) = (frame::number(payload), payload.get(4..)) else {
             return Err(Fault::FrameLength);
@@ -832,19 +832,19 @@ impl<T> Session<T> {
         }
     }
 
-    /// Ends the connection for a fault: required frames are appended to `out`.
+    /// Ends the connection with an error: required frames are appended to `out`.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
         // A server opens no streams.
         let last = if self.role == Role::Client { 0 } else { self.streams.last };
         self.go_away(last, fault.code(), out);
     }
 
-    /// Asks the other end whether it is there; [`Event::Pong`] is the answer.
+    /// Sends a PING to check whether the peer responds; [`Event::Pong`] is the acknowledgement.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         frame::push(out, Kind::Ping, 0, 0, &[0; 8]);
     }
 
-    /// Announces the served streams to the other end (RFC 9113 section 6.8).
+    /// Sends GOAWAY with the last served stream (RFC 9113 section 6.8).
     pub fn go_away(&mut self, last: u32, code: ErrorCode, out: &mut Vec<u8>) {
         frame::push_go_away(out, last, code);
     }

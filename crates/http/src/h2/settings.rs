@@ -1,19 +1,19 @@
-//! SETTINGS (RFC 9113 section 6.5): the settings received from the other end, and those sent to it.
+//! SETTINGS (RFC 9113 section 6.5): settings received from the peer, and those sent to it.
 
 use super::error::Fault;
 use super::frame::{self, Kind, PAYLOAD_MAX};
 use super::hpack::TABLE_BYTES_DEFAULT;
 
-/// The largest window (RFC 9113 section 6.9.1).
+/// Maximum window (RFC 9113 section 6.9.1).
 pub const WINDOW_MAX: u32 = (1 << 31) - 1;
 
-/// A window before anything was said about it (RFC 9113 section 6.9.2).
+/// Default window (RFC 9113 section 6.9.2).
 pub const WINDOW_DEFAULT: u32 = (1 << 16) - 1;
 
-/// The longest payload that a setting can allow.
+/// Maximum value of SETTINGS_MAX_FRAME_SIZE.
 const PAYLOAD_LIMIT: u32 = (1 << 24) - 1;
 
-/// The limits of the other end.
+/// Settings of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
     /// SETTINGS_HEADER_TABLE_SIZE
@@ -38,7 +38,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Reads a payload, which may be of a server. The values are taken in the order in which they stand.
+    /// Parses a payload; `is_of_server` is whether the peer is a server. Values are applied in order.
     pub(super) fn read(&mut self, payload: &[u8], is_of_server: bool) -> Result<(), Fault> {
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
@@ -48,16 +48,16 @@ impl PeerSettings {
             let value = u32::from_be_bytes([a, b, c, d]);
             match u16::from_be_bytes([i, j]) {
                 0x1 => self.table_bytes = value as usize,
-                // Nothing is pushed, whatever the client allows; and SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
+                // Server push is not used, whatever the client permits; and SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
                 0x2 | 0x9 if value > 1 => return Err(Fault::Setting),
-                // Only clients allow to be pushed to.
+                // Only clients may enable server push.
                 0x2 if value == 1 && is_of_server => return Err(Fault::Setting),
                 0x3 => self.streams_max = value,
                 0x4 if value > WINDOW_MAX => return Err(Fault::InitialWindow),
                 0x4 => self.initial_window = value,
                 0x5 if !(PAYLOAD_MAX as u32..=PAYLOAD_LIMIT).contains(&value) => return Err(Fault::Setting),
                 0x5 => self.payload_max = value as usize,
-                // One that is not known is passed over (RFC 9113 section 6.5.2).
+                // Unknown settings are ignored (RFC 9113 section 6.5.2).
                 _ => {}
             }
         }

@@ -1,61 +1,61 @@
-//! The streams of a connection (RFC 9113 section 5): their states and windows, and which have ended.
+//! Streams of a connection (RFC 9113 section 5): their states and windows, and recently ended streams.
 
 use std::collections::VecDeque;
 
 use super::settings::WINDOW_MAX;
 
-/// One open stream of a request. `T` is what its user keeps with it.
+/// One open stream of a request. `T` is the caller's data.
 #[derive(Debug)]
 pub(super) struct Stream<T> {
     pub(super) id: u32,
-    /// Whether the request may have more: the end of it did not come.
+    /// Whether the peer may send more on it: its end was not received.
     pub(super) receives: bool,
-    /// Whether the response may have more.
+    /// Whether this end may send more on it.
     pub(super) sends: bool,
-    /// Whether one of both ends has reset it.
+    /// Whether either end has reset it.
     pub(super) is_reset: bool,
-    /// Bytes that the client may still send.
+    /// Number of bytes that the peer may still send.
     pub(super) receive_window: i64,
-    /// Bytes that were taken since the window was opened last.
+    /// Number of bytes taken since the last WINDOW_UPDATE.
     pub(super) taken: u32,
-    /// The size of that window when nothing is on its way.
+    /// Size of the receive window when no bytes are in flight or buffered.
     pub(super) receive_limit: u32,
-    /// Bytes that may be sent; below 0 where a setting has made the window smaller (RFC 9113 section 6.9.2).
+    /// Number of bytes that may be sent; negative if a setting has reduced the window (RFC 9113 section 6.9.2).
     pub(super) send_window: i64,
-    /// Bytes of the body that are to come, where the head said how many.
+    /// Remaining bytes of the body, if its length was announced.
     pub(super) left: Option<u64>,
     pub(super) user: T,
 }
 
 impl<T> Stream<T> {
-    /// Opens the send window; `false` where it becomes too large.
+    /// Enlarges the send window; `false` if it exceeds the maximum.
     pub(super) fn widen(&mut self, bytes: i64) -> bool {
         self.send_window += bytes;
         self.send_window <= i64::from(WINDOW_MAX)
     }
 }
 
-/// The open streams, in the order of their numbers.
+/// Open streams, in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct Streams<T> {
     open: Vec<Stream<T>>,
-    /// Those that ended last.
+    /// The streams that ended last.
     ended: VecDeque<(u32, End)>,
-    /// The highest number that a request had.
+    /// The highest stream number used.
     pub(super) last: u32,
 }
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Both ends were done, or the client has reset it.
+    /// Both ends had finished, or the peer has reset it.
     Done,
-    /// This end has reset it, so that the client may have sent more before it got to know that.
+    /// This end has reset it, so that frames of the peer may still be in flight.
     Reset,
 }
 
-/// Streams that are remembered after their end: as many as a client may have on their way to it. Frames of others could
-/// not be distinguished from errors any more.
+/// Maximum number of ended streams that are recorded: as many as may have frames in flight. Late frames of other ended streams
+/// cannot be distinguished from errors.
 const ENDED_MAX: usize = 512;
 
 impl<T> Default for Streams<T> {
@@ -101,7 +101,7 @@ impl<T> Streams<T> {
         self.open.len()
     }
 
-    /// Remembers that a stream has ended.
+    /// Records that a stream has ended.
     pub(super) fn note_end(&mut self, id: u32, end: End) {
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
@@ -109,7 +109,7 @@ impl<T> Streams<T> {
         self.ended.push_back((id, end));
     }
 
-    /// How a stream ended, if remembered.
+    /// How a stream ended, if recorded.
     pub(super) fn end_of(&self, id: u32) -> Option<End> {
         self.ended.iter().rev().find(|(ended, _)| *ended == id).map(|(_, end)| *end)
     }

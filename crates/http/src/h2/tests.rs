@@ -1,4 +1,4 @@
-//! A scripted client against a [`Session`]: what RFC 9113 demands of a server, by section.
+//! A scripted client tests a [`Session`]: the requirements of RFC 9113 for a server, by section.
 
 use super::error::ErrorCode;
 use super::frame::{FrameHeader, Kind, PREFACE};
@@ -38,7 +38,7 @@ fn setting(id: u16, value: u32) -> Vec<u8> {
     frame(SETTINGS, 0, 0, &payload)
 }
 
-/// A header block without a table.
+/// Encodes a header block without a table.
 fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -82,21 +82,21 @@ type Sent = (Kind, u8, u32, Vec<u8>);
 struct Peer {
     session: Session<()>,
     out: Vec<u8>,
-    /// What became of the heads that came.
+    /// Results of decoding the received heads.
     heads: Vec<(u32, Result<Head, HeadFault>)>,
     bodies: Vec<u8>,
     raw: Vec<u8>,
 }
 
 impl Peer {
-    /// One that has not said anything.
+    /// Creates a peer that has sent nothing.
     fn silent(limits: Limits) -> Peer {
         let mut out = Vec::new();
         let session = Session::new(limits, &mut out);
         Peer { session, out, heads: Vec::new(), bodies: Vec::new(), raw: Vec::new() }
     }
 
-    /// One behind its preface and settings, whose answers were looked at.
+    /// Creates a peer that has sent its preface and settings; the responses were discarded.
     fn with(limits: Limits) -> Peer {
         let mut peer = Peer::silent(limits);
         peer.feed(&[&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat()).expect("a good start");
@@ -109,7 +109,7 @@ impl Peer {
         Peer::with(Limits::default())
     }
 
-    /// Receives bytes in one piece.
+    /// Passes bytes to the server in one piece.
     fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
@@ -151,12 +151,12 @@ impl Peer {
         Ok(())
     }
 
-    /// The fault of a connection after these bytes.
+    /// The error of the connection after these bytes.
     fn fault(mut self, bytes: &[u8]) -> Option<(Fault, ErrorCode)> {
         self.feed(bytes).err().map(|fault| (fault, fault.code()))
     }
 
-    /// What was sent since the last look.
+    /// The frames sent since the last call.
     fn sent(&mut self) -> Vec<Sent> {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut sent) = (&out[..], Vec::new());
@@ -183,14 +183,14 @@ impl Peer {
         self.session.release(stream, &mut self.out);
     }
 
-    /// What became of the only head.
+    /// The result of decoding the only head.
     fn only_head(mut self, bytes: &[u8]) -> Result<Head, HeadFault> {
         self.feed(bytes).expect("a good connection");
         self.heads.pop().expect("a head").1
     }
 }
 
-/// RFC 9113 section 3.4: both ends begin with SETTINGS, the client behind the preface.
+/// RFC 9113 section 3.4: both ends begin with SETTINGS, the client after the preface.
 #[test]
 fn a_connection_begins_with_preface_and_settings() {
     let mut peer = Peer::silent(Limits::default());
@@ -207,7 +207,7 @@ fn a_connection_begins_with_preface_and_settings() {
     }
 }
 
-/// RFC 9113 section 4.1: a type that is not known is passed over, and so are flags and the reserved bit.
+/// RFC 9113 section 4.1: unknown types, flags and the reserved bit are ignored.
 #[test]
 fn unknown_frames_and_flags_mean_nothing() {
     let mut peer = Peer::new();
@@ -216,7 +216,7 @@ fn unknown_frames_and_flags_mean_nothing() {
     assert_eq!(peer.sent(), [(Kind::Ping, 1, 0, b"12345678".to_vec())]);
 }
 
-/// RFC 9113 section 4.2: longer frames than SETTINGS_MAX_FRAME_SIZE are a FRAME_SIZE_ERROR, and so are wrong lengths.
+/// RFC 9113 section 4.2: frames longer than SETTINGS_MAX_FRAME_SIZE, and wrong lengths, are a FRAME_SIZE_ERROR.
 #[test]
 fn wrong_lengths_are_frame_size_errors() {
     let long = vec![0; (1 << 14) + 1];
@@ -247,7 +247,7 @@ fn wrong_lengths_are_frame_size_errors() {
 fn a_block_that_is_none_ends_the_connection() {
     let fault = Peer::new().fault(&frame(HEADERS, END | WHOLE, 1, &[0x80]));
     assert_eq!(fault, Some((Fault::Hpack(hpack::HpackError::Index), ErrorCode::Compression)));
-    // The table is one for all streams: also blocks that are refused count.
+    // All streams share one table: refused blocks change it too.
     let mut peer = Peer::with(Limits { streams_max: 1, ..Limits::default() });
     peer.feed(&post(1)).expect("a request");
     let mut indexed = vec![0x82, 0x84, 0x86, 0x41, 1, b'h', 0x40, 1, b'x', 1, b'y'];
@@ -274,7 +274,7 @@ fn frames_for_idle_streams_end_the_connection() {
     );
 }
 
-/// RFC 9113 section 5.1, half-closed (remote): more of a request that has ended is a stream error STREAM_CLOSED.
+/// RFC 9113 section 5.1, half-closed (remote): further frames after the end of a request are a stream error STREAM_CLOSED.
 #[test]
 fn frames_behind_the_end_of_a_request_reset_its_stream() {
     for bytes in [frame(DATA, 0, 1, b"x"), get(1)] {
@@ -289,7 +289,7 @@ fn frames_behind_the_end_of_a_request_reset_its_stream() {
     assert_eq!(peer.feed(&window(1, 5)), Ok(vec![Event::Window { stream: 1 }]), "allowed");
 }
 
-/// RFC 9113 section 5.1, closed: what comes late is passed over, and what cannot be late is a STREAM_CLOSED error.
+/// RFC 9113 section 5.1, closed: late frames are ignored; frames that cannot be late are a STREAM_CLOSED error.
 #[test]
 fn frames_for_closed_streams() {
     let ended = || {
@@ -305,7 +305,7 @@ fn frames_for_closed_streams() {
     for bytes in [frame(DATA, END, 1, b"x"), get(1)] {
         assert_eq!(ended().fault(&bytes), Some((Fault::ClosedStream, ErrorCode::StreamClosed)), "{bytes:?}");
     }
-    // This end has reset it, which the client did not know yet: its frames are received and thrown away.
+    // This end has reset the stream, which the client does not know yet: its frames are received and ignored.
     let mut peer = Peer::new();
     peer.feed(&post(1)).expect("a request");
     peer.session.reset(1, ErrorCode::Cancel, &mut peer.out);
@@ -321,7 +321,7 @@ fn frames_for_closed_streams() {
     assert!(peer.bodies.is_empty());
 }
 
-/// RFC 9113 section 5.1.1: numbers of streams are odd and grow.
+/// RFC 9113 section 5.1.1: stream numbers are odd and increase.
 #[test]
 fn numbers_of_streams_are_odd_and_grow() {
     let wanted = Some((Fault::StreamNumber, ErrorCode::Protocol));
@@ -330,7 +330,7 @@ fn numbers_of_streams_are_odd_and_grow() {
     assert_eq!(Peer::new().fault(&get(0)), Some((Fault::WrongStream, ErrorCode::Protocol)));
 }
 
-/// RFC 9113 section 5.1.2: more streams than are allowed are refused, and later ones are not.
+/// RFC 9113 section 5.1.2: streams above the limit are refused, later ones are accepted.
 #[test]
 fn streams_above_the_limit_are_refused() {
     let mut peer = Peer::with(Limits { streams_max: 2, ..Limits::default() });
@@ -342,7 +342,7 @@ fn streams_above_the_limit_are_refused() {
     assert_eq!(streams, [1, 3, 7]);
 }
 
-/// RFC 9113 sections 5.2.1 and 6.9.1: DATA above a window is a FLOW_CONTROL_ERROR, of the stream or of the connection.
+/// RFC 9113 sections 5.2.1 and 6.9.1: DATA that exceeds a window is a FLOW_CONTROL_ERROR, of the stream or of the connection.
 #[test]
 fn bodies_stay_within_their_windows() {
     let limits = Limits { initial_window: 100, ..Limits::default() };
@@ -354,7 +354,7 @@ fn bodies_stay_within_their_windows() {
         Ok(vec![Event::Reset { stream: 1, by_peer: false, code }])
     );
     assert_eq!(peer.resets(), [(1, ErrorCode::FlowControl as u32)]);
-    // Padding counts, and is given back when it came.
+    // Padding counts, and is credited back on arrival.
     let mut peer = Peer::with(limits);
     let padded = [&[59u8, b'x'][..], &[0; 59]].concat();
     peer.feed(&[post(1), frame(DATA, PADDED, 1, &padded)].concat()).expect("a body");
@@ -363,7 +363,7 @@ fn bodies_stay_within_their_windows() {
     peer.session.take(1, 1, &mut peer.out);
     assert_eq!(peer.sent(), [(Kind::WindowUpdate, 0, 1, 61u32.to_be_bytes().to_vec())], "at half of it");
     peer.feed(&frame(DATA, 0, 1, &[0; 100])).expect("a window that was opened again");
-    // Of the connection: bodies that are thrown away count too.
+    // The window of the connection: discarded bodies count too.
     let mut peer = Peer::with(Limits { initial_window: WINDOW_MAX, ..limits });
     peer.feed(&post(1)).expect("a request");
     for _ in 0..(16 << 20) / 16_384 + 10 {
@@ -383,7 +383,7 @@ fn bodies_stay_within_their_windows() {
     );
 }
 
-/// RFC 9113 section 6.1: DATA of no stream, and padding that is longer than its frame.
+/// RFC 9113 section 6.1: DATA without a stream, and padding longer than its frame.
 #[test]
 fn data_needs_a_stream_and_room_for_its_padding() {
     assert_eq!(Peer::new().fault(&frame(DATA, 0, 0, b"x")), Some((Fault::WrongStream, ErrorCode::Protocol)));
@@ -404,7 +404,7 @@ fn a_head_may_be_padded_and_have_a_priority() {
     assert!(head.is_ok(), "{head:?}");
 }
 
-/// RFC 9113 sections 6.2 and 6.10: fragments follow each other, and nothing comes in between.
+/// RFC 9113 sections 6.2 and 6.10: fragments must be consecutive, without other frames between them.
 #[test]
 fn fragments_of_a_head_are_one() {
     let whole = line_and(&[("x-long", "value")]);
@@ -434,7 +434,7 @@ fn fragments_of_a_head_are_one() {
     assert_eq!(Peer::new().fault(&[get(1), frame(CONTINUATION, WHOLE, 1, &[])].concat()), wanted);
 }
 
-/// RFC 9113 sections 6.3 to 6.8: frames that belong to a stream, and frames that do not.
+/// RFC 9113 sections 6.3 to 6.8: frames of streams, and frames of the connection.
 #[test]
 fn frames_are_of_a_stream_or_of_the_connection() {
     let wanted = Some((Fault::WrongStream, ErrorCode::Protocol));
@@ -451,7 +451,7 @@ fn frames_are_of_a_stream_or_of_the_connection() {
     }
 }
 
-/// RFC 9113 section 6.3: a PRIORITY frame of another length is an error of its stream.
+/// RFC 9113 section 6.3: a PRIORITY frame with a wrong length is a stream error.
 #[test]
 fn a_wrong_priority_resets_its_stream() {
     let mut peer = Peer::new();
@@ -459,7 +459,7 @@ fn a_wrong_priority_resets_its_stream() {
     assert_eq!(peer.resets(), [(1, ErrorCode::FrameSize as u32)]);
 }
 
-/// RFC 9113 section 6.5.2: values that settings cannot have.
+/// RFC 9113 section 6.5.2: invalid values of settings.
 #[test]
 fn settings_have_their_values() {
     for (id, value, wanted) in [
@@ -479,7 +479,7 @@ fn settings_have_their_values() {
     }
 }
 
-/// RFC 9113 section 6.5.3: each is acknowledged, and its values hold from there on.
+/// RFC 9113 section 6.5.3: each SETTINGS frame is acknowledged, and its values apply from then on.
 #[test]
 fn settings_are_acknowledged_and_hold() {
     let mut peer = Peer::new();
@@ -495,7 +495,7 @@ fn settings_are_acknowledged_and_hold() {
     );
 }
 
-/// RFC 9113 section 6.6: a client pushes nothing.
+/// RFC 9113 section 6.6: a client must not push.
 #[test]
 fn a_client_cannot_push() {
     assert_eq!(
@@ -504,7 +504,7 @@ fn a_client_cannot_push() {
     );
 }
 
-/// RFC 9113 section 6.7: a PING is returned with its bytes, and an acknowledgement is not.
+/// RFC 9113 section 6.7: a PING is returned with its payload, an acknowledgement is not.
 #[test]
 fn a_ping_is_returned() {
     let mut peer = Peer::new();
@@ -514,7 +514,7 @@ fn a_ping_is_returned() {
     assert_eq!(peer.sent(), []);
 }
 
-/// RFC 9113 section 6.8: the last stream that is served is told, and what comes above it is not begun.
+/// RFC 9113 section 6.8: the last served stream is announced, and streams above it are not started.
 #[test]
 fn streams_above_the_last_one_are_passed_over() {
     let mut peer = Peer::new();
@@ -533,7 +533,7 @@ fn streams_above_the_last_one_are_passed_over() {
     assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &[0; 8])), Ok(vec![Event::GoAway { last: 0, code: 0 }]));
 }
 
-/// RFC 9113 sections 6.9 and 6.9.1: windows are opened by something, and not above 2^31-1.
+/// RFC 9113 sections 6.9 and 6.9.1: the increment of a window must not be 0, and its maximum is 2^31-1.
 #[test]
 fn windows_open_by_something_and_not_too_far() {
     assert_eq!(Peer::new().fault(&window(0, 0)), Some((Fault::WindowOfNothing, ErrorCode::Protocol)));
@@ -546,7 +546,7 @@ fn windows_open_by_something_and_not_too_far() {
     }
 }
 
-/// RFC 9113 section 6.9.2: the initial window changes those that are open, which may go below zero.
+/// RFC 9113 section 6.9.2: a new initial window applies to open streams too, whose windows may become negative.
 #[test]
 fn a_smaller_initial_window_makes_open_ones_smaller() {
     let mut peer = Peer::new();
@@ -565,7 +565,7 @@ fn a_smaller_initial_window_makes_open_ones_smaller() {
     assert_eq!(peer.session.sendable(1), 5);
     peer.feed(&setting(0x4, 200)).expect("settings");
     assert_eq!(peer.session.sendable(1), 105);
-    // Above the largest window (section 6.9.2): an error of the connection.
+    // Above the maximum window (section 6.9.2): a connection error.
     peer.feed(&window(1, WINDOW_MAX - 105)).expect("the widest window");
     assert_eq!(peer.fault(&setting(0x4, 201)), Some((Fault::WindowTooLarge, ErrorCode::FlowControl)));
 }
@@ -584,7 +584,7 @@ fn all_streams_share_the_connections_window() {
     assert_eq!(peer.session.sendable(1), 10);
 }
 
-/// RFC 9113 section 8.1: trailers end a request, have no pseudo fields, and keep to the rules of fields.
+/// RFC 9113 section 8.1: trailers end a request, have no pseudo-header fields, and obey the rules for fields.
 #[test]
 fn trailers_end_a_request() {
     let mut peer = Peer::new();
@@ -606,7 +606,8 @@ fn trailers_end_a_request() {
     }
 }
 
-/// RFC 9110 section 6.5.1: no trailer changes how the message is read. Their length has a limit, whatever the table makes of a short block.
+/// RFC 9110 section 6.5.1: no trailer changes how the message is processed. The decoded length of trailers is limited, even if the block is
+/// short.
 #[test]
 fn trailers_are_kept_within_limits() {
     let mut peer = Peer::new();
@@ -633,7 +634,7 @@ fn trailers_are_kept_within_limits() {
     }
 }
 
-/// RFC 9113 section 8.1.1: a body is as long as its request says.
+/// RFC 9113 section 8.1.1: a body must have the announced length.
 #[test]
 fn a_body_is_as_long_as_its_request_says() {
     let request = frame(HEADERS, WHOLE, 1, &line_and(&[("content-length", "3")]));
@@ -659,7 +660,7 @@ fn asked(fields: &[(&str, &str)]) -> Result<(), HeadFault> {
     Peer::new().only_head(&frame(HEADERS, END | WHOLE, 1, &block(fields))).map(drop)
 }
 
-/// RFC 9113 sections 8.3 and 8.3.1: pseudo fields.
+/// RFC 9113 sections 8.3 and 8.3.1: pseudo-header fields.
 #[test]
 fn pseudo_fields_come_first_once_and_are_known() {
     let [method, scheme, path, authority] = LINE;
@@ -700,7 +701,7 @@ fn pseudo_fields_come_first_once_and_are_known() {
     }
 }
 
-/// RFC 9113 section 8.5: CONNECT has a method and an authority, and nothing else; no tunnel is offered here.
+/// RFC 9113 section 8.5: CONNECT has only a method and an authority; tunnels are not enabled here.
 #[test]
 fn connect_has_an_authority_alone() {
     let connect = (":method", "CONNECT");
@@ -711,7 +712,7 @@ fn connect_has_an_authority_alone() {
     assert_eq!(asked(&[connect, (":authority", "here:443"), (":scheme", "http")]), wanted);
 }
 
-/// RFC 8441 section 4: with `:protocol` there is a scheme and a path, and the request is HTTP/1's for another protocol.
+/// RFC 8441 section 4: with `:protocol` there are a scheme and a path, and the request becomes an HTTP/1 upgrade request.
 #[test]
 fn a_stream_for_another_protocol_is_asked_for() {
     let all = [
@@ -738,7 +739,7 @@ fn a_stream_for_another_protocol_is_asked_for() {
     assert_eq!(asked(&[(":method", "GET"), all[1], all[2], all[3], all[4]]), wanted, "no CONNECT");
 }
 
-/// RFC 9113 sections 8.2.1 and 8.2.2: names, values, and fields of a connection.
+/// RFC 9113 sections 8.2.1 and 8.2.2: names, values, and connection-specific fields.
 #[test]
 fn fields_keep_to_the_rules_of_http2() {
     let malformed = |malformed| Err(HeadFault::Malformed(malformed));
@@ -769,7 +770,7 @@ fn fields_keep_to_the_rules_of_http2() {
     }
 }
 
-/// RFC 9113 section 8.2.3: cookies in several fields are one.
+/// RFC 9113 section 8.2.3: several cookie fields are joined.
 #[test]
 fn cookies_are_joined() {
     let mut peer = Peer::new();
@@ -782,7 +783,7 @@ fn cookies_are_joined() {
     assert_eq!(head.request_uri(&peer.raw), b"/a?b");
 }
 
-/// A head that is too large is refused, also where its fields come out of the table and take a byte each.
+/// A head that is too large is refused, even if its fields are table entries of one byte each.
 #[test]
 fn heads_are_limited_by_what_their_fields_come_to() {
     let long = "x".repeat(9000);
@@ -798,7 +799,7 @@ fn heads_are_limited_by_what_their_fields_come_to() {
     assert!(peer.raw.len() <= 34 << 10, "{}", peer.raw.len());
 }
 
-/// Fragments without end: neither their bytes nor their number is unlimited.
+/// Endless fragments: both their bytes and their number are limited.
 #[test]
 fn a_flood_of_fragments_ends_the_connection() {
     let wanted = Some((Fault::HeadTooLarge, ErrorCode::EnhanceYourCalm));
@@ -812,7 +813,7 @@ fn a_flood_of_fragments_ends_the_connection() {
     }
 }
 
-/// Frames that make work and do nothing.
+/// Frames that cause work without effect.
 #[test]
 fn floods_of_frames_that_do_nothing_end_the_connection() {
     let wanted = Some((Fault::Flood, ErrorCode::EnhanceYourCalm));
@@ -832,7 +833,7 @@ fn floods_of_frames_that_do_nothing_end_the_connection() {
         assert!(count.is_some_and(|count| (900..=1000).contains(&count)), "{count:?} of {bytes:?}");
         assert_eq!(peer.fault(&bytes), wanted);
     }
-    // Time, bodies and responses give back what was spent.
+    // Time, bodies and responses replenish the budget.
     let mut peer = Peer::new();
     for round in 0..500 {
         let stream = 2 * round + 1;
@@ -846,7 +847,7 @@ fn floods_of_frames_that_do_nothing_end_the_connection() {
     }
 }
 
-/// A body that is asked for byte by byte: each window costs, and frames of a byte give nothing back.
+/// A body whose windows open byte by byte: each WINDOW_UPDATE costs budget, and frames of one byte replenish none.
 #[test]
 fn a_body_is_not_asked_for_byte_by_byte() {
     let mut peer = Peer::new();
@@ -858,7 +859,7 @@ fn a_body_is_not_asked_for_byte_by_byte() {
         fault
     });
     assert_eq!(fault, Some(Fault::Flood));
-    // Windows for frames that are worth it may be opened without end.
+    // For sufficiently long frames the window may be opened any number of times.
     let mut peer = Peer::new();
     peer.feed(&get(1)).expect("a request");
     for _ in 0..5000 {
@@ -867,7 +868,7 @@ fn a_body_is_not_asked_for_byte_by_byte() {
     }
 }
 
-/// Streams that are opened and reset at once: each counts until its work has ended, and not many of them may be.
+/// Streams that are opened and immediately reset: each counts until its work is done, and their number is limited.
 #[test]
 fn rapid_resets_are_limited() {
     let mut peer = Peer::new();
@@ -881,7 +882,7 @@ fn rapid_resets_are_limited() {
         Some((Fault::ResetFlood, ErrorCode::EnhanceYourCalm))
     );
     assert_eq!(peer.heads.len(), 128, "what is not released keeps its place");
-    // Released at once, and still a flood.
+    // Released immediately, and still a flood.
     let mut peer = Peer::new();
     let mut begun = 0;
     let fault = (0..2000).find_map(|number| {
@@ -892,7 +893,7 @@ fn rapid_resets_are_limited() {
         fed
     });
     assert_eq!((fault, begun), (Some(Fault::ResetFlood), 129));
-    // A client that gives up every other request is none.
+    // A client that cancels every other request is not a flood.
     let mut peer = Peer::new();
     for number in 0..1000 {
         let stream = 4 * number + 1;
@@ -913,13 +914,13 @@ fn a_response_may_come_before_the_end_of_its_request() {
     assert_eq!((sent[0].0, sent[0].1), (Kind::Headers, END | WHOLE));
     assert_eq!((sent[1].0, sent[1].3.as_slice()), (Kind::ResetStream, &[0; 4][..]));
     assert_eq!(peer.feed(&frame(DATA, END, 1, b"late")), Ok(vec![]), "passed over");
-    // One that has no end gets an error instead.
+    // A stream whose response is incomplete gets an error instead.
     peer.feed(&get(3)).expect("a request");
     peer.session.release(3, &mut peer.out);
     assert_eq!(peer.resets(), [(3, ErrorCode::Internal as u32)]);
 }
 
-/// RFC 9113 sections 4.3 and 6.10: a head that is longer than a frame leaves in several, which nothing comes between.
+/// RFC 9113 sections 4.3 and 6.10: a head longer than a frame is sent in several consecutive frames.
 #[test]
 fn a_long_head_leaves_in_fragments() {
     let mut peer = Peer::new();
@@ -946,7 +947,7 @@ fn a_priority_may_change() {
     assert_eq!(Peer::new().feed(&frame(PRIORITY_UPDATE, 0, 0, &payload)), Ok(vec![wanted]));
 }
 
-/// However the bytes are cut, the same comes of them.
+/// The events do not depend on how the bytes are split.
 #[test]
 fn bytes_may_come_in_any_pieces() {
     let padded = [&[3u8][..], b"hello", &[0; 3]].concat();

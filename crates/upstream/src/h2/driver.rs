@@ -14,10 +14,10 @@ use super::stream::{Heads, Stream};
 use super::{Connection, Cut, OUT_BYTES_MAX, PROBE_MAX, State};
 use transfer::duplex::Duplex;
 
-/// Receives and sends in a row; others have their turn then.
+/// Maximum number of consecutive receives and sends; then other tasks get their turn.
 const TURNS_IN_A_ROW: u32 = 16;
 
-/// Serves a connection to its end.
+/// Serves a connection until its end.
 pub(super) async fn drive(
     connection: Rc<Connection>,
     wire: Box<dyn Duplex>,
@@ -31,7 +31,7 @@ pub(super) async fn drive(
         let State { session, out, .. } = &mut *state;
         match cut {
             Cut::Fault(fault) => session.fail(fault, out),
-            // Nothing was wrong.
+            // No error occurred.
             Cut::Closed => session.go_away(0, ErrorCode::NoError, out),
             _ => out.clear(),
         }
@@ -39,7 +39,7 @@ pub(super) async fn drive(
     };
     connection.with(|state| state.fail(cut));
     if !last.is_empty() {
-        // As far as the upstream takes it at once: nothing depends on it.
+        // Sends only as much as the socket accepts immediately: nothing depends on it.
         let mut data = Segments::from(last);
         poll_fn(|context| Poll::Ready(_ = driver.wire.poll_send(context, &mut data))).await;
     }
@@ -47,17 +47,17 @@ pub(super) async fn drive(
 
 struct Driver {
     wire: Box<dyn Duplex>,
-    /// Frames on their way.
+    /// Frames in flight.
     flying: Option<Segments>,
-    /// A frame that is not whole.
+    /// An incomplete frame.
     input: Vec<u8>,
     timer: Timer,
-    /// How long the connection is kept without an exchange.
+    /// Keep-alive time without an exchange.
     idle: Duration,
 }
 
 impl Driver {
-    /// Goes on until nothing is to be done; ready when the connection has ended.
+    /// Works until it has to wait; ready when the connection has ended.
     fn poll(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Cut> {
         for _ in 0..TURNS_IN_A_ROW {
             if let Poll::Ready(Err(errno)) = self.poll_send(context, connection) {
@@ -107,7 +107,7 @@ impl Driver {
         }
     }
 
-    /// Nothing is to be done: the next event wakes the task.
+    /// Waits for the next event, which wakes the task.
     fn wait(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Cut> {
         let (idle_since, probed_at) = {
             let state = connection.state.borrow();
@@ -127,7 +127,7 @@ impl Driver {
         Poll::Ready(if is_dead { Cut::Errno(Errno::TIMEDOUT) } else { Cut::Closed })
     }
 
-    /// Handles the received frames.
+    /// Processes the received frames.
     fn receive(&mut self, bytes: &[u8], state: &mut State) -> Result<(), Fault> {
         if self.input.is_empty() {
             let used = handle(bytes, state)?;
@@ -142,14 +142,14 @@ impl Driver {
 }
 
 impl Connection {
-    /// Whether it is to end, and all of its exchanges have.
+    /// Whether the connection must end and all of its exchanges have ended.
     fn is_over(&self) -> bool {
         let state = self.state.borrow();
         state.is_closing && state.users == 0 && state.out.is_empty()
     }
 }
 
-/// Handles frame after frame; returns how many bytes are done.
+/// Processes frames one by one; returns the number of bytes processed.
 fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
     let mut at = 0;
     while at < input.len() {
@@ -187,7 +187,7 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
     Ok(at)
 }
 
-/// A header section: a head, or trailers.
+/// Handles a header section: a head or trailers.
 fn fields(state: &mut State, (id, ends): (u32, bool), block: Block, input: &[u8]) -> Result<(), Fault> {
     let stream: Option<Rc<Stream>> = state.session.get(id).map(Rc::clone);
     let Some(stream) = stream else {

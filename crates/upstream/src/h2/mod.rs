@@ -1,11 +1,11 @@
-//! Connections to upstreams that speak HTTP/2: each carries many exchanges at once, as streams.
+//! HTTP/2 connections to upstreams: each carries many concurrent exchanges as streams.
 //!
 //! ```text
 //!   Sending --head, body--> StreamWriter --frames--> out --> driver: one send for all streams
-//!   attempt, Live <--text of HTTP/1-- Inbox <--events-- Session <-- driver: receives
+//!   attempt, Live <--HTTP/1 text-- Inbox <--events-- Session <-- driver: receives
 //! ```
-//! [`driver`] is the task of a connection, [`stream`] its view of one exchange. A response is handed on as text of HTTP/1
-//! with a body in chunks, so that everything above reads one kind of response. Every queued frame wakes the driver.
+//! [`driver`] is the task of a connection, [`stream`] one exchange on it. A response is passed on as HTTP/1 text with a chunked
+//! body, so that the callers handle a single form of response. Every queued frame wakes the driver.
 
 mod driver;
 mod stream;
@@ -27,60 +27,60 @@ use transfer::duplex::Duplex;
 /// A connection.
 pub(super) struct Connection {
     state: RefCell<State>,
-    /// The task of the connection, while it waits.
+    /// Waker of the connection's task, while it waits.
     driver: Cell<Option<Waker>>,
 }
 
 struct State {
     session: Session<Rc<Stream>>,
-    /// Frames that are ready to leave.
+    /// Frames ready to be sent.
     out: Vec<u8>,
-    /// Exchanges that use it, also those that have sent nothing yet.
+    /// Number of exchanges in progress, including those that have sent nothing yet.
     users: usize,
-    /// Exchanges so far.
+    /// Number of exchanges so far.
     requests: u64,
-    /// Whether it takes no further exchange.
+    /// Whether it accepts no further exchanges.
     is_closing: bool,
-    /// Whether the upstream has said that it serves no further stream.
+    /// Whether the upstream has sent GOAWAY.
     has_goodbye: bool,
-    /// The time since when it is idle.
+    /// Time since when it is idle.
     idle_since: Instant,
-    /// When the upstream was pinged, until something comes.
+    /// Time of the ping in flight; reset when any bytes arrive.
     probed_at: Option<Instant>,
-    /// Why it has ended.
+    /// Reason why it has ended.
     cut: Option<Cut>,
 }
 
-/// The action after the bytes of a send.
+/// What follows after the bytes of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
-    /// Others that are available.
+    /// More bytes, already available.
     More,
-    /// Others, which may take their time.
+    /// More bytes, possibly later.
     Later,
-    /// Nothing: this is the end of the request.
+    /// Nothing: the request ends.
     End,
 }
 
-/// Why a stream brings nothing more.
+/// Reason why a stream delivers no more bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The upstream has reset the stream, with this code.
+    /// The upstream reset the stream with this error code.
     Reset(u32),
-    /// The upstream said that it did not process the request: it may be sent again, whatever it is.
+    /// The upstream reported that it did not process the request: any request may be sent again.
     Unprocessed,
-    /// The upstream broke the rules of the protocol.
+    /// The upstream violated the protocol.
     Fault(Fault),
-    /// The head is none.
+    /// The response head is invalid.
     Reply(ReplyFault),
     /// The upstream closed the connection.
     Closed,
-    /// The connection broke, or a local failure.
+    /// The connection broke, or a local error occurred.
     Errno(Errno),
 }
 
 impl Cut {
-    /// The same as the error of a receive.
+    /// The corresponding error of a receive.
     fn errno(self) -> Errno {
         match self {
             Cut::Errno(errno) => errno,
@@ -88,7 +88,7 @@ impl Cut {
         }
     }
 
-    /// The code of the reset.
+    /// The error code of the reset, if any.
     pub(super) fn code(self) -> Option<u32> {
         match self {
             Cut::Reset(code) => Some(code),
@@ -97,7 +97,7 @@ impl Cut {
         }
     }
 
-    /// Whether the upstream has answered with an error status.
+    /// Whether the response of the upstream counts as invalid.
     pub(super) fn is_invalid_answer(self) -> bool {
         matches!(self, Cut::Reset(_) | Cut::Fault(_) | Cut::Reply(_))
     }
@@ -116,22 +116,23 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Bytes of a body that an upstream may send before the client, or a buffer, takes them.
+/// Window in bytes of a body: what an upstream may send before the client, or a buffer, takes it.
 const WINDOW_BYTES: u32 = 128 << 10;
 
-/// Bytes of a header section as it is compressed, which are gathered at most: `proxy_buffer_size` is that of each exchange.
+/// Maximum size in bytes of a compressed header section that is buffered; `proxy_buffer_size` limits each exchange.
 const HEAD_MAX: u32 = 64 << 10;
 
-/// Bytes in frames from which on nothing is added, and nothing is received that may call for more.
+/// Number of bytes in frames from which on no frames are added, and no bytes are received that may require more frames.
 const OUT_BYTES_MAX: usize = 256 << 10;
 
-/// How long the upstream may leave a question open before new exchanges take another connection, and before this one counts as broken.
+/// Time after which an unacknowledged ping makes new exchanges use another connection, and time after which the connection counts as
+/// broken.
 const PROBE_DOUBT: Duration = Duration::from_secs(1);
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// Begins to speak HTTP/2; `place` is given back when the connection has ended. Without exchanges it is kept for `idle`, or ends with
-    /// its first exchange.
+    /// Starts HTTP/2 on a connection; `place` is released when the connection has ended. Without exchanges it is kept alive for `idle`;
+    /// if that is `None` it ends with its first exchange.
     pub(super) fn start(
         wire: Box<dyn Duplex>,
         place: Option<Counted>,
@@ -160,7 +161,7 @@ impl Connection {
     pub(super) fn is_available(&self) -> bool {
         let state = self.state.borrow();
         let is_in_doubt = state.probed_at.is_some_and(|at| rt::now() >= at + PROBE_DOUBT);
-        // Streams are counted when they have sent something; those that are about to, before.
+        // The session counts streams once they have sent a frame; `users` also counts those that are about to.
         !state.is_closing
             && state.cut.is_none()
             && !is_in_doubt
@@ -173,18 +174,18 @@ impl Connection {
         self.state.borrow().users == 0
     }
 
-    /// Whether it has ended, or takes no further exchange.
+    /// Whether it has ended, or accepts no further exchanges.
     pub(super) fn is_closing(&self) -> bool {
         let state = self.state.borrow();
         state.is_closing || state.cut.is_some()
     }
 
-    /// Exchanges that were begun on it.
+    /// Number of exchanges begun on it.
     pub(super) fn requests(&self) -> u64 {
         self.state.borrow().requests
     }
 
-    /// Takes no further exchange, and ends with the last one.
+    /// Accepts no further exchanges, and ends with the last one.
     pub(super) fn close(&self) {
         self.with(|state| state.is_closing = true);
     }
@@ -198,7 +199,7 @@ impl Connection {
         StreamEnd::new(Rc::clone(self))
     }
 
-    /// A step that may leave something for the driver to do.
+    /// Runs a step that may queue work for the driver, and wakes the driver.
     fn with<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
         let done = step(&mut self.state.borrow_mut());
         self.driver.take().into_iter().for_each(Waker::wake);
@@ -207,7 +208,7 @@ impl Connection {
 }
 
 impl State {
-    /// All streams break off.
+    /// Ends all streams with this reason.
     fn fail(&mut self, cut: Cut) {
         self.cut.get_or_insert(cut);
         self.session.each().for_each(|(_, stream)| stream.cut(cut));
@@ -221,7 +222,7 @@ impl State {
         }
     }
 
-    /// Ends a stream for what its upstream has sent.
+    /// Resets a stream because of invalid input from the upstream.
     fn refuse(&mut self, id: u32, stream: &Stream, cut: Cut) {
         self.session.reset(id, ErrorCode::Protocol, &mut self.out);
         stream.cut(cut);

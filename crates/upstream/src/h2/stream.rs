@@ -1,4 +1,4 @@
-//! One exchange on a connection: its request becomes frames, its response text of HTTP/1.
+//! One exchange on a connection: converts its request to frames, and its response to HTTP/1 text.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,47 +15,47 @@ use super::{Connection, Cut, Follows, OUT_BYTES_MAX, State};
 
 /// The state of an exchange in the session.
 pub(super) struct Stream {
-    /// Its number, once something was sent.
+    /// Number of the stream, once a frame was sent.
     id: Cell<Option<u32>>,
-    /// The properties of the request that matter for its response.
+    /// Properties of the request that affect the parsing of its response.
     asked: Cell<RequestFacts>,
     inbox: RefCell<Inbox>,
-    /// The task that waits for a window, or for room.
+    /// Waker of the task that waits for a window, or for room.
     giver: Cell<Option<Waker>>,
     cut: Cell<Option<Cut>>,
 }
 
-/// The properties of the request that matter for its response.
+/// Properties of the request that affect the parsing of its response.
 #[derive(Clone, Copy)]
 struct RequestFacts {
     method: Method,
     limits: Limits,
 }
 
-/// A response on its way to its reader.
+/// A response that its reader has not taken yet.
 #[derive(Default)]
 struct Inbox {
-    /// Text, and how many bytes of a body are in it.
+    /// Text, and the number of body bytes in it.
     pieces: VecDeque<(Buf, u32)>,
     stage: Stage,
     reader: Option<Waker>,
 }
 
-/// How far the response has come.
+/// Progress of the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Its head is to come.
+    /// Before the head.
     #[default]
     Head,
-    /// Its body.
+    /// In the body.
     Body,
-    /// Nothing but its end: there is no body.
+    /// Before the end: there is no body.
     NoBody,
-    /// All of it is here.
+    /// Received completely.
     Over,
 }
 
-/// The least room of a buffer of text.
+/// Minimum capacity in bytes of a buffer of text.
 const PIECE_MIN: usize = 4 << 10;
 
 /// The last chunk, without trailers.
@@ -73,7 +73,7 @@ impl Stream {
         })
     }
 
-    /// It brings nothing more; the first reason counts.
+    /// Ends the stream with this reason; the first reason counts.
     pub(super) fn cut(&self, cut: Cut) {
         if self.cut.get().is_none() {
             self.cut.set(Some(cut));
@@ -82,7 +82,7 @@ impl Stream {
         self.wake_giver();
     }
 
-    /// One of both ends has reset it. A response that is whole is none the worse for it (RFC 9113 section 8.1).
+    /// Handles a reset by either end. A complete response remains valid (RFC 9113 section 8.1).
     pub(super) fn was_reset(&self, by_peer: bool, code: u32) {
         let is_refused = by_peer && code == ErrorCode::RefusedStream as u32;
         self.cut(if is_refused { Cut::Unprocessed } else { Cut::Reset(code) });
@@ -92,7 +92,7 @@ impl Stream {
         self.giver.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the reader takes bytes of a body.
+    /// Whether bytes of a body are passed to the reader.
     pub(super) fn wants_body(&self) -> bool {
         self.inbox.borrow().stage != Stage::NoBody
     }
@@ -111,7 +111,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Adds a head or trailers; returns the length of the body if the header section has it.
+    /// Adds a head or trailers; returns the length of the body if the header section announces it.
     pub(super) fn add_fields(&self, heads: Heads, ends: bool) -> Result<Option<u64>, Cut> {
         let mut inbox = self.inbox.borrow_mut();
         let reader = match heads {
@@ -123,7 +123,7 @@ impl Stream {
         };
         let (text, head) = reader.finish().map_err(Cut::Reply)?;
         if head.is_interim() {
-            // RFC 9113 section 8.1: an interim response does not end a stream.
+            // RFC 9113 section 8.1: an interim response must not end a stream.
             return if ends {
                 Err(Cut::Reply(ReplyFault::UnexpectedStatus))
             } else {
@@ -140,16 +140,16 @@ impl Stream {
     }
 }
 
-/// The fields of a header section as they are decoded.
+/// Collects the fields of a header section as they are decoded.
 pub(super) enum Heads {
-    /// Those of a head.
+    /// Fields of a head.
     Head(Box<ReplyReader>),
-    /// Those of trailers, as lines.
+    /// Trailers, as lines of text.
     Trailers { text: Vec<u8>, most: usize, is_good: bool },
 }
 
 impl Heads {
-    /// The next event of a stream.
+    /// Creates the collector for the next header section of a stream.
     pub(super) fn of(stream: &Stream) -> Heads {
         let limits = stream.asked.get().limits;
         match stream.inbox.borrow().stage {
@@ -207,7 +207,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// All of the response is here; `text` ends a body.
+    /// Ends the response; `text` ends a body.
     fn end(&mut self, text: &[u8]) -> Result<(), Cut> {
         if std::mem::replace(&mut self.stage, Stage::Over) == Stage::Body {
             self.add(text)?;
@@ -217,7 +217,7 @@ impl Inbox {
     }
 }
 
-/// A handle of an exchange on its connection. Dropping it ends the stream, early if need be.
+/// Handle of an exchange on its connection. Dropping it ends the stream, early if necessary.
 pub(crate) struct StreamEnd {
     connection: Rc<Connection>,
     stream: Rc<Stream>,
@@ -228,7 +228,7 @@ impl StreamEnd {
         StreamEnd { connection, stream: Stream::new() }
     }
 
-    /// Announces the properties of the request before any of it is sent.
+    /// Sets the properties of the request, before any of it is sent.
     pub(crate) fn ask(&self, method: Method, limits: Limits) {
         self.stream.asked.set(RequestFacts { method, limits });
     }
@@ -253,17 +253,17 @@ impl StreamEnd {
         }
     }
 
-    /// Why nothing more comes, where the response is not whole.
+    /// Reason why an incomplete response ended.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.stream.cut.get()
     }
 
-    /// Whether all text has been read.
+    /// Whether all text was taken.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stream.inbox.borrow().pieces.is_empty() && self.stream.cut.get().is_none()
     }
 
-    /// Sends the request.
+    /// Returns a writer that sends the request.
     pub(crate) fn writer(&self) -> StreamWriter {
         StreamWriter {
             connection: Rc::clone(&self.connection),
@@ -283,7 +283,7 @@ impl Drop for StreamEnd {
             state.idle_since = rt::now();
             let Some(id) = self.stream.id.get() else { return };
             state.session.release(id, &mut state.out);
-            // The upstream may be gone when an exchange gives up.
+            // The upstream may be unreachable when an exchange is abandoned.
             if !is_over && self.stream.cut.get().is_none() {
                 state.probe();
             }
@@ -296,15 +296,15 @@ impl Drop for StreamEnd {
 pub(crate) struct StreamWriter {
     connection: Rc<Connection>,
     stream: Rc<Stream>,
-    /// Bytes of it that became frames.
+    /// Number of its bytes put into frames.
     sent: u64,
-    /// The header block behind the body; empty where nothing follows.
+    /// Header block to send after the body; empty if there are no trailers.
     trailers: Vec<u8>,
     has_ended: bool,
 }
 
 impl StreamWriter {
-    /// Has these fields follow the body; before the send that ends it.
+    /// Sets the trailers; must be called before the send that ends the body.
     pub(crate) fn set_trailers(&mut self, fields: &[(Vec<u8>, Vec<u8>)]) {
         self.trailers.clear();
         for (name, value) in fields {
@@ -312,8 +312,8 @@ impl StreamWriter {
         }
     }
 
-    /// Makes frames of all of `data`, which begins with the block of the head, alone in its segment, the first time. Polled again,
-    /// with the same segments, until it is ready.
+    /// Puts all of `data` into frames. The first call begins with the block of the head, alone in its segment. Must be polled
+    /// again, with the same segments, until it is ready.
     pub(crate) fn poll_send(
         &mut self,
         context: &Context<'_>,
@@ -325,7 +325,7 @@ impl StreamWriter {
         }
         let (connection, stream) = (Rc::clone(&self.connection), Rc::clone(&self.stream));
         let polled = connection.with(|state| {
-            // The connection has ended, or is full by its last settings, before anything was sent.
+            // The connection ended, or reached its stream limit, before a frame was sent.
             let is_late = state.cut.is_some() || state.has_goodbye || !state.session.may_open();
             if stream.id.get().is_none() && is_late {
                 stream.cut(Cut::Unprocessed);
@@ -375,13 +375,13 @@ impl StreamWriter {
         polled
     }
 
-    /// Bytes that became frames.
+    /// Number of bytes put into frames.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 }
 
-/// Appends the first bytes of segments.
+/// Appends the first `count` bytes of the segments.
 fn copy(data: &Segments, mut count: usize, out: &mut Vec<u8>) {
     for part in data.parts() {
         let bytes = &part.bytes()[..part.bytes().len().min(count)];

@@ -1,15 +1,15 @@
-//! Header blocks to fields (RFC 7541 sections 3 and 6).
+//! Decoding of header blocks (RFC 7541 sections 3 and 6).
 
 use super::table::{STATIC, Table};
 use super::{HpackError, TABLE_BYTES_DEFAULT, huffman, integer};
 
-/// The state of one direction of a connection for reading header blocks.
+/// Decoder state of one direction of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// The largest table that the other end may use.
+    /// Maximum size of the table that was announced to the peer.
     limit: usize,
-    /// Memory of a name and of a value that are Huffman codes.
+    /// Memory for a Huffman-decoded name and value.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -20,18 +20,18 @@ impl Default for Decoder {
     }
 }
 
-/// Where the name of a field is.
+/// Location of the name of a field.
 enum Name {
     Static(usize),
     Dynamic(usize),
-    /// In the block or, decoded, in the memory of names.
+    /// In the block or, if Huffman-decoded, in the memory for names.
     Literal(Text),
 }
 
-/// A text of a block.
+/// A string of a block.
 #[derive(Clone, Copy)]
 enum Text {
-    /// As in the block.
+    /// A range of the block.
     Plain { start: usize, end: usize },
     /// In separate memory.
     Decoded,
@@ -47,16 +47,16 @@ impl Text {
 }
 
 impl Decoder {
-    /// A decoder with an empty table of at most `limit` bytes, which was announced to the other end.
+    /// Creates a decoder with an empty table of at most `limit` bytes, which must be announced to the peer.
     #[must_use]
     pub fn new(limit: usize) -> Decoder {
         Decoder { table: Table::new(limit), limit, name: Vec::new(), value: Vec::new() }
     }
 
-    /// Hands name and value of each field of a whole block to `field`.
+    /// Passes name and value of each field of a complete block to `field`.
     ///
     /// # Errors
-    /// The block is none; the content of the table is unknown from here on.
+    /// The block is invalid; the content of the table is undefined afterwards.
     pub fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), HpackError> {
         let (mut at, mut has_fields) = (0, false);
         while at < block.len() {
@@ -74,7 +74,7 @@ impl Decoder {
                     at += used;
                     continue;
                 }
-                // Without a place in the table, and never to have one: equal for readers.
+                // Not indexed and never indexed literals: equal for a decoder.
                 0x00..=0x1f => self.literal(block, at, 4, false, &mut field)?,
             };
             has_fields = true;
@@ -82,13 +82,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// Gives back the memory of long texts.
+    /// Releases the memory of long strings.
     pub fn trim(&mut self) {
         self.name.shrink_to(0);
         self.value.shrink_to(0);
     }
 
-    /// RFC 7541 section 6.1.
+    /// Decodes an indexed field (RFC 7541 section 6.1).
     fn indexed(&self, input: &[u8], field: &mut impl FnMut(&[u8], &[u8])) -> Result<usize, HpackError> {
         let (index, used) = integer(input, 7)?;
         match index.checked_sub(1).map(|index| STATIC.get(index)) {
@@ -102,7 +102,7 @@ impl Decoder {
         Ok(used)
     }
 
-    /// RFC 7541 section 6.2: a literal field, possibly with an indexed name.
+    /// Decodes a literal field, possibly with an indexed name (RFC 7541 section 6.2).
     fn literal(
         &mut self,
         block: &[u8],
@@ -152,7 +152,7 @@ impl Decoder {
     }
 }
 
-/// Reads a text (RFC 7541 section 5.2), which is decoded to `memory` if it is a Huffman code; it, and where it ends.
+/// Decodes a string (RFC 7541 section 5.2), into `memory` if it is Huffman-coded. Returns the string and its end.
 fn text(block: &[u8], start: usize, memory: &mut Vec<u8>) -> Result<(Text, usize), HpackError> {
     let input = block.get(start..).unwrap_or_default();
     let (len, used) = integer(input, 7)?;

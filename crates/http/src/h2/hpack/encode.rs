@@ -1,14 +1,14 @@
-//! Fields to header blocks (RFC 7541 section 6).
+//! Encoding of header blocks (RFC 7541 section 6).
 //!
-//! A head is written twice. [`push_status`] and [`push_field`] append fields to a block that is complete by itself and
-//! needs no table; it can be thrown away, or wait. [`Encoder::compress`] turns it into the sent block, in the order of
-//! sending: only there the table of the connection changes.
+//! A head is encoded in two steps. [`push_status`] and [`push_field`] append fields to a self-contained block that needs no table;
+//! it can be discarded or queued. [`Encoder::compress`] converts it to the block to send, in the order of sending: only this step
+//! changes the table of the connection.
 
 use super::table::{STATIC, Table};
 use super::{TABLE_BYTES_DEFAULT, huffman, integer, push_integer};
 use crate::bytes::with_decimal;
 
-/// Appends `:status`, which comes first.
+/// Appends `:status`, which must be first.
 pub fn push_status(out: &mut Vec<u8>, code: u16) {
     let known = match code {
         200 => 8,
@@ -28,7 +28,8 @@ pub fn push_status(out: &mut Vec<u8>, code: u16) {
     out.extend_from_slice(&[8, 3, digit(100), digit(10), digit(1)]);
 }
 
-/// Appends the pseudo fields of a request (RFC 9113 section 8.3.1), which come first. Where the target starts in `out`.
+/// Appends the pseudo-header fields of a request (RFC 9113 section 8.3.1), which must be first. Returns the position of the target
+/// in `out`.
 pub fn push_request(
     out: &mut Vec<u8>,
     method: &[u8],
@@ -54,7 +55,7 @@ pub fn push_request(
     start
 }
 
-/// The numbers of names in the static table, of the fields that a server writes itself.
+/// Indices in the static table of the names that a server writes itself.
 pub mod known {
     /// `content-length`
     pub const CONTENT_LENGTH: usize = 28;
@@ -72,19 +73,19 @@ pub mod known {
     pub const VARY: usize = 59;
 }
 
-/// Appends a field with the name number `index` of the static table.
+/// Appends a field whose name has this index in the static table.
 pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_integer(out, 0, 4, index);
     push_integer(out, 0, 7, value.len());
     out.extend_from_slice(value);
 }
 
-/// The same for a number.
+/// Like [`push_known`], for a number.
 pub fn push_known_decimal(out: &mut Vec<u8>, index: usize, value: u64) {
     with_decimal(value, |digits| push_known(out, index, digits));
 }
 
-/// Appends a field; its name is written in lower case (RFC 9113 section 8.2).
+/// Appends a field; its name is converted to lower case (RFC 9113 section 8.2).
 pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     match static_name(name) {
         Some(index) => push_integer(out, 0, 4, index),
@@ -100,7 +101,7 @@ pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The index of a name that the static table has, as messages may have it.
+/// The index in the static table of a name that occurs in messages.
 fn static_name(name: &[u8]) -> Option<usize> {
     let candidates: &[usize] = match (name.len(), name.first()? | 0x20) {
         (3, b'a') => &[21],
@@ -141,31 +142,31 @@ fn static_name(name: &[u8]) -> Option<usize> {
     candidates.iter().find(is_it).copied()
 }
 
-/// Indices of names with values that are not remembered. Some seldom come again: length, tag and place of a body, cookies,
-/// addresses. One user could guess secrets of another on the same connection by the length of sent blocks (RFC 7541
-/// section 7.1).
+/// Whether values of the name with this index are excluded from the table. Some are seldom repeated: length, tag and location of a
+/// body, cookies, addresses. One user could guess secrets of another user on the same connection from the length of sent blocks
+/// (RFC 7541 section 7.1).
 fn is_forgotten(index: usize) -> bool {
     // :path, authorization, content-length, content-location, content-range, cookie, etag, if-modified-since, if-none-match,
     // last-modified, location, proxy-authorization, set-cookie
     matches!(index, 4 | 23 | 28 | 29 | 30 | 32 | 34 | 40 | 41 | 44 | 46 | 49 | 55)
 }
 
-/// Fields that are remembered: a server repeats only a few fields.
+/// Maximum number of table entries that are searched: a server repeats only a few fields.
 const ENTRIES_MAX: usize = 32;
 
-/// Longer fields are not remembered: they would drive out the others.
+/// Maximum size in bytes of a field in the table: longer fields would evict the others.
 const ENTRY_BYTES_MAX: usize = 512;
 
-/// From here on a text that is not remembered is worth its Huffman code.
+/// Minimum length in bytes from which a string that is not in the table is Huffman-coded.
 const HUFFMAN_MIN: usize = 32;
 
-/// The state of one direction of a connection for writing header blocks.
+/// Encoder state of one direction of a connection.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// A number for each entry, so that most of them are ruled out by one comparison. The newest last.
+    /// A hash of each entry, so that most are excluded by one comparison. The newest is last.
     marks: Vec<u32>,
-    /// The smallest size of the table since the last block, announced to the other end if it changed.
+    /// The smallest size of the table since the last block; announced to the peer if it changed.
     smallest: Option<usize>,
 }
 
@@ -176,7 +177,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// The other end allows a table of this size; a larger one than the default is not used.
+    /// Sets the table size that the peer permits; sizes above the default are not used.
     pub fn set_limit(&mut self, bytes: usize) {
         let bytes = bytes.min(TABLE_BYTES_DEFAULT);
         if bytes != self.table.max() {
@@ -186,15 +187,15 @@ impl Encoder {
         }
     }
 
-    /// Keeps the marks of entries that exist and are searched. Older entries stay in the table.
+    /// Retains the hashes of entries that exist and are searched. Older entries stay in the table.
     fn forget_marks(&mut self) {
         let kept = self.table.len().min(ENTRIES_MAX);
         self.marks.drain(..self.marks.len().saturating_sub(kept));
     }
 
-    /// Appends the compressed form of a block of [`push_status`] and [`push_field`].
+    /// Appends the compressed form of a block that [`push_status`] and [`push_field`] created.
     pub fn compress(&mut self, block: &[u8], out: &mut Vec<u8>) {
-        // RFC 7541 section 4.2: the smallest size, and then the one that holds.
+        // RFC 7541 section 4.2: the smallest size, then the final one.
         if let Some(smallest) = self.smallest.take() {
             push_integer(out, 0x20, 5, smallest);
             if smallest != self.table.max() {
@@ -234,7 +235,7 @@ impl Encoder {
     }
 }
 
-/// A field of a block that needs no table.
+/// A field of a self-contained block.
 struct Literal<'a> {
     /// The index of its name in the static table; 0 without one.
     index: usize,
@@ -258,7 +259,7 @@ impl<'a> Literal<'a> {
         self.name.len() + self.value.len()
     }
 
-    /// A number that differs for nearly all fields that differ: values that are alike at both ends are few.
+    /// A hash that differs for nearly all different fields: few values have equal ends.
     fn mark(&self) -> u32 {
         let name = if self.index == 0 { ends(self.name) } else { self.index as u64 };
         let lengths = (self.name.len() << 16 ^ self.value.len()) as u64;
@@ -271,7 +272,7 @@ impl<'a> Literal<'a> {
     }
 }
 
-/// The first and the last bytes of a text as a number.
+/// The first and last bytes of a string as a number.
 fn ends(text: &[u8]) -> u64 {
     match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
         (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29),
@@ -279,7 +280,7 @@ fn ends(text: &[u8]) -> u64 {
     }
 }
 
-/// A text that is no Huffman code; it, and where it ends.
+/// A string without Huffman coding, and its end.
 fn plain(block: &[u8], start: usize) -> Option<(&[u8], usize)> {
     let (len, used) = integer(block.get(start..)?, 7).ok()?;
     let end = start + used + len;

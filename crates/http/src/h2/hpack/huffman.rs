@@ -1,11 +1,11 @@
 //! The Huffman code of HPACK (RFC 7541 section 5.2 and appendix B).
 //!
-//! The code is canonical: the lengths of its symbols define it. Codes of up to eight bits are found by one look into a
-//! table, longer ones by their length.
+//! The code is canonical: the lengths of its symbols define it. Codes of up to eight bits are decoded by one table lookup, longer
+//! ones by their length.
 
 use super::HpackError;
 
-/// Bits of the code of each byte, and at last of the end of a string.
+/// Code length in bits of each byte, followed by that of the end-of-string symbol.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
     28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6,
@@ -19,26 +19,26 @@ const LENGTHS: [u8; 257] = [
     27, 27, 26, 30,
 ];
 
-/// The symbol that ends a string; it may not be sent.
+/// The end-of-string symbol, which must not be sent.
 const END: usize = 256;
 
-/// Bits of the longest code.
+/// Length in bits of the longest code.
 const LONGEST: usize = 30;
 
-/// Bits of the codes that are found by one look.
+/// Maximum length in bits of codes that are decoded by one lookup.
 const SHORT: usize = 8;
 
-/// The tables derived from the lengths.
+/// Tables derived from the lengths.
 struct Tables {
     /// The code of each symbol.
     codes: [u32; 257],
     /// Symbols in the order of their codes.
     ordered: [u16; 257],
-    /// For each length the first code behind those of it and of shorter ones, in the highest bits.
+    /// For each length, the first code after all codes of up to that length, left-aligned.
     ends: [u64; LONGEST + 1],
-    /// For each length its first code, and the position of its symbol in `ordered`.
+    /// For each length, its first code and the position of its symbol in `ordered`.
     firsts: [(u32, u16); LONGEST + 1],
-    /// For the next eight bits the symbol and its length; 0 where the code is longer.
+    /// For the next eight bits, the symbol and its length; 0 if the code is longer.
     short: [(u8, u8); 1 << SHORT],
 }
 
@@ -80,7 +80,7 @@ const fn tables() -> Tables {
     all
 }
 
-/// Appends what `input` stands for.
+/// Appends the decoded bytes of `input`.
 pub(super) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     out.reserve(input.len() * 8 / 5 + 1);
     let (mut window, mut bits, mut at) = (0u64, 0usize, 0);
@@ -96,7 +96,7 @@ pub(super) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> 
             length => (usize::from(symbol), usize::from(length)),
         };
         if length > bits {
-            // The rest is shorter than any code: all of it has to be ones, and less than a byte.
+            // The remaining bits are fewer than any code: they must be all ones, and less than a byte.
             let is_padding = bits < 8 && window == !(u64::MAX.checked_shr(bits as u32).unwrap_or(0));
             return if is_padding { Ok(()) } else { Err(HpackError::Huffman) };
         }
@@ -109,7 +109,7 @@ pub(super) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> 
     }
 }
 
-/// The symbol of a code that is longer than eight bits, and its length.
+/// The symbol of a code longer than eight bits, and its length.
 fn long(window: u64) -> (usize, usize) {
     let mut length = SHORT + 1;
     while length < LONGEST && window >= TABLES.ends[length] {
@@ -120,12 +120,12 @@ fn long(window: u64) -> (usize, usize) {
     (usize::from(TABLES.ordered[usize::from(place) + (code - first) as usize]), length)
 }
 
-/// Bytes of the code of `text`.
+/// Length of the encoded `text` in bytes.
 pub(super) fn encoded_len(text: &[u8]) -> usize {
     text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum::<usize>().div_ceil(8)
 }
 
-/// Appends the code of `text`.
+/// Appends the encoded `text`.
 pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
     let (mut window, mut bits) = (0u64, 0usize);
     for &byte in text {

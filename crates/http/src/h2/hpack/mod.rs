@@ -1,7 +1,7 @@
-//! HPACK, the compression of header sections (RFC 7541): [`Decoder`] and [`Encoder`], one of each for a connection.
+//! HPACK, the compression of header sections (RFC 7541): [`Decoder`] and [`Encoder`], one of each per connection.
 //!
-//! A decoder returns each field as it comes and keeps only its table, so that its caller limits the fields. A field beyond
-//! the limit still has to be decoded: the table is that of the whole connection.
+//! A decoder passes each field on and stores only its table, so that the caller limits the fields. Fields beyond the limit must
+//! still be decoded, because the table belongs to the complete connection.
 
 mod decode;
 mod encode;
@@ -13,29 +13,29 @@ mod tests;
 pub use decode::Decoder;
 pub use encode::{Encoder, known, push_field, push_known, push_known_decimal, push_request, push_status};
 
-/// Why a header block cannot be decoded: in HTTP/2 a connection error of type COMPRESSION_ERROR (RFC 9113 section 4.3).
+/// Reason why a header block cannot be decoded: a connection error of type COMPRESSION_ERROR (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackError {
     /// The block ends inside a field.
     Truncated,
-    /// A number is larger than anything that it could stand for.
+    /// A number exceeds every valid value.
     Integer,
-    /// An index that no table has.
+    /// An index that does not exist.
     Index,
-    /// A text is no Huffman code.
+    /// A string has an invalid Huffman code.
     Huffman,
-    /// The table is to be larger than was allowed, or its size changes behind a field.
+    /// The table size exceeds the limit, or changes after a field.
     TableSize,
 }
 
-/// Bytes of a dynamic table where nothing else is agreed (RFC 9113 section 6.5.2).
+/// Default size of a dynamic table in bytes (RFC 9113 section 6.5.2).
 pub const TABLE_BYTES_DEFAULT: usize = 4096;
 
-/// The most that a number can be: more than any block is long.
+/// Maximum value of a number: more than the length of any block.
 const INTEGER_MAX: u32 = 1 << 24;
 
-/// Reads a number that begins with the last `prefix` bits of the first byte (RFC 7541 section 5.1); it, and where it
-/// ends.
+/// Decodes a number that begins with the last `prefix` bits of the first byte (RFC 7541 section 5.1). Returns the number and its
+/// length.
 fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
     let mask = (1u32 << prefix) - 1;
     let first = u32::from(*input.first().ok_or(HpackError::Truncated)?) & mask;
@@ -46,7 +46,7 @@ fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
     loop {
         let byte = *input.get(at).ok_or(HpackError::Truncated)?;
         at += 1;
-        // Four bytes more make 28 bits.
+        // Four more bytes contain 28 bits.
         if shift > 21 {
             return Err(HpackError::Integer);
         }
@@ -61,7 +61,7 @@ fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
     }
 }
 
-/// Appends a number behind the bits that `first` has above the prefix.
+/// Appends a number after the bits of `first` above the prefix.
 #[inline]
 pub(super) fn push_integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
     let mask = (1usize << prefix) - 1;

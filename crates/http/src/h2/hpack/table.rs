@@ -1,7 +1,7 @@
-//! The tables of HPACK: the static one (RFC 7541 appendix A), and the dynamic one (sections 2.3.2 and 4).
+//! The tables of HPACK: the static table (RFC 7541 appendix A) and the dynamic table (sections 2.3.2 and 4).
 //!
-//! Names and values of the dynamic table are adjacent in one vector, which is compacted when it has grown to twice the
-//! size of the table: an entry costs no allocation.
+//! Names and values of the dynamic table are adjacent in one vector, which is compacted when it has reached twice the size of the
+//! table: an entry needs no allocation.
 
 use std::collections::VecDeque;
 
@@ -70,20 +70,20 @@ pub(super) const STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// The fixed size of an entry beside its name and its value (RFC 7541 section 4.1).
+/// Fixed size in bytes of an entry besides its name and value (RFC 7541 section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
-/// One dynamic table.
+/// A dynamic table.
 #[derive(Debug)]
 pub(super) struct Table {
     bytes: Vec<u8>,
-    /// The newest first.
+    /// The newest entry is first.
     entries: VecDeque<Entry>,
     size: usize,
     max: usize,
 }
 
-/// Where an entry lies in the bytes.
+/// Location of an entry in the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     start: usize,
@@ -92,41 +92,41 @@ struct Entry {
 }
 
 impl Table {
-    /// An empty one that may grow to `max`, counted as RFC 7541 section 4.1 does.
+    /// Creates an empty table with the maximum size `max`, counted as in RFC 7541 section 4.1.
     pub(super) fn new(max: usize) -> Table {
         Table { bytes: Vec::new(), entries: VecDeque::new(), size: 0, max }
     }
 
-    /// How large it may be.
+    /// Maximum size of the table.
     pub(super) fn max(&self) -> usize {
         self.max
     }
 
-    /// Lets it be so large, and no larger: the oldest entries go (RFC 7541 section 4.3).
+    /// Sets the maximum size; evicts the oldest entries if needed (RFC 7541 section 4.3).
     pub(super) fn set_max(&mut self, max: usize) {
         self.max = max;
         self.evict();
     }
 
-    /// Name and value of the entry at `index`, of which the newest has 0.
+    /// Name and value of the entry at `index`; 0 is the newest.
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let entry = self.entries.get(index)?;
         Some(self.bytes[entry.start..entry.start + entry.len].split_at(entry.name_len))
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Adds an entry (RFC 7541 section 4.4); one that is larger than the table empties it.
+    /// Adds an entry (RFC 7541 section 4.4); an entry larger than the table empties it.
     pub(super) fn add(&mut self, name: &[u8], value: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         self.add_value(start, value);
     }
 
-    /// Adds an entry with the name of another one, which may be evicted for it (RFC 7541 section 4.4).
+    /// Adds an entry with the name of another entry, which may be evicted by it (RFC 7541 section 4.4).
     pub(super) fn add_named_as(&mut self, index: usize, value: &[u8]) {
         let Some(Entry { start: from, name_len, .. }) = self.entries.get(index).copied() else { return };
         let start = self.bytes.len();
@@ -134,7 +134,7 @@ impl Table {
         self.add_value(start, value);
     }
 
-    /// Adds an entry with its name at `start`, at the end of the bytes.
+    /// Adds an entry whose name is at `start`, at the end of the bytes.
     fn add_value(&mut self, start: usize, value: &[u8]) {
         let name_len = self.bytes.len() - start;
         self.bytes.extend_from_slice(value);
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(shown(&table), ["c=3", "b=2"]);
     }
 
-    /// RFC 7541 section 4.4: an entry larger than the table is no error, and leaves it empty.
+    /// RFC 7541 section 4.4: an entry larger than the table is not an error, and empties it.
     #[test]
     fn an_entry_that_is_too_large_empties_the_table() {
         let mut table = Table::new(40);
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((table.len(), table.size, table.bytes.len()), (0, 0, 0));
     }
 
-    /// RFC 7541 section 4.4: the name may be that of the entry that goes.
+    /// RFC 7541 section 4.4: the name may belong to an entry that is evicted.
     #[test]
     fn a_name_is_kept_whose_entry_is_evicted() {
         let mut table = Table::new(36);

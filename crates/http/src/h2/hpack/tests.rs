@@ -1,4 +1,4 @@
-//! Both directions, by the examples of RFC 7541 and by fields at random.
+//! Both directions, with the examples of RFC 7541 and with random fields.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn numbers_of_the_rfc() {
     }
 }
 
-/// RFC 7541 section 5.1: numbers that are too large for what they stand for are an error.
+/// RFC 7541 section 5.1: a number that exceeds its valid range is an error.
 #[test]
 fn numbers_that_are_too_large_or_cut_are_refused() {
     assert_eq!(integer(&bytes("1f"), 5), Err(HpackError::Truncated));
@@ -114,7 +114,7 @@ fn responses_of_the_rfc_evict_entries() {
     }
 }
 
-/// RFC 7541 sections 2.3.3, 4.2, 5.1, 5.2 and 6.1: what is no block.
+/// RFC 7541 sections 2.3.3, 4.2, 5.1, 5.2 and 6.1: invalid blocks.
 #[test]
 fn what_is_no_block_is_refused() {
     for (hex, wanted) in [
@@ -131,7 +131,7 @@ fn what_is_no_block_is_refused() {
     ] {
         assert_eq!(decoded(&mut Decoder::new(4096), &bytes(hex)), Err(wanted), "{hex}");
     }
-    // Two changes before the first field, and one up to what is allowed.
+    // Two size changes before the first field, the second up to the limit.
     assert_eq!(decoded(&mut Decoder::new(4096), &bytes("20 3f e1 1f 82")), Ok(vec![":method: GET".into()]));
 }
 
@@ -139,7 +139,7 @@ fn compressed(encoder: &mut Encoder, status: u16, fields: &[(&str, &str)]) -> Ve
     let (mut block, mut out) = (Vec::new(), Vec::new());
     push_status(&mut block, status);
     fields.iter().for_each(|(name, value)| push_field(&mut block, name.as_bytes(), value.as_bytes()));
-    // The block is one by itself.
+    // The block is self-contained.
     assert_eq!(decoded(&mut Decoder::new(0), &block).expect("a good block").len(), fields.len() + 1);
     encoder.compress(&block, &mut out);
     out
@@ -154,11 +154,11 @@ fn what_is_said_again_takes_a_byte() {
     assert_eq!(decoded(&mut decoder, &first).expect("a good block"), wanted);
     let second = compressed(&mut encoder, 418, &fields);
     assert_eq!(decoded(&mut decoder, &second).expect("a good block"), wanted);
-    // Status, server and x-own by index; length and tag as they are.
+    // Status, server and x-own by index; length and tag as literals.
     assert_eq!(second.len(), 1 + 1 + 5 + 1 + 6, "{second:x?}");
 }
 
-/// RFC 7541 section 4.2: a change of the size is told before the first field, with the smallest size in between.
+/// RFC 7541 section 4.2: a size change is announced before the first field, with the smallest intermediate size.
 #[test]
 fn a_smaller_table_is_told_before_the_next_block() {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
@@ -170,7 +170,7 @@ fn a_smaller_table_is_told_before_the_next_block() {
     let second = compressed(&mut encoder, 200, &fields);
     assert_eq!(second[..3], [0x20, 0x3f, 100 - 31]);
     assert_eq!(decoded(&mut decoder, &second).expect("a good block")[1], "server: ringroad");
-    // A size above the default is not used, and not told.
+    // A size above the default is neither used nor announced.
     let mut encoder = Encoder::default();
     encoder.set_limit(1 << 20);
     assert_eq!(compressed(&mut encoder, 200, &[]), [0x88]);
@@ -183,7 +183,7 @@ fn static_names_are_found_but_for_seldom_ones() {
         push_field(&mut block, name.to_uppercase().as_bytes(), b"");
         let shown = decoded(&mut Decoder::new(0), &block).expect("a good block");
         assert_eq!(shown, [format!("{name}: ")]);
-        // Fields that are seldom sent stand with their names.
+        // Names of seldom sent fields are literals.
         let seldom = [
             "accept-charset",
             "expect",
@@ -201,7 +201,7 @@ fn static_names_are_found_but_for_seldom_ones() {
 }
 
 proptest! {
-    /// Whatever fields a server sends in whatever order, its client reads the same.
+    /// Whatever fields a server sends in whatever order, the client decodes the same.
     #[test]
     fn blocks_at_random_come_back(
         heads in prop::collection::vec(
@@ -223,7 +223,7 @@ proptest! {
         }
     }
 
-    /// Bytes of an enemy end in fields or in an error.
+    /// Malicious bytes are decoded to fields or cause an error.
     #[test]
     fn bytes_at_random_do_no_harm(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..8)) {
         let mut decoder = Decoder::new(4096);
