@@ -2,8 +2,8 @@
 //!
 //! The rules are those of nginx, including unusual ones:
 //! * `#` starts a comment only where a word could start; `a#b` is one word.
-//! * A backslash prevents the next character from ending the word. Only the escapes `\" \' \\ \t \r
-//! ` are replaced, also in unquoted words; others keep their backslash.
+//! * A backslash prevents the next character from ending the word. Only the escapes `\" \' \\ \t \r \n` are replaced, also in
+//!   unquoted words; others keep their backslash.
 //! * `${` does not open a block: the brace after a dollar sign belongs to the word.
 //! * After a closing quote a space, `;`, `{` or `)` must follow. `)` begins the next word: `if ($a = "b")`.
 //! * `}` ends a block only where a word could start; `a}` is one word.

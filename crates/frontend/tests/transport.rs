@@ -34,7 +34,7 @@ use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::{BodyError, Rate};
 use transfer::received::ReceivedBody;
 
-/// One stream: a request's body, and what its client received.
+/// One stream: the body of a request, and the response that its client received.
 #[derive(Default)]
 struct Stream {
     request_body: Vec<u8>,

@@ -1,5 +1,5 @@
-//! `sticky`: a client returns to the same server of a group, identified by a cookie set here, by a route in the request, or by a
-//! session that the server created.
+//! `sticky`: a client returns to the same server of a group. The server is identified by a cookie set here, by a route in the
+//! request, or by a session that the server created.
 
 use std::sync::Arc;
 

@@ -156,10 +156,9 @@ impl Connection {
         self.wire.set_multishot(false);
     }
 
-    /// Receives more of a body whose header section has arrived. If the length is known, bytes are received into their final
-    /// memory, up to a limit, as long as the client sends as fast as they are read. Returns their number; `None` at the end of the
-    /// connection. Other bytes are added to the input. Returns `ECANCELED` if the connection is closed during the wait to free
-    /// resources.
+    /// Receives more of a body whose header section has arrived. Bytes of known length are received into their final memory, up to
+    /// a limit, while the client sends as fast as they are read. Returns their number; `None` at the end of the connection. Other
+    /// bytes are added to the input. Returns `ECANCELED` if the connection is closed during the wait to free resources.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut Rest,

@@ -1,5 +1,5 @@
-//! Sends the body of an HTTP/1 response. Header section and body are combined into few sends, framed by chunks if the header
-//! section requires it (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
+//! Sends the body of an HTTP/1 response, with the timeout and the rate of the location. Header section and body are combined into
+//! few sends, and framed by chunks if the header section requires it (RFC 9112 section 7.1).
 //!
 //! ```text
 //!   begin, push_range          framed                       the rate permits all

@@ -641,5 +641,5 @@ const BATCHES_IN_A_ROW: u32 = 4;
 /// Maximum size in bytes of a direct send, if the engine would make the same call.
 const SENT_DIRECTLY_MAX: usize = 64 << 10;
 
-/// Maximum size in bytes of the frame memory that is kept for reuse while there are requests.
+/// Maximum size in bytes of the frame memory that is retained for reuse while there are requests.
 const SPARE_BYTES_MAX: usize = 256 << 10;

@@ -1,7 +1,7 @@
 //! Percent-encoding and HTML escaping with nginx's sets of characters, and decoding.
 //!
-//! Use [`Escape::Uri`] for a decoded path in `Location` or in a request to an upstream, [`Escape::Args`] for a value in a query,
-//! and [`Escape::UriComponent`] for text between separators.
+//! [`Escape::Uri`] is for a decoded path in `Location` or in a request to an upstream. [`Escape::Args`] is for a value in a query,
+//! [`Escape::UriComponent`] for text between separators.
 
 /// Set of bytes to encode. Control bytes, DEL and bytes above 0x7f are always encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

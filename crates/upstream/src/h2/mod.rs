@@ -51,7 +51,7 @@ struct State {
     cut: Option<Cut>,
 }
 
-/// What follows after the bytes of a send.
+/// Continuation of a request after the bytes of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
     /// More bytes, already available.

@@ -8,7 +8,7 @@
 //! ```
 //! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when its request ends.
 //! Expired results are retained for use while no name server responds.
-//! that began it has ended. Expired answers are kept too: they are used while no name server answers.
+//! that started it ends. Expired results are retained for use while no name server responds.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

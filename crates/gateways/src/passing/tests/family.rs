@@ -1,4 +1,4 @@
-//! A second protocol, defined here: what it gets as a member of the family, and what it must define itself.
+//! A second protocol, defined here, to test the features of the family and the settings of a protocol.
 
 use std::path::Path;
 
