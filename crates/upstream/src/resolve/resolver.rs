@@ -8,7 +8,6 @@
 //! ```
 //! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when its request ends.
 //! Expired results are retained for use while no name server responds.
-//! that started it ends. Expired results are retained for use while no name server responds.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
