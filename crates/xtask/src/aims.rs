@@ -1,9 +1,9 @@
-//! `cargo xtask aims REPORT.json`: the results of a run of `ringroad bench` compared with the project's aims.
+//! `cargo xtask aims REPORT.json`: compares the results of a `ringroad bench` run with the project's aims.
 //!
-//! `bench/aims.json` holds the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Names
-//! of several servers are in its `groups`: the best of them counts, by `best_by` if that is another figure. Ratios are
-//! formed round by round. The median is judged, and the lowest round for `not_above`. An aim is left out if its scenario is
-//! not in the report.
+//! `bench/aims.json` has the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Its
+//! `groups` have names for several servers: the best of them counts, by `best_by` if that is another figure. Ratios are
+//! computed round by round. The median is compared with the bound, or the lowest round for `not_above`. An aim is
+//! omitted if its scenario is not in the report.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::{Failure, workspace};
 
-/// Where the aims stand.
+/// Path of the file with the aims.
 const FILE: &str = "bench/aims.json";
 
-/// Figures by their names in the file: a figure of a measurement, its divisor, and its factor. Scenarios have some of
-/// them under two names.
+/// The figures of the file: name, figure of a measurement, its divisor, and its factor. Some figures have different
+/// names in different scenarios.
 const FIGURES: &[(&str, &str, &str, f64)] = &[
     ("cpu", "server_cpu_us_per_request", "", 1.0),
     ("cpu", "server_cpu_seconds", "requests", 1e6),
@@ -35,7 +35,7 @@ const FIGURES: &[(&str, &str, &str, f64)] = &[
     ("written", "written_bytes_per_stored_byte", "", 1.0),
 ];
 
-/// Prints a line for each aim that the report could have measured, those that were missed first.
+/// Prints a line for each aim that the report could have measured, missed aims first.
 pub(crate) fn compare(report: &str) -> Result<(), Failure> {
     let aims = parse(FILE, &workspace::read(FILE)?)?;
     let text = std::fs::read_to_string(report)
@@ -55,7 +55,7 @@ fn parse(what: &'static str, text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::Format { what, detail: error.to_string() })
 }
 
-/// How a run stands against an aim, in the order of the output.
+/// Result of an aim, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Missed,
@@ -63,7 +63,7 @@ enum Standing {
     Unmeasured,
 }
 
-/// Each aim of a scenario that the report has, with its line.
+/// Returns the result and a line for each aim of a scenario in the report.
 fn judge(aims: &Value, report: &Value) -> Vec<(Standing, String)> {
     let ran = |aim: &&Value| list(&report["sections"]).iter().any(|one| one["scenario"] == aim["scenario"]);
     list(&aims["aims"]).iter().filter(ran).map(|aim| judge_one(aim, &aims["groups"], report)).collect()
@@ -73,7 +73,7 @@ fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (Standing, String) 
     let figure = text(&aim["figure"]);
     let best_by = aim["best_by"].as_str().unwrap_or(figure);
     let find = |pick: &Value| {
-        // Members that a pick leaves out are as in the aim itself.
+        // Members that a pick omits are those of the aim.
         let part = |name: &str| pick[name].as_str().unwrap_or_else(|| text(&aim[name]));
         let who = pick["who"].as_str().or(aim["who"].as_str()).unwrap_or("server");
         best(report, part("scenario"), who, &servers(groups, part("servers")), part("at"), figure, best_by)
@@ -106,7 +106,7 @@ fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (Standing, String) 
     (standing, format!("{measured}, {}: {row}, {case}: {figure}, {name}", bound.unwrap_or_default()))
 }
 
-/// The server with the best figures in a case, and these by round.
+/// The server with the best figures in a case, and its figures by round.
 type Found = (String, Vec<(String, f64)>);
 
 fn best(
@@ -143,7 +143,7 @@ fn holds(labels: &Value, at: &str) -> bool {
     })
 }
 
-/// A figure of one measurement.
+/// Returns a figure of one measurement.
 fn value(run: &Value, figure: &str) -> Option<f64> {
     let of = |name: &str| run["figures"][name].as_f64();
     let mut known = FIGURES.iter().filter(|(name, ..)| *name == figure);
@@ -154,7 +154,7 @@ fn value(run: &Value, figure: &str) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
 
-/// Round by round where both belong to one run, else to the median.
+/// Returns ratios round by round if both figures are of one run, else relative to the median.
 fn ratios(ours: &[(String, f64)], theirs: &[(String, f64)], is_one_run: bool) -> Vec<f64> {
     let middle = median(theirs.iter().map(|(_, figure)| *figure).collect()).unwrap_or(f64::NAN);
     let ratio = |(round, figure): &(String, f64)| {
@@ -171,7 +171,7 @@ fn median(mut figures: Vec<f64>) -> Option<f64> {
     Some(if figures.len() % 2 == 1 { upper } else { f64::midpoint(figures[middle - 1], upper) })
 }
 
-/// The servers that a name stands for.
+/// Returns the servers of a group, or a single server.
 fn servers(groups: &Value, name: &str) -> Vec<String> {
     match groups[name].as_array() {
         Some(group) => group.iter().map(|server| text(server).to_owned()).collect(),
@@ -218,7 +218,7 @@ mod tests {
         let judged = judged(&[
             run("io_uring", "100", "0", 3.0),
             run("nginx", "100", "0", 6.0),
-            // A slow minute for both.
+            // A slow round for both servers.
             run("io_uring", "100", "1", 7.0),
             run("nginx", "100", "1", 10.0),
             run("io_uring", "500", "0", 4.0),

@@ -1,12 +1,12 @@
-//! How large a circle of imports may be: files that import each other are read together, so there are few of them, all
-//! in one directory.
+//! Limits the size of import cycles: files that import each other must be read together, so a cycle may have only a few
+//! files, all in one directory.
 
 use crate::imports::{self, Imports};
 
-/// The most files of one circle.
+/// Maximum number of files in an import cycle.
 const FILES_MAX: usize = 12;
 
-/// Returns one line for each circle of a crate that is too large or crosses the border of a directory.
+/// Returns one line for each import cycle of a crate that is too large or spans several directories.
 pub(crate) fn check(name: &str, imports: &Imports) -> Vec<String> {
     let wrong = |circle: &Vec<&str>| circle.len() > FILES_MAX || !is_in_one_folder(circle);
     let line = |circle: Vec<&str>| {

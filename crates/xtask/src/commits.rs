@@ -1,19 +1,19 @@
-//! How the commits of this history read: a printed figure, and a failure for new subjects that are too long.
+//! Checks commit messages: prints a figure, and fails for new subjects that are too long.
 //!
-//! A clone may be shallow: where [`BASE`] is missing nothing fails.
+//! A clone may be shallow: without [`BASE`] nothing fails.
 
 use crate::workspace;
 
-/// The longest subject that a log in a terminal shows whole, in characters.
+/// Maximum length of a subject that a log in a terminal shows completely, in characters.
 const SUBJECT_CHARS_MAX: usize = 72;
 
-/// How many commits are checked, the newest first.
+/// Number of checked commits, the newest first.
 const COMMITS_MAX: &str = "--max-count=500";
 
-/// The last commit before the rule held: older subjects stay as they are.
+/// The last commit before the rule was introduced: older subjects are not checked.
 const BASE: &str = "287c49ae";
 
-/// One line for each subject after [`BASE`] that is too long.
+/// Returns a line for each subject after [`BASE`] that is too long.
 pub(crate) fn check() -> Vec<String> {
     let mut git = std::process::Command::new("git");
     git.args(["log", "--no-merges", "--format=%h %s", &format!("{BASE}..HEAD")])
@@ -24,7 +24,7 @@ pub(crate) fn check() -> Vec<String> {
     }
 }
 
-/// The lines of a log (name and subject) with a subject that is too long.
+/// Returns the lines of a log (name and subject) whose subject is too long.
 fn too_long(log: &str) -> Vec<String> {
     let subject = |line: &str| line.split_once(' ').map_or(0, |(_, subject)| subject.chars().count());
     let problem =
@@ -32,10 +32,10 @@ fn too_long(log: &str) -> Vec<String> {
     log.lines().filter(|line| subject(line) > SUBJECT_CHARS_MAX).map(problem).collect()
 }
 
-/// Prints the figure, or why there is none.
+/// Prints the figure, or why it is missing.
 pub(crate) fn print_figure() {
     let mut git = std::process::Command::new("git");
-    // Unit and record separators: neither occurs in a commit message.
+    // Unit and record separators, which do not occur in commit messages.
     git.args(["log", "--no-merges", COMMITS_MAX, "--format=%s%x1f%b%x1e"]).current_dir(workspace::root());
     match git.output() {
         Ok(output) if output.status.success() => {

@@ -1,48 +1,48 @@
-//! Which I/O engines a test run exercised, from the lines that the suites append to a file.
+//! Evaluates which I/O engines a test run exercised, from the lines that the test suites append to a file.
 //!
-//! The lines and the variable that names the file are defined in `testkit::engines`; a test below keeps this
-//! reader in step with that writer. [`Report`] sums the lines up to a table of pairs.
+//! `testkit::engines` defines the lines and the variable that names the file; a test below keeps both sides consistent.
+//! [`Report`] summarises the lines as a table of pairs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::workspace;
 
-/// The environment variable with the file for the suites' reports.
+/// The environment variable that names the file for the suites' report lines.
 pub(crate) const REPORT_FILE_VARIABLE: &str = "RINGROAD_ENGINE_REPORT";
 
-/// The environment variable that excuses engines which this machine cannot have: `io_uring,libaio`.
+/// The environment variable that excuses engines that this machine does not support: `io_uring,libaio`.
 pub(crate) const EXCUSED_VARIABLE: &str = "RINGROAD_CI_WITHOUT";
 
-/// Every engine that a green gate must have exercised: as network or disk engine, wherever it can be either.
+/// The network and disk engines that a run must have exercised to pass the gate.
 const NETS: [&str; 2] = ["io_uring", "epoll"];
 const DISKS: [&str; 4] = ["io_uring", "libaio", "threads", "sync"];
 
-/// The directory of the file for the suites: build output, so that it is never committed.
+/// Returns the directory of the report file: build output, so that it is never committed.
 pub(crate) fn report_folder() -> PathBuf {
     workspace::root().join("target")
 }
 
-/// The file for the suites.
+/// Returns the path of the report file.
 pub(crate) fn report_file() -> PathBuf {
     report_folder().join("engine-report.txt")
 }
 
-/// The reports of the suites.
+/// Summary of the report lines.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// How often each pair ran.
+    /// Number of runs of each pair.
     ran: BTreeMap<String, u32>,
-    /// Why a pair was skipped, and how often for that reason.
+    /// Reasons why pairs were skipped, with counts.
     skipped: BTreeMap<(String, String), u32>,
-    /// Why tests could not run for other reasons, and how often.
+    /// Other reasons why tests could not run, with counts.
     others: BTreeMap<String, u32>,
-    /// Lines that follow no known form.
+    /// Lines in an unknown format.
     unreadable: Vec<String>,
 }
 
 impl Report {
-    /// Reads the lines of the file.
+    /// Parses the lines of the file.
     pub(crate) fn parse(text: &str) -> Report {
         let mut report = Report::default();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -63,7 +63,7 @@ impl Report {
         report
     }
 
-    /// The table for the terminal.
+    /// Formats the table for the terminal.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from("engines exercised (network+disk, times):\n");
         for net in NETS {
@@ -89,7 +89,7 @@ impl Report {
         text
     }
 
-    /// The errors of a run: an engine that no suite exercised and `excused` does not name.
+    /// Returns the errors of a run: each engine that no suite exercised and `excused` does not name.
     pub(crate) fn problems(&self, excused: &str) -> Vec<String> {
         let excused: Vec<&str> = excused.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         let mut problems: Vec<String> = self

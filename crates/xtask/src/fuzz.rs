@@ -1,21 +1,22 @@
 //! `cargo xtask fuzz`: builds the fuzz targets of `fuzz/` and runs them with a stable compiler.
 //!
-//! The targets are a separate workspace, so that libFuzzer is no dependency of an ordinary build. Coverage-guided runs
-//! need a nightly compiler and are described in `fuzz/README.md`.
+//! The targets are a separate workspace, so that libFuzzer is not a dependency of an ordinary build. Coverage-guided
+//! runs need a nightly compiler and are described in `fuzz/README.md`.
 
 use crate::{Failure, workspace};
 
-/// The manifest of the fuzz targets.
+/// Path of the manifest of the fuzz targets.
 const MANIFEST: &str = "fuzz/Cargo.toml";
 
-/// How long the smoke test takes, in seconds, for all targets together: enough for some 100 000 inputs each.
+/// Duration of the smoke test in seconds, for all targets together: enough for about 100 000 inputs each.
 const SMOKE_SECONDS: &str = "60";
 
-/// Sessions of the smoke test between our HTTP/2 and the crate h2: less than a second, and a fault of either end shows in some
-/// hundreds.
+/// Number of smoke-test sessions between Ringroad's HTTP/2 and the crate h2: they take less than a second, and a bug of
+/// either end shows within a few hundred.
 const SMOKE_SESSIONS: &str = "2000";
 
-/// The tests of the runner, then every target over its corpus and random changes of it, and sessions with the crate h2.
+/// Runs the tests of the runner, then every target over its corpus and random mutations of it, and sessions with the
+/// crate h2.
 pub(crate) fn smoke() -> Result<(), Failure> {
     workspace::run(&mut workspace::cargo(&[
         "test",
@@ -30,14 +31,15 @@ pub(crate) fn smoke() -> Result<(), Failure> {
     peers(&["--sessions", SMOKE_SESSIONS])
 }
 
-/// Runs sessions between our HTTP/2 and the crate h2 with arguments of `ringroad-peers`: `--sessions N`, `--seed N`.
+/// Runs sessions between Ringroad's HTTP/2 and the crate h2, with arguments of `ringroad-peers`: `--sessions N`,
+/// `--seed N`.
 pub(crate) fn peers(args: &[&str]) -> Result<(), Failure> {
     let package = ["-p", "ringroad-peers", "--bin", "ringroad-peers"];
     let mut command = workspace::cargo(&["run", "--quiet", "--locked", "--manifest-path", MANIFEST]);
     workspace::run(command.args(package).arg("--").args(args))
 }
 
-/// Runs the targets of crate `tls`, which the gate leaves out: their library takes minutes to build.
+/// Runs the targets of crate `tls`, which the gate omits because their library takes minutes to build.
 pub(crate) fn tls(args: &[&str]) -> Result<(), Failure> {
     let package = ["-p", "ringroad-fuzz-tls", "--bin", "ringroad-fuzz-tls"];
     let mut command = workspace::cargo(&["run", "--quiet", "--locked", "--manifest-path", MANIFEST]);

@@ -1,8 +1,8 @@
-//! `cargo xtask ci`: everything that a change has to pass, in one command, with the time against a budget.
+//! `cargo xtask ci`: all checks that a change must pass, in one command, with the time used against a budget.
 //!
-//! `.ci/run` installs missing packages and then calls this; there is no second list of checks. All steps run, also
-//! after one has failed, and the failed ones are named at the end. Times are printed, never asserted: a slow machine is
-//! not a broken change.
+//! `.ci/run` installs missing packages and then runs this command; no second list of checks exists. All steps run even
+//! after a failure, and the failed ones are listed at the end. Times are printed, never asserted: a slow machine does
+//! not make a change invalid.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::{
     workspace,
 };
 
-/// The budget for a step's time. The budgets are for 2 cores and an empty target directory.
+/// The time budget of a step. The budgets are for 2 cores and an empty target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Budget {
-    /// Everything that compiles the workspace.
+    /// Steps that compile the workspace.
     BuildAndClippy,
-    /// Running the tests, already built, with the further checks beside them.
+    /// The tests, already built, and the further checks beside them.
     Tests,
-    /// The rest: rustdoc, format, tidy, licences, reference.
+    /// Other steps: rustdoc, format, tidy, licences, reference.
     DocsAndTidy,
 }
 
@@ -36,7 +36,7 @@ impl Budget {
         }
     }
 
-    /// Together they are the 20 minutes that the whole gate may take.
+    /// Returns the limit; the sum is the 20 minutes that the complete gate may take.
     fn limit(self) -> Duration {
         let minutes = match self {
             Budget::BuildAndClippy => 8,
@@ -47,19 +47,19 @@ impl Budget {
     }
 }
 
-/// The steps so far.
+/// The steps executed so far.
 #[derive(Default)]
 struct Gate {
-    /// The duration of each step.
+    /// Duration of each step.
     times: Vec<(Budget, Duration)>,
-    /// The names of the steps that failed.
+    /// Names of the failed steps.
     failed: Vec<String>,
 }
 
-/// A step: its name, and its work.
+/// A step: its name and its function.
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// Steps that compute for minutes, each in a target directory of its own. Tests mostly wait.
+/// Steps that compute for minutes, each in a separate target directory. They run beside the tests, which mostly wait.
 const FURTHER: [Step; 5] = [
     ("instructions", instructions::check),
     ("toolchains", toolchains::check),
@@ -68,8 +68,8 @@ const FURTHER: [Step; 5] = [
     ("fuzz", fuzz::smoke),
 ];
 
-/// Runs every step. The cheap ones come first, so that a slip in formatting shows at once; the tests come
-/// last, so that their results end the output.
+/// Runs every step. The quick ones are first, so that a formatting error is reported immediately; the tests are last,
+/// so that their results are at the end of the output.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut gate = Gate::default();
     let [feature, name] = workspace::ALL_FEATURES;
@@ -84,7 +84,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         cargo(&["test", "--workspace", feature, name, "--no-run"], None)
     });
     gate.step("docs", Budget::DocsAndTidy, || {
-        // A link from public to private documentation helps the reader of the source and shows as plain text here.
+        // A link from public to private documentation is useful in the source and is rendered here as plain text.
         let flags = "-D warnings -A rustdoc::private-intra-doc-links";
         cargo(&["doc", "--workspace", feature, name, "--no-deps"], Some(("RUSTDOCFLAGS", flags)))
     });
@@ -106,7 +106,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     Failure::unless_empty("the gate", gate.failed)
 }
 
-/// Runs the tests. Each engine has to be exercised by them.
+/// Runs the tests, which must exercise every engine.
 fn tests(tally: &mut suite::Tally) -> Result<(), Failure> {
     let outcome = suite::run(&[])?;
     *tally = outcome.tally;
@@ -116,7 +116,7 @@ fn tests(tally: &mut suite::Tally) -> Result<(), Failure> {
     Failure::unless_empty("the look at the engines", outcome.report.problems(&excused))
 }
 
-/// Runs the further checks alone.
+/// Runs only the further checks.
 pub(crate) fn run_further() -> Result<(), Failure> {
     let mut gate = Gate::default();
     for (name, work) in FURTHER {
@@ -125,10 +125,10 @@ pub(crate) fn run_further() -> Result<(), Failure> {
     Failure::unless_empty("the further checks", gate.failed)
 }
 
-/// The further checks in a process beside the tests, which leaves them the processor when they want it.
+/// The further checks in a process beside the tests, which have priority for the processor.
 struct Beside {
     child: Child,
-    /// The file of its output, so that it does not mix with the results of the tests.
+    /// The file of its output, so that it is not mixed with the results of the tests.
     output: PathBuf,
 }
 
@@ -138,7 +138,7 @@ impl Beside {
         let failed = |error| Failure::File { path: output.clone(), error };
         let file = File::create(&output).map_err(failed)?;
         let stderr = file.try_clone().map_err(failed)?;
-        // As it was called: the build has replaced the file that this process runs.
+        // The name by which it was started: the build has replaced the executable of this process.
         let program = std::env::args_os().next().unwrap_or_else(|| "xtask".into());
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(program).arg("further");
@@ -147,7 +147,7 @@ impl Beside {
         Ok(Beside { child, output })
     }
 
-    /// Waits for its end, and prints its output.
+    /// Waits until the checks have ended, and prints their output.
     fn finish(mut self) -> Result<(), Failure> {
         let failed = |error| Failure::File { path: self.output.clone(), error };
         let status = self.child.wait().map_err(failed)?;

@@ -1,17 +1,19 @@
-//! `cargo xtask http2`: the tests of responses, proxying and caching, with HTTP/2 between their clients and the server.
+//! `cargo xtask http2`: runs the tests of responses, proxying and caching with HTTP/2 between their clients and the
+//! server.
 //!
-//! The suites are the same ones; the clients of `testkit` connect through its bridge. Tests that are about HTTP/1 itself
-//! are left out by [`LEFT_OUT`], each with its reason.
+//! The suites are the same ones; the clients of `testkit` connect through its bridge. [`LEFT_OUT`] excludes tests that
+//! are about HTTP/1 itself, each with its reason.
 
 use crate::{Failure, workspace};
 
-/// Where the suites are, below the repository.
+/// Directory of the suites in the repository.
 const SUITES: &str = "crates/ringroad/tests";
 
-/// The list of tests that are left out: a name, a tab and a reason in each line.
+/// The list of excluded tests: a name, a tab and a reason per line.
 const LEFT_OUT: &str = "crates/ringroad/tests/over-http2.tsv";
 
-/// Suites that open connections themselves, that take too long, or that compare log lines with `HTTP/1.1` in them.
+/// Excluded suites: those that open connections themselves, that take too long, or that compare log lines with
+/// `HTTP/1.1` in them.
 const OWN: [&str; 7] = [
     "serve_http2",
     "serve_bytes",
@@ -22,7 +24,7 @@ const OWN: [&str; 7] = [
     "serve_log_targets",
 ];
 
-/// Runs them.
+/// Runs the suites.
 pub(crate) fn run() -> Result<(), Failure> {
     let list = workspace::read(LEFT_OUT)?;
     let mut command = workspace::cargo(&["test", "--package", "ringroad", "--no-fail-fast"]);
@@ -37,7 +39,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     workspace::run(&mut command)
 }
 
-/// Names and reasons.
+/// Returns names and reasons.
 fn names(list: &str) -> impl Iterator<Item = (&str, &str)> {
     list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'))
 }

@@ -1,22 +1,22 @@
-//! Which file of a crate imports which: read from the text, without a parser for all of Rust.
+//! The imports between the files of a crate: extracted from the text, without a complete parser of Rust.
 //!
 //! [`of_crate`] lists the imports between the library files of one crate. It follows paths that start with `crate`,
-//! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test modules are
-//! left out. A file that is reached only by a field or a method is not seen. [`circles`] finds the files that import each
-//! other; `circles` limits their size.
+//! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test modules
+//! are ignored. A file that is used only through a field or a method is not detected. [`circles`] finds the files that
+//! import each other; the module `circles` limits their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::shape::{Patterns, pattern};
 use crate::workspace::SourceFile;
 
-/// The longest path that is followed, in parts. Re-exports that lead back to themselves end here.
+/// Maximum number of parts of a path that is followed. It ends the search for re-exports that refer to themselves.
 const PATH_PARTS_MAX: usize = 16;
 
-/// The imports between files: from each file, named by its path below `src`, to the files that it names.
+/// The imports between files: from each file, identified by its path below `src`, to the files that it imports.
 pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// The imports of a crate with its files in `crates/NAME/src`.
+/// Returns the imports of the crate in `crates/NAME/src`.
 pub(crate) fn of_crate(name: &str, files: &[SourceFile], patterns: &Patterns) -> Imports {
     let root = format!("crates/{name}/src/");
     let declaration = pattern(r"\bpub(?:\([^)]*\))?\s+use\s+([^;]+);");
@@ -52,17 +52,17 @@ pub(crate) fn of_crate(name: &str, files: &[SourceFile], patterns: &Patterns) ->
 struct Modules<'a> {
     /// The file of each module.
     files: BTreeMap<Vec<&'a str>, &'a str>,
-    /// What `pub use` declarations give another name: the new path, and the one that it stands for.
+    /// Renames by `pub use` declarations: the new path, and the path that it refers to.
     exports: BTreeMap<Vec<String>, Vec<String>>,
 }
 
-/// A path that the code names, and the name that it has there.
+/// A path in the code, and the local name of its item.
 struct Named {
     path: Vec<String>,
     name: String,
 }
 
-/// The sets of files of which each imports, directly or not, each other one.
+/// Returns the import cycles: sets of files that import each other, directly or indirectly.
 pub(crate) fn circles(imports: &Imports) -> BTreeSet<Vec<&str>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|from| (from.as_str(), reachable(imports, from))).collect();
@@ -73,7 +73,7 @@ pub(crate) fn circles(imports: &Imports) -> BTreeSet<Vec<&str>> {
     reached.keys().map(|file| circle_of(file)).filter(|circle| circle.len() > 1).collect()
 }
 
-/// Every file that is imported from `from`, directly or not.
+/// Returns every file that is imported from `from`, directly or indirectly.
 fn reachable<'a>(imports: &'a Imports, from: &'a str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&str> = vec![from];
@@ -84,14 +84,14 @@ fn reachable<'a>(imports: &'a Imports, from: &'a str) -> BTreeSet<&'a str> {
     found
 }
 
-/// The module that a file holds: `a/b.rs` and `a/b/mod.rs` both hold `a::b`.
+/// Returns the module of a file: `a/b.rs` and `a/b/mod.rs` are both `a::b`.
 fn module_of(path: &str) -> Vec<&str> {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     let stem = stem.strip_suffix("/mod").unwrap_or(stem);
     if matches!(stem, "lib" | "main" | "mod") { Vec::new() } else { stem.split('/').collect() }
 }
 
-/// The text without comments, and with empty strings.
+/// Returns the text without comments, and with empty strings.
 fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     for line in text.lines() {
@@ -99,7 +99,7 @@ fn code_of(text: &str) -> String {
         let mut chars = line.chars().peekable();
         while let Some(c) = chars.next() {
             match c {
-                // The character that a backslash escapes ends no string; `'"'` starts none.
+                // A character escaped by a backslash does not end a string; `'"'` does not start one.
                 '\\' => drop(chars.next()),
                 '\'' if chars.peek() == Some(&'"') => drop(chars.next()),
                 '"' => in_string = !in_string,
@@ -114,11 +114,11 @@ fn code_of(text: &str) -> String {
 }
 
 impl<'a> Modules<'a> {
-    /// The file of the item that a path names. Re-exports are followed.
+    /// Returns the file of the item that a path refers to. Re-exports are followed.
     fn file_of(&self, path: &[String]) -> Option<&'a str> {
         for len in (1..=path.len().min(PATH_PARTS_MAX)).rev() {
             let names: Vec<&str> = path[..len].iter().map(String::as_str).collect();
-            // A module comes before an item that is exported under the same name.
+            // A module takes precedence over an item that is exported under the same name.
             if let Some(file) = self.files.get(&names) {
                 return Some(file);
             }
@@ -130,13 +130,14 @@ impl<'a> Modules<'a> {
         None
     }
 
-    /// The paths in the code that start with `crate`, `super`, `self` or a child module, from the crate's root.
+    /// Returns the paths in the code that start with `crate`, `super`, `self` or a child module, relative to the
+    /// crate's root.
     fn paths_in(&self, code: &str, module: &[&str]) -> Vec<Named> {
         let mut found = Vec::new();
         for (at, _) in code.match_indices("::") {
             let start =
                 code[..at].rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |before| before + 1);
-            // The middle of a longer path, and the macro's `$crate::`.
+            // The middle of a longer path, or `$crate::` of a macro.
             if code[..start].ends_with([':', '$']) {
                 continue;
             }
@@ -166,7 +167,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// Reads one path or use tree behind `base`, adds its names to `found`, and returns the text behind it.
+/// Parses one path or use tree after `base`, adds its names to `found`, and returns the text after it.
 fn tree<'a>(base: &[String], text: &'a str, found: &mut Vec<Named>) -> &'a str {
     let mut path = base.to_vec();
     let mut rest = text.trim_start();
@@ -178,7 +179,7 @@ fn tree<'a>(base: &[String], text: &'a str, found: &mut Vec<Named>) -> &'a str {
                     return after;
                 }
                 let after = tree(&path, inside, found);
-                // Text that is no use tree ends the reading; the compiler has its own opinion of it.
+                // Text that is not a use tree ends the parsing; the compiler reports it.
                 if after.len() == inside.len() {
                     return after;
                 }

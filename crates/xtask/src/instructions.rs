@@ -1,11 +1,11 @@
-//! `cargo xtask instructions`: how many instructions pieces of hot code take, against the committed figures.
+//! `cargo xtask instructions`: compares the number of instructions of pieces of hot code with the committed figures.
 //!
-//! callgrind (of valgrind) counts the instructions of the program of crate `instructions`, without a special right and
-//! the same on every machine of one kind. Times would need a quiet machine and a margin of a fifth; here 2 % more is a
-//! change of the code, on purpose or not. `--bless` writes the present counts.
+//! callgrind (of valgrind) counts the instructions of the program of crate `instructions`, without privileges and with
+//! the same result on every machine of one kind. Comparing times would need a quiet machine and a tolerance of a fifth;
+//! here an increase of 2 % is caused by a change of the code, intended or not. `--bless` writes the current counts.
 //!
-//! Another compiler makes other code. So the committed file names its tools, and with other ones a difference is only
-//! reported: the comparison is for changes of the sources.
+//! Another compiler generates other code. So the committed file names its tools, and with other tools a difference is
+//! only reported: the comparison is for changes of the sources.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,20 +13,20 @@ use std::process::{Command, Stdio};
 
 use crate::{Failure, workspace};
 
-/// The committed figures.
+/// Path of the committed figures.
 const FILE: &str = "crates/instructions/counts.txt";
 
-/// More than this share of the committed figure is a problem.
+/// A larger ratio to the committed figure is a problem.
 const MORE_MAX: f64 = 1.02;
 
-/// The same for a whole request. It makes system calls, and their results in one turn depend on the machine: a slow one
-/// that is busy gathers more in a turn, and ticks more often in a thousand requests.
+/// The same for a complete request. It makes system calls, whose results per turn depend on the machine: a slow, busy
+/// machine collects more events in a turn, and its timers tick more often in a thousand requests.
 const MORE_MAX_COURSE: f64 = 1.10;
 
-/// Less than this share should be committed, so that it is kept.
+/// A smaller ratio should be committed, so that the improvement is preserved.
 const LESS_MIN: f64 = 0.98;
 
-/// By how many repetitions the second call of a piece is longer than the first; see the program.
+/// Number of repetitions by which the second call of a piece exceeds the first; see the program.
 const REPETITIONS: u64 = 1000;
 
 const HEADER: &str = "\
@@ -36,10 +36,10 @@ const HEADER: &str = "\
 # they were made with, other compilers are only reported.
 ";
 
-/// Instructions by the name of a piece.
+/// Number of instructions by piece.
 type Counts = BTreeMap<String, u64>;
 
-/// Counts and compares; a missing tool is reported and fails nothing.
+/// Counts and compares; a missing tool is reported and is not a failure.
 pub(crate) fn check() -> Result<(), Failure> {
     let Some((made_with, counts)) = count()? else { return Ok(()) };
     let (known_with, known) = parse(&workspace::read(FILE)?);
@@ -66,7 +66,7 @@ pub(crate) fn bless() -> Result<(), Failure> {
     workspace::write(FILE, &text)
 }
 
-/// The counts, and their tools; none where callgrind is not installed.
+/// Returns the counts and their tools; `None` if callgrind is not installed.
 fn count() -> Result<Option<(String, Counts)>, Failure> {
     let version = Command::new("valgrind").arg("--version").stderr(Stdio::null()).output();
     let Ok(version) = version else {
@@ -81,7 +81,7 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
     let file = |error| Failure::File { path: folder.clone(), error };
     std::fs::create_dir_all(&folder).map_err(file)?;
     let profile = folder.join("callgrind.out");
-    // Most of its messages are about system calls that it does not know.
+    // Most of valgrind's messages are about system calls that it does not know.
     let words = folder.join("valgrind.log");
     let runner = format!(
         "valgrind --tool=callgrind --quiet --log-file={} --callgrind-out-file={}",
@@ -99,7 +99,7 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
     if counts.is_empty() {
         return Err(Failure::Format { what: "callgrind's output", detail: "no piece is in it".to_owned() });
     }
-    // memchr chooses by the processor, and valgrind passes on what that has.
+    // memchr selects its code by the processor's features, which valgrind passes on.
     let avx2 = if has_avx2() { "with AVX2" } else { "without AVX2" };
     Ok(Some((format!("rustc {release}, {host} {avx2}, {valgrind}"), counts)))
 }
@@ -109,8 +109,8 @@ fn has_avx2() -> bool {
     text.lines().find(|line| line.starts_with("flags")).is_some_and(|line| line.contains(" avx2"))
 }
 
-/// Instructions of each piece out of a profile of callgrind (<https://valgrind.org/docs/manual/cl-format.html>): the
-/// instructions of the longer call above those of the shorter one.
+/// Computes the instructions of each piece from a callgrind profile
+/// (<https://valgrind.org/docs/manual/cl-format.html>): the difference between the longer and the shorter call.
 ///
 /// ```text
 /// fn=(12) instructions::fewer
@@ -147,20 +147,20 @@ fn instructions(profile: &str) -> Counts {
     }
     let of = |(name, cost): (&String, &u64)| {
         let less = fewer.get(name)?;
-        // To the nearest: a table that grows on the way costs parts of one.
+        // Rounded to the nearest: a growing table accounts for fractions of an instruction.
         Some((name.clone(), (cost.saturating_sub(*less) + REPETITIONS / 2) / REPETITIONS))
     };
     more.iter().filter_map(of).collect()
 }
 
-/// The piece that a function is.
+/// Returns the name of the piece, if the function is one.
 fn piece_of(function: &str) -> Option<&str> {
     ["instructions::pieces::", "instructions::whole::"]
         .iter()
         .find_map(|module| function.strip_prefix(module))
 }
 
-/// `(14) name` or `(14)`.
+/// Resolves a compressed name: `(14) name` or `(14)`.
 fn resolve<'a>(names: &mut BTreeMap<&'a str, &'a str>, text: &'a str) -> &'a str {
     match text.split_once(' ') {
         Some((number, name)) => {
@@ -171,7 +171,7 @@ fn resolve<'a>(names: &mut BTreeMap<&'a str, &'a str>, text: &'a str) -> &'a str
     }
 }
 
-/// The committed file: the tools, and the counts.
+/// Parses the committed file: the tools, and the counts.
 fn parse(text: &str) -> (String, Counts) {
     let made_with = text.lines().find_map(|line| line.strip_prefix("made with ")).unwrap_or("nothing");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.starts_with("made with"));
@@ -182,7 +182,7 @@ fn parse(text: &str) -> (String, Counts) {
     (made_with.to_owned(), lines.filter_map(count).collect())
 }
 
-/// The present count by the committed one.
+/// Returns the ratio of the current count to the committed one.
 fn ratio(known: &Counts, name: &str, count: u64) -> Option<f64> {
     known.get(name).map(|&before| count as f64 / before.max(1) as f64)
 }
@@ -197,7 +197,7 @@ fn table(known: &Counts, counts: &Counts) -> String {
     text
 }
 
-/// Pieces that take more than before, and pieces that only one of the two has.
+/// Lists pieces with more instructions than committed, and pieces that only one side has.
 fn problems(known: &Counts, counts: &Counts) -> Vec<String> {
     let gone = known.keys().filter(|name| !counts.contains_key(*name));
     let gone = gone.map(|name| format!("{name} stands in {FILE} and was not counted"));
@@ -211,7 +211,7 @@ fn problems(known: &Counts, counts: &Counts) -> Vec<String> {
     gone.chain(more).collect()
 }
 
-/// How much of the committed figure a piece may take.
+/// Returns the maximum ratio to the committed figure for a piece.
 fn most(name: &str) -> f64 {
     if name.starts_with("course_") { MORE_MAX_COURSE } else { MORE_MAX }
 }

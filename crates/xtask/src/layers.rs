@@ -1,12 +1,12 @@
-//! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
+//! The allowed dependencies between crates: the layers of the architecture, checked with `cargo metadata`.
 //!
-//! Dependencies point down one line, `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`.
-//! `http` and `conf` stand alone; `upstream` and `frontend` stand side by side; `bench` measures and is no part of
+//! Dependencies form one line, `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`. `http`
+//! and `conf` are independent; `upstream` and `frontend` are in the same layer; `bench` measures and is not used for
 //! serving; `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
-/// Each crate of the workspace, and the crates of the workspace that it may use.
+/// The crates of the workspace, each with the crates of the workspace that it may use.
 ///
 /// A crate that is not in this table fails the check: adding a crate is a decision about layers.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -23,7 +23,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer"]),
     ("upstream", &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange"]),
     ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "exchange"]),
-    // The modules: those that do not pass requests on see no upstream and no cache. They do not see each other.
+    // The modules: those that do not pass requests on have no access to upstreams and caches. They do not depend on
+    // each other.
     ("core-modules", &["io", "rt", "http", "conf", "tls", "acme", "telemetry", "transfer", "exchange"]),
     ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
     (
@@ -90,7 +91,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What crates may use in their tests beside it, and only there: the modules that read the configurations they need.
+/// Additional crates that may be used in tests only: the modules that parse the configurations that the tests need.
 const IN_TESTS: &[(&str, &[&str])] = &[
     ("frontend", &["modules"]),
     ("guards", &["core-modules"]),
@@ -100,10 +101,10 @@ const IN_TESTS: &[(&str, &[&str])] = &[
     ("server", &["http"]),
 ];
 
-/// The one crate that all may use in their tests.
+/// The crate that all crates may use in their tests.
 const TEST_SUPPORT: &str = "testkit";
 
-/// Returns one line for each arrow that must not be.
+/// Returns one line for each dependency that is not allowed.
 pub(crate) fn check(metadata: &Metadata) -> Vec<String> {
     let members: Vec<&Package> = metadata.packages.iter().filter(|package| package.member).collect();
     let mut problems = Vec::new();

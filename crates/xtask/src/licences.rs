@@ -1,19 +1,19 @@
-//! The licences of everything that is linked or used in a build, and packages that must not be, from `cargo metadata`.
+//! Checks by `cargo metadata`: the licences of everything that is linked or used in a build, and banned packages.
 //!
-//! cargo-deny would do this too. It takes three minutes of processor time to build, and its database of advisories is
-//! fetched over the network. So the gate has separate checks; where dependencies may come from is checked by `rules` in
-//! Cargo.lock. `cargo deny check advisories` is for a machine that has it.
+//! cargo-deny would do this too, but takes three minutes of CPU time to build, and fetches its database of advisories
+//! over the network. So the gate has separate checks; `rules` checks the sources of dependencies in Cargo.lock.
+//! `cargo deny check advisories` is for a machine that has it.
 //!
-//! A manifest names an SPDX expression; it is acceptable when one choice of its `OR`s needs only licences in
-//! [`ALLOWED`]. Not here: reading licence files. A package without an expression fails and is checked by hand.
+//! A manifest has an SPDX expression; it is acceptable if one choice of its `OR`s needs only licences in [`ALLOWED`].
+//! Licence files are not read. A package without an expression fails and must be checked manually.
 
 use std::collections::BTreeMap;
 
 use crate::metadata::Package;
 use crate::{Failure, metadata};
 
-/// The SPDX identifiers that may be linked into a program under Apache-2.0 OR MIT without further duties
-/// than to name them.
+/// The SPDX identifiers of licences that permit linking into a program under Apache-2.0 OR MIT, with attribution as the
+/// only duty.
 const ALLOWED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -29,7 +29,7 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// Packages that nothing here may depend on, and the reason.
+/// Packages that must not be dependencies, with the reason.
 const BANNED: &[(&str, &str)] = &[
     ("async-std", "tasks run on rt"),
     ("bindgen", "it needs libclang in every build"),
@@ -41,7 +41,7 @@ const BANNED: &[(&str, &str)] = &[
     ("tokio", "tasks run on rt"),
 ];
 
-/// Packages of which several versions are allowed, since two dependencies do not agree yet.
+/// Packages that are allowed in several versions, because dependencies require different ones.
 const IN_SEVERAL_VERSIONS: &[&str] =
     &["bit-vec", "crypto-common", "digest", "getrandom", "syn", "untrusted", "windows-sys"];
 
@@ -61,7 +61,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     Failure::unless_empty("licences", problems)
 }
 
-/// Packages that are banned, and packages in several versions.
+/// Returns the banned packages, and the packages in several versions.
 fn banned(packages: &[Package]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -82,7 +82,7 @@ fn banned(packages: &[Package]) -> Vec<String> {
     problems
 }
 
-/// The problem with a package's licence, if any.
+/// Returns the problem with a package's licence, if any.
 fn judge(package: &Package) -> Option<String> {
     let (name, version) = (&package.name, &package.version);
     match package.license.as_deref().map(is_acceptable) {
@@ -96,7 +96,7 @@ fn judge(package: &Package) -> Option<String> {
     }
 }
 
-/// Whether some choice within the expression needs only allowed licences. `/` is the old way to write `OR`.
+/// Whether a choice within the expression needs only allowed licences. `/` is the deprecated form of `OR`.
 fn is_acceptable(expression: &str) -> Result<bool, String> {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words = Words { words: spaced.split_whitespace().collect(), next: 0 };
@@ -107,7 +107,7 @@ fn is_acceptable(expression: &str) -> Result<bool, String> {
     }
 }
 
-/// A cursor over the words of an expression: `OR` binds weakest, then `AND`, then `WITH`.
+/// A cursor over the words of an expression: `OR` has the lowest precedence, then `AND`, then `WITH`.
 struct Words<'a> {
     words: Vec<&'a str>,
     next: usize,
@@ -127,7 +127,7 @@ impl<'a> Words<'a> {
     fn any_of(&mut self) -> Option<bool> {
         let mut acceptable = self.all_of()?;
         while self.take("OR") {
-            // Not `||`: the words of the other choice have to be read in any case.
+            // Not `||`, because the words of the other choice must be parsed in any case.
             acceptable |= self.all_of()?;
         }
         Some(acceptable)

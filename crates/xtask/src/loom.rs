@@ -1,6 +1,6 @@
-//! `cargo xtask loom`: the models of how threads meet, in every order of their steps.
+//! `cargo xtask loom`: runs the models of thread synchronisation, in every order of their steps.
 //!
-//! loom replaces atomics and locks, so the crates are compiled again with `--cfg loom`, optimised: the models run
+//! loom replaces atomics and locks, so the crates are compiled again with `--cfg loom`, optimised: the models execute
 //! millions of steps.
 
 use crate::{Failure, workspace};
@@ -12,7 +12,7 @@ const MODELS: [(&str, &str); 3] = [("io", "loom_doorbell"), ("rt", "loom_mailbox
 pub(crate) fn check() -> Result<(), Failure> {
     for (name, test) in MODELS {
         let mut command = workspace::cargo(&["test", "--release", "--package", name, "--test", test]);
-        // Without the settings of the release profile that cost build time and matter to the product alone.
+        // Without the settings of the release profile that slow down the build and matter only for the product.
         let quick = [
             ("RUSTFLAGS", "--cfg loom"),
             ("CARGO_PROFILE_RELEASE_LTO", "off"),

@@ -1,17 +1,17 @@
-//! Data of `cargo metadata` about packages: the part that the checks read, in types.
+//! Typed data of `cargo metadata` about packages: the parts that the checks need.
 
 use serde_json::Value;
 
 use crate::{Failure, workspace};
 
-/// All packages of the dependency graph, the workspace's own and foreign ones.
+/// All packages of the dependency graph, those of the workspace and external ones.
 #[derive(Debug, Default)]
 pub(crate) struct Metadata {
-    /// In cargo's order.
+    /// The packages in cargo's order.
     pub(crate) packages: Vec<Package>,
 }
 
-/// One package.
+/// A package.
 #[derive(Debug, Default)]
 pub(crate) struct Package {
     /// Its name.
@@ -26,16 +26,16 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// One line of a dependency table.
+/// A dependency of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dependency {
-    /// The package's name, not the name it is given here.
+    /// Name of the package, not its local name in the manifest.
     pub(crate) name: String,
-    /// Whether only tests, examples and benches see it.
+    /// Whether it is a dev-dependency, for tests, examples and benches only.
     pub(crate) dev: bool,
 }
 
-/// Asks cargo.
+/// Loads the output of cargo.
 pub(crate) fn load() -> Result<Metadata, Failure> {
     let text = workspace::output(&mut workspace::cargo(&["metadata", "--format-version", "1"]))?;
     parse(&text).map_err(|detail| Failure::Format { what: "cargo metadata", detail })

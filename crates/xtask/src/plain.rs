@@ -1,25 +1,25 @@
-//! The plain server: what operators run carries nothing that only measurements need.
+//! Checks the plain server: the product contains no crate that only measurements need.
 //!
-//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). It checks that
-//! neither that crate nor its own dependencies are part of a build without the feature, and that such a build names the way
-//! to get the other one.
+//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). The check
+//! ensures that neither that crate nor its dependencies are part of a build without the feature, and that such a build
+//! explains how to get the other one.
 
 use std::collections::BTreeSet;
 
 use crate::metadata::Metadata;
 use crate::{Failure, workspace};
 
-/// The crate that is left out.
+/// The crate that is excluded.
 const LEFT_OUT: &str = "bench";
 
-/// Returns a line for each crate of the plain server that is there for measurements alone.
+/// Returns a line for each crate of the plain server that only measurements need.
 pub(crate) fn check(metadata: &Metadata) -> Result<Vec<String>, Failure> {
     let (plain, whole) = (dependencies(&[])?, dependencies(&["--features", LEFT_OUT])?);
     println!("the plain server: {} crates; with {LEFT_OUT}: {}", plain.len(), whole.len());
     Ok(problems(metadata, &plain, &whole))
 }
 
-/// Fails unless a plain build knows how `ringroad bench` is got.
+/// Fails unless a plain build explains how to get `ringroad bench`.
 pub(crate) fn check_program() -> Result<(), Failure> {
     let mut command = workspace::cargo(&["run", "--quiet", "--package", "ringroad", "--", LEFT_OUT]);
     let output = command.output().map_err(|error| workspace::not_started(&command, error))?;
@@ -30,7 +30,7 @@ pub(crate) fn check_program() -> Result<(), Failure> {
     Failure::unless_empty("the plain server", found.into_iter().collect())
 }
 
-/// The crates that a build of the program with such flags is made of, by name.
+/// Returns the names of the crates in a build of the program with these flags.
 fn dependencies(flags: &[&str]) -> Result<BTreeSet<String>, Failure> {
     let tree = ["tree", "--package", "ringroad", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
     let text = workspace::output(workspace::cargo(&tree).args(flags))?;
@@ -50,7 +50,7 @@ fn problems(metadata: &Metadata, plain: &BTreeSet<String>, whole: &BTreeSet<Stri
         .filter(|name| plain.contains(*name))
         .map(|name| format!("the plain server has {name}, which only crate {LEFT_OUT} asks for"))
         .collect();
-    // The look itself would find nothing where the feature adds nothing.
+    // Otherwise the check above would be without effect if the feature added nothing.
     if !whole.contains(LEFT_OUT) {
         problems.push(format!("the feature {LEFT_OUT} of ringroad does not add crate {LEFT_OUT}"));
     }

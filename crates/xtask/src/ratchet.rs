@@ -1,8 +1,8 @@
-//! The targets for the shape of a crate, and the exceptions that still stand.
+//! The targets for the shape of a crate, and the remaining exceptions.
 //!
-//! [`Metric::target`] applies to every crate. `crates/xtask/ratchet.txt` lists what misses them today, with the value
-//! that is tolerated; the list may only get shorter and its values only better, and `cargo xtask tidy
-//! --tighten` rewrites it to what has been reached. The same file lists the modules that may hold unsafe code.
+//! [`Metric::target`] applies to every crate. `crates/xtask/ratchet.txt` lists the current misses with the tolerated
+//! value; the list may only get shorter and its values only better. `cargo xtask tidy --tighten` rewrites it with the
+//! reached values. The same file lists the modules that may contain unsafe code.
 //!
 //! ```text
 //! unsafe crates/io/src/uring/ring.rs
@@ -13,16 +13,16 @@ use std::fmt::Write as _;
 
 use crate::shape::Shape;
 
-/// Where the exceptions stand.
+/// Path of the exceptions.
 pub(crate) const FILE: &str = "crates/xtask/ratchet.txt";
 
-/// The most modules that may hold unsafe code.
+/// Maximum number of modules with unsafe code.
 pub(crate) const UNSAFE_FILES_MAX: usize = 10;
 
-/// The word that opens the line of a module with unsafe code.
+/// The keyword of a line about a module with unsafe code.
 const UNSAFE_WORD: &str = "unsafe";
 
-/// The comment at the head of the file; `--tighten` rewrites it.
+/// The comment at the start of the file; `--tighten` rewrites it.
 const HEADER: &str = "\
 # What `cargo xtask tidy` tolerates. `unsafe FILE`: a module that may hold unsafe code, ten at most, all in crate
 # io. `allow CRATE METRIC VALUE`: a crate that misses a target of crates/xtask/src/ratchet.rs. The values may only
@@ -30,26 +30,26 @@ const HEADER: &str = "\
 # its reason in the commit message.
 ";
 
-/// Something that is measured for each crate.
+/// A metric of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// Functions longer than 70 lines.
+    /// Number of functions longer than 70 lines.
     FunctionsOver70,
-    /// The length that one function in twenty exceeds.
+    /// Function length that one function in twenty exceeds.
     FunctionP95,
-    /// The length that one file in ten exceeds.
+    /// File length that one file in ten exceeds.
     FileP90,
-    /// Lines with `unwrap` or `expect`.
+    /// Number of lines with `unwrap` or `expect`.
     Unwraps,
-    /// Comment lines in a hundred lines; more is better.
+    /// Percentage of comment lines; more is better.
     CommentPercent,
-    /// Names that mean two types.
+    /// Number of names that mean two types.
     NamesTwice,
-    /// Comment lines with words that CONTRIBUTING.md does not use.
+    /// Number of comment lines with words that CONTRIBUTING.md excludes.
     Dialect,
 }
 
-/// All metrics, in the order in which they are reported.
+/// All metrics, in the order of the report.
 pub(crate) const METRICS: [Metric; 7] = [
     Metric::FunctionsOver70,
     Metric::FunctionP95,
@@ -61,7 +61,7 @@ pub(crate) const METRICS: [Metric; 7] = [
 ];
 
 impl Metric {
-    /// The name in the file.
+    /// Returns the name in the file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Metric::FunctionsOver70 => "functions-over-70",
@@ -74,7 +74,7 @@ impl Metric {
         }
     }
 
-    /// The value that a crate has.
+    /// Returns the value of a crate.
     pub(crate) fn measure(self, shape: &Shape) -> usize {
         match self {
             Metric::FunctionsOver70 => shape.long_functions().len(),
@@ -87,13 +87,13 @@ impl Metric {
         }
     }
 
-    /// The value that every crate should reach.
+    /// Returns the value that every crate should reach.
     pub(crate) fn target(self, shape: &Shape) -> usize {
         match self {
             Metric::FunctionsOver70 | Metric::NamesTwice | Metric::Dialect => 0,
             Metric::FunctionP95 => 40,
             Metric::FileP90 => 600,
-            // 1.5 in 1000 lines, rounded up so that a small crate may have one.
+            // 1.5 per 1000 lines, rounded up so that a small crate may have one.
             Metric::Unwraps => (shape.lines * 3).div_ceil(2000),
             Metric::CommentPercent => 15,
         }
@@ -115,21 +115,21 @@ pub(crate) struct Exception {
     pub(crate) krate: String,
     /// The metric that it misses.
     pub(crate) metric: Metric,
-    /// How far.
+    /// The tolerated value.
     pub(crate) value: usize,
 }
 
-/// The file's content.
+/// Content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ratchet {
-    /// Paths below the root of modules that may hold unsafe code.
+    /// Paths of modules that may contain unsafe code, relative to the root.
     pub(crate) unsafe_files: Vec<String>,
     /// The tolerated misses.
     pub(crate) exceptions: Vec<Exception>,
 }
 
 impl Ratchet {
-    /// Reads the file; the error names the line.
+    /// Parses the file; the error names the line.
     pub(crate) fn parse(text: &str) -> Result<Ratchet, String> {
         let mut ratchet = Ratchet::default();
         for (index, line) in text.lines().enumerate() {
@@ -152,10 +152,10 @@ impl Ratchet {
         Ok(ratchet)
     }
 
-    /// The file's text.
+    /// Formats the file.
     pub(crate) fn render(&self) -> String {
         let mut text = HEADER.to_owned();
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         for file in &self.unsafe_files {
             let _ = writeln!(text, "{UNSAFE_WORD} {file}");
         }
@@ -165,7 +165,7 @@ impl Ratchet {
         text
     }
 
-    /// The misses of this crate beyond the tolerated ones.
+    /// Returns the misses of this crate beyond the tolerated ones.
     pub(crate) fn judge(&self, krate: &str, shape: &Shape) -> Vec<String> {
         let mut problems = Vec::new();
         for metric in METRICS {
@@ -180,7 +180,8 @@ impl Ratchet {
         problems
     }
 
-    /// Lowers the exceptions to the present values of the crates; drops those that are met or without a crate.
+    /// Lowers the exceptions to the current values of the crates; removes those that are met or whose crate no longer
+    /// exists.
     pub(crate) fn tightened(&self, shapes: &[(String, Shape)], unsafe_files: &[String]) -> Ratchet {
         let tighter = |old: &Exception| {
             let (_, shape) = shapes.iter().find(|(krate, _)| *krate == old.krate)?;

@@ -1,7 +1,7 @@
-//! Rules that a file keeps or breaks on its own: module documentation, banned words, machine paths, reasons.
+//! Rules for single files: module documentation, banned words, machine-specific paths, reasons of dependencies.
 //!
-//! Each function looks at one file and returns its problems as `path:line: what`. Shape in numbers is in
-//! `shape`, relations between crates are in `layers`.
+//! Each function checks one file and returns its problems as `path:line: what`. `shape` has the numeric metrics,
+//! `layers` the relations between crates.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use regex_lite::Regex;
 use crate::shape::pattern;
 use crate::workspace::{self, SourceFile};
 
-/// The longest file that is still one subject, in lines. Tests included.
+/// Maximum number of lines of a file that still has one subject, including tests.
 const FILE_LINES_MAX: usize = 1000;
 
-/// Crates that may hold unsafe code, each in its listed modules: the kernel interface, the allocator, the library that
-/// verifies certificates, and the queues that measurements compare an engine with.
+/// Crates that may contain unsafe code, each in its listed modules: the kernel interface, the allocator, the library
+/// that verifies certificates, and the queues that measurements compare an engine with.
 pub(crate) const UNSAFE_CRATES: [&str; 4] = ["bare", "io", "thread-alloc", "tls"];
 
-/// Where every dependency has to come from, as Cargo.lock writes it.
+/// The required source of every dependency, in the notation of Cargo.lock.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The rules with their patterns compiled.
@@ -45,7 +45,7 @@ impl Rules {
         }
     }
 
-    /// All rules that apply to this file.
+    /// Applies all rules for this kind of file.
     pub(crate) fn check(&self, file: &SourceFile) -> Vec<String> {
         let mut problems = self.words(file);
         if file.path.ends_with(".rs") {
@@ -65,7 +65,7 @@ impl Rules {
         problems
     }
 
-    /// Unfinished work, paths of one machine, hosts of one registry mirror.
+    /// Finds unfinished work, paths of one machine, and hosts of a registry mirror.
     fn words(&self, file: &SourceFile) -> Vec<String> {
         let mut problems = Vec::new();
         let is_code = [".rs", ".sh", ".toml", ".ci/run"].iter().any(|end| file.path.ends_with(end));
@@ -84,7 +84,7 @@ impl Rules {
         problems
     }
 
-    /// Links of a document within the repository have a target.
+    /// Checks that links of a document within the repository have a target.
     fn links(&self, file: &SourceFile) -> Vec<String> {
         let folder = workspace::root().join(&file.path).parent().map(Path::to_owned).unwrap_or_default();
         let mut problems = Vec::new();
@@ -104,8 +104,8 @@ impl Rules {
         problems
     }
 
-    /// `name = …` below a dependency table ends with a comment that has the reason; a path to a crate of the workspace
-    /// in the root manifest explains itself.
+    /// Checks that each `name = …` below a dependency table ends with a comment that has the reason. A path to a crate
+    /// of the workspace in the root manifest needs none.
     fn dependency_reasons(&self, file: &SourceFile) -> Vec<String> {
         let mut problems = Vec::new();
         let mut in_table = false;
@@ -129,7 +129,7 @@ impl Rules {
     }
 }
 
-/// Every file opens with its content.
+/// Checks that a file begins with its documentation.
 fn module_documentation(file: &SourceFile) -> Option<String> {
     let opens = file.text.starts_with("//! ");
     (!opens).then(|| format!("{}:1: the file has to open with `//! ` and what it holds", file.path))
@@ -141,7 +141,7 @@ fn length(file: &SourceFile) -> Option<String> {
     (lines > FILE_LINES_MAX).then(|| format!("{path}: {lines} lines, at most {FILE_LINES_MAX} are allowed"))
 }
 
-/// The root of every other crate forbids unsafe code.
+/// Checks that the root of every other crate forbids unsafe code.
 fn forbids_unsafe(file: &SourceFile) -> Option<String> {
     let mut parts = file.path.strip_prefix("crates/")?.split('/');
     let (krate, src, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -151,7 +151,7 @@ fn forbids_unsafe(file: &SourceFile) -> Option<String> {
     missing.then(|| format!("{}: #![forbid(unsafe_code)] is missing", file.path))
 }
 
-/// Dependencies come from the public registry: no git, no mirror.
+/// Checks that dependencies come from the public registry: no git, no mirror.
 fn lock_sources(file: &SourceFile) -> Vec<String> {
     let sources = file.text.lines().filter_map(|line| line.strip_prefix("source = "));
     let foreign = sources.filter(|source| source.trim_matches('"') != REGISTRY);

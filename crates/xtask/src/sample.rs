@@ -1,23 +1,22 @@
-//! `cargo xtask sample [SEED]`: sentences of the repository drawn at random, for readers who know nginx and not this
-//! project.
+//! `cargo xtask sample [SEED]`: draws random texts of the repository, for readers who know nginx and not this project.
 //!
-//! Twenty comments, ten paragraphs of the documents, ten log messages, ten metric lines and twenty commit subjects. A text
-//! that a reader has to read twice is rewritten. The same seed draws the same sample from the same tree.
+//! Twenty comments, ten paragraphs of the documents, ten log messages, ten metric lines and twenty commit subjects. A
+//! text that a reader must read twice is to be rewritten. The same seed yields the same sample from the same tree.
 
 use crate::Failure;
 use crate::shape::{Patterns, pattern};
 use crate::workspace::{self, SourceFile};
 
-/// Most lines of a comment that are drawn together.
+/// Maximum number of lines of a comment in the sample.
 const COMMENT_LINES_MAX: usize = 6;
 
-/// Shortest meaningful text, in words.
+/// Minimum length of a meaningful text, in words.
 const WORDS_MIN: usize = 5;
 
-/// A piece of text with its place.
+/// A text and its position.
 type Piece = (String, String);
 
-/// Draws and prints the sample; without a seed, one from the clock.
+/// Draws and prints the sample; without a seed, one from the clock is used.
 pub(crate) fn print(seed: Option<&str>) -> Result<(), Failure> {
     let seed = match seed {
         Some(text) => text.parse().map_err(|_| Failure::Usage)?,
@@ -46,7 +45,7 @@ fn seed_of_now() -> u64 {
     now.map_or(1, |since| since.as_secs())
 }
 
-/// A xorshift generator.
+/// An xorshift generator.
 struct Random(u64);
 
 impl Random {
@@ -58,7 +57,7 @@ impl Random {
     }
 }
 
-/// Some pieces, each once.
+/// Draws pieces without repetition.
 fn draw(mut pieces: Vec<Piece>, count: usize, random: &mut Random) -> Vec<Piece> {
     let take = |_| {
         let index = random.below(pieces.len());
@@ -67,7 +66,7 @@ fn draw(mut pieces: Vec<Piece>, count: usize, random: &mut Random) -> Vec<Piece>
     (0..count).map_while(take).collect()
 }
 
-/// Every run of comment lines in the sources of the product, with the line of code below, as a reader sees it.
+/// Returns all comments in the library sources, each with the line of code below it.
 fn comments(files: &[SourceFile]) -> Vec<Piece> {
     let patterns = Patterns::new();
     let mut found = Vec::new();
@@ -90,7 +89,7 @@ fn comments(files: &[SourceFile]) -> Vec<Piece> {
     found
 }
 
-/// Paragraphs of text in the documents: no tables, headings, lists of code, nor raw output of measurements.
+/// Returns paragraphs of text in the documents: no tables, headings, code, or raw output of measurements.
 fn paragraphs(files: &[SourceFile]) -> Vec<Piece> {
     let is_page = |path: &str| {
         let is_output = path.starts_with("docs/experiments/raw/");
@@ -108,7 +107,7 @@ fn paragraphs(files: &[SourceFile]) -> Vec<Piece> {
     found
 }
 
-/// Texts that reach the error log.
+/// Returns texts that are written to the error log.
 fn log_messages(files: &[SourceFile]) -> Vec<Piece> {
     let call =
         pattern(r#"(?s)\.(log|error|warn|info|notice|alert|crit|emerg|report)\([^";]*"((?:[^"\\]|\\.)+)""#);
@@ -117,7 +116,7 @@ fn log_messages(files: &[SourceFile]) -> Vec<Piece> {
     matches(files, &call, |captures| text(&captures[2]), "crates/")
 }
 
-/// Rows of the tables of counters, in the sources and on their page.
+/// Returns rows of the counter tables, in the sources and on their page.
 fn metric_lines(files: &[SourceFile]) -> Vec<Piece> {
     let row = pattern(r"(?m)^\| `(ringroad_[a-z_]+|\$?[a-z_]+)`.*$");
     matches(files, &row, |captures| captures[0].to_owned(), "docs/counters.md")
@@ -138,7 +137,7 @@ fn matches(
     found
 }
 
-/// Subjects of the newest commits.
+/// Returns the subjects of the newest commits.
 fn subjects() -> Result<Vec<Piece>, Failure> {
     let mut git = std::process::Command::new("git");
     git.args(["log", "--no-merges", "--max-count=200", "--format=%h%x1f%s"]).current_dir(workspace::root());

@@ -1,8 +1,8 @@
-//! The shape of a crate's library code in numbers: lengths, comments, words, names of types, unsafe blocks, unwraps.
+//! Metrics of a crate's library code: lengths, comments, words, type names, unsafe blocks, unwraps.
 //!
-//! Text based, without a parser: the numbers steer, they do not judge a single line. Library code is in `src` outside
-//! of test files, up to the `#[cfg(test)] mod` at a file's end. [`Patterns`] holds the regular expressions, [`Shape`]
-//! adds the files of one crate up.
+//! Based on text, without a parser: the metrics are indicators, not verdicts on a single line. Library code is in `src`
+//! outside of test files, up to the `#[cfg(test)] mod` at a file's end. [`Patterns`] has the regular expressions,
+//! [`Shape`] the sums over the files of one crate.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use regex_lite::Regex;
 
 use crate::workspace::SourceFile;
 
-/// The longest function that is read without scrolling, in lines.
+/// Maximum length of a function that is readable without scrolling, in lines.
 pub(crate) const FUNCTION_LINES_MAX: usize = 70;
 
-/// How many lines above a use of `unsafe` its justification may start.
+/// Maximum number of lines between a justification and its use of `unsafe`.
 const SAFETY_LINES_BEFORE: usize = 6;
 
 /// Names that each module of a protocol or directive family has, distinguished by the path of the module.
 const NAMES_BY_PATH: [&str; 4] = ["Conf", "Decoder", "Encoder", "Settings"];
 
-/// The expressions that take the numbers.
+/// The regular expressions of the metrics.
 pub(crate) struct Patterns {
     skipped_folder: Regex,
     skipped_file: Regex,
@@ -32,7 +32,7 @@ pub(crate) struct Patterns {
 }
 
 impl Patterns {
-    /// Compiles them, once for all files.
+    /// Compiles the expressions, once for all files.
     pub(crate) fn new() -> Patterns {
         Patterns {
             skipped_folder: pattern(r"/(tests?|benches|fuzz|examples|testing|test_data|vendor)/"),
@@ -46,7 +46,7 @@ impl Patterns {
             unsafe_use: pattern(r"\bunsafe\s*(?:\{|impl\b|extern\b)"),
             unwrap: pattern(r"\.(?:unwrap|expect)\("),
             named_type: pattern(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|trait)\s+(\w+)"),
-            // A component is the actor, and a noun is a noun: CONTRIBUTING.md, "Words".
+            // Words that CONTRIBUTING.md, "Words", excludes: a component is the actor, and a noun phrase is a noun.
             dialect: pattern(
                 r"(?i)\b(?:no|some|any)body\b|\bwho(?:ever|m)\b|(?://[/!]?|[.:;]) what (?:is|was|it|has|they|are|can|comes?|stands?|follows)\b",
             ),
@@ -61,42 +61,42 @@ impl Patterns {
             && !self.skipped_file.is_match(path)
     }
 
-    /// Whether a line uses `unsafe`, comments aside.
+    /// Whether a line uses `unsafe`, outside of comments.
     pub(crate) fn uses_unsafe(&self, line: &str) -> bool {
         self.unsafe_use.is_match(without_comment(line))
     }
 
-    /// The part of a file before its test module.
+    /// Returns the text of a file before its test module.
     pub(crate) fn library_part<'a>(&self, text: &'a str) -> &'a str {
         self.test_module.find(text).map_or(text, |found| &text[..found.start()])
     }
 }
 
-/// Compiles a pattern of this program. All of them are constants that the tests below use.
+/// Compiles a pattern. All patterns are constants that the tests below use.
 pub(crate) fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("the patterns of this program are constants that its tests use")
 }
 
-/// The numbers of one crate.
+/// The metrics of one crate.
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
-    /// Lines of each file.
+    /// Number of lines of each file.
     pub(crate) file_lines: Vec<usize>,
-    /// Lines of each function, with the place where it starts.
+    /// Number of lines of each function, with its position.
     pub(crate) functions: Vec<(usize, String)>,
-    /// Lines in all.
+    /// Total number of lines.
     pub(crate) lines: usize,
-    /// Lines that are comments.
+    /// Number of comment lines.
     pub(crate) comment_lines: usize,
-    /// Lines with `.unwrap(` or `.expect(`.
+    /// Number of lines with `.unwrap(` or `.expect(`.
     pub(crate) unwraps: usize,
-    /// Comment lines with words that CONTRIBUTING.md does not use.
+    /// Comment lines with words that CONTRIBUTING.md excludes.
     pub(crate) dialect: Vec<String>,
-    /// The names of types, each with the places of its declarations.
+    /// Type names, each with the positions of its declarations.
     pub(crate) types: BTreeMap<String, Vec<String>>,
-    /// Uses of `unsafe`.
+    /// Number of uses of `unsafe`.
     pub(crate) unsafe_uses: usize,
-    /// Uses of `unsafe` without a justification, with their places.
+    /// Positions of uses of `unsafe` without a justification.
     pub(crate) unjustified: Vec<String>,
 }
 
@@ -133,47 +133,47 @@ impl Shape {
         }
     }
 
-    /// The file length that at most one file in ten exceeds.
+    /// Returns the file length that at most one file in ten exceeds.
     pub(crate) fn file_p90(&self) -> usize {
         share_from_top(&self.file_lines, 10)
     }
 
-    /// The function length that at most one function in twenty exceeds.
+    /// Returns the function length that at most one function in twenty exceeds.
     pub(crate) fn function_p95(&self) -> usize {
         let lengths: Vec<usize> = self.functions.iter().map(|(size, _)| *size).collect();
         share_from_top(&lengths, 20)
     }
 
-    /// The functions above [`FUNCTION_LINES_MAX`], the longest first.
+    /// Returns the functions longer than [`FUNCTION_LINES_MAX`], the longest first.
     pub(crate) fn long_functions(&self) -> Vec<&(usize, String)> {
         let mut long: Vec<_> = self.functions.iter().filter(|(size, _)| *size > FUNCTION_LINES_MAX).collect();
         long.sort_by(|a, b| b.cmp(a));
         long
     }
 
-    /// Names that mean two types, with their places.
+    /// Returns names that mean two types, with their positions.
     pub(crate) fn names_twice(&self) -> Vec<String> {
         let twice = self.types.iter().filter(|(_, places)| places.len() > 1);
         let twice = twice.filter(|(name, _)| !NAMES_BY_PATH.contains(&name.as_str()));
         twice.map(|(name, places)| format!("{name} is declared at {}", places.join(", "))).collect()
     }
 
-    /// Comment lines in a hundred lines.
+    /// Returns the percentage of comment lines.
     pub(crate) fn comment_percent(&self) -> usize {
-        // Rounded to the nearest, as a reader of the figure would.
+        // Rounded to the nearest, as a reader of the figure would do.
         (100 * self.comment_lines + self.lines / 2) / self.lines.max(1)
     }
 }
 
-/// The value that one part in `parts` of the list exceeds or reaches, counted from the largest.
+/// Returns the value that one in `parts` of the values exceeds or reaches, counted from the largest.
 fn share_from_top(values: &[usize], parts: usize) -> usize {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
     sorted.get(values.len() / parts).copied().unwrap_or(0)
 }
 
-/// Length, name and first line of each function. A function ends at the brace in its own column, which holds
-/// in a tree that rustfmt has formatted.
+/// Returns length, name and first line of each function. A function ends at the brace in its column, which is true in a
+/// tree formatted by rustfmt.
 fn functions(patterns: &Patterns, lines: &[&str]) -> Vec<(usize, String, usize)> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {
@@ -189,7 +189,7 @@ fn functions(patterns: &Patterns, lines: &[&str]) -> Vec<(usize, String, usize)>
                 found.push((end - start + 1, name.to_owned(), start + 1));
                 break;
             }
-            // A declaration without a body that goes over several lines.
+            // A declaration without a body that spans several lines.
             if rest.trim_end().ends_with(';') && !rest.starts_with(char::is_whitespace) {
                 break;
             }

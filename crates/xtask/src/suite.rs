@@ -1,7 +1,8 @@
-//! `cargo xtask test`: the tests of the workspace, their requirements, and the engines that they exercised.
+//! `cargo xtask test`: the tests of the workspace, their prerequisites, and the engines that they exercised.
 //!
-//! It runs `cargo test` and passes its output on. It adds the results of all test programs up to one closing line in
-//! cargo's style, and prints the table of engines. [`run_alone`] reports missing engines, only the gate fails for them.
+//! It runs `cargo test` and passes its output on. It summarises the results of all test programs in one closing line in
+//! cargo's style, and prints the table of engines. [`run_alone`] reports missing engines; only the gate fails because
+//! of them.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -12,17 +13,17 @@ use std::time::{Duration, Instant};
 use crate::engines::{self, Report};
 use crate::{Failure, workspace};
 
-/// The same command on the systems that most people use.
+/// The installation command on common systems.
 const COMPILER_HINT: &str =
     "a C compiler with the headers of the C library is needed (to link, and to build PCRE2):
     Debian, Ubuntu   apt-get install gcc libc6-dev
     Fedora           dnf install gcc glibc-devel
     Alpine           apk add gcc musl-dev";
 
-/// How many tests a test program runs at once; libtest reads it.
+/// The variable with the number of concurrent tests in a test program, which libtest reads.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
-/// The results of all test programs. The fields are those of the closing line that each of them prints.
+/// Sums over all test programs. The fields are those of the closing line that each of them prints.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     passed: u64,
@@ -30,21 +31,21 @@ pub(crate) struct Tally {
     ignored: u64,
     measured: u64,
     filtered: u64,
-    /// How long everything took, in milliseconds.
+    /// Total duration in ms.
     pub(crate) millis: u128,
 }
 
 /// The result of a run of the tests.
 pub(crate) struct Outcome {
-    /// The sum of all closing lines.
+    /// Sum of all closing lines.
     pub(crate) tally: Tally,
-    /// The reports of the suites about engines.
+    /// The suites' reports about engines.
     pub(crate) report: Report,
-    /// How cargo itself ended.
+    /// The result of cargo itself.
     pub(crate) result: Result<(), Failure>,
 }
 
-/// Runs the tests on their own. Engines that this machine lacks are shown, they do not fail the run.
+/// Runs the tests separately. Engines that this machine lacks are displayed and do not fail the run.
 pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
     check_prerequisites()?;
     let outcome = run(args)?;
@@ -53,7 +54,7 @@ pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
     outcome.result
 }
 
-/// Runs `cargo test --workspace` with all features and further arguments.
+/// Runs `cargo test --workspace` with all features and additional arguments.
 pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
     let report_file = engines::report_file();
     start_report(&report_file)?;
@@ -66,13 +67,13 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
         .env(THREADS_VARIABLE, threads())
         .stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| workspace::not_started(&command, error))?;
-    // Line by line, so that the output shows while the tests run and the closing lines can be read on the way.
+    // Line by line, so that the output is displayed while the tests run, and the closing lines can be parsed.
     let output = child.stdout.take().expect("standard output was asked for as a pipe");
     let mut tally = Tally::default();
     for line in BufReader::new(output).split(b'\n') {
         let line = line.map_err(|error| workspace::not_started(&command, error))?;
         let mut terminal = std::io::stdout().lock();
-        // A closed terminal must not end the tests half way.
+        // A closed terminal must not end the tests.
         let _ = terminal.write_all(&line).and_then(|()| terminal.write_all(b"\n"));
         tally.add(&String::from_utf8_lossy(&line));
     }
@@ -85,8 +86,8 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
     Ok(Outcome { tally, report, result })
 }
 
-/// Tests at once where the user has set no number: most tests of a server wait rather than compute, so two for each
-/// processor.
+/// Returns the number of concurrent tests if the user has not set one: two per processor, since most tests of a server
+/// wait instead of computing.
 fn threads() -> OsString {
     std::env::var_os(THREADS_VARIABLE).unwrap_or_else(|| {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -94,10 +95,10 @@ fn threads() -> OsString {
     })
 }
 
-/// Fails with the way to install missing tools.
+/// Fails with installation instructions if a tool is missing.
 ///
-/// The C compiler is all that is needed: the `pcre2` crate brings its library's source along and builds it
-/// where `pkg-config` does not find an installed one.
+/// Only the C compiler is needed: the `pcre2` crate contains its library's source and builds it if `pkg-config` does
+/// not find an installed one.
 pub(crate) fn check_prerequisites() -> Result<(), Failure> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(&compiler);
@@ -119,7 +120,7 @@ pub(crate) fn check_prerequisites() -> Result<(), Failure> {
     Ok(())
 }
 
-/// An empty file: the suites append.
+/// Creates an empty report file, to which the suites append.
 fn start_report(file: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(engines::report_folder())
         .and_then(|()| std::fs::write(file, ""))
@@ -127,7 +128,7 @@ fn start_report(file: &Path) -> Result<(), Failure> {
 }
 
 impl Tally {
-    /// Adds the closing line of one test program; other lines change nothing.
+    /// Adds the closing line of one test program; other lines are ignored.
     fn add(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ") else { return };
         let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);

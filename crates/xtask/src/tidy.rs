@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: the rules of style and layering over the whole tree, and the table of shapes.
+//! `cargo xtask tidy`: checks the rules of style and layering in the complete tree, and prints the table of metrics.
 //!
-//! The rules themselves are in `rules`, `shape`, `ratchet`, `layers`, `circles` and `plain`; this file gathers their problems.
+//! The rules are in `rules`, `shape`, `ratchet`, `layers`, `circles` and `plain`; this module collects their problems.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::shape::{Patterns, Shape};
 use crate::workspace::SourceFile;
 use crate::{Failure, circles, commits, imports, layers, metadata, plain, ratchet, rules, workspace};
 
-/// Checks everything and prints the table of shapes; fails with the list of problems.
+/// Checks everything and prints the table of metrics; fails with the list of problems.
 pub(crate) fn check() -> Result<(), Failure> {
     let tree = Tree::load()?;
     tree.print_table();
@@ -24,7 +24,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     Failure::unless_empty("tidy", problems)
 }
 
-/// Records the progress since the exceptions were listed.
+/// Updates the exceptions to the reached values.
 pub(crate) fn tighten() -> Result<(), Failure> {
     let tree = Tree::load()?;
     let tightened = tree.ratchet.tightened(&tree.shapes, &tree.unsafe_files);
@@ -40,13 +40,13 @@ fn write_tightened(file: &str, changed: bool, text: &str) -> Result<(), Failure>
     Ok(())
 }
 
-/// The sources with everything that was measured.
+/// The sources with their metrics.
 struct Tree {
-    /// Every text file of the repository.
+    /// All text files of the repository.
     files: Vec<SourceFile>,
-    /// The shape of each crate, in the order of the names.
+    /// The metrics of each crate, ordered by name.
     shapes: Vec<(String, Shape)>,
-    /// The files in which `unsafe` stands, tests included.
+    /// The files that contain `unsafe`, including tests.
     unsafe_files: Vec<String>,
     /// The tolerated exceptions.
     ratchet: Ratchet,
@@ -71,7 +71,7 @@ impl Tree {
             if let Some((_, shape)) = shape.filter(|_| patterns.is_library(&file.path)) {
                 shape.add(&patterns, file);
             }
-            // The patterns and samples of this very check look like unsafe code and are none.
+            // The patterns and samples of this check look like unsafe code, but are not.
             let samples = file.path == "crates/xtask/src/shape.rs";
             if !samples && file.text.lines().any(|line| patterns.uses_unsafe(line)) {
                 unsafe_files.push(file.path.clone());
@@ -90,7 +90,7 @@ impl Tree {
         let mut problems: Vec<String> = self.files.iter().flat_map(|file| rules.check(file)).collect();
         for (name, shape) in &self.shapes {
             let missed = self.ratchet.judge(name, shape);
-            // The figure alone does not name the places.
+            // The metric alone does not show the positions.
             let misses = |metric: Metric| missed.iter().any(|line| line.contains(metric.name()));
             if misses(Metric::FunctionsOver70) {
                 let long = shape.long_functions();
@@ -111,14 +111,15 @@ impl Tree {
         problems
     }
 
-    /// Unsafe code is in listed modules only, the list is short, and limited to the crates that need it.
+    /// Checks that unsafe code is in listed modules only, and that the list is limited in length and to the crates that
+    /// need it.
     fn unsafe_problems(&self) -> Vec<String> {
         let listed = &self.ratchet.unsafe_files;
         let mut problems = Vec::new();
         for file in self.unsafe_files.iter().filter(|file| !listed.contains(file)) {
             problems.push(format!("{file}: unsafe code in a module that {} does not list", ratchet::FILE));
         }
-        // A line that outlives its code would let unsafe code come back unseen.
+        // An obsolete line would allow new unsafe code unnoticed.
         for file in listed.iter().filter(|file| !self.unsafe_files.contains(file)) {
             problems.push(format!("{}: {file} holds no unsafe code (tidy --tighten)", ratchet::FILE));
         }
@@ -135,7 +136,7 @@ impl Tree {
         problems
     }
 
-    /// Files that import each other are few, and in one directory.
+    /// Checks that import cycles are small and within one directory.
     fn circle_problems(&self) -> Vec<String> {
         self.imports.iter().flat_map(|(name, imports)| circles::check(name, imports)).collect()
     }

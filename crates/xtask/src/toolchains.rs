@@ -1,5 +1,5 @@
-//! `cargo xtask toolchains`: the product built by the oldest compiler that the manifest promises, and the pure crates
-//! checked for a target without an operating system.
+//! `cargo xtask toolchains`: builds the product with the oldest compiler that the manifest promises, and checks the
+//! pure crates for a target without an operating system.
 //!
 //! A machine without the compiler or the target reports it and passes; `.ci/run` installs both where rustup exists.
 
@@ -7,19 +7,19 @@ use std::process::{Command, Stdio};
 
 use crate::{Failure, workspace};
 
-/// A target that has neither files, sockets, threads nor a clock: what compiles for it uses none that it would need.
+/// A target without files, sockets, threads or a clock: a crate that compiles for it depends on none of them.
 const BARE_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Crates that promise to do no I/O and to read no clock.
+/// Crates that promise no I/O and no access to the clock.
 const PURE: [&str; 2] = ["http", "conf"];
 
-/// Both checks.
+/// Runs both checks.
 pub(crate) fn check() -> Result<(), Failure> {
     check_oldest()?;
     check_pure()
 }
 
-/// The product, with the version of `rust-version`.
+/// Builds the product with the version of `rust-version`.
 fn check_oldest() -> Result<(), Failure> {
     let version = rust_version(&workspace::read("Cargo.toml")?)?;
     let toolchain = format!("+{version}");
@@ -33,7 +33,7 @@ fn check_oldest() -> Result<(), Failure> {
     workspace::run(rustup_cargo(&toolchain).args(["check", "--locked", "--package", "ringroad", "--quiet"]))
 }
 
-/// The pure crates, for the bare target.
+/// Checks the pure crates for the bare target.
 fn check_pure() -> Result<(), Failure> {
     let library = Command::new("rustc").args(["--print", "target-libdir", "--target", BARE_TARGET]).output();
     let is_installed = library.is_ok_and(|output| {
@@ -53,11 +53,11 @@ fn check_pure() -> Result<(), Failure> {
     workspace::run(&mut command)
 }
 
-/// Cargo of another toolchain: the one that started this program knows only its own.
+/// Returns the cargo of another toolchain: the cargo that started this program supports only its own.
 fn rustup_cargo(toolchain: &str) -> Command {
     let mut command = Command::new("cargo");
     command.arg(toolchain).current_dir(workspace::root());
-    // The outer cargo names its compiler and toolchain, which would be used for the inner one too.
+    // The outer cargo sets its compiler and toolchain, which the inner cargo would otherwise use too.
     for name in ["RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CARGO"] {
         command.env_remove(name);
     }
@@ -67,12 +67,12 @@ fn rustup_cargo(toolchain: &str) -> Command {
 fn rustc_answers(args: &[&str]) -> bool {
     let mut command = Command::new("rustc");
     command.args(args).env_remove("RUSTUP_TOOLCHAIN").stdout(Stdio::null()).stderr(Stdio::null());
-    // Without this rustup would install missing parts over the network, silently.
+    // Otherwise rustup would silently install missing components over the network.
     command.env("RUSTUP_AUTO_INSTALL", "0");
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The value of `rust-version` in the root manifest.
+/// Returns the value of `rust-version` in the root manifest.
 fn rust_version(manifest: &str) -> Result<String, Failure> {
     let line = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
     let missing = || Failure::Format { what: "Cargo.toml", detail: "no rust-version".to_owned() };

@@ -1,11 +1,11 @@
-//! `cargo xtask tuned`: the release build again, with the profile of a run (profile-guided optimisation).
+//! `cargo xtask tuned`: the PGO build, a release build with the profile of a run.
 //!
-//! Three steps: a build that counts how often each piece of code is run, a training with the work of servers, and a build
-//! that lays out and inlines by those counts. On the paths of small answers it takes a fifth of the instructions away
-//! (`docs/decisions/0020-builds-after-a-training.md`). The generator of `ringroad bench load` makes the requests; it is a
-//! separate program, so that neither it nor its counts are part of the tuned one.
+//! Three steps: a build that counts how often each piece of code is executed, a training run with typical server load,
+//! and a build that lays out and inlines code by those counts. For small responses it saves a fifth of the instructions
+//! (`docs/decisions/0020-builds-after-a-training.md`). The requests are made by `ringroad bench load` in a separate
+//! program, so that neither the generator nor its counts are part of the PGO build.
 //!
-//! Not part of the gate: it builds everything twice more.
+//! Not part of the gate, because it builds everything two more times.
 
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 use crate::{Failure, workspace};
 
-/// Below the repository.
+/// Output directory in the repository.
 const FOLDER: &str = "target/tuned";
 
-/// Requests of each kind: enough that the counts do not depend on how the run began.
+/// Number of requests of each kind: enough to make the start of the run insignificant.
 const REQUESTS: &str = "30000";
 
-/// How long a server may take to start.
+/// Timeout of a server's start.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// The parts of [`configuration`] to request: answers without a file, files in each way, a cache's misses and hits,
+/// The requested locations of [`configuration`]: responses without a file, files by each engine, cache misses and hits,
 /// proxying.
 const TARGETS: [&str; 9] = [
     "/",
@@ -38,7 +38,7 @@ const TARGETS: [&str; 9] = [
     "/passed/1k",
 ];
 
-/// As a browser writes them.
+/// Header fields of a browser.
 const HEADERS: [&str; 4] = [
     "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
     "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
@@ -46,12 +46,12 @@ const HEADERS: [&str; 4] = [
     "Accept-Encoding: gzip, deflate, br, zstd",
 ];
 
-/// Builds it; the program is `target/tuned/ringroad` then.
+/// Makes the PGO build; the program is `target/tuned/ringroad`.
 pub(crate) fn build() -> Result<(), Failure> {
     let folder = workspace::root().join(FOLDER);
     let merge = profile_tool()?;
     let (profiles, merged) = (folder.join("profiles"), folder.join("merged.profdata"));
-    // Counts of another state of the sources would mislead.
+    // Counts from other sources would be misleading.
     let _ = std::fs::remove_dir_all(&profiles);
     let counting = compile(&folder.join("counting"), &format!("-Cprofile-generate={}", profiles.display()))?;
     let generator = generator(&folder.join("generator"))?;
@@ -67,7 +67,7 @@ pub(crate) fn build() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The tool that adds up counts; it comes with the toolchain on request.
+/// Returns the path of the tool that merges counts; it is an optional component of the toolchain.
 fn profile_tool() -> Result<PathBuf, Failure> {
     let libraries = workspace::output(Command::new("rustc").args(["--print", "target-libdir"]))?;
     let tool = Path::new(libraries.trim()).with_file_name("bin").join("llvm-profdata");
@@ -78,25 +78,25 @@ fn profile_tool() -> Result<PathBuf, Failure> {
     Err(Failure::Problems { task: "the tuned build", found: vec![remedy] })
 }
 
-/// A release build with these flags of the compiler; the program.
+/// Makes a release build with these compiler flags; returns the program.
 fn compile(folder: &Path, flags: &str) -> Result<PathBuf, Failure> {
     let rustc = workspace::output(Command::new("rustc").arg("-vV"))?;
     let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
-    // With the target named, build scripts and macros are built without the flags.
+    // With an explicit target, build scripts and macros are built without the flags.
     let build = ["build", "--release", "--locked", "-p", "ringroad", "--target", host, "--target-dir"];
     workspace::run(workspace::cargo(&build).arg(folder).env("RUSTFLAGS", flags))?;
     Ok(folder.join(host).join("release/ringroad"))
 }
 
-/// The program that makes the requests: optimised, and built in a minute.
+/// Builds the load generator: optimised, and built in a minute.
 fn generator(folder: &Path) -> Result<PathBuf, Failure> {
     let build = ["build", "--profile", "instructions", "--locked", "-p", "ringroad", "--features", "bench"];
     workspace::run(workspace::cargo(&build).arg("--target-dir").arg(folder))?;
     Ok(folder.join("instructions/ringroad"))
 }
 
-/// Serves and asks for everything once, on one engine of the network. The counts are written when the server ends, in an
-/// orderly way: a program that is killed writes none.
+/// Runs the training load on one network engine. The server writes the counts when it exits orderly; a killed program
+/// writes none.
 fn train(program: &Path, generator: &Path, folder: &Path, engine: &str) -> Result<(), Failure> {
     let file = |path: &Path, error| Failure::File { path: path.to_owned(), error };
     let _ = std::fs::remove_dir_all(folder);
@@ -115,7 +115,7 @@ fn train(program: &Path, generator: &Path, folder: &Path, engine: &str) -> Resul
     asked
 }
 
-/// Requests of few fields and of many: the parser's part in a request is not the same in both.
+/// Sends requests with few and with many header fields: the parser's share of a request differs.
 fn ask_for_everything(generator: &Path, folder: &Path, port: u16) -> Result<(), Failure> {
     let plain: [&[&str]; 2] = [&[], &HEADERS];
     for target in TARGETS {
@@ -123,7 +123,8 @@ fn ask_for_everything(generator: &Path, folder: &Path, port: u16) -> Result<(), 
             ask(generator, folder, &format!("http://127.0.0.1:{port}{target}"), headers, false)?;
         }
     }
-    // A connection for each request, also where the kernel holds it back until the request is there.
+    // A connection for each request, also with `deferred`, where the kernel delays the accept until the request has
+    // arrived.
     for port in [port, port + 1] {
         for target in &TARGETS[..2] {
             ask(generator, folder, &format!("http://127.0.0.1:{port}{target}"), &[], true)?;
@@ -132,10 +133,10 @@ fn ask_for_everything(generator: &Path, folder: &Path, port: u16) -> Result<(), 
     Ok(())
 }
 
-/// Asks for one thing many times. The findings of the generator are ignored; only the statuses count.
+/// Sends one request many times. The generator's measurements are ignored; only the statuses matter.
 fn ask(generator: &Path, folder: &Path, url: &str, headers: &[&str], close: bool) -> Result<(), Failure> {
     let mut load = Command::new(generator);
-    // In a separate network namespace it would not reach the server.
+    // In a separate network namespace it could not reach the server.
     load.args([
         "bench",
         "load",
@@ -155,7 +156,7 @@ fn ask(generator: &Path, folder: &Path, url: &str, headers: &[&str], close: bool
     workspace::run(load.arg("--out").arg(report).arg(url).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// Two adjacent free ports.
+/// Returns the first of two adjacent free ports.
 fn free_port() -> std::io::Result<u16> {
     loop {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -165,10 +166,10 @@ fn free_port() -> std::io::Result<u16> {
     }
 }
 
-/// One worker, so that its end is the program's. A process with the right to change users stays as it is, or could not
-/// write the counts.
+/// Returns the configuration. It has one worker, whose exit is that of the program. Workers keep the user root, because
+/// they could otherwise not write the counts.
 fn configuration(folder: &Path, engine: &str, port: u16) -> std::io::Result<String> {
-    // The process that is started is the one that serves, so that its end is waited for.
+    // The started process is the one that serves, so that its exit can be awaited.
     let user = if std::fs::metadata("/proc/self")?.uid() == 0 { "user root;" } else { "" };
     let (folder, deferred) = (folder.display(), port + 1);
     Ok(format!(
@@ -193,11 +194,11 @@ fn configuration(folder: &Path, engine: &str, port: u16) -> std::io::Result<Stri
     ))
 }
 
-/// A server that ends with this.
+/// A server that ends when the value is dropped.
 struct Server(Child);
 
 impl Server {
-    /// Starts it and waits for its pid file, which is there when it listens.
+    /// Starts the server and waits for its pid file, which exists when it listens.
     #[expect(
         clippy::disallowed_methods,
         reason = "what it waits for is another program's, and nothing tells"
@@ -220,7 +221,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks it to end and waits for that.
+    /// Requests a graceful shutdown and waits for the exit.
     fn end(&mut self) {
         let pid = self.0.id().to_string();
         let _ = Command::new("kill").args(["-QUIT", &pid]).status();

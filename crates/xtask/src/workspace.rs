@@ -1,35 +1,35 @@
-//! Where the repository is, which files it has, and how a command is run in it.
+//! The root of the repository, its files, and commands that run in it.
 //!
-//! [`files`] walks the tree itself instead of asking git: the checks then work in an unpacked archive too,
-//! and see a new file before it is added.
+//! [`files`] walks the tree itself instead of calling git: so the checks also work in an unpacked archive, and include
+//! new files before they are added.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Failure;
 
-/// Names of files and directories that are no source: build output, history, editor state.
+/// Names of files and directories that are not sources: build output, history, editor state.
 const SKIPPED: [&str; 4] = [".git", ".idea", ".vscode", "node_modules"];
 
-/// With this everything in the workspace is built, `ringroad bench` too.
+/// Flags to build everything in the workspace, including `ringroad bench`.
 pub(crate) const ALL_FEATURES: [&str; 2] = ["--features", "ringroad/bench"];
 
 /// A text file of the repository.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
-    /// Its path below the root, with `/`.
+    /// Path below the root, with `/`.
     pub(crate) path: String,
     /// Its text.
     pub(crate) text: String,
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("this crate lives two levels below the root").to_owned()
 }
 
-/// Every text file of the repository, in the order of the paths. Files that are no UTF-8 are left out.
+/// Returns all text files of the repository, ordered by path. Files that are not UTF-8 are omitted.
 pub(crate) fn files() -> Result<Vec<SourceFile>, Failure> {
     let root = root();
     let mut found = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) fn files() -> Result<Vec<SourceFile>, Failure> {
         for entry in listing {
             let entry = entry.map_err(|error| at(&folder, error))?;
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            // In a second working tree `.git` is a file that names the first one.
+            // In a second working tree `.git` is a file that refers to the first one.
             if SKIPPED.contains(&name.as_str()) {
                 continue;
             }
@@ -73,7 +73,7 @@ pub(crate) fn write(relative: &str, text: &str) -> Result<(), Failure> {
     std::fs::write(&path, text).map_err(|error| at(&path, error))
 }
 
-/// The cargo that started this program, to be run at the root.
+/// Returns a command of the cargo that started this program, to be run at the root.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -99,12 +99,12 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The failure of a command that did not start.
+/// Returns the failure of a command that did not start.
 pub(crate) fn not_started(command: &Command, error: std::io::Error) -> Failure {
     Failure::Start { command: describe(command), error }
 }
 
-/// A command as one would type it, the program without its directory.
+/// Formats a command as a command line, with the program's name without its directory.
 pub(crate) fn describe(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     let args = command.get_args().map(|arg| arg.to_string_lossy());

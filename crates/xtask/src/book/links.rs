@@ -1,28 +1,28 @@
-//! The targets of links, for the site: other pages stay as they are, other files are copied, and a link to a directory becomes one to
-//! its page, or plain text.
+//! Rewrites link targets for the site: links to pages stay unchanged, other files are copied, and a link to a directory
+//! becomes one to its page, or plain text.
 
 use super::pages::Pages;
 use crate::workspace::{self, SourceFile};
 
-/// A file that is no page and that a page links to.
+/// A file that a page links to and that is not a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CopiedFile {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub(super) from: String,
-    /// Its path in the site.
+    /// Path in the site.
     pub(super) to: String,
 }
 
-/// What a link of a page becomes.
+/// The replacement of a link.
 enum Becomes {
     Same,
-    /// This target.
+    /// A new target.
     Target(String),
-    /// The text of the link alone.
+    /// Only the text of the link.
     Text,
 }
 
-/// The text of a page for the site, and the files that have to come along.
+/// Returns the text of a page for the site, and the files to be copied.
 pub(super) fn prepare(page: &SourceFile, pages: &Pages<'_>) -> (String, Vec<CopiedFile>) {
     let (mut out, mut linked, mut is_code) = (String::with_capacity(page.text.len()), Vec::new(), false);
     for line in page.text.split_inclusive('\n') {
@@ -36,7 +36,7 @@ pub(super) fn prepare(page: &SourceFile, pages: &Pages<'_>) -> (String, Vec<Copi
     (out, linked)
 }
 
-/// Copies a line with its links changed. A link may begin in the line before.
+/// Copies a line with its links rewritten. A link may begin in the previous line.
 fn rewrite(line: &str, out: &mut String, becomes: &mut dyn FnMut(&str) -> Becomes) {
     let mut rest = line;
     while let Some(at) = rest.find("](") {
@@ -62,7 +62,7 @@ fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<
     }
     let (target_path, part) = target.split_at(target.find('#').unwrap_or(target.len()));
     let path = resolved(&page.path, target_path);
-    // mdBook calls the page of a directory `index`, in links it does not.
+    // mdBook names the page of a directory `index`, but does not rewrite links to it.
     if let Some(folder) = target_path.strip_suffix("README.md").filter(|_| pages.contains(&path)) {
         return Becomes::Target(format!("{folder}index.md{part}"));
     }
@@ -75,14 +75,14 @@ fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<
     if !workspace::root().join(&path).is_file() {
         return Becomes::Text;
     }
-    // mdBook copies every file but those of Markdown.
+    // mdBook copies all files except Markdown files.
     let copied =
         |path: &str| path.strip_suffix(".md").map_or(path.to_owned(), |start| format!("{start}.txt"));
     linked.push(CopiedFile { to: copied(&path), from: path });
     Becomes::Target(copied(target_path))
 }
 
-/// The path from the root of what a page names.
+/// Resolves a link target relative to a page; returns the path from the root.
 fn resolved(page: &str, target: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

@@ -1,8 +1,9 @@
-//! `cargo xtask book`: the documentation as a site, by mdBook, with its search. The pages lie in the site as they do in the
-//! repository, so that the same links work in both.
+//! `cargo xtask book`: builds the documentation as a site with a search, by mdBook. The pages have the same paths in
+//! the site as in the repository, so that the same links work in both.
 //!
-//! [`pages`] lists the pages in order, [`links`] prepares what they link to, and [`site`] finds dead links in the result. The site is
-//! `target/book/html`; it loads nothing from other servers. A machine without mdBook says so and passes the gate.
+//! [`pages`] lists the pages in order, [`links`] rewrites their links, and [`site`] finds dead links in the result. The
+//! site is `target/book/html`; it loads nothing from other servers. A machine without mdBook reports this and passes
+//! the gate.
 
 mod links;
 mod pages;
@@ -14,10 +15,10 @@ use std::process::Command;
 use crate::{Failure, workspace};
 use pages::Pages;
 
-/// How to get the tool. `search` alone of its features: the others serve and watch.
+/// The command that installs the tool. Only the feature `search` is needed: the others serve and watch.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features --features search";
 
-/// The settings of the site.
+/// The mdBook settings of the site.
 const SETTINGS: &str = r#"[book]
 title = "Ringroad"
 language = "en"
@@ -39,7 +40,7 @@ enable = true
 level = 0
 "#;
 
-/// The step of the gate.
+/// The check of the gate.
 pub(crate) fn check() -> Result<(), Failure> {
     let is_there =
         Command::new("mdbook").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -47,7 +48,7 @@ pub(crate) fn check() -> Result<(), Failure> {
         return build();
     }
     println!("mdBook is not installed, so the site was not built: {INSTALL}");
-    // The list of pages is checked without the tool.
+    // Without the tool, only the list of pages is checked.
     Pages::of(&workspace::files()?).map(drop)
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn build() -> Result<(), Failure> {
     Failure::unless_empty("the check of the site", site.problems())
 }
 
-/// Where everything is written.
+/// Returns the output directory.
 fn folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     workspace::root().join(target).join("book")

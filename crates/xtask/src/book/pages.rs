@@ -1,31 +1,32 @@
-//! The pages of the site in their order: the start, the documentation as `docs/README.md` lists it, examples, development.
+//! The pages of the site in order: the start page, the documentation as listed in `docs/README.md`, examples,
+//! development.
 
 use std::fmt::Write;
 
 use crate::Failure;
 use crate::workspace::SourceFile;
 
-/// Every page, with its place in the list.
+/// All pages, in the order of the list.
 pub(super) struct Pages<'f> {
     entries: Vec<Entry<'f>>,
 }
 
-/// A line of the list.
+/// An entry of the list.
 struct Entry<'f> {
     file: &'f SourceFile,
-    /// The heading of the part that it begins.
+    /// The heading of the part that begins with this page.
     part: Option<&'static str>,
-    /// 1 for a page below the one before it.
+    /// 1 for a page that is a subpage of the previous one.
     depth: usize,
 }
 
-/// The page of the documentation that lists the others.
+/// The page that lists the documentation.
 const LIST: &str = "docs/README.md";
 
-/// Measurements as they were written, which are no pages.
+/// Raw measurements, which are not pages.
 const RAW: &str = "docs/experiments/raw/";
 
-/// Pages behind the documentation.
+/// The pages after the documentation.
 const DEVELOPMENT: [&str; 6] = [
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -36,7 +37,7 @@ const DEVELOPMENT: [&str; 6] = [
 ];
 
 impl<'f> Pages<'f> {
-    /// The pages among the files of the repository.
+    /// Selects the pages from the files of the repository.
     pub(super) fn of(files: &'f [SourceFile]) -> Result<Pages<'f>, Failure> {
         let find = |path: &str| files.iter().find(|file| file.path == path);
         let mut missing = Vec::new();
@@ -77,7 +78,7 @@ impl<'f> Pages<'f> {
         Ok(Pages { entries })
     }
 
-    /// The files, in order.
+    /// Returns the files in order.
     pub(super) fn files(&self) -> impl Iterator<Item = &'f SourceFile> {
         self.entries.iter().map(|entry| entry.file)
     }
@@ -87,7 +88,7 @@ impl<'f> Pages<'f> {
         self.files().any(|file| file.path == path)
     }
 
-    /// The list as mdBook reads it.
+    /// Returns the list in mdBook's format.
     pub(super) fn summary(&self) -> String {
         let mut text = String::from("# Summary\n\n");
         for Entry { file, part, depth } in &self.entries {
@@ -106,13 +107,13 @@ fn is_page(path: &str) -> bool {
     path.ends_with(".md") && !path.starts_with(RAW)
 }
 
-/// The targets of a list of links, one a line.
+/// Returns the targets of a list of links, one per line.
 fn targets(list: &str) -> impl Iterator<Item = &str> {
     let lines = list.lines().filter(|line| line.starts_with("* ["));
     lines.filter_map(|line| line.split_once("](")?.1.split_once(')').map(|(target, _)| target))
 }
 
-/// The first heading of a page.
+/// Returns the first heading of a page.
 fn title(file: &SourceFile) -> &str {
     let heading = file.text.lines().find_map(|line| line.strip_prefix("# "));
     heading.unwrap_or(&file.path).trim()

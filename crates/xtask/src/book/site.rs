@@ -1,26 +1,27 @@
-//! The links of the finished site: each leads to a file of it, and to a heading that is there. Nothing is loaded from elsewhere.
+//! Checks the links of the generated site: each must lead to an existing file and heading, and nothing may be loaded
+//! from other servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// The pages of a site, by their paths.
+/// The pages of a site, by path.
 pub(super) struct Site {
     root: PathBuf,
     pages: BTreeMap<PathBuf, Page>,
 }
 
 struct Page {
-    /// Targets of links.
+    /// Link targets.
     links: Vec<String>,
-    /// What the browser loads for the page.
+    /// URLs that the browser loads for the page.
     loads: Vec<String>,
-    /// Parts of it that links can name.
+    /// Ids that links can refer to.
     ids: BTreeSet<String>,
 }
 
-/// A page that mdBook writes for servers and not for links.
+/// A page that mdBook generates for servers, which no link refers to.
 const NOT_FOUND: &str = "404.html";
 
 /// Reads all pages below a directory.
@@ -67,7 +68,7 @@ impl Site {
         self.pages.values().map(|page| page.links.len()).sum()
     }
 
-    /// The problems, a line each.
+    /// Returns the problems, one line each.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (path, page) in &self.pages {
@@ -105,7 +106,7 @@ impl Site {
     }
 }
 
-/// The value of an attribute with quotes.
+/// Returns the value of a quoted attribute.
 fn attribute(tag: &str, name: &str) -> Option<String> {
     let (_, rest) = tag.split_once(&format!(" {name}=\""))?;
     let (value, _) = rest.split_once('"')?;

@@ -1,8 +1,9 @@
-//! `cargo xtask configurations`: real nginx configurations of public projects, each tested by `ringroad -t`.
+//! `cargo xtask configurations`: tests real nginx configurations of public projects by `ringroad -t`.
 //!
-//! [`rows`] reads the list `crates/xtask/configurations.tsv`: where each configuration is, and the expected result. The files are
-//! not copied into this repository. [`repository`] reads them with git, [`template`] fills in the values of templates, and
-//! [`prepare`] replaces what belongs to another machine. [`page`] writes the tables of docs/configurations.md.
+//! [`rows`] parses the list `crates/xtask/configurations.tsv`, with the source and the expected result of each
+//! configuration. The files are not copied into this repository. [`repository`] reads them with git, [`template`]
+//! inserts the values of templates, and [`prepare`] replaces machine-specific settings. [`page`] writes the tables of
+//! docs/configurations.md.
 //!
 //! Not part of the gate, because it needs the network or a directory of repositories.
 
@@ -21,14 +22,14 @@ use prepare::Machine;
 use repository::Repository;
 use rows::Row;
 
-/// The options of the command line.
+/// Command line options.
 #[derive(Default)]
 struct Options {
-    /// A directory of git directories, `OWNER+NAME`; clones are made without it.
+    /// A directory of git directories, `OWNER+NAME`; without it, clones are made.
     repositories: Option<PathBuf>,
-    /// The program that is tested; `ringroad` of this tree without it.
+    /// The tested program; by default the `ringroad` of this tree.
     program: Option<PathBuf>,
-    /// Write the results into the list and the page.
+    /// Write the results to the list and the page.
     bless: bool,
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
         Some(program) => program.clone(),
         None => build()?,
     };
-    // One directory for all rows: a test leaves nothing behind that the next one reads.
+    // One directory for all rows: a test leaves no files that the next one reads.
     let machine = Machine::new(&work)?;
     let mut rows = rows::read()?;
     let mut differing = Vec::new();
@@ -68,7 +69,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     Failure::unless_empty("configurations", differing)
 }
 
-/// The options in any order; a word that is none of them is an error of the command line.
+/// Parses the options in any order; an unknown argument is a usage error.
 fn options(arguments: &[&str]) -> Result<Options, Failure> {
     let mut options = Options::default();
     let mut words = arguments.iter();
@@ -86,7 +87,7 @@ fn options(arguments: &[&str]) -> Result<Options, Failure> {
 /// Builds the server and returns its path.
 fn build() -> Result<PathBuf, Failure> {
     let mut cargo = workspace::cargo(&["build", "--quiet", "--package", "ringroad", "--message-format=json"]);
-    // The path depends on the target directory, which cargo alone resolves.
+    // The path depends on the target directory, which only cargo can resolve.
     let messages = workspace::output(&mut cargo)?;
     let executable = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -98,7 +99,7 @@ fn build() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The result of one configuration: `loads`, or the first error.
+/// Tests one configuration; returns `loads`, or the first error.
 fn test(row: &Row, options: &Options, machine: &Machine, program: &Path) -> Result<String, Failure> {
     let repository = Repository::open(&row.repository, &row.commit, options.repositories.as_deref())?;
     let text = prepare::prepare(row, &repository, machine)?;
@@ -111,12 +112,12 @@ fn test(row: &Row, options: &Options, machine: &Machine, program: &Path) -> Resu
     if output.status.success() {
         return Ok(rows::LOADS.into());
     }
-    // Warnings come before the error, for example those about names that are not found.
+    // Warnings precede the error, for example those about unresolvable names.
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     Ok(first_error(&errors).replace(&machine.root().display().to_string(), "PREFIX"))
 }
 
-/// The text of the first error, without the program's name, the level and the position.
+/// Returns the text of the first error, without the program's name, the level and the position.
 fn first_error(errors: &str) -> String {
     let line =
         errors.lines().find(|line| line.contains("[emerg]")).or(errors.lines().next()).unwrap_or("no output");

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rows::Row;
 use crate::{Failure, workspace};
 
-/// The page, below the repository.
+/// Path of the page in the repository.
 const PAGE: &str = "docs/configurations.md";
 
-/// Around the part that is written here.
+/// The comments around the generated part.
 const MARKS: [&str; 2] =
     ["<!-- results: written by cargo xtask configurations --bless -->", "<!-- end of results -->"];
 
-/// Reasons by a part of the error. The first that fits counts.
+/// Reasons by a substring of the error. The first match counts.
 const REASONS: [(&str, &str); 13] = [
     ("\"js_", "njs: programs are not run inside of the server"),
     ("lua", "lua: programs are not run inside of the server"),
@@ -29,7 +29,7 @@ const REASONS: [(&str, &str); 13] = [
     ("track_uploads", "third-party module upload-progress"),
 ];
 
-/// Repositories of the rows, each counted once.
+/// Returns the number of distinct repositories.
 pub(super) fn repositories(rows: &[Row]) -> usize {
     rows.iter().map(|row| row.repository.as_str()).collect::<BTreeSet<_>>().len()
 }
@@ -44,7 +44,7 @@ pub(super) fn write(rows: &[Row]) -> Result<(), Failure> {
     workspace::write(PAGE, &format!("{before}{}\n\n{}\n{}{after}", MARKS[0], tables(rows), MARKS[1]))
 }
 
-/// The counts, the reasons in order of their texts, and each configuration that does not load.
+/// Returns the counts, the reasons in alphabetical order, and each configuration that does not load.
 fn tables(rows: &[Row]) -> String {
     let loads = rows.iter().filter(|row| row.loads()).count();
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
@@ -62,13 +62,13 @@ fn tables(rows: &[Row]) -> String {
     )
 }
 
-/// A line of the last table; the error must not end a cell.
+/// Returns a line of the last table, with the error escaped for a cell.
 fn line(row: &Row) -> String {
     let error = row.expected.replace('|', "\\|").replace("PREFIX/", "");
     format!("| {} | `{}` | {error} |\n", row.repository, row.path)
 }
 
-/// Why a configuration is refused, from the error.
+/// Returns the reason of a rejection, from the error.
 fn reason(error: &str) -> &'static str {
     REASONS.iter().find(|(part, _)| error.contains(part)).map_or("other, see the error", |(_, reason)| reason)
 }

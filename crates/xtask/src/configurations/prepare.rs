@@ -1,11 +1,13 @@
-//! Makes a configuration loadable on this machine, so that only the directives decide the result.
+//! Makes a configuration loadable on this machine, so that only its directives determine the result.
 //!
-//! * An `include` is replaced by the file of the same repository, by a short one for the files that nginx installs, else by nothing.
-//! * Ports below 20000 become ports above, so that the test needs no rights and meets no running server; a specific address becomes
-//!   a loopback address.
-//! * Files that are opened or created (certificates, logs, pid, caches, temporary files) lie in the directory of the test.
+//! * An `include` is replaced by the file of the same repository, by a short version of a file that nginx installs, or
+//!   by nothing.
+//! * Ports below 20000 are replaced by ports above, so that the test needs no privileges and does not collide with a
+//!   running server; a specific address becomes a loopback address.
+//! * Files that are opened or created (certificates, logs, pid, caches, temporary files) are moved to the directory of
+//!   the test.
 //! * A configuration without any `ssl_certificate` gets one in its block `http`.
-//! * Names of upstream servers that are not groups, and those of resolvers, become 127.0.0.1; `user` becomes root.
+//! * Names of upstream servers that are not groups, and names of resolvers, become 127.0.0.1; `user` becomes root.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,13 +20,13 @@ use super::statements::{self, Statement};
 use super::template;
 use crate::{Failure, workspace};
 
-/// Includes within includes.
+/// Maximum nesting of includes.
 const DEPTH_MAX: usize = 8;
 
-/// Added to ports that are lower.
+/// Offset that is added to lower ports.
 const PORT_BASE: u32 = 20000;
 
-/// Files that nginx or a distribution installs, shortened.
+/// Short versions of files that nginx or a distribution installs.
 const INSTALLED: [(&str, &str); 8] = [
     ("mime.types", "types { text/html html htm; text/css css; image/png png; }"),
     (
@@ -39,14 +41,14 @@ const INSTALLED: [(&str, &str); 8] = [
     ("koi-win", ""),
 ];
 
-/// The directory of the test and the files in it.
+/// The directory of the test and its files.
 pub(super) struct Machine {
     /// The prefix of the tested server.
     root: PathBuf,
 }
 
 impl Machine {
-    /// Makes the directory, with a certificate, its key, parameters for Diffie-Hellman and a key for tickets.
+    /// Creates the directory, with a certificate, its key, Diffie-Hellman parameters and a ticket key.
     pub(super) fn new(work: &Path) -> Result<Machine, Failure> {
         let root = work.join("prefix");
         for directory in ["logs", "files"] {
@@ -76,17 +78,17 @@ impl Machine {
         Ok(Machine { root })
     }
 
-    /// The prefix of the tested server.
+    /// Returns the prefix of the tested server.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The full name of a file in the directory.
+    /// Returns the absolute path of a file in the directory.
     fn path(&self, name: &str) -> String {
         self.root.join(name).display().to_string()
     }
 
-    /// A name in the directory for a path, of another machine; two paths stay two names.
+    /// Returns a path in the directory for a path of another machine; different paths stay different.
     fn moved(&self, kind: &str, path: &str) -> String {
         let plain: String =
             path.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
@@ -94,7 +96,7 @@ impl Machine {
     }
 }
 
-/// The text that is tested.
+/// Returns the text to be tested.
 pub(super) fn prepare(row: &Row, repository: &Repository, machine: &Machine) -> Result<String, Failure> {
     let source = template::fill(&repository.file(&row.path)?, &row.values);
     let mut all = Vec::new();
@@ -129,7 +131,7 @@ pub(super) fn prepare(row: &Row, repository: &Repository, machine: &Machine) -> 
     Ok(statements::text(&result))
 }
 
-/// Puts a part of a configuration into the blocks that it needs.
+/// Wraps a part of a configuration in the blocks that it needs.
 fn wrap(kind: Kind, inner: Vec<Statement>) -> Vec<Statement> {
     let block = |name: &str, inner: Vec<Statement>| {
         let mut block = vec![Statement::new(&[name], '{')];
@@ -145,7 +147,8 @@ fn wrap(kind: Kind, inner: Vec<Statement>) -> Vec<Statement> {
     block("events", Vec::new()).into_iter().chain(http).collect()
 }
 
-/// Appends the statements of a text, with those of its includes. `open` has the files that are being read, the innermost last.
+/// Appends the statements of a text, including those of its includes. `open` has the files being read, the innermost
+/// last.
 fn expand(
     row: &Row,
     repository: &Repository,
@@ -179,15 +182,15 @@ fn expand(
     Ok(())
 }
 
-/// Replaces what belongs to another machine.
+/// Replaces machine-specific settings.
 struct Rewrite<'a> {
     machine: &'a Machine,
-    /// Names of blocks `upstream`.
+    /// Names of `upstream` blocks.
     groups: BTreeSet<String>,
 }
 
 impl Rewrite<'_> {
-    /// Changes a directive of a block. `false` leaves it out.
+    /// Rewrites a directive of a block. Returns false to omit it.
     fn statement(&self, statement: &mut Statement, block: &str) -> bool {
         let name = statement.word(0).to_string();
         let first = statement.word(1).to_string();
@@ -216,7 +219,8 @@ impl Rewrite<'_> {
         true
     }
 
-    /// The file of a log; `None` for a target that is no file. A name with variables keeps one, as they are not opened.
+    /// Returns the replacement of a log file; `None` for other targets. A name with variables keeps one, because such
+    /// logs are not opened at the start.
     fn log(&self, path: &str) -> Option<String> {
         let elsewhere =
             ["off", "stderr"].contains(&path) || path.starts_with("syslog:") || path.starts_with("memory:");
@@ -224,7 +228,7 @@ impl Rewrite<'_> {
             .then(|| if path.contains('$') { "logs/$host.log".into() } else { "logs/test.log".into() })
     }
 
-    /// Files and directories that are opened or created by a test.
+    /// Returns the replacement of a file or directory that a test opens or creates.
     fn file(&self, name: &str, path: &str) -> Option<String> {
         let file = match name {
             _ if path.contains('$') || path.starts_with("data:") => return None,
@@ -243,7 +247,7 @@ impl Rewrite<'_> {
         Some(self.machine.path(file))
     }
 
-    /// The target of `proxy_pass` and its relatives.
+    /// Rewrites the target of `proxy_pass` and similar directives.
     fn address(&self, target: &str) -> String {
         let (scheme, rest) = match target.split_once("://") {
             Some((scheme, rest)) => (format!("{scheme}://"), rest),
@@ -252,12 +256,12 @@ impl Rewrite<'_> {
         let end = rest.find('/').filter(|_| !rest.starts_with("unix:")).unwrap_or(rest.len());
         let (host, path) = rest.split_at(end);
         let host = self.host(host);
-        // FastCGI and its relatives have no default port.
+        // FastCGI and similar protocols have no default port.
         let port = if scheme.is_empty() && host == "127.0.0.1" { ":9000" } else { "" };
         quoted(&format!("{scheme}{host}{port}{path}"))
     }
 
-    /// A host with or without a port; names that are not groups become 127.0.0.1.
+    /// Rewrites a host with or without a port; names that are not groups become 127.0.0.1.
     fn host(&self, host: &str) -> String {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -271,7 +275,7 @@ impl Rewrite<'_> {
     }
 }
 
-/// A word with quotes where it needs them.
+/// Quotes a word if necessary.
 fn quoted(word: &str) -> String {
     let plain = !word.contains(|c: char| c.is_whitespace() || matches!(c, ';' | '{' | '}' | '"'));
     if plain || word.contains("${") && !word.contains(' ') {
@@ -281,7 +285,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The address of `listen`.
+/// Rewrites the address of `listen`.
 fn listen(address: &str, machine: &Machine) -> String {
     if let Some(path) = address.strip_prefix("unix:") {
         return format!("unix:{}", machine.moved("logs/", path));
@@ -305,14 +309,14 @@ fn listen(address: &str, machine: &Machine) -> String {
     format!("{local}:{}", raised(port))
 }
 
-/// An address for `set_real_ip_from`, which looks up names.
+/// Rewrites an address of `set_real_ip_from`, which resolves names.
 fn network(text: &str) -> String {
     let address = text.split('/').next().unwrap_or(text);
     let known = address.parse::<IpAddr>().is_ok() || text == "unix:";
     if known { text.into() } else { "127.0.0.1".into() }
 }
 
-/// A parameter of `resolver`; names become an address.
+/// Rewrites a parameter of `resolver`; names become an address.
 fn resolver(word: &str) -> String {
     let kept = word.contains('=') || word.starts_with('[') || word.starts_with(|c: char| c.is_ascii_digit());
     if kept { word.into() } else { "127.0.0.1".into() }

@@ -1,4 +1,4 @@
-//! Files of a repository at a commit, read by git: from a directory of git directories, or from a clone without content.
+//! Files of a repository at a commit, read by git: from a directory of git directories, or from a clone without blobs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::{Failure, workspace};
 
 /// A repository at a commit.
 pub(super) struct Repository {
-    /// Where `git -C` works: a git directory, or a directory that has one.
+    /// Directory for `git -C`: a git directory, or a directory that contains one.
     git: PathBuf,
     /// The commit of the row.
     commit: String,
@@ -16,7 +16,7 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// Finds the git directory `OWNER+NAME` (or `OWNER+NAME/repo`) below `below`, or clones from GitHub into `target/`.
+    /// Opens the git directory `OWNER+NAME` (or `OWNER+NAME/repo`) below `below`, or clones from GitHub into `target/`.
     pub(super) fn open(name: &str, commit: &str, below: Option<&Path>) -> Result<Repository, Failure> {
         let directory = name.replace('/', "+");
         let git = match below {
@@ -36,15 +36,15 @@ impl Repository {
         Ok(Repository { git, commit: commit.into(), paths: names.lines().map(String::from).collect() })
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub(super) fn file(&self, path: &str) -> Result<String, Failure> {
         let object = format!("{}:{path}", self.commit);
         workspace::output(Command::new("git").arg("-C").arg(&self.git).args(["show", &object]))
     }
 
-    /// The paths that an `include` of the file `from` means: those that end with the longest part of `name`, beginning with
-    /// the directory of `from`. A pattern is only searched below that directory, so that it does not take in unrelated
-    /// files.
+    /// Returns the paths that an `include` of the file `from` refers to: those that end with the longest possible part
+    /// of `name`, starting with the directory of `from`. A pattern is searched only below that directory, so that it
+    /// does not match unrelated files.
     pub(super) fn included(&self, from: &str, name: &str) -> Vec<&str> {
         let directory = from.rsplit_once('/').map_or("", |(directory, _)| directory);
         let parts: Vec<&str> =
@@ -52,7 +52,7 @@ impl Repository {
         for start in 0..parts.len() {
             let tail = parts[start..].join("/");
             let pattern = tail.contains('*');
-            // A bare pattern would take in the neighbours of the file itself.
+            // A bare pattern would match the files beside the including file.
             if pattern && start > 0 && !tail.contains('/') {
                 break;
             }
@@ -72,16 +72,16 @@ impl Repository {
         Vec::new()
     }
 
-    /// All paths for which the condition holds, in the order of the commit.
+    /// Returns all paths that satisfy the condition, in the order of the commit.
     fn fitting(&self, fits: impl Fn(&str) -> bool) -> Vec<&str> {
         self.paths.iter().map(String::as_str).filter(|path| fits(path)).collect()
     }
 }
 
-/// Endings of files that are removed where the files are installed.
+/// Suffixes that are removed when the files are installed.
 const SUFFIXES: [&str; 6] = ["", ".sample", ".template", ".tmpl", ".j2", ".erb"];
 
-/// Whether a path is `wanted`, where `*` stands for a part of a name.
+/// Whether a path is `wanted`, where `*` matches a part of a name.
 fn same(path: &str, wanted: &str) -> bool {
     let fits = |wanted: &str| match wanted.split_once('*') {
         None => path == wanted,
@@ -93,7 +93,7 @@ fn same(path: &str, wanted: &str) -> bool {
     SUFFIXES.iter().any(|suffix| fits(&format!("{wanted}{suffix}")))
 }
 
-/// Clones once, without the content of files: git fetches files when they are read.
+/// Clones once, without blobs: git fetches them when files are read.
 fn clone(name: &str, into: &Path) -> Result<PathBuf, Failure> {
     if !into.is_dir() {
         let address = format!("https://github.com/{name}");

@@ -1,32 +1,33 @@
-//! The list of configurations, `crates/xtask/configurations.tsv`: a line for each, with tabs between the columns.
+//! The list of configurations, `crates/xtask/configurations.tsv`: one line per configuration, with tab-separated
+//! columns.
 //!
-//! Columns: repository (`OWNER/NAME` at GitHub), commit, path, kind, values for its templates (`-` without any), expected result.
+//! Columns: repository (`OWNER/NAME` at GitHub), commit, path, kind, template values (`-` if none), expected result.
 //! Lines that begin with `#` are comments.
 
 use crate::{Failure, workspace};
 
-/// Below the repository.
+/// Path of the list in the repository.
 const LIST: &str = "crates/xtask/configurations.tsv";
 
-/// The expected result of a configuration that is accepted.
+/// The expected result of a configuration that loads.
 pub(super) const LOADS: &str = "loads";
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A whole configuration.
+    /// A complete configuration.
     Whole,
     /// Directives for the block `http`, such as a file of `conf.d`.
     Http,
-    /// Directives for a block `server`.
+    /// Directives for the block `server`.
     Server,
 }
 
 impl Kind {
-    /// Each kind with its word in the list.
+    /// All kinds with their names in the list.
     const ALL: [(Kind, &str); 3] = [(Kind::Whole, "whole"), (Kind::Http, "http"), (Kind::Server, "server")];
 
-    /// The word of the list.
+    /// Returns the name in the list.
     pub(super) fn name(self) -> &'static str {
         Kind::ALL.iter().find(|(kind, _)| *kind == self).expect("all kinds are in the table").1
     }
@@ -37,26 +38,26 @@ impl Kind {
 pub(super) struct Row {
     /// `OWNER/NAME` at GitHub.
     pub(super) repository: String,
-    /// 40 hexadecimal digits: a branch would change under the expected result.
+    /// Commit id of 40 hexadecimal digits: a branch would change, and the result with it.
     pub(super) commit: String,
-    /// From the root of the repository.
+    /// Path from the root of the repository.
     pub(super) path: String,
-    /// The blocks to put around the file.
+    /// The kind, which determines the blocks around the file.
     pub(super) kind: Kind,
-    /// Texts for names of templates, the first that fits counts.
+    /// Values for names in templates; the first match counts.
     pub(super) values: Vec<(String, String)>,
     /// [`LOADS`] or the first error.
     pub(super) expected: String,
 }
 
 impl Row {
-    /// Whether the server has to accept it.
+    /// Whether the server is expected to load it.
     pub(super) fn loads(&self) -> bool {
         self.expected == LOADS
     }
 }
 
-/// All rows of the list.
+/// Reads all rows of the list.
 pub(super) fn read() -> Result<Vec<Row>, Failure> {
     parse(&workspace::read(LIST)?)
 }
@@ -69,13 +70,13 @@ pub(super) fn write(rows: &[Row]) -> Result<(), Failure> {
     workspace::write(LIST, &(lines.join("\n") + "\n"))
 }
 
-/// Reads a text line by line. A line that does not fit is an error, so that no row is lost by a missing tab.
+/// Parses a text line by line. An invalid line is an error, so that no row is lost by a missing tab.
 fn parse(text: &str) -> Result<Vec<Row>, Failure> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines.map(|line| row(line).ok_or(Failure::Format { what: LIST, detail: line.into() })).collect()
 }
 
-/// A row, if all columns are there and have the right form.
+/// Parses a row; returns `None` if a column is missing or invalid.
 fn row(line: &str) -> Option<Row> {
     let columns: Vec<&str> = line.split('\t').collect();
     let &[repository, commit, path, kind, values, expected] = columns.as_slice() else { return None };
@@ -96,12 +97,12 @@ fn row(line: &str) -> Option<Row> {
     (whole && repository.contains('/')).then_some(row)
 }
 
-/// A name and its text; the text may contain further equals signs.
+/// Parses a name and its value; the value may contain further equals signs.
 fn pair(text: &str) -> Option<(String, String)> {
     text.split_once('=').map(|(name, value)| (name.into(), value.into()))
 }
 
-/// A row as it is written: the reverse of [`row`].
+/// Formats a row: the reverse of [`row`].
 fn line(row: &Row) -> String {
     let values: Vec<String> = row.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let values = if values.is_empty() { "-".into() } else { values.join(", ") };

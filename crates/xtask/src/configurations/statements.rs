@@ -1,9 +1,9 @@
-//! Directives of a configuration as words, read and written without understanding them.
+//! Directives of a configuration as words, parsed and written without their meaning.
 
 /// A directive, the start of a block, or the end of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Statement {
-    /// As they are written, with their quotes.
+    /// The words as written, with their quotes.
     pub(super) words: Vec<String>,
     /// `;`, `{` or `}`.
     pub(super) end: char,
@@ -14,7 +14,7 @@ impl Statement {
         Statement { words: words.iter().map(|word| (*word).into()).collect(), end }
     }
 
-    /// A word without its quotes; empty where there are fewer words.
+    /// Returns a word without its quotes; empty if there are fewer words.
     pub(super) fn word(&self, index: usize) -> &str {
         let word = self.words.get(index).map_or("", String::as_str);
         let bare = |quote: char| word.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
@@ -22,7 +22,7 @@ impl Statement {
     }
 }
 
-/// The statements of a text. Comments are left out.
+/// Parses the statements of a text. Comments are omitted.
 pub(super) fn parse(text: &str) -> Vec<Statement> {
     let (mut statements, mut words) = (Vec::new(), Vec::new());
     let mut rest = text.trim_start();
@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Vec<Statement> {
     statements
 }
 
-/// Bytes of the word at the start.
+/// Returns the length in bytes of the word at the start.
 fn word_len(text: &str) -> usize {
     let quote = text.chars().next().filter(|first| matches!(first, '"' | '\''));
     let (mut escaped, mut before) = (false, ' ');
@@ -62,7 +62,7 @@ fn word_len(text: &str) -> usize {
     text.len()
 }
 
-/// The text of statements, one to a line.
+/// Formats statements, one per line.
 pub(super) fn text(statements: &[Statement]) -> String {
     let line = |statement: &Statement| match statement.words.as_slice() {
         [] => format!("{}\n", statement.end),

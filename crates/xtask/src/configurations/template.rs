@@ -1,9 +1,10 @@
-//! Templates as plain text: tags of Jinja, Go, ERB, Handlebars and Liquid, and variables of `envsubst`.
+//! Renders templates as plain text: tags of Jinja, Go, ERB, Handlebars and Liquid, and variables of `envsubst`.
 //!
-//! Not an interpreter: of alternatives the first is taken, a loop is passed once, and a value is one of the row or a plain
-//! one that fits its name.
+//! Not an interpreter: the first alternative is used, a loop is executed once, and a value is one of the row or a
+//! plausible one for its name.
 
-/// Opening and closing of tags; in [`Style::Braces`] a tag is a value unless it begins with a word of control.
+/// Opening and closing delimiters of tags; in [`Style::Braces`] a tag is a value unless it begins with a control
+/// keyword.
 const TAGS: [(&str, &str, Style); 4] = [
     ("{{", "}}", Style::Braces),
     ("{%", "%}", Style::Control),
@@ -11,14 +12,14 @@ const TAGS: [(&str, &str, Style); 4] = [
     ("<%", "%>", Style::Ruby),
 ];
 
-/// How a tag is read.
+/// Syntax of a tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
     /// Go, Handlebars and the values of Jinja.
     Braces,
     /// Statements of Jinja and Liquid.
     Control,
-    /// Nothing is left of it.
+    /// A comment, which is removed.
     Comment,
     /// ERB.
     Ruby,
@@ -27,29 +28,29 @@ enum Style {
 /// The meaning of a tag.
 #[derive(Debug, PartialEq, Eq)]
 enum Tag<'a> {
-    /// Begins a part that ends with `End`.
+    /// Begins a block that ends with `End`.
     Begin,
-    /// The same for a definition, which is not used where it stands.
+    /// Begins a definition, whose content is not inserted at its position.
     BeginUnused,
-    /// Begins an alternative, which is left out.
+    /// Begins an alternative, which is omitted.
     Else,
-    /// Ends the innermost part.
+    /// Ends the innermost block.
     End,
-    /// An assignment, a comment, or an include of the template's own language.
+    /// An assignment, a comment, or an include of the template language.
     Nothing,
     /// An expression to insert.
     Value(&'a str),
 }
 
-/// Fills in a text. Files without tags and variables stay as they are.
+/// Renders a text. Files without tags and variables stay unchanged.
 pub(super) fn fill(text: &str, values: &[(String, String)]) -> String {
     environment(&tags(text, values), values)
 }
 
-/// Replaces all tags. A tag without its end stays as it is, with the rest of the text.
+/// Replaces all tags. A tag without its end stays unchanged, with the remaining text.
 fn tags(text: &str, values: &[(String, String)]) -> String {
     let mut result = String::new();
-    // Whether each open part is left out.
+    // Whether the content of each open block is omitted.
     let mut parts: Vec<bool> = Vec::new();
     let mut rest = text;
     while let Some((at, open, close, style)) = next(rest) {
@@ -71,13 +72,13 @@ fn tags(text: &str, values: &[(String, String)]) -> String {
     result + rest
 }
 
-/// The first tag: its offset and its style.
+/// Returns the first tag: its offset, delimiters and style.
 fn next(text: &str) -> Option<(usize, &'static str, &'static str, Style)> {
     let found = TAGS.iter().filter_map(|&(open, close, style)| Some((text.find(open)?, open, close, style)));
     found.min_by_key(|tag| tag.0)
 }
 
-/// Reads the inside of a tag. The order matters: words of control before values.
+/// Parses the content of a tag. The order matters: control keywords before values.
 fn tag(inner: &str, style: Style) -> Tag<'_> {
     let bare = inner.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '~' | '+'));
     let word = bare.split(|c: char| c.is_whitespace() || c == '(').next().unwrap_or("");
@@ -106,7 +107,8 @@ fn tag(inner: &str, style: Style) -> Tag<'_> {
     }
 }
 
-/// `${NAME}`, `${NAME:-text}`, `$NAME` and `__NAME__` in capital letters. nginx's own variables are written in small letters.
+/// Replaces `${NAME}`, `${NAME:-text}`, `$NAME` and `__NAME__` in capital letters. nginx's own variables are in lower
+/// case.
 fn environment(text: &str, values: &[(String, String)]) -> String {
     let mut result = String::new();
     let mut rest = text;
@@ -130,7 +132,7 @@ fn environment(text: &str, values: &[(String, String)]) -> String {
     result + rest
 }
 
-/// A variable at the start: its length, name and default.
+/// Parses a variable at the start; returns its length, name and default.
 fn variable(text: &str) -> Option<(usize, &str, Option<&str>)> {
     let name_len = |text: &str| {
         text.find(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_').unwrap_or(text.len())
@@ -151,7 +153,7 @@ fn variable(text: &str) -> Option<(usize, &str, Option<&str>)> {
     is_name(name).then_some((name.len() + 4, name, None))
 }
 
-/// The value of the row named in the expression, or a plain one.
+/// Returns the row's value that the expression names, or a plausible one.
 fn value(name: &str, values: &[(String, String)]) -> String {
     match values.iter().find(|(key, _)| name.contains(key.as_str())) {
         Some((_, value)) => value.clone(),
@@ -159,7 +161,7 @@ fn value(name: &str, values: &[(String, String)]) -> String {
     }
 }
 
-/// A plain value for a setting of this name.
+/// Returns a plausible value for a setting with this name.
 fn plain(name: &str) -> &'static str {
     const BY_NAME: [(&[&str], &str); 9] = [
         (&["port"], "8080"),
