@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   keep-alive: response --> remaining body discarded --> next request
-//!   closed: response --> shutdown(SHUT_WR) --> input discarded for lingering_time --> close
+//!   closed:     response --> shutdown(SHUT_WR) --> input discarded for lingering_time --> close
 //! ```
 //! Closing a socket with unread bytes sends a reset, which can destroy the response in flight.
 

@@ -1,10 +1,10 @@
 //! A response being stored in the cache, and its readers on any thread.
 //!
 //! ```text
-//!   upstream --> the fill's task --+--> store (file)  --- on disk up to here ---+
 //!   upstream --> the fill's task --+--> store (file)  --- readable up to here ---+
-//!                                  +--> window of the last pieces (memory) --> readers, each at its own place
+//!                                  |                                             v
 //!                                  +--> window of the last pieces (memory) --> readers, each at its own offset
+//! ```
 //! A reader takes bytes from the window in memory, and older bytes from the file: a slow client occupies no memory and does not
 //! delay others. If the disk fails, the fill waits for the slowest reader instead, so that present readers still receive the
 //! complete body; new readers are refused then.

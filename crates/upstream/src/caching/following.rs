@@ -4,7 +4,7 @@
 //!   read along --stalled--> most bytes received, strong validator --> remaining bytes by a range request for this client
 //!       ^              \-> otherwise another fetch of the key that makes progress, or a new one
 //!       |                                               |
-//!       +---- same bytes as those sent ------------------+---- different bytes: connection closed
+//!       +---- same bytes as those sent -----------------+---- different bytes: connection closed
 //! ```
 //! The client has the header section of the first fetch and the beginning of its body. It gets the remaining bytes of another body
 //! only in two cases. Either both have the same strong validator; or the other response has the same describing fields and begins

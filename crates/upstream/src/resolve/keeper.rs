@@ -3,9 +3,9 @@
 //! ```text
 //!            +--- failed: a growing pause ---+
 //!            v                               |
-//!   start -> look up -- found: put into the groups -- wait until it may have changed
-//!            ^                                                                    |
-//!            +--------------------------------------------------------------------+
+//!   start -> look up -- found: put into the groups -- wait until it may have changed --+
+//!            ^                                                                         |
+//!            +-------------------------------------------------------------------------+
 //! ```
 //! A name that cannot be resolved keeps its previous addresses. Without any address a group has no server, and requests get 502
 //! until the name is resolved. Beginning and end of a failure are logged.

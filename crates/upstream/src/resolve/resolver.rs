@@ -1,10 +1,10 @@
 //! `resolver`: resolves names with own DNS queries, and caches results for their TTL.
 //!
 //! ```text
-//!   find --> in the table and not expired --------------------------------> result
-//!     |                                                                      ^
-//!     +----> lookup in flight ----> waits with other requests --+             |
-//!     +----> a task looks it up --- query, aliases, query --+--> into the table
+//!   find --> in the table and not expired -----------------------> result
+//!     |                                                              ^
+//!     +----> lookup in flight: waits with other requests ------+     |
+//!     +----> a task looks it up: query, aliases, query --------+--> into the table
 //! ```
 //! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when its request ends.
 //! Expired results are retained for use while no name server responds.
