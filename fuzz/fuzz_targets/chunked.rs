@@ -1,4 +1,4 @@
-//! libFuzzer's entry into [`ringroad_fuzz::targets::chunked`].
+//! libFuzzer entry point of [`ringroad_fuzz::targets::chunked`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ringroad_fuzz::targets::chunked::run(data));

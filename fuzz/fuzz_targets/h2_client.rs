@@ -1,4 +1,4 @@
-//! libFuzzer's entry into [`ringroad_fuzz::targets::h2_client`].
+//! libFuzzer entry point of [`ringroad_fuzz::targets::h2_client`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ringroad_fuzz::targets::h2_client::run(data));

@@ -1,4 +1,4 @@
-//! libFuzzer's entry into [`ringroad_fuzz::targets::request_head`].
+//! libFuzzer entry point of [`ringroad_fuzz::targets::request_head`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ringroad_fuzz::targets::request_head::run(data));

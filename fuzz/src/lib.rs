@@ -1,9 +1,9 @@
-//! Fuzz targets: one function for each decoder of bytes that a peer, a file or a user chose.
+//! Fuzz targets: one function for each decoder of bytes that a peer, a file or a user controls.
 //!
-//! A target asserts properties that hold for all input: no panic, the limits, the same result for whole input and for
-//! input in pieces, and round trips with the encoder where one exists. [`smoke`] runs all targets with a stable
-//! compiler over the corpus and random changes of it. The programs in `fuzz_targets/` run one target each under
-//! libFuzzer, which needs a nightly compiler.
+//! A target asserts properties for all inputs: no panic, observed limits, the same result for complete input and for
+//! input in pieces, and round trips with the encoder if one exists. [`smoke`] runs all targets with a stable compiler
+//! over the corpus and random mutations of it. The programs in `fuzz_targets/` run one target each under libFuzzer,
+//! which needs a nightly compiler.
 #![forbid(unsafe_code)]
 
 mod mutate;
@@ -13,11 +13,11 @@ pub mod targets;
 /// A decoder under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name; its seeds are in `corpus/NAME/`.
+    /// Name; the seeds are in `corpus/NAME/`.
     pub name: &'static str,
-    /// Runs it once and panics when a property does not hold.
+    /// Runs the target once; panics if a property is violated.
     pub run: fn(&[u8]),
-    /// Pieces of its language, which random mutation puts into the input.
+    /// Tokens of its language, which the mutation inserts into the input.
     pub tokens: &'static [&'static str],
 }
 

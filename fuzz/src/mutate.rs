@@ -1,20 +1,20 @@
-//! Random changes of an input: bits, bytes, pieces moved, and tokens of the target's language.
+//! Random mutations of an input: changed bits and bytes, moved pieces, and inserted tokens of the target's language.
 //!
-//! The generator is a xorshift, so that a run can be repeated from its seed on every machine.
+//! The generator is an xorshift, so that a run can be repeated by its seed on every machine.
 
-/// Longest input that mutation makes, in bytes. Long enough to pass every limit of a request's header section (33 KiB is
-/// the largest, which the corpus reaches by repetition of lines), short enough for thousands of runs a second.
+/// Maximum size of a mutated input in bytes. It exceeds every limit of a request's header section (the largest is 33
+/// KiB, which the corpus reaches by repeated lines), and permits thousands of runs a second.
 const INPUT_MAX: usize = 40 << 10;
 
-/// Most changes of one input.
+/// Maximum number of mutations of one input.
 const CHANGES_MAX: u64 = 6;
 
-/// A xorshift generator (Marsaglia, 64 bits).
+/// An xorshift generator (Marsaglia, 64 bits).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator that starts from a seed.
+    /// Creates a generator from a seed.
     pub(crate) fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -26,13 +26,13 @@ impl Random {
         self.0
     }
 
-    /// A number below `end`; zero when `end` is.
+    /// Returns a number below `end`; zero if `end` is zero.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 11) as usize % end.max(1)
     }
 }
 
-/// Changes `input` a few times. `other` is a second input of the corpus, from which pieces are taken.
+/// Mutates `input` a few times. `other` is a second input of the corpus, from which pieces are copied.
 pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], random: &mut Random) {
     for _ in 0..=random.next() % CHANGES_MAX {
         change(input, other, tokens, random);
@@ -61,7 +61,7 @@ fn change(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], random: &mut Rando
         }
         6 => input.truncate(at),
         7 if at < input.len() => {
-            // Numbers at the ends of their range are where lengths go wrong.
+            // Boundary values are likely to reveal errors in lengths.
             const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
             input[at] = EDGES[random.below(EDGES.len())];
         }

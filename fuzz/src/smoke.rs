@@ -1,7 +1,8 @@
-//! Runs targets with a stable compiler: every seed of the corpus first, then random changes of the seeds until the time is up.
+//! Runs targets with a stable compiler: first every seed of the corpus, then random mutations of the seeds until the
+//! time is over.
 //!
-//! An input that breaks a property is written to `artifacts/NAME/`, and the run goes on with the next target. The
-//! mutation is blind, it sees no coverage: that is libFuzzer's part.
+//! An input that violates a property is written to `artifacts/NAME/`, and the run continues with the next target. The
+//! mutation is not guided by coverage, unlike libFuzzer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -11,37 +12,37 @@ use std::{fs, io};
 use crate::Target;
 use crate::mutate::{Random, mutate};
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The time for all targets together.
     pub time: Duration,
-    /// The seed of the random changes.
+    /// Seed of the random mutations.
     pub seed: u64,
     /// Only the target of this name.
     pub only: Option<String>,
 }
 
-/// What a run of one target came to.
+/// Result of one target.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The target's name.
     pub name: &'static str,
-    /// Seeds of the corpus.
+    /// Number of seeds in the corpus.
     pub seeds: usize,
-    /// Inputs that were run, the seeds included.
+    /// Number of inputs run, including the seeds.
     pub runs: u64,
-    /// The file with the input that broke a property.
+    /// The file with the input that violated a property.
     pub broken: Option<PathBuf>,
 }
 
-/// An input that takes longer than this is reported: a decoder must be linear, and no input is longer than 40 KiB.
+/// Maximum time of one input: a decoder must be linear, and no input is longer than 40 KiB.
 const ONE_RUN_MAX: Duration = Duration::from_secs(10);
 
-/// Runs the chosen ones of the targets one after the other and hands each summary to `report`.
+/// Runs the selected targets one after the other and passes each summary to `report`.
 ///
 /// # Errors
-/// A corpus that cannot be read, an input that cannot be written, or a name that no target has.
+/// Fails if a corpus cannot be read, an input cannot be written, or no target has the given name.
 pub fn run(targets: &[Target], options: &Options, mut report: impl FnMut(&Summary)) -> io::Result<()> {
     let chosen: Vec<&Target> = targets
         .iter()
@@ -85,14 +86,14 @@ fn pick<'a>(seeds: &'a [Vec<u8>], random: &mut Random) -> &'a [u8] {
     seeds.get(random.below(seeds.len())).map_or(&[], Vec::as_slice)
 }
 
-/// Runs a target once; `false` when it panicked or took too long.
+/// Runs a target once; returns false if it panicked or took too long.
 fn holds(target: &Target, input: &[u8]) -> bool {
     let started = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
     result.is_ok() && started.elapsed() < ONE_RUN_MAX
 }
 
-/// The seeds of a target, in the order of their names.
+/// Returns the seeds of a target, ordered by file name.
 fn corpus(name: &str) -> io::Result<Vec<Vec<u8>>> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory("corpus", name))?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
@@ -100,7 +101,7 @@ fn corpus(name: &str) -> io::Result<Vec<Vec<u8>>> {
     files.into_iter().map(fs::read).collect()
 }
 
-/// Writes an input that broke a property. The name is a hash of it, as libFuzzer's are.
+/// Writes an input that violated a property. The name is its hash, as with libFuzzer.
 fn keep(name: &str, input: &[u8]) -> io::Result<PathBuf> {
     let directory = directory("artifacts", name);
     fs::create_dir_all(&directory)?;

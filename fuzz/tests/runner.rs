@@ -1,4 +1,4 @@
-//! The runner notices what it is for, and every target has what it needs.
+//! Tests that the runner detects violated properties, and that every target has its files.
 
 use std::path::Path;
 use std::time::Duration;

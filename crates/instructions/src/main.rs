@@ -1,10 +1,10 @@
-//! Runs pieces of hot code some thousand times, so that callgrind can count the instructions of each. The cost of a
-//! request in instructions is exact on any machine, unlike times: `cargo xtask instructions` runs it, divides, and
-//! compares with `counts.txt` beside this crate.
+//! Runs pieces of hot code several thousand times, so that callgrind can count the instructions of each. Instruction
+//! counts are exact on any machine, unlike times: `cargo xtask instructions` runs this program, divides the counts, and
+//! compares them with `counts.txt` in this crate.
 //!
-//! Each piece is a function of [`pieces`], or of [`whole`] for whole requests, that callgrind finds by its name. It is
-//! called twice, with as many repetitions more the second time: the difference excludes the preparation of a piece, and
-//! work that happens once. A server is started before, as its start costs something else each time.
+//! Each piece is a function of [`pieces`], or of [`whole`] for complete requests, which callgrind identifies by its
+//! name. It is called twice, the second time with more repetitions: the difference excludes the preparation of a piece,
+//! and work that happens only once. Servers are started before, because the cost of a start varies.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -13,17 +13,19 @@ mod pieces;
 mod streams;
 mod whole;
 
-/// The one of the server.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCachingAlloc;
 
-/// Repetitions of the first call, and how many more the second one has. `crates/xtask/src/instructions.rs` divides by it.
+/// Number of repetitions of the first call, and of additional repetitions of the second one.
+/// `crates/xtask/src/instructions.rs` divides by it.
 const REPETITIONS: u32 = 1000;
 
-/// Requests before those that are compared: connections are made, the cache is filled, tables have grown.
+/// Number of requests before the compared ones: afterwards connections exist, the cache is filled, and tables have
+/// grown.
 const WARM_UP: u32 = 50;
 
-/// Nothing is chosen on the command line: all of them take less time than callgrind needs to start.
+/// Runs all pieces: together they take less time than the start of callgrind, so the command line has no selection.
 fn main() -> Result<(), Box<dyn Error>> {
     for piece in pieces::ALL {
         fewer(piece);
@@ -39,25 +41,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A separate function, which distinguishes the two calls.
+/// The first call of a piece: a separate function, which distinguishes the two calls.
 #[inline(never)]
 fn fewer(piece: fn(u32)) {
     piece(REPETITIONS);
 }
 
-/// The other one.
+/// The second call of a piece.
 #[inline(never)]
 fn more(piece: fn(u32)) {
     piece(2 * REPETITIONS);
 }
 
-/// The first call of whole requests.
+/// The first call of complete requests.
 #[inline(never)]
 fn fewer_requests(workload: whole::Workload, server: &mut whole::Server) {
     workload(server, REPETITIONS);
 }
 
-/// The second one.
+/// The second call of complete requests.
 #[inline(never)]
 fn more_requests(workload: whole::Workload, server: &mut whole::Server) {
     workload(server, 2 * REPETITIONS);

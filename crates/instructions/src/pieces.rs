@@ -1,11 +1,11 @@
-//! The pieces. Each prepares its data and then repeats one operation.
+//! The measured pieces. Each prepares its data and then repeats one operation.
 //!
-//! They are the steps of a request that do no I/O: the head that is read, the name in it, the conditions, the head that
-//! is written; and for a proxy the head of the other side, the key and the index of the cache. A new piece gets its
+//! They are the steps of a request that do no I/O: parsing the head, validating the host name, evaluating conditions,
+//! and writing the head; and for a proxy the upstream's head, the cache key and the cache index. A new piece gets its
 //! figure by `cargo xtask instructions --bless`.
 //!
-//! They are not inlined, so that each is a separate function for callgrind. Arguments and results go through
-//! [`black_box`], so that the compiler knows neither.
+//! They are not inlined, so that each is a separate function for callgrind. Arguments and results pass through
+//! [`black_box`], so that the compiler cannot optimise them away.
 
 use std::hint::black_box;
 
@@ -19,7 +19,7 @@ use http::request::{self, Head, HeaderId, Policy};
 use http::response::{ConnectionField, HeadWriter, Opening, ResponseHead};
 use http::{StatusCode, date, host, range, uri};
 
-/// All of them, in the order in which a request meets them.
+/// All pieces, in the order of their use in a request.
 pub(crate) const ALL: [fn(u32); 16] = [
     request_head_small,
     request_head_browser,
@@ -39,10 +39,10 @@ pub(crate) const ALL: [fn(u32); 16] = [
     index_insert,
 ];
 
-/// What load generators and health checks send.
+/// A request as sent by load generators and health checks.
 const SMALL: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: www.example.org\r\n\r\n";
 
-/// The request of a browser for a page that it has seen before.
+/// The request of a browser for a page that it has visited before.
 const BROWSER: &[u8] = b"GET /articles/2026/november?page=2&sort=date HTTP/1.1\r\n\
     Host: www.example.org\r\n\
     Connection: keep-alive\r\n\
@@ -68,10 +68,11 @@ const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 20
     Content-Type: text/html; charset=utf-8\r\nContent-Length: 12345\r\nCache-Control: public, max-age=3600\r\n\
     ETag: \"6561f2a0-1a2b\"\r\nVary: Accept-Encoding\r\nLast-Modified: Sat, 21 Nov 2026 09:00:00 GMT\r\n\r\n";
 
-/// A moment of November 2026.
+/// A time in November 2026.
 const NOW_S: i64 = 1_795_341_600;
 
-/// The head is kept between requests, as a connection keeps it: only the first one makes room for fields.
+/// Parses requests. The head is reused between requests, as in a connection: only the first one allocates space for
+/// fields.
 fn parse_request(text: &[u8], repetitions: u32) {
     let (mut head, policy) = (Head::new(), Policy::default());
     for _ in 0..repetitions {
@@ -82,19 +83,19 @@ fn parse_request(text: &[u8], repetitions: u32) {
     }
 }
 
-/// Three lines: the cost of parsing any header section.
+/// Parses three lines: the base cost of a header section.
 #[inline(never)]
 fn request_head_small(repetitions: u32) {
     parse_request(SMALL, repetitions);
 }
 
-/// Eighteen fields, a dozen of which no server looks at: the cost of stepping over a line.
+/// Parses eighteen fields, a dozen of which the server does not use: the cost of skipping a line.
 #[inline(never)]
 fn request_head_browser(repetitions: u32) {
     parse_request(BROWSER, repetitions);
 }
 
-/// With a port, which is cut off.
+/// Validates a host name with a port, which is removed.
 #[inline(never)]
 fn host_name(repetitions: u32) {
     for _ in 0..repetitions {
@@ -102,7 +103,7 @@ fn host_name(repetitions: u32) {
     }
 }
 
-/// Nothing to decode and nothing to merge: it is checked once and not copied.
+/// Normalises a path without escapes and double slashes: it is checked once and not copied.
 #[inline(never)]
 fn uri_clean(repetitions: u32) {
     let mut out = Vec::new();
@@ -111,7 +112,7 @@ fn uri_clean(repetitions: u32) {
     }
 }
 
-/// Everything that makes a path be rewritten: escapes, slashes in a row, segments with dots.
+/// Normalises a path that must be rewritten: escapes, repeated slashes, segments with dots.
 #[inline(never)]
 fn uri_escaped(repetitions: u32) {
     let mut out = Vec::new();
@@ -120,7 +121,7 @@ fn uri_escaped(repetitions: u32) {
     }
 }
 
-/// One range, as players and downloads ask for it.
+/// Parses one range, as requested by players and downloads.
 #[inline(never)]
 fn range_of_file(repetitions: u32) {
     let mut ranges: Vec<ByteRange> = Vec::new();
@@ -130,7 +131,7 @@ fn range_of_file(repetitions: u32) {
     }
 }
 
-/// The browser's conditions on the response that it has.
+/// Evaluates the conditions of a browser that has the current response.
 #[inline(never)]
 fn condition_met(repetitions: u32) {
     let mut head = Head::new();
@@ -142,7 +143,7 @@ fn condition_met(repetitions: u32) {
     }
 }
 
-/// Into a buffer that is there, as answers are written into the connection's; the head before began alike, as most do.
+/// Writes a head into an existing buffer, as for a connection; the previous head had the same opening, as is usual.
 fn write_response(head: &ResponseHead<'_>, more: &[(&[u8], &[u8])], repetitions: u32) {
     let (mut out, mut opening) = (Vec::with_capacity(1024), Opening::default());
     for _ in 0..repetitions {
@@ -156,7 +157,7 @@ fn write_response(head: &ResponseHead<'_>, more: &[(&[u8], &[u8])], repetitions:
     }
 }
 
-/// As for `return 200`.
+/// Writes the head of `return 200`.
 #[inline(never)]
 fn response_head_small(repetitions: u32) {
     let date = date::http(NOW_S);
@@ -170,7 +171,7 @@ fn response_head_small(repetitions: u32) {
     write_response(&head, &[], repetitions);
 }
 
-/// As for a file.
+/// Writes the head of a file.
 #[inline(never)]
 fn response_head_file(repetitions: u32) {
     let date = date::http(NOW_S);
@@ -186,7 +187,7 @@ fn response_head_file(repetitions: u32) {
     write_response(&head, &[(b"ETag", b"\"6561f2a0-1a2b\""), (b"Accept-Ranges", b"bytes")], repetitions);
 }
 
-/// Another second each time, as nothing would be written for the same one.
+/// Formats a different second each time, because a date of the same second is not formatted again.
 #[inline(never)]
 fn date_written(repetitions: u32) {
     for second in 0..i64::from(repetitions) {
@@ -194,7 +195,7 @@ fn date_written(repetitions: u32) {
     }
 }
 
-/// The form that everybody sends; the other two are rare.
+/// Parses the common date format; the other two are rare.
 #[inline(never)]
 fn date_read(repetitions: u32) {
     for _ in 0..repetitions {
@@ -202,7 +203,7 @@ fn date_read(repetitions: u32) {
     }
 }
 
-/// The response that a proxy reads from its origin.
+/// Parses the response head that a proxy receives from its origin.
 #[inline(never)]
 fn reply_head(repetitions: u32) {
     let (mut head, limits) = (ReplyHead::new(), Limits::default());
@@ -214,7 +215,7 @@ fn reply_head(repetitions: u32) {
     }
 }
 
-/// What decides whether an answer is stored, and for how long.
+/// Parses the field that determines whether a response is stored, and for how long.
 #[inline(never)]
 fn cache_control(repetitions: u32) {
     for _ in 0..repetitions {
@@ -223,7 +224,7 @@ fn cache_control(repetitions: u32) {
     }
 }
 
-/// MD5, as nginx names its entries.
+/// Computes MD5, the cache key as in nginx.
 #[inline(never)]
 fn cache_key(repetitions: u32) {
     for _ in 0..repetitions {
@@ -231,17 +232,17 @@ fn cache_key(repetitions: u32) {
     }
 }
 
-/// Room for a hundred thousand entries; the seed is fixed, so that all runs have the same buckets.
+/// Creates an index for a hundred thousand entries; the seed is fixed, so that all runs have the same buckets.
 fn index(used: &Used) -> Index {
     Index::new(6 << 20, [1, 2], used.clone())
 }
 
-/// Few enough to stay in the processor's cache: callgrind counts instructions and no misses.
+/// Returns keys, few enough to stay in the CPU cache, although callgrind counts only instructions and no cache misses.
 fn keys() -> Vec<Key> {
     (0..64_u32).map(|number| Key::of(&number.to_le_bytes())).collect()
 }
 
-/// Hash, lock, look-up, and the count of the request.
+/// Looks up an entry: hash, lock, lookup, and the count of the request.
 #[inline(never)]
 fn index_hit(repetitions: u32) {
     let (index, keys) = prepared_index(&Used::default());
@@ -250,7 +251,7 @@ fn index_hit(repetitions: u32) {
     }
 }
 
-/// With all keys in it, so that each look-up is a hit.
+/// Creates an index with all keys, so that each lookup is a hit.
 fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
     let (index, keys) = (index(used), keys());
     for key in &keys {
@@ -259,12 +260,12 @@ fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
     (index, keys)
 }
 
-/// In the place of an earlier entry of the key.
+/// Replaces an earlier entry of the key.
 #[inline(never)]
 fn index_insert(repetitions: u32) {
     let used = Used::default();
     let (index, keys) = prepared_index(&used);
-    // The same keys again and again: a full index, which has to let others go, is another matter.
+    // The same keys repeatedly: a full index, with evictions, is a different case.
     for at in 0..repetitions as usize {
         black_box(index.insert(
             black_box(&keys[at % keys.len()].0),

@@ -1,23 +1,23 @@
-//! The client of HTTP/2: requests in the frames of RFC 9113, a few at once, on a connection that is kept.
+//! The HTTP/2 client: concurrent requests in frames of RFC 9113, on a keep-alive connection.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
-/// Requests that are sent at once, each on a stream of its own.
+/// Number of concurrent requests, each on a separate stream.
 pub(crate) const AT_ONCE: u32 = 10;
 
-/// The preface, an empty SETTINGS, and a WINDOW_UPDATE that opens the window of the connection for the whole run.
+/// The preface, an empty SETTINGS, and a WINDOW_UPDATE that opens the connection window for the complete run.
 const BEGINNING: &[u8] =
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x7f\xfe\0\0";
 
-/// The header block of the first request: four of its fields enter the table (RFC 7541 section 6.2.1).
+/// The header block of the first request: four of its fields are added to the dynamic table (RFC 7541 section 6.2.1).
 const FIRST: &[u8] =
     b"\x82\x86\x44\x0a/page.html\x41\x0fwww.example.org\x7a\x0aclient/1.0\x53\x13text/html,*/*;q=0.8\x90";
 
-/// The block of all others: those fields by their numbers, the last one that entered is number 62.
+/// The header block of all other requests: those fields by their indexes; the most recent one has index 62.
 const NEXT: &[u8] = b"\x82\x86\xc1\xc0\xbf\xbe\x90";
 
-/// Length of a frame's header, and what stands in it.
+/// Size of a frame header; below, frame types and flags.
 const HEADER: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -26,18 +26,18 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// What a connection has come to.
+/// State of a connection.
 #[derive(Default)]
 pub(crate) struct Client {
-    /// The last stream; 0 before the first.
+    /// Id of the last stream; 0 before the first.
     stream: u32,
-    /// Frames on their way to the server.
+    /// Frames to be sent to the server.
     frames: Vec<u8>,
-    /// Bytes of a frame that has not come whole.
+    /// Bytes of an incomplete frame.
     rest: Vec<u8>,
-    /// Responses that are not whole.
+    /// Number of incomplete responses.
     missing: u32,
-    /// Bytes of bodies that have come.
+    /// Number of body bytes received.
     pub(crate) body: usize,
 }
 
@@ -61,12 +61,12 @@ impl Client {
         client.write_all(&self.frames)
     }
 
-    /// Whether all responses are whole.
+    /// Whether all responses are complete.
     pub(crate) fn is_served(&self) -> bool {
         self.missing == 0
     }
 
-    /// Takes what the server has sent.
+    /// Processes bytes received from the server.
     pub(crate) fn take(&mut self, received: &[u8], client: &mut UnixStream) -> io::Result<()> {
         self.rest.extend_from_slice(received);
         let mut at = 0;

@@ -1,10 +1,10 @@
-//! Whole requests, from the first byte that a client sends to the last one that it gets: a file, a response that passes
-//! through from an origin, an upload to it, and a response out of the cache's memory.
+//! Complete requests, from the first byte sent by a client to the last byte received: a file, a proxied response, a
+//! proxied upload, and a response from the cache's memory.
 //!
-//! The piece is the client, the origin and the only thread of the server at once: it writes to a unix socket, lets the
-//! executor turn, and reads. So nothing waits, and each repetition takes the same turns. The client and the origin add
-//! a few system calls, of which callgrind counts what happens outside of the kernel. The engine is epoll with blocking
-//! reads: valgrind knows no ring, and threads of a pool would come when they like.
+//! One thread is the client, the origin and the server: it writes to a unix socket, runs executor turns, and reads. So
+//! nothing waits, and each repetition has the same turns. The client and the origin add a few system calls, of which
+//! callgrind counts the instructions outside the kernel. The engine is epoll with blocking reads: valgrind does not
+//! support io_uring, and the timing of pool threads would vary.
 
 use std::error::Error;
 use std::fs::File;
@@ -31,7 +31,7 @@ use upstream::peers::Upstreams;
 
 use crate::streams;
 
-/// All of them, each with the location of its server.
+/// All workloads, each with the location of its server.
 pub(crate) const ALL: [(Workload, &str); 6] = [
     (course_static, ""),
     (course_streams, ""),
@@ -41,42 +41,42 @@ pub(crate) const ALL: [(Workload, &str); 6] = [
     (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
 ];
 
-/// Requests of a running server.
+/// A workload of requests to a running server.
 pub(crate) type Workload = fn(&mut Server, u32);
 
-/// A file, out of the page cache.
+/// A file from the page cache.
 #[inline(never)]
 fn course_static(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
 }
 
-/// Ten requests for the file by HTTP/2, which come at once on streams of one connection.
+/// Ten concurrent requests for the file by HTTP/2, on streams of one connection.
 #[inline(never)]
 fn course_streams(server: &mut Server, repetitions: u32) {
     server.streams(repetitions);
 }
 
-/// A file by HTTP/1, where requests are counted for `metrics`: the difference is what that costs.
+/// A file by HTTP/1, with requests counted for `metrics`: the difference is the cost of counting.
 #[inline(never)]
 fn course_counted(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
     std::hint::black_box(());
 }
 
-/// A response of an origin to which a connection is kept.
+/// A response of an origin over a keep-alive connection.
 #[inline(never)]
 fn course_proxied(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
 }
 
-/// A request with a body of 16 KiB, which is received into memory before it is passed on.
+/// A request with a body of 16 KiB, which is buffered in memory before it is passed on.
 #[inline(never)]
 fn course_upload(server: &mut Server, repetitions: u32) {
     let upload = [UPLOAD, &[b'u'; UPLOAD_LEN - HEAD_END.len()], HEAD_END].concat();
     server.requests(repetitions, &upload, &["200 OK", "text/html", "ETag"]);
 }
 
-/// A response out of the cache, with its body in memory.
+/// A response from the cache, with its body in memory.
 #[inline(never)]
 fn course_hit(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
@@ -90,10 +90,10 @@ const REQUEST: &[u8] = b"GET /page.html HTTP/1.1\r\nHost: www.example.org\r\nUse
 const UPLOAD: &[u8] = b"POST /page.html HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: client/1.0\r\n\
     Accept: */*\r\nContent-Type: application/octet-stream\r\nContent-Length: 16384\r\n\r\n";
 
-/// Bytes of an upload's body.
+/// Length of an upload's body in bytes.
 const UPLOAD_LEN: usize = 16384;
 
-/// The end of a header section; that of an upload's body too, so that the origin knows either by its last bytes.
+/// The end of a header section, and of an upload's body, so that the origin recognises both by the last bytes.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// The header section of the origin's response.
@@ -101,33 +101,33 @@ const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 20
     Content-Type: text/html\r\nContent-Length: 2048\r\nCache-Control: public, max-age=864000000\r\n\
     ETag: \"6561f2a0-1a2b\"\r\n\r\n";
 
-/// The end of the body, by which a response is known to be whole.
+/// The end of the body, by which a complete response is recognised.
 const END: &[u8] = b"</html>\n";
 
-/// Its length.
+/// Length of the body in bytes.
 const BODY_LEN: usize = 2048;
 
-/// A small page.
+/// Returns a small page.
 fn body() -> Vec<u8> {
     let mut body = vec![b'x'; BODY_LEN - END.len()];
     body.extend_from_slice(END);
     body
 }
 
-/// How often a response may be another one than it should become, until the cache has stored it.
+/// Maximum number of responses before the expected one, until the cache has stored it.
 const TRIES_MAX: u32 = 1000;
 
-/// A server with its executor, its client and its origin. It runs before it is counted, and is ended afterwards: what that
-/// costs depends on the machine.
+/// A server with its executor, its client and its origin. It is started before counting and ended afterwards, because
+/// the cost of both depends on the machine.
 pub(crate) struct Server {
     runtime: Runtime,
     parts: Parts,
-    /// Removed when all others are gone.
+    /// Removed after all other fields have been dropped.
     _directory: Directory,
 }
 
 impl Server {
-    /// With this location.
+    /// Starts a server with this location.
     pub(crate) fn start(location: &str) -> Result<Server, Box<dyn Error>> {
         let directory = Directory::new()?;
         let engine = EngineConfig { net: NetKind::Epoll, disk_ring: false, ..EngineConfig::default() };
@@ -136,11 +136,11 @@ impl Server {
         Ok(Server { runtime, parts, _directory: directory })
     }
 
-    /// Makes requests, after some whose responses come to hold all of `expected`.
+    /// Makes requests, after others until a response contains all of `expected`.
     fn requests(&mut self, repetitions: u32, request: &[u8], expected: &[&str]) {
         let parts = &mut self.parts;
         let done: io::Result<()> = self.runtime.block_on(async {
-            // The store writes its entry in separate threads, at a later time.
+            // The cache stores its entry later, in separate threads.
             for _ in 0..TRIES_MAX {
                 if parts.request(request).await?.holds(expected) {
                     break;
@@ -156,7 +156,7 @@ impl Server {
         done.expect("the only client and the only origin stay connected");
     }
 
-    /// Makes requests by HTTP/2.
+    /// Makes HTTP/2 requests.
     fn streams(&mut self, repetitions: u32) {
         let parts = &mut self.parts;
         let done: io::Result<()> = self.runtime.block_on(async {
@@ -168,38 +168,38 @@ impl Server {
         done.expect("the only client stays connected");
     }
 
-    /// Ends all state that the next server must not meet: the cache saves its index, and releases its directory.
+    /// Ends all state that could affect the next server: the cache saves its index, and releases its directory.
     pub(crate) fn end(mut self) {
         self.runtime.block_on(self.parts.end());
         self.runtime.shutdown(Instant::now() + DRAIN_DEFAULT);
     }
 }
 
-/// A server of one thread, its client and its origin.
+/// A single-threaded server, its client and its origin.
 struct Parts {
     thread: Rc<Thread>,
-    /// Where the server accepts.
+    /// The server's listeners.
     doors: Doors,
-    /// The only connection of the only client.
+    /// The client's connection.
     client: UnixStream,
-    /// What the client knows if it speaks HTTP/2.
+    /// State of the client, if it uses HTTP/2.
     http2: streams::Client,
-    /// Where the server finds its upstream.
+    /// Listener of the origin.
     origin: UnixListener,
-    /// The connection that the server keeps to the origin.
+    /// The server's keep-alive connection to the origin.
     link: Option<UnixStream>,
-    /// The request that the origin received.
+    /// The request received by the origin.
     asked: Vec<u8>,
     /// The complete response of the origin.
     reply: Vec<u8>,
-    /// The received part of a response, and its number of bytes.
+    /// The received part of a response, and its length.
     received: Vec<u8>,
     length: usize,
 }
 
 impl Parts {
-    /// What `server::process` does for each of its threads, without the thread: it would be no part of the piece, as
-    /// callgrind keeps a stack of calls for each.
+    /// Sets up a server thread like `server::process`, but without a new thread: callgrind has a separate call stack
+    /// per thread, so it would not be attributed to the piece.
     fn start(directory: &Path, location: &str) -> Result<Parts, Box<dyn Error>> {
         std::fs::write(directory.join("page.html"), body())?;
         let text = configuration(directory, location);
@@ -208,7 +208,7 @@ impl Parts {
             exchange::config::load(modules::all(), &Source::new("/nginx.conf"), directory, &loader)?.config;
         config.http.zones.begin(&Zones::default());
         config.http.of::<Upstreams>().begin(&Upstreams::default());
-        // Lines go nowhere: the disk is not to be heard of.
+        // Log lines go to /dev/null, so that the disk has no influence.
         let log =
             |name| Ok((directory.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
         let logs: io::Result<Vec<_>> = ["access.log", "error.log"].into_iter().map(log).collect();
@@ -228,7 +228,7 @@ impl Parts {
         Ok(Parts { thread, doors, client, http2, origin, link: None, asked, reply, received, length: 0 })
     }
 
-    /// One request, until its response is there.
+    /// Makes one request and waits for its response.
     async fn request(&mut self, request: &[u8]) -> io::Result<&Parts> {
         self.client.write_all(request)?;
         self.length = 0;
@@ -240,7 +240,7 @@ impl Parts {
         Ok(self)
     }
 
-    /// A few requests by HTTP/2, until their responses are there.
+    /// Makes concurrent HTTP/2 requests and waits for their responses.
     async fn streams(&mut self) -> io::Result<()> {
         let before = self.http2.body;
         self.http2.ask(&mut self.client)?;
@@ -253,13 +253,13 @@ impl Parts {
         Ok(())
     }
 
-    /// Whether these words are in the response.
+    /// Whether the response contains these words.
     fn holds(&self, expected: &[&str]) -> bool {
         let text = String::from_utf8_lossy(&self.received[..self.length]);
         expected.iter().all(|words| text.contains(words))
     }
 
-    /// The origin's part.
+    /// The origin's side: accepts, reads requests and sends responses.
     fn answer(&mut self) -> io::Result<()> {
         let Some(link) = &mut self.link else {
             if let Ok((link, _)) = self.origin.accept() {
@@ -285,7 +285,7 @@ impl Parts {
     }
 }
 
-/// The available bytes; the other end must not be closed.
+/// Reads the available bytes; fails if the peer has closed the connection.
 fn read(from: &mut UnixStream, into: &mut [u8]) -> io::Result<usize> {
     match from.read(into) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
@@ -294,15 +294,15 @@ fn read(from: &mut UnixStream, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// A socket that is polled in each turn, and never waited for.
+/// Creates a listener that is polled in each turn without blocking.
 fn listener(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// A log with a buffer, and connections that are kept for all repetitions. The file is opened once: valgrind does not know
-/// openat2(2), so that each opening would go another way than on a machine.
+/// Returns a configuration with a buffered log, and with connections that stay open for all repetitions. The file is
+/// opened only once: valgrind does not know openat2(2), so each open would execute a different path than on a machine.
 fn configuration(directory: &Path, location: &str) -> String {
     let directory = directory.display();
     format!(
@@ -328,17 +328,17 @@ fn configuration(directory: &Path, location: &str) -> String {
     )
 }
 
-/// A new directory, removed at the end. The process works in it.
+/// A new directory, removed at the end, which is the working directory of the process.
 struct Directory(PathBuf);
 
 impl Directory {
-    /// The same path on every machine: a longer one takes more instructions to hash and to compare, and a unix socket
-    /// may not have it at all.
+    /// The same path on every machine: a longer path needs more instructions to hash and compare, and a unix socket may
+    /// not support it.
     const PATH: &str = "/proc/self/cwd";
 
     fn new() -> io::Result<Directory> {
         let path = std::env::temp_dir().join(format!("ringroad-instructions-{}", std::process::id()));
-        // One that a run left behind which had the same number.
+        // A directory left by a process with the same id.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path)?;
         std::env::set_current_dir(&path)?;

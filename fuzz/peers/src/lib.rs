@@ -1,12 +1,13 @@
-//! Our HTTP/2 ([`http::h2`]) against the crate h2, in memory and by random schedules.
+//! Runs Ringroad's HTTP/2 ([`http::h2`]) against the crate h2, in memory and with random schedules.
 //!
 //! ```text
 //!   Plan (of a seed) --> ours <--pipe, pieces of any size--> theirs
 //!                          `--------- outcomes ----------------'
 //! ```
-//! Each session is made of its seed: messages, settings, resets, the end of the connection, and the order in which both ends read,
-//! send and take. Both ends compare what they receive with the plan, and at the end [`outcome::compare`] compares what they saw.
-//! There is no runtime and no thread: h2 is polled by hand, so a session that fails is repeated by its seed.
+//! A seed determines each session: messages, settings, resets, the end of the connection, and the order in which both
+//! ends read, send and consume. Both ends compare what they receive with the plan, and at the end [`outcome::compare`]
+//! compares their outcomes. No runtime or thread is used: h2 is polled manually, so a failed session can be repeated by
+//! its seed.
 #![forbid(unsafe_code)]
 
 pub mod ours;
@@ -25,16 +26,16 @@ use crate::plan::Plan;
 use crate::random::Random;
 use crate::theirs::Theirs;
 
-/// Turns without a change after which a session stands still.
+/// Number of turns without a change after which a session is considered stalled.
 const IDLE_TURNS_MAX: usize = 400;
 
-/// Turns after which a session is endless.
+/// Number of turns after which a session is considered endless.
 const TURNS_MAX: usize = 2_000_000;
 
 /// Runs the session of a seed.
 ///
 /// # Panics
-/// The ends differ.
+/// Panics if the ends disagree.
 pub fn session(seed: u64, totals: &mut Totals) {
     let random = &mut Random::new(seed);
     let plan = Rc::new(Plan::new(random));
@@ -53,7 +54,7 @@ pub fn session(seed: u64, totals: &mut Totals) {
         }
         moved |= passed != to_us.borrow().passed + to_them.borrow().passed;
         idle = if moved { 0 } else { idle + 1 };
-        // An end that has ended reads no more.
+        // An end that has ended reads no further bytes.
         if theirs.has_ended() {
             to_them.borrow_mut().take(usize::MAX);
         }
@@ -65,7 +66,7 @@ pub fn session(seed: u64, totals: &mut Totals) {
         assert!(!is_stuck, "both ends wait: {:?}\n{}\n{}", plan.peer, ours.shown(), theirs.shown());
         assert!(turn < TURNS_MAX, "the session does not end");
     }
-    // What is open still ends with the bytes.
+    // Open streams end with the closed connection.
     to_them.borrow_mut().is_closed = true;
     for _ in 0..IDLE_TURNS_MAX {
         theirs.act(random);

@@ -1,4 +1,5 @@
-//! `ringroad-peers [--sessions N] [--seed N]`: sessions of our HTTP/2 and the crate h2, of this seed and those after it.
+//! `ringroad-peers [--sessions N] [--seed N]`: sessions between Ringroad's HTTP/2 and the crate h2, with consecutive
+//! seeds.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How many sessions, and the first seed.
+/// Parses the number of sessions and the first seed.
 fn options(mut args: impl Iterator<Item = String>) -> Option<(u64, u64)> {
     let (mut sessions, mut seed) = (1000, 1);
     while let Some(name) = args.next() {

@@ -1,4 +1,4 @@
-//! Our end of a session: [`http::h2::Session`] as client or as server, with the messages of the plan.
+//! Ringroad's end of a session: [`http::h2::Session`] as client or as server, with the messages of the plan.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::random::Random;
 /// An exchange in flight.
 struct Stream {
     received: Received,
-    /// Bytes that were received and not yet taken.
+    /// Bytes that were received and not consumed yet.
     untaken: usize,
     interim_sent: usize,
     sent_head: bool,
@@ -24,7 +24,7 @@ struct Stream {
     sent_all: bool,
 }
 
-/// Our end.
+/// Ringroad's end.
 pub struct Ours {
     is_client: bool,
     plan: Rc<Plan>,
@@ -35,15 +35,15 @@ pub struct Ours {
     out: Vec<u8>,
     scratch: Scratch,
     streams: BTreeMap<u32, Stream>,
-    /// The exchange that is begun next.
+    /// Index of the next exchange to begin.
     next: usize,
-    /// How each exchange ended.
+    /// Outcomes of the exchanges.
     pub outcomes: Vec<Option<Outcome>>,
-    /// The last stream that the other end processes, once it said so.
+    /// Id of the last stream that the peer processes, if it has announced the id.
     last: Option<u32>,
     has_announced: bool,
     pings: usize,
-    /// PINGs that came back.
+    /// Number of PING acknowledgements received.
     pub pongs: usize,
 }
 
@@ -60,7 +60,7 @@ const POLICY: Policy = Policy {
 };
 
 impl Ours {
-    /// An end that has sent its first frames.
+    /// Creates an end that has sent its first frames.
     #[must_use]
     pub fn new(is_client: bool, plan: &Rc<Plan>, incoming: Shared, outgoing: Shared) -> Ours {
         let mut out = Vec::new();
@@ -87,7 +87,7 @@ impl Ours {
         }
     }
 
-    /// Does something, or nothing; whether anything changed.
+    /// Makes a random step, or none; returns whether anything changed.
     pub fn act(&mut self, random: &mut Random) -> bool {
         let mut moved = self.push_out();
         moved |= self.receive(random);
@@ -116,14 +116,14 @@ impl Ours {
         moved
     }
 
-    /// Whether all that was begun has ended.
+    /// Whether all exchanges that were begun have ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let begins_more = self.is_client && self.next < self.plan.exchanges.len() && self.last.is_none();
         self.streams.is_empty() && self.session.open_streams() == 0 && !begins_more && self.out.is_empty()
     }
 
-    /// What is open, for a session that does not go on.
+    /// Describes the open streams, for a stalled session.
     #[must_use]
     pub fn shown(&self) -> String {
         let each = self.streams.iter().map(|(id, stream)| {
@@ -169,7 +169,7 @@ impl Ours {
                 assert!(by_peer, "our end has reset stream {stream} with {code}");
                 self.reset_by_peer(stream, code);
             }
-            // A client that is done says so too; the number is for streams that its server would open.
+            // A client that is done sends GOAWAY too; its stream id refers to streams that the server would open.
             Event::GoAway { code, .. } if !self.is_client => {
                 assert_eq!(code, 0, "the other end is not content");
             }
@@ -191,7 +191,7 @@ impl Ours {
         }
     }
 
-    /// A client begins the next exchange.
+    /// As a client, begins the next exchange.
     fn begin(&mut self, random: &mut Random) -> bool {
         let has_more = self.next < self.plan.exchanges.len() && self.last.is_none();
         if !has_more || !self.session.may_open() || random.once_in(3) {
@@ -212,7 +212,7 @@ impl Ours {
         true
     }
 
-    /// The head of a request.
+    /// Handles the head of a request.
     fn request(&mut self, id: u32, ends: bool, block: Block, input: &[u8]) {
         let exchange = (id as usize - 1) / 2;
         self.next = self.next.max(exchange + 1);
@@ -239,7 +239,7 @@ impl Ours {
         self.streams.insert(id, stream);
     }
 
-    /// A header section of a response.
+    /// Handles a header section of a response.
     fn reply(&mut self, id: u32, ends: bool, block: Block, input: &[u8]) {
         let mut reader = ReplyReader::new(reply::Limits { head_max: 64 << 10, fields_max: 100 });
         let mut fields = Fields::new();
@@ -269,7 +269,7 @@ impl Ours {
 
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
         let (is_client, plan) = (self.is_client, Rc::clone(&self.plan));
-        // The rest of a frame may be of a stream that was ended meanwhile.
+        // The remaining bytes of a frame may belong to a stream that has ended in between.
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let exchange = &plan.exchanges[stream.received.exchange];
         let (message, way) = match is_client {
@@ -291,7 +291,7 @@ impl Ours {
         self.end(id, if is_whole { Outcome::Whole } else { Outcome::Reset(code) });
     }
 
-    /// A body was taken: its window is opened again.
+    /// Consumes a part of a body, which opens its window again.
     fn take(&mut self, id: u32, random: &mut Random) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         let count = if random.once_in(2) { stream.untaken } else { random.below(stream.untaken + 1) };
@@ -352,7 +352,7 @@ impl Ours {
         }
         let most = left.min(self.session.sendable(id)).min(self.session.payload_max());
         let count = most.min(message.piece_max / 2 + random.below(message.piece_max));
-        // The end may come in a frame of its own.
+        // The end of the body may be sent in a separate frame.
         let is_last = count == left && message.trailers.is_none() && (count == 0 || random.once_in(2));
         if count == 0 && !is_last {
             return false;
@@ -364,7 +364,7 @@ impl Ours {
         true
     }
 
-    /// Ends a stream whose messages are through.
+    /// Ends a stream whose messages are complete.
     fn settle(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
         let is_early =
@@ -401,7 +401,7 @@ fn push_all(block: &mut Vec<u8>, fields: &Fields) {
     fields.iter().for_each(|(name, value)| push_field(block, name.as_bytes(), value));
 }
 
-/// Whether these are the bytes of a body from a place on.
+/// Whether these are the bytes of a body from an offset on.
 #[must_use]
 pub fn is_part(exchange: usize, way: Way, at: usize, part: &[u8]) -> bool {
     part.iter().enumerate().all(|(offset, &found)| found == byte(exchange, way, at + offset))

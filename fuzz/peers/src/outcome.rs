@@ -1,44 +1,44 @@
-//! What came of an exchange, and whether both ends saw the same.
+//! The outcomes of exchanges, and whether both ends agree.
 
 use crate::ours::is_part;
 use crate::plan::{Ending, Fields, Message, Plan, Way};
 
-/// How an exchange ended for one end.
+/// How an exchange ended at one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Both messages are through.
+    /// Both messages are complete.
     Whole,
-    /// The other end has reset it, with this code.
+    /// The peer has reset it, with this code.
     Reset(u32),
-    /// This end has.
+    /// This end has reset it.
     ResetHere,
-    /// The server has said that it does not process it.
+    /// The server has announced that it does not process it.
     NotProcessed,
 }
 
-/// What was received of a message so far. Each method panics where it is not what the plan has.
+/// The received part of a message. Each method panics if it differs from the plan.
 #[derive(Debug)]
 pub struct Received {
-    /// Which exchange it is of.
+    /// Index of its exchange.
     pub exchange: usize,
-    /// Interim responses.
+    /// Number of interim responses.
     pub interim: usize,
-    /// Whether the head is here.
+    /// Whether the head has been received.
     pub has_head: bool,
-    /// Bytes of the body.
+    /// Length of the received body.
     pub bytes: usize,
-    /// Whether all of it is here.
+    /// Whether it is complete.
     pub has_all: bool,
 }
 
 impl Received {
-    /// Nothing.
+    /// Creates an empty state.
     #[must_use]
     pub fn new(exchange: usize) -> Received {
         Received { exchange, interim: 0, has_head: false, bytes: 0, has_all: false }
     }
 
-    /// The head.
+    /// Checks the received head.
     pub fn head(&mut self, message: &Message, fields: Fields) {
         assert!(!self.has_head, "a second head");
         assert_eq!(by_name(fields), by_name(message.all_fields()), "fields of exchange {}", self.exchange);
@@ -46,7 +46,7 @@ impl Received {
         self.has_head = true;
     }
 
-    /// A part of the body.
+    /// Checks a received piece of the body.
     pub fn data(&mut self, message: &Message, way: Way, bytes: &[u8]) {
         assert!(self.has_head && !self.has_all, "a body has its place");
         assert!(is_part(self.exchange, way, self.bytes, bytes), "bytes of exchange {}", self.exchange);
@@ -54,7 +54,7 @@ impl Received {
         assert!(self.bytes <= message.body, "more than was sent");
     }
 
-    /// The end.
+    /// Checks the end of the message.
     pub fn end(&mut self, message: &Message, trailers: Option<Fields>) {
         assert!(!self.has_all, "a second end");
         assert_eq!(self.bytes, message.body, "a body is cut short");
@@ -63,35 +63,35 @@ impl Received {
     }
 }
 
-/// h2 keeps the order of fields of the same name only.
+/// Sorts fields by name, because h2 preserves only the order of fields of the same name.
 fn by_name(mut fields: Fields) -> Fields {
     fields.sort_by(|one, other| one.0.cmp(&other.0));
     fields
 }
 
-/// What sessions came to in all.
+/// Sums over all sessions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Exchanges that were begun.
+    /// Number of exchanges begun.
     pub exchanges: u64,
-    /// Those of which both messages came through,
+    /// Number of complete exchanges.
     pub whole: u64,
-    /// that were reset,
+    /// Number of exchanges that were reset.
     pub reset: u64,
-    /// and that the server did not process.
+    /// Number of exchanges that the server did not process.
     pub not_processed: u64,
-    /// PINGs that came back to our end.
+    /// Number of PING acknowledgements received by Ringroad's end.
     pub pongs: u64,
     /// Bytes in both directions.
     pub bytes: u64,
 }
 
-/// The code of RST_STREAM of a stream that is not processed.
+/// The code of RST_STREAM for a stream that is not processed.
 const REFUSED: u32 = 7;
 
-/// Panics unless what both ends saw fits to the plan and to each other.
+/// Panics unless the outcomes of both ends are consistent with the plan and each other.
 pub fn compare(plan: &Plan, client: &[Option<Outcome>], server: &[Option<Outcome>], totals: &mut Totals) {
     for (index, exchange) in plan.exchanges.iter().enumerate() {
         let seen = (client[index], server[index]);

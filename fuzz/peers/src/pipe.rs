@@ -1,4 +1,4 @@
-//! The bytes between both ends, in memory, and what h2 reads and writes.
+//! The connection between both ends, in memory, and its adapter for h2.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,26 +9,26 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// One direction.
+/// One direction of the connection.
 #[derive(Debug, Default)]
 pub struct Direction {
     bytes: VecDeque<u8>,
-    /// Bytes that it holds.
+    /// Capacity in bytes.
     room: usize,
-    /// Whether no more will come.
+    /// Whether no more bytes will arrive.
     pub is_closed: bool,
-    /// Bytes that passed.
+    /// Total number of bytes passed.
     pub passed: u64,
 }
 
 impl Direction {
-    /// One that holds so many bytes.
+    /// Creates a direction with this capacity.
     #[must_use]
     pub fn new(room: usize) -> Direction {
         Direction { room, ..Direction::default() }
     }
 
-    /// Puts as much in as there is room for; how much that is.
+    /// Stores as many bytes as fit; returns their number.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room.saturating_sub(self.bytes.len()));
         self.bytes.extend(&bytes[..count]);
@@ -36,30 +36,30 @@ impl Direction {
         count
     }
 
-    /// Takes up to so many bytes out.
+    /// Removes up to `most` bytes.
     pub fn take(&mut self, most: usize) -> Vec<u8> {
         let count = most.min(self.bytes.len());
         self.bytes.drain(..count).collect()
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no bytes are in transit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 }
 
-/// A direction that both ends hold.
+/// A direction that both ends share.
 pub type Shared = Rc<RefCell<Direction>>;
 
-/// What h2 reads and writes: a call moves a part of what it could.
+/// The I/O object of h2: each call transfers only a part of the possible bytes.
 #[derive(Debug)]
 pub struct Io {
-    /// From the other end.
+    /// Direction from the peer.
     pub incoming: Shared,
-    /// To it.
+    /// Direction to the peer.
     pub outgoing: Shared,
-    /// The most that a call moves.
+    /// Maximum number of bytes transferred per call.
     pub chunk_max: usize,
 }
 

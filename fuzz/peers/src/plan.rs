@@ -1,42 +1,43 @@
-//! What a session is to carry: messages with fields, bodies and trailers, how each exchange ends, and the settings of both ends.
+//! The plan of a session: messages with fields, bodies and trailers, how each exchange ends, and the settings of both
+//! ends.
 //!
-//! Both ends know the plan, so each can tell whether what it received is what the other one was to send.
+//! Both ends know the plan, so each can check the received messages.
 
 use http::h2::Limits;
 
 use crate::random::Random;
 
-/// Fields in their order.
+/// Fields in order.
 pub type Fields = Vec<(String, Vec<u8>)>;
 
-/// The code of RST_STREAM for streams that one end is to reset: CONNECT_ERROR, which neither end uses by itself.
+/// The code of RST_STREAM for planned resets: CONNECT_ERROR, which neither end uses otherwise.
 pub const PLANNED_CODE: u32 = 0xa;
 
-/// One message.
+/// A message.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The fields behind the pseudo fields.
+    /// The fields after the pseudo-header fields.
     pub fields: Fields,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub body: usize,
-    /// The most that is sent at once.
+    /// Maximum number of body bytes sent in one call.
     pub piece_max: usize,
-    /// Whether the head says how long the body is.
+    /// Whether the head has `content-length`.
     pub is_counted: bool,
-    /// Fields behind the body.
+    /// Fields of the trailer section.
     pub trailers: Option<Fields>,
-    /// Interim responses before the head.
+    /// Number of interim responses before the head.
     pub interim: usize,
 }
 
 impl Message {
-    /// Whether the head is all of it.
+    /// Whether the message consists of its head only.
     #[must_use]
     pub fn is_head_only(&self) -> bool {
         self.body == 0 && self.trailers.is_none()
     }
 
-    /// The fields, and the length where it is said.
+    /// Returns the fields, with `content-length` if it is sent.
     #[must_use]
     pub fn all_fields(&self) -> Fields {
         let mut fields = self.fields.clone();
@@ -50,13 +51,13 @@ impl Message {
 /// How an exchange ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Both messages are sent and read.
+    /// Both messages are sent and received completely.
     Whole,
-    /// The client resets it when it has sent so many bytes.
+    /// The client resets it after it has sent this number of bytes.
     ResetByClient(usize),
-    /// The server does.
+    /// The server resets it after it has sent this number of bytes.
     ResetByServer(usize),
-    /// The server responds and reads the request no further.
+    /// The server responds and does not read the complete request.
     Early,
 }
 
@@ -71,29 +72,29 @@ pub struct Exchange {
     pub ending: Ending,
 }
 
-/// A whole session.
+/// A complete session.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Exchanges in the order in which they are begun.
+    /// Exchanges in the order in which they begin.
     pub exchanges: Vec<Exchange>,
-    /// Limits of our end.
+    /// Limits of Ringroad's end.
     pub limits: Limits,
-    /// Settings of the other one.
+    /// Settings of the h2 end.
     pub peer: PeerPlan,
-    /// The most that a read or a write moves.
+    /// Maximum number of bytes per read or write.
     pub chunk_max: usize,
-    /// Bytes that may be on their way in one direction.
+    /// Maximum number of bytes in transit in one direction.
     pub wire_max: usize,
-    /// Whether the server ends the connection before all exchanges are begun.
+    /// Whether the server ends the connection before all exchanges have begun.
     pub goes_away: bool,
 }
 
-/// Settings of the other end.
+/// Settings of the h2 end.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerPlan {
     /// SETTINGS_INITIAL_WINDOW_SIZE
     pub initial_window: u32,
-    /// The window of the connection.
+    /// Initial window of the connection.
     pub connection_window: u32,
     /// SETTINGS_MAX_FRAME_SIZE
     pub frame_max: u32,
@@ -101,13 +102,13 @@ pub struct PeerPlan {
     pub table_bytes: u32,
     /// SETTINGS_MAX_CONCURRENT_STREAMS
     pub streams_max: u32,
-    /// Streams that it opens before it knows how many are allowed.
+    /// Number of streams that it opens before it knows the limit.
     pub untold_streams: usize,
-    /// Another initial window, which is set while the session goes on.
+    /// Another initial window, which is set during the session.
     pub later_window: Option<u32>,
 }
 
-/// Which message of an exchange.
+/// Direction of a message in an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client to the server.
@@ -116,14 +117,14 @@ pub enum Way {
     Response,
 }
 
-/// The byte at a place of a body.
+/// Returns the byte at an offset of a body.
 #[must_use]
 pub fn byte(exchange: usize, way: Way, at: usize) -> u8 {
     let start = exchange * 37 + if way == Way::Request { 11 } else { 101 };
     (start + at + (at >> 8) * 7) as u8
 }
 
-/// A part of a body.
+/// Returns a range of a body.
 #[must_use]
 pub fn bytes(exchange: usize, way: Way, at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|at| byte(exchange, way, at)).collect()
@@ -161,7 +162,7 @@ fn fields(random: &mut Random, is_large: bool) -> Fields {
         fields.push((name, value));
     }
     if is_large {
-        // More than a frame holds.
+        // More than fits into one frame.
         for name in ["x-large-a", "x-large-b", "x-large-c"] {
             let len = 5000 + random.below(2500);
             fields.push((name.to_owned(), (0..len).map(|_| 0x23 + random.below(0x50) as u8).collect()));
@@ -176,7 +177,7 @@ fn message(random: &mut Random, body_max: usize, is_large: bool) -> Message {
     Message {
         fields: fields(random, is_large),
         body,
-        // Frames of a few bytes in numbers are abuse for both.
+        // Many frames of a few bytes would be rejected as abuse by both ends.
         piece_max: piece_max.max(body / 40),
         is_counted: body > 0 && random.once_in(2),
         trailers: random.once_in(4).then(|| {
@@ -189,7 +190,7 @@ fn message(random: &mut Random, body_max: usize, is_large: bool) -> Message {
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Creates a random plan.
     #[must_use]
     pub fn new(random: &mut Random) -> Plan {
         let chunk_max = random.one(&[7, 100, 1500, 20_000, 100_000]);
@@ -204,7 +205,7 @@ impl Plan {
         let exchanges: Vec<Exchange> =
             (0..1 + random.below(9)).map(|_| exchange(random, body_max, is_large)).collect();
         if exchanges.iter().any(|exchange| exchange.request.trailers.is_some()) {
-            // h2 0.4 takes trailers of a stream that it has refused for a new stream, and ends the connection.
+            // h2 0.4 mistakes trailers of a stream that it has refused for a new stream, and ends the connection.
             peer.streams_max = 100;
         }
         let wire_max = random.one(&[50, 2000, 70_000, 1 << 20]).max(chunk_max);

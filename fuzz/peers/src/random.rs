@@ -1,11 +1,11 @@
-//! Random numbers that are the same for the same seed on every machine.
+//! Random numbers that depend only on the seed, on every machine.
 
 /// The generator splitmix64 (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator that starts from a seed.
+    /// Creates a generator from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -19,17 +19,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; zero where `end` is.
+    /// Returns a number below `end`; zero if `end` is zero.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() >> 11) as usize % end.max(1)
     }
 
-    /// True once in `of` times.
+    /// Returns true with a probability of 1 / `of`.
     pub fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
 
-    /// One of these.
+    /// Returns one of these values.
     pub fn one<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }

@@ -1,4 +1,4 @@
-//! The other end of a session: the crate h2 as client or as server, polled by hand, with the messages of the plan.
+//! The peer's end of a session: the crate h2 as client or as server, polled manually, with the messages of the plan.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -20,9 +20,9 @@ use crate::random::Random;
 /// An exchange in flight.
 struct Stream {
     received: Received,
-    /// Where the response of a client's request comes from.
+    /// As a client: the future of the response.
     response: Option<ResponseFuture>,
-    /// Where a server's response goes.
+    /// As a server: the handle for the response.
     respond: Option<SendResponse<Bytes>>,
     interim_sent: usize,
     sender: Option<SendStream<Bytes>>,
@@ -30,25 +30,25 @@ struct Stream {
     sent_all: bool,
     body: Option<RecvStream>,
     unreleased: usize,
-    /// Whether a few bytes are held back and released one by one. h2 0.4 opens no window when a smaller initial window has closed it
-    /// (it counts from when it is acknowledged), but for bytes that are released later.
+    /// Whether a few bytes are held back and released one by one. If a reduced initial window has closed a window, h2
+    /// 0.4 (which counts from the acknowledgement) opens it only for bytes that are released later.
     holds_back: bool,
-    /// Reads in a row that found nothing.
+    /// Number of consecutive reads without data.
     idle: usize,
-    /// The code of the reset that was received.
+    /// The code of the received reset.
     reset: Option<u32>,
 }
 
-/// Bytes that are held back, and the reads without a byte after which one of them is released.
+/// Number of bytes held back, and of reads without data after which one of them is released.
 const HELD_MAX: usize = 10;
 const IDLE_READS: usize = 25;
 
-/// SETTINGS_INITIAL_WINDOW_SIZE before anything was said.
+/// Default of SETTINGS_INITIAL_WINDOW_SIZE.
 const WINDOW_DEFAULT: u32 = 65_535;
 
 type ClientEnds = (SendRequest<Bytes>, client::Connection<Io, Bytes>);
 
-/// The connection, which does nothing unless it is polled.
+/// State of the connection, which makes progress only when polled.
 enum Connection {
     ClientStarts(Pin<Box<dyn Future<Output = Result<ClientEnds, h2::Error>>>>),
     Client(Option<SendRequest<Bytes>>, Box<client::Connection<Io, Bytes>>),
@@ -57,23 +57,23 @@ enum Connection {
     Ended,
 }
 
-/// The end that h2 has.
+/// h2's end.
 pub struct Theirs {
     is_client: bool,
     plan: Rc<Plan>,
     connection: Connection,
     streams: Vec<Stream>,
     next: usize,
-    /// How each exchange ended.
+    /// Outcomes of the exchanges.
     pub outcomes: Vec<Option<Outcome>>,
     has_later_window: bool,
     has_gone_away: bool,
-    /// Whether something changed in this call.
+    /// Whether anything changed in this call.
     moved: Cell<bool>,
 }
 
 impl Theirs {
-    /// An end that has said nothing yet.
+    /// Creates an end that has sent nothing yet.
     #[must_use]
     pub fn new(is_client: bool, plan: &Rc<Plan>, io: Io) -> Theirs {
         let PeerPlan { initial_window, connection_window, frame_max, table_bytes, .. } = plan.peer;
@@ -103,7 +103,7 @@ impl Theirs {
         }
     }
 
-    /// Does something, or nothing; whether anything changed that can be told.
+    /// Makes a random step, or none; returns whether a change was detected.
     pub fn act(&mut self, random: &mut Random) -> bool {
         self.moved.set(false);
         let context = &mut Context::from_waker(Waker::noop());
@@ -121,7 +121,7 @@ impl Theirs {
         self.moved.get()
     }
 
-    /// Whether all that was begun has ended, and nothing more is begun.
+    /// Whether all exchanges that were begun have ended, and no more will begin.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let begins_more =
@@ -129,7 +129,7 @@ impl Theirs {
         self.streams.is_empty() && !begins_more
     }
 
-    /// What is open, for a session that does not go on.
+    /// Describes the open streams, for a stalled session.
     #[must_use]
     pub fn shown(&self) -> String {
         let each = self.streams.iter().map(|stream| {
@@ -139,13 +139,13 @@ impl Theirs {
         format!("h2, has ended {}: {}", self.has_ended(), each.collect::<Vec<_>>().join("; "))
     }
 
-    /// Whether the connection has ended well.
+    /// Whether the connection has ended successfully.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.connection, Connection::Ended)
     }
 
-    /// The connection itself.
+    /// Polls the connection.
     fn advance(&mut self, context: &mut Context<'_>, random: &mut Random) {
         let content = "the other end is content";
         match &mut self.connection {
@@ -198,7 +198,7 @@ impl Theirs {
         }
     }
 
-    /// A client begins the next exchange.
+    /// As a client, begins the next exchange.
     fn begin(&mut self, context: &mut Context<'_>) {
         let Connection::Client(sender, _) = &mut self.connection else { return };
         let Some(sending) = sender else { return };
@@ -229,7 +229,7 @@ impl Theirs {
         }
     }
 
-    /// The server has said that it serves no more.
+    /// Handles the announcement that the server accepts no more streams.
     fn no_more(&mut self, error: &h2::Error) {
         assert!(self.plan.goes_away && error.is_go_away(), "{error:?}");
         if let Connection::Client(sender, _) = &mut self.connection {
@@ -249,7 +249,7 @@ impl Theirs {
         self.moved.set(true);
     }
 
-    /// One stream; how it ended, if it did.
+    /// Advances one stream; returns its outcome, if it has ended.
     fn stream(&self, stream: &mut Stream, context: &mut Context<'_>, random: &mut Random) -> Option<Outcome> {
         let exchange = &self.plan.exchanges[stream.received.exchange];
         let is_client = self.is_client;
@@ -277,7 +277,7 @@ impl Theirs {
         }
         let is_early = exchange.ending == Ending::Early;
         match stream.reset {
-            // RFC 9113 section 8.1: a whole response counts, although the request was not wanted to its end.
+            // RFC 9113 section 8.1: a complete response is valid even if the server did not read the complete request.
             Some(0) if is_client && stream.received.has_all => Some(Outcome::Whole),
             Some(0) if is_client => None,
             Some(u32::MAX) => Some(Outcome::NotProcessed),
@@ -317,7 +317,7 @@ impl Stream {
         }
     }
 
-    /// Keeps the code of a reset; an error of another kind is a fault.
+    /// Stores the code of a reset; panics on any other error.
     fn fail(&mut self, error: &h2::Error) {
         let is_client = self.respond.is_none();
         self.reset = match error.reason() {
@@ -367,7 +367,7 @@ impl Stream {
         true
     }
 
-    /// Opens the window of the body again.
+    /// Releases consumed bytes, which opens the window of the body.
     fn release(&mut self, random: &mut Random) -> bool {
         self.idle += 1;
         let held = if self.holds_back { HELD_MAX.saturating_sub(self.idle / IDLE_READS) } else { 0 };
@@ -424,7 +424,7 @@ impl Stream {
         true
     }
 
-    /// What cannot be written on may have been reset.
+    /// Checks whether a stream that cannot be written to was reset.
     fn find_reset(&mut self, context: &mut Context<'_>) -> bool {
         let polled = match (&mut self.sender, &mut self.respond) {
             (Some(sender), _) => sender.poll_reset(context),

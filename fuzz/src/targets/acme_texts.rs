@@ -1,7 +1,7 @@
-//! Texts of certificate authorities: URLs and links, times, base64url, of crate `acme`.
+//! Texts of certificate authorities in crate `acme`: URLs and links, times, base64url.
 //!
-//! The files are compiled here directly: they need nothing but the standard library, and the rest of the crate would bring
-//! the cryptography with it.
+//! The source files are compiled here directly: they need only the standard library, and the complete crate would add a
+//! cryptography library.
 
 #[allow(dead_code, missing_docs)]
 #[path = "../../../crates/acme/src/base64url.rs"]
@@ -43,8 +43,8 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// A URL that was read names the same when it is written, references lead to https or elsewhere as they say, a text that
-/// decodes encodes to itself.
+/// Checks that a parsed URL is unchanged by a round trip, that references resolve to https unless they name another
+/// scheme, and that decoded text encodes to itself.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Some(base) = Url::parse(text) {

@@ -32,16 +32,16 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// What a body decodes to.
+/// The decoded body.
 #[derive(Debug, PartialEq, Eq)]
 struct Decoded {
     data: Vec<u8>,
     trailers: Vec<u8>,
-    /// Bytes used up to the end of the body; `None` where it did not end.
+    /// Number of bytes up to the end of the body; `None` if the body did not end.
     end: Option<usize>,
 }
 
-/// Decodes the bytes at once and in pieces; encodes them as one body and decodes that.
+/// Decodes the bytes in one call and in pieces; encodes the result as one body and decodes that.
 pub fn run(mut data: &[u8]) {
     let (flags, cut) = (take_byte(&mut data), take_byte(&mut data));
     let decoder = match flags & 3 {

@@ -45,7 +45,7 @@ static SPECS: [Spec; 3] = [
     Spec::new("t", "c", Contexts::ANY, Args::Any, "Rows.").raw(),
 ];
 
-/// Reads three files cut out of the bytes, checks, prints and reads the print again.
+/// Parses three files cut from the bytes, checks and prints the tree, and parses the output again.
 pub fn run(mut data: &[u8]) {
     let (first, second) = (take_byte(&mut data), take_byte(&mut data));
     let (main, rest) = data.split_at(data.len() * usize::from(first) / 255);
@@ -76,7 +76,7 @@ pub fn run(mut data: &[u8]) {
     }
 }
 
-/// A formatted text means the same, and is formatted.
+/// Checks that formatted text has the same meaning, and is not changed by formatting again.
 fn check_format(text: &[u8]) {
     let file = || FileId::file(Path::new("/n.conf"));
     if let Ok(formatted) = conf::format(text, file()) {
@@ -94,7 +94,7 @@ fn read(text: &[u8]) -> Tree {
     conf::parse(&Source::new("/n.conf"), &loader).expect("the main file is there")
 }
 
-/// All that printing keeps: words and blocks.
+/// Returns the parts that printing preserves: words and blocks.
 fn shape(statements: &[Statement]) -> Vec<(Vec<String>, Option<String>)> {
     let one = |statement: &Statement| {
         let words = std::iter::once(&statement.name).chain(&statement.args).map(|word| word.text.clone());

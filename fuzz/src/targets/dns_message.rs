@@ -1,6 +1,6 @@
 //! Responses of name servers (RFC 1035 section 4): the codec of crate `upstream`.
 //!
-//! Its file is compiled here directly: it needs nothing but the standard library, and the rest of the crate would make
+//! Its source file is compiled here directly: it needs only the standard library, and the complete crate would make
 //! this program ten times as large.
 
 #[allow(dead_code, missing_docs)]
@@ -32,7 +32,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Parses raw bytes, and the bytes as the answer section of a message that fits the question.
+/// Parses raw bytes, and the bytes as the answer section of a message that matches the question.
 pub fn run(mut data: &[u8]) {
     let choice = take_byte(&mut data);
     let kind = [Kind::A, Kind::Aaaa, Kind::Srv][usize::from(choice) % 3];
@@ -64,13 +64,13 @@ fn check(message: &[u8], question: &Question) {
     }
 }
 
-/// A name from the wire is short enough for a query of its own.
+/// Checks that a parsed name fits into a query.
 fn check_shown(name: &Name) {
     let question = Question { id: 1, name: name.clone(), kind: Kind::A };
     assert!(question.to_bytes().len() <= 12 + 255 + 4, "{name}");
 }
 
-/// Text that is a name is the same one in capitals and with a dot at the end.
+/// Checks that a valid name stays the same in capitals and with a trailing dot.
 fn check_name(text: &[u8]) {
     let Some(name) = Name::parse(text) else { return };
     assert_eq!(Name::parse(&text.to_ascii_uppercase()), Some(name.clone()));

@@ -1,4 +1,4 @@
-//! Responses of FastCGI servers: [`http::gateway::fastcgi::Decoder`] behind [`Decoder`].
+//! Responses of FastCGI servers: [`http::gateway::fastcgi::Decoder`] through [`Decoder`].
 
 use http::gateway::{BodyEvent, Decoder, HeadEvent, fastcgi};
 use http::reply::{Limits, ReplyHead};
@@ -24,7 +24,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// What a response decodes to.
+/// The decoded response.
 #[derive(Debug, PartialEq, Eq)]
 struct Decoded {
     status: Option<u16>,
@@ -32,11 +32,11 @@ struct Decoded {
     is_over: bool,
 }
 
-/// Decodes the bytes at once and in pieces.
+/// Decodes the bytes in one call and in pieces.
 pub fn run(mut data: &[u8]) {
     let cut = usize::from(take_byte(&mut data)) + 1;
     let (whole, pieces) = (decode(data, data.len().max(1)), decode(data, cut));
-    // A response without content ends before what follows it is looked at.
+    // A response without content ends before the bytes after it are parsed.
     let is_bare = |found: &Result<Decoded, ()>| {
         found.as_ref().is_ok_and(|found| matches!(found.status, Some(204 | 304)))
     };
@@ -85,7 +85,7 @@ fn decode(data: &[u8], piece: usize) -> Result<Decoded, ()> {
             at += step.consumed;
         }
     }
-    // The messages that are kept have a limit.
+    // The stored messages are limited in size.
     assert!(decoder.take_messages().is_none_or(|text| text.len() <= 64 << 10));
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! A connection of HTTP/2 as a client has it: [`http::h2::Session`] with responses by [`http::h2::ReplyReader`].
+//! An HTTP/2 client connection: [`http::h2::Session`] with responses by [`http::h2::ReplyReader`].
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ use crate::Target;
 /// See the module.
 pub const TARGET: Target = Target { name: "h2_client", run, tokens: h2_session::TARGET.tokens };
 
-/// The input follows settings, and answers three requests. It is received whole and in pieces, which has to come to the same.
+/// Receives the input after settings, as the responses to three requests. It is received in one call and in pieces,
+/// with the same result.
 pub fn run(mut data: &[u8]) {
     let (flags, piece) = (take_byte(&mut data), usize::from(take_byte(&mut data)) + 1);
     let limits = match flags & 1 {
@@ -35,7 +36,7 @@ struct Client {
     body: Vec<u8>,
     /// Heads in the form of HTTP/1, and faults.
     heads: Vec<Vec<u8>>,
-    /// Streams that have a head.
+    /// Streams that have received a head.
     answered: BTreeSet<u32>,
 }
 
@@ -52,7 +53,7 @@ impl Client {
         Client { session, out, body: Vec::new(), heads: Vec::new(), answered: BTreeSet::new() }
     }
 
-    /// What is not used of a piece is held for the next one.
+    /// Receives bytes; unused bytes of a piece are passed again with the next one.
     fn receive(&mut self, bytes: &[u8], piece: usize) -> Result<(), Fault> {
         in_pieces(bytes, piece, |input| {
             let step = self.session.receive(input, &mut self.out)?;

@@ -1,4 +1,4 @@
-//! Response heads of HTTP/2 upstreams: [`http::h2::ReplyReader`] behind [`http::h2::hpack`].
+//! Response heads of HTTP/2 upstreams: [`http::h2::ReplyReader`] after [`http::h2::hpack`].
 
 use http::h2::ReplyReader;
 use http::h2::hpack::Decoder;
@@ -21,7 +21,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// A head that is taken keeps the limits, and HTTP/1 reads the same fields in its bytes.
+/// Checks that an accepted head observes the limits, and that the HTTP/1 parser reads the same fields from its bytes.
 pub fn run(mut data: &[u8]) {
     let head_max = u32::from(take_byte(&mut data)) * 16;
     let fields_max = u16::from(take_byte(&mut data));

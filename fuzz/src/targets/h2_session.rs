@@ -1,4 +1,4 @@
-//! A connection of HTTP/2 as a server has it: [`http::h2::Session`].
+//! An HTTP/2 server connection: [`http::h2::Session`].
 
 use http::h2::frame::{FrameHeader, PAYLOAD_MAX};
 use http::h2::hpack::push_status;
@@ -32,7 +32,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// The input follows a preface and settings. It is received whole and in pieces, which has to come to the same.
+/// Receives the input after a preface and settings. It is received in one call and in pieces, with the same result.
 pub fn run(mut data: &[u8]) {
     let (flags, piece) = (take_byte(&mut data), usize::from(take_byte(&mut data)) + 1);
     let limits = match flags & 1 {
@@ -45,12 +45,13 @@ pub fn run(mut data: &[u8]) {
     let mut cut = Server::new(limits, flags);
     assert_eq!(result, cut.receive(&start, piece), "pieces change the result");
     assert_eq!(whole.body, cut.body, "pieces change what was received");
-    // Windows are opened again by what has come so far.
+    // Window updates depend on the bytes received so far.
     assert!(whole.takes || whole.out == cut.out, "pieces change what was sent");
     whole.check_output();
 }
 
-/// Gives bytes to `handle` in pieces of this size, with those before that it did not use; `None` where it needs more.
+/// Passes bytes to `handle` in pieces of this size, together with previous bytes that it did not use; `handle` returns
+/// `None` if it needs more.
 pub(super) fn in_pieces(
     bytes: &[u8],
     piece: usize,
@@ -82,7 +83,7 @@ struct Server {
 }
 
 impl Server {
-    /// Flags say whether requests are responded to, and whether bodies are taken.
+    /// Creates a server. Flags determine whether requests get responses, and whether bodies are consumed.
     fn new(limits: Limits, flags: u8) -> Server {
         let mut out = Vec::new();
         let session = Session::new(limits, &mut out);
@@ -96,7 +97,7 @@ impl Server {
         }
     }
 
-    /// What is not used of a piece is held for the next one.
+    /// Receives bytes; unused bytes of a piece are passed again with the next one.
     fn receive(&mut self, bytes: &[u8], piece: usize) -> Result<(), Fault> {
         in_pieces(bytes, piece, |input| {
             let step = self.session.receive(input, &mut self.out)?;
@@ -143,7 +144,7 @@ impl Server {
         Ok(())
     }
 
-    /// All that is sent is whole frames.
+    /// Checks that the output consists of complete frames.
     fn check_output(&self) {
         let mut rest = &self.out[..];
         while let Some(header) = FrameHeader::read(rest) {

@@ -1,4 +1,4 @@
-//! Header blocks of HTTP/2: [`http::h2::hpack`], both directions.
+//! HTTP/2 header blocks: [`http::h2::hpack`], both directions.
 
 use http::h2::hpack::{Decoder, Encoder, push_field, push_status};
 
@@ -22,7 +22,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Blocks are cut where the first byte says; what they hold is encoded, and has to be read back the same.
+/// Decodes blocks of a size that the first byte sets; encodes their content, and checks that it is decoded unchanged.
 pub fn run(mut data: &[u8]) {
     let (size, limit) = (usize::from(take_byte(&mut data)) + 1, usize::from(take_byte(&mut data)) * 16);
     let (mut decoder, mut encoder, mut reader) =
@@ -30,7 +30,7 @@ pub fn run(mut data: &[u8]) {
     for (index, block) in data.chunks(size).enumerate() {
         let mut fields: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         let decoded = decoder.decode(block, |name, value| fields.push((name.to_vec(), value.to_vec())));
-        // Each byte of a block may stand for an entry of the table, and no more.
+        // Each byte of a block can refer to at most one entry of the table.
         let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
         assert!(fields.len() <= block.len() && bytes <= block.len() * (limit + 64));
         if index % 3 == 2 {

@@ -1,4 +1,4 @@
-//! Responses of memcached: [`http::gateway::memcached::Decoder`] behind [`Decoder`].
+//! Responses of memcached: [`http::gateway::memcached::Decoder`] through [`Decoder`].
 
 use http::gateway::{BodyEvent, Decoder, HeadEvent, memcached};
 use http::reply::{Limits, ReplyHead};
@@ -23,7 +23,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// What a response decodes to.
+/// The decoded response.
 #[derive(Debug, PartialEq, Eq)]
 struct Decoded {
     status: Option<u16>,
@@ -32,7 +32,7 @@ struct Decoded {
     is_over: bool,
 }
 
-/// Decodes the bytes at once and in pieces, and compares the end with what the bytes say.
+/// Decodes the bytes in one call and in pieces, and compares the result with the bytes.
 pub fn run(mut data: &[u8]) {
     let cut = usize::from(take_byte(&mut data)) + 1;
     let (whole, pieces) = (decode(data, data.len().max(1)), decode(data, cut));
@@ -49,7 +49,7 @@ pub fn run(mut data: &[u8]) {
     }
 }
 
-/// The result, and whether the connection is kept alive.
+/// Returns the result, and whether the connection stays open.
 fn decode(data: &[u8], piece: usize) -> Result<(Decoded, bool), ()> {
     let request = memcached::get(b"k", 2);
     let mut decoder = Decoder::new(&request, Method::Get, Limits::default());

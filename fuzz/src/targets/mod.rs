@@ -1,4 +1,5 @@
-//! A file for each decoder. `run` takes any bytes; the first ones choose settings or cuts where a decoder has some.
+//! One file per decoder. `run` accepts any bytes; if a decoder has settings or input in pieces, the first bytes select
+//! them.
 
 pub mod acme_texts;
 pub mod chunked;
@@ -21,7 +22,7 @@ pub mod set_cookie;
 pub mod structured_fields;
 pub mod uri;
 
-/// Takes the first byte off; zero where there is none.
+/// Removes and returns the first byte; zero if there is none.
 fn take_byte(data: &mut &[u8]) -> u8 {
     match data.split_first() {
         Some((first, rest)) => {
@@ -32,7 +33,7 @@ fn take_byte(data: &mut &[u8]) -> u8 {
     }
 }
 
-/// Takes eight bytes off as a number; fewer count as if zeroes followed.
+/// Removes eight bytes and returns them as a number; missing bytes count as zero.
 fn take_u64(data: &mut &[u8]) -> u64 {
     (0..8).fold(0, |number, _| number << 8 | u64::from(take_byte(data)))
 }

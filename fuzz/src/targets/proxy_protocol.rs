@@ -28,7 +28,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Names of values behind the addresses.
+/// Names of values after the addresses.
 const NAMES: [&[u8]; 9] = [
     b"alpn",
     b"authority",
@@ -41,12 +41,12 @@ const NAMES: [&[u8]; 9] = [
     b"0xea",
 ];
 
-/// Parses every prefix of the bytes: a result must not change when more bytes come.
+/// Parses every prefix of the bytes: a result must not change when more bytes arrive.
 pub fn run(data: &[u8]) {
     let data = &data[..data.len().min(V2_LEN_MAX + 64)];
     let whole = parse(data);
     let mut is_settled = false;
-    // Long input in steps, so that the work stays linear in what matters.
+    // Long input is tested in steps, so that the total work stays linear.
     let step = 1 + data.len() / 256;
     for end in (0..data.len()).step_by(step) {
         let result = parse(&data[..end]);

@@ -31,13 +31,13 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Most ranges of the set under test.
+/// Maximum number of ranges of the set under test.
 const RANGES_MAX: usize = 8;
 
 /// Parses a value for a random size, writes the ranges as `Content-Range`, and compares a set with a model.
 pub fn run(mut data: &[u8]) {
     let (shift, max_ranges) = (take_byte(&mut data), u32::from(take_byte(&mut data)));
-    // Sizes of files end at i64::MAX.
+    // The maximum file size is i64::MAX.
     let size = (take_u64(&mut data) >> 1) >> (shift & 63);
     let mut ranges = Vec::new();
     let outcome = parse(data, size, max_ranges, &mut ranges);
@@ -61,14 +61,14 @@ pub fn run(mut data: &[u8]) {
     check_set(data);
 }
 
-/// Compares with the value of a line, which the writers put behind the name of the field or alone.
+/// Compares with the value of a line, which the writers output with or without the field name.
 fn assert_content_range(text: &[u8], expected: ContentRange) {
     let value = text.strip_prefix(b"Content-Range: ").unwrap_or(text);
     let value = value.strip_suffix(b"\r\n").unwrap_or(value);
     assert_eq!(ContentRange::parse(value), Some(expected), "{}", text.escape_ascii());
 }
 
-/// Inserts ranges below 64 into a set and into a bit mask.
+/// Inserts ranges below 64 into a set and into a bit mask, and compares them.
 fn check_set(data: &[u8]) {
     let (mut set, mut mask) = (RangeSet::new(), 0_u64);
     for pair in data.chunks_exact(2) {

@@ -34,7 +34,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Parses the bytes at once and in pieces; what is complete is written by [`HeadWriter`] and read back by both parsers.
+/// Parses the bytes in one call and in pieces; a complete head is written by [`HeadWriter`] and parsed by both parsers.
 pub fn run(mut data: &[u8]) {
     let (flags, cut) = (take_byte(&mut data), take_byte(&mut data));
     let limits = match flags & 1 {
@@ -107,7 +107,7 @@ fn check_complete(head: &ReplyHead, len: usize, data: &[u8], limits: &Limits) {
         );
         assert!(!line.value.iter().any(|byte| b"\r\n\0".contains(byte)), "{:?}", line.value);
     }
-    // What is stored by the cache is written this way and read back without the checks.
+    // The cache stores heads in this form and parses them without the checks.
     let Ok(mut writer) = HeadWriter::new(head.status(), head.status_text().of(data), len) else { return };
     for line in head.lines(data) {
         if writer.push(&line).is_err() {
@@ -122,7 +122,7 @@ fn check_complete(head: &ReplyHead, len: usize, data: &[u8], limits: &Limits) {
     assert_eq!(quick, Some(digest(&written)), "the quick parser finds another head");
 }
 
-/// Trailers and stored fields.
+/// Checks trailers and stored fields.
 fn check_section(data: &[u8]) {
     let mut fields = Vec::new();
     if parse_fields(data, 100, &mut fields).is_ok() {

@@ -37,7 +37,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Parses the bytes at once and in pieces, and checks that a complete head keeps the limits of the policy.
+/// Parses the bytes in one call and in pieces, and checks that a complete head observes the limits of the policy.
 pub fn run(mut data: &[u8]) {
     let (flags, cut) = (take_byte(&mut data), take_byte(&mut data));
     let policy = policy(flags);
@@ -50,7 +50,7 @@ pub fn run(mut data: &[u8]) {
                 assert_eq!(digest(head, data), digest(other, data), "pieces change the head");
             }
         }
-        // A line that is malformed and too long may be refused for either reason: documented at `parse`.
+        // A line that is both malformed and too long may be rejected for either reason, as documented at `parse`.
         (Err(one), Err(other)) => {
             let is_length = |error: &ParseError| {
                 matches!(
@@ -60,7 +60,7 @@ pub fn run(mut data: &[u8]) {
             };
             assert!(one == other || is_length(one) || is_length(other), "{one:?} and in pieces {other:?}");
         }
-        // A line that came in pieces is parsed once its line feed is there, so that its fault shows later.
+        // A line that arrives in pieces is parsed after its line feed, so its error is detected later.
         (Err(_), Ok((head, Progress::Incomplete))) => {
             let rest = &data[head.line_start() as usize..];
             assert!(!rest.contains(&b'\n'), "pieces hide {:?}", whole.as_ref().err());
@@ -106,7 +106,7 @@ fn parse_in_pieces(data: &[u8], piece: usize, policy: &Policy) -> Result<(Head, 
     }
 }
 
-/// All that a server reads from a head.
+/// Returns all properties that a server reads from a head.
 fn digest(head: &Head, buf: &[u8]) -> String {
     format!(
         "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",

@@ -1,4 +1,4 @@
-//! `Set-Cookie` as `proxy_cookie_*` change it: [`http::set_cookie`] (RFC 6265 section 5.2).
+//! `Set-Cookie` as modified by `proxy_cookie_*`: [`http::set_cookie`] (RFC 6265 section 5.2).
 
 use http::set_cookie::{Attribute, Flags, SetCookie, replaced_domain, replaced_path};
 
@@ -41,7 +41,7 @@ const WORDS: [&[u8]; 9] = [
     b"other",
 ];
 
-/// Writes what was read and reads it again; edits flags twice, which must change nothing more.
+/// Writes the parsed cookie and parses it again; edits flags twice, where the second edit must change nothing.
 pub fn run(mut data: &[u8]) {
     let words = take_byte(&mut data);
     let Some(cookie) = SetCookie::parse(data) else {
@@ -76,7 +76,7 @@ fn check_flags(written: &[u8], words: u8) {
     let mut flags = Flags::default();
     for (index, word) in WORDS.iter().enumerate() {
         if words >> (index % 8) & 1 == 1 {
-            // Words that contradict each other: the last one counts, an unknown one is refused.
+            // Of contradictory words the last one counts; an unknown word is rejected.
             let _ = flags.add(word);
         }
     }

@@ -1,4 +1,4 @@
-//! Structured fields: [`http::structured`] (RFC 9651), the directives of caches on top of it, and dates.
+//! Structured fields: [`http::structured`] (RFC 9651), the cache directives based on them, and dates.
 
 use http::structured::{Dictionary, Value, is_token, push_string, push_token_or_string};
 
@@ -30,7 +30,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Parses a dictionary; checks limits of its values and that strings that were written come back.
+/// Parses a dictionary; checks the limits of its values, and round trips of strings.
 pub fn run(data: &[u8]) {
     if let Some(dictionary) = Dictionary::parse(data) {
         assert_eq!(dictionary.is_empty(), dictionary.members().next().is_none());
@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     }
     check_writing(data);
     if let Some(seconds) = http::date::parse_http(data) {
-        // Every date that is understood can be written and read back in the preferred form.
+        // Every parsed date can be written and parsed in the preferred form.
         assert_eq!(http::date::parse_http(&http::date::http(seconds)), Some(seconds));
     }
 }

@@ -17,7 +17,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Normalises a path and checks that it cannot leave the root and that a second pass changes nothing.
+/// Normalises a path; checks that it cannot leave the root, and that a second normalisation changes nothing.
 pub fn run(mut data: &[u8]) {
     let merge_slashes = take_byte(&mut data) & 1 == 0;
     let mut out = Vec::new();
@@ -53,7 +53,7 @@ fn check_path(path: &[u8], merge_slashes: bool) {
     }
     let mut escaped = Vec::new();
     escape_uri(path, &mut escaped);
-    // A raw NUL byte never reaches this function from a request; `%00` in the escaped form is refused.
+    // A raw NUL byte in a request never reaches this function; `%00` in the escaped form is rejected.
     if !path.contains(&0) {
         let mut out = Vec::new();
         let again = normalise(&escaped, merge_slashes, &mut out).expect("an escaped clean path is valid");

@@ -1,6 +1,6 @@
-//! Fuzz targets of crate `tls`: records and hellos through our buffers, tickets, certificates, and OpenSSL's language.
+//! Fuzz targets of crate `tls`: records and hellos through its buffers, tickets, certificates, and OpenSSL's syntax.
 //!
-//! They are a package of their own because the library behind them takes minutes to build; `cargo xtask fuzz --tls` runs them.
+//! They are a separate package because their library takes minutes to build; `cargo xtask fuzz --tls` runs them.
 #![forbid(unsafe_code)]
 
 pub mod tls_certificates;
@@ -12,7 +12,7 @@ pub use ringroad_fuzz::Target;
 /// All targets.
 pub static TARGETS: [Target; 3] = [tls_texts::TARGET, tls_records::TARGET, tls_certificates::TARGET];
 
-/// Takes the first byte off; zero where there is none.
+/// Removes and returns the first byte; zero if there is none.
 fn take_byte(data: &mut &[u8]) -> u8 {
     match data.split_first() {
         Some((first, rest)) => {

@@ -1,4 +1,4 @@
-//! Certificates of peers, of crate `tls`: what is not the certificate that an authority has signed is not trusted.
+//! Peer certificates in crate `tls`: only the unchanged certificate that a CA has signed is trusted.
 
 use tls::x509::{Purpose, Roots};
 
@@ -11,13 +11,13 @@ pub const TARGET: Target = Target {
     tokens: &["\x30\u{2}", "\x06\x03\x55\x1d", "\x01\x01\u{7f}", "\x04\x02", "\x17\x0d", "\x05\x00"],
 };
 
-/// The authority, whose key is of RSA: its signatures have one form only.
+/// The CA certificate, with an RSA key: RSA signatures have only one encoding.
 const ROOT: &[u8] = include_bytes!("../data/root.der");
 
-/// A client's certificate that it has signed.
+/// A client certificate signed by the CA.
 const LEAF: &[u8] = include_bytes!("../data/leaf.der");
 
-/// The input is a client's certificate, alone, before and behind a good one.
+/// Verifies the input as a client certificate, alone, and before and after a valid one.
 pub fn run(data: &[u8]) {
     let mut roots = Roots::new().expect("memory");
     roots.add(ROOT).expect("a certificate");
@@ -27,9 +27,9 @@ pub fn run(data: &[u8]) {
     assert!(data != LEAF || verdict.is_ok(), "{verdict:?}");
     let first = roots.verify(&[data, LEAF], Purpose::Client, 1);
     assert!(first.is_err() || is_known, "a certificate is trusted for another one");
-    // What stands beside a good chain is at most no certificate, which ends the verification.
+    // Besides a valid chain, invalid data may at most end the verification.
     let _ = roots.verify(&[LEAF, data], Purpose::Client, 1);
-    // A root that is not one trusts nothing that it did not sign.
+    // With another root, a certificate that it has not signed must not be trusted.
     let mut others = Roots::new().expect("memory");
     if others.add(data).is_ok() && !is_known {
         let by_other = others.verify(&[LEAF], Purpose::Client, 1);
@@ -37,9 +37,9 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Whether a certificate has the key of the root: it may be another form of it.
+/// Whether a certificate contains the key of the root: it may be another encoding of the root.
 fn others_key_is_roots(data: &[u8]) -> bool {
-    // The modulus of RSA, a part of the key that is long enough to be one of a kind.
+    // A part of the RSA modulus that is long enough to be unique.
     let key = &ROOT[ROOT.len() / 3..ROOT.len() / 3 + 64];
     data.windows(key.len()).any(|part| part == key)
 }

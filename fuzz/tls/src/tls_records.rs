@@ -1,4 +1,4 @@
-//! Bytes of a client before and in its handshake, and tickets, of crate `tls`.
+//! Bytes of a client before and during its handshake, and tickets, in crate `tls`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
@@ -25,7 +25,7 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// Bytes that a session keeps of what is not complete, and what it says meanwhile: far more than any handshake needs.
+/// Maximum size in bytes of a session's incomplete input plus pending output: far more than any handshake needs.
 const OUTPUT_MAX: usize = 64 << 10;
 
 fn keys() -> Arc<TicketKeys> {
@@ -59,8 +59,9 @@ fn server() -> &'static Server {
     })
 }
 
-/// A hello is the same whatever follows it; a session ends the same way for whole bytes and for pieces, in bounded memory, and
-/// hands out no plaintext before its handshake; a ticket that was not made here does not open.
+/// Checks that a hello is parsed independently of the bytes after it. A session must have the same result for complete
+/// bytes and for pieces, use limited memory, and return no plaintext before its handshake. A ticket from elsewhere must
+/// not decrypt.
 pub fn run(data: &[u8]) {
     let mut data = data;
     let piece = usize::from(take_byte(&mut data)) + 1;

@@ -1,4 +1,4 @@
-//! Texts of OpenSSL's language, of crate `tls`: cipher strings, lists of suites and groups, commands.
+//! Texts in OpenSSL's syntax in crate `tls`: cipher strings, lists of suites and groups, commands.
 
 use tls::commands::Commands;
 use tls::server::Versions;
@@ -52,8 +52,8 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// A suite is left once at most, a suite that is killed is not left, evaluation of the names that are left leaves the same, and
-/// commands add no version.
+/// Checks that the result has no suite twice, that a permanently removed suite is absent, that parsing the names of the
+/// result yields the same result, and that commands add no version.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let left = ciphers::parse(text);
@@ -80,7 +80,7 @@ pub fn run(data: &[u8]) {
             assert!(versions.tls12 <= tls12 && versions.tls13 <= tls13, "{text}");
         }
     }
-    // A command that was taken is taken again, with the same effect.
+    // An accepted command is accepted again, with the same effect.
     let again = commands.take(name, value);
     assert_eq!(taken, again, "{text}");
 }
