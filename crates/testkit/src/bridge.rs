@@ -208,7 +208,7 @@ impl Bridge {
             self.test_ended = count == 0;
             self.from_test.extend_from_slice(&piece[..count]);
         } else if of_test.contains(PollFlags::HUP) {
-            // Both directions are closed: nobody reads the response.
+            // Both directions are closed: the client no longer reads the response.
             return Ok(true);
         }
         if of_server.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
