@@ -1,7 +1,7 @@
-//! `add_before_body` and `add_after_body`: the responses of subrequests around a body.
+//! `add_before_body` and `add_after_body`: add the responses of subrequests before and after a body.
 //!
-//! The subrequests are made while the body is sent, not before: a client sees the first part while the last one is
-//! still processed, and the error page of a failed part takes its place, as in nginx.
+//! The subrequests are made while the body is sent, so a client receives the first part while the last one is still
+//! processed. As in nginx the error page of a failed subrequest is inserted.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // In nginx an empty text removes the inherited one from a location.
+    // In nginx an empty text in a location cancels the inherited one.
     Directive::scope(
         spec("add_before_body", Args::Exactly(1), "A URI whose response precedes bodies; empty for none."),
         |scope, cx| set(&mut scope.own::<Conf>().before, cx),
@@ -49,7 +49,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The texts added to bodies.
+/// The URIs of the added responses.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     /// `add_before_body`
@@ -69,25 +69,25 @@ impl Default for Conf {
 }
 
 impl Conf {
-    /// The types that something is added to.
+    /// Returns the media types of the bodies that are changed.
     #[cfg(test)]
     pub(crate) fn types(&self) -> &MediaTypes {
         &self.types
     }
 
-    /// Types alone add nothing.
+    /// Whether a response is added; types alone add none.
     fn is_active(&self) -> bool {
         self.before.is_some() || self.after.is_some()
     }
 }
 
-/// nginx takes the text as it is: no variables, no query.
+/// Sets a URI. As in nginx it has neither variables nor a query.
 fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
     *field = Some(cx.arg(0)).filter(|uri| !uri.is_empty()).map(Arc::from);
     Ok(())
 }
 
-/// Only the main response, and only where it is the requested content.
+/// Adds the filter to main responses with status 200 and a matching type.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
         return;
@@ -98,12 +98,12 @@ fn filter(conf: &Conf, request: &mut Request) {
     };
     let addition = Addition { before: wanted(&conf.before), after: wanted(&conf.after) };
     let response = &mut request.response;
-    // The date stays: the page is as new as the body inside.
+    // The date is retained: the page is as new as its body.
     response.becomes_another(true);
     response.filters.push(Box::new(addition));
 }
 
-/// Text that remains to be added.
+/// The responses that remain to be added.
 struct Addition {
     before: Option<Subrequest>,
     after: Option<Subrequest>,
@@ -111,7 +111,7 @@ struct Addition {
 
 impl BodyFilter for Addition {
     fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
-        // Taken, so that it comes before the first piece only.
+        // Taken, so that it is added only before the first piece.
         if let Some(before) = self.before.take() {
             out.subrequest(before);
         }
@@ -119,7 +119,7 @@ impl BodyFilter for Addition {
         Ok(input.len())
     }
 
-    /// A body without a byte has both around it.
+    /// Also adds both to an empty body.
     fn finish(&mut self, _: &mut Request, out: &mut Output) -> Result<(), FilterError> {
         for subrequest in [self.before.take(), self.after.take()].into_iter().flatten() {
             out.subrequest(subrequest);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(found, ["duplicate MIME type \"text/html\" in /conf/nginx.conf:2"]);
     }
 
-    /// What `addition_types` lists in a location, for all directives of the kind.
+    /// Returns the list of `addition_types` in a location, as an example for all such directives.
     fn listed(http: &str, name: &str) -> Vec<String> {
         let config = loaded(http);
         let location = config.http.locations.iter().find(|location| location.name == name);

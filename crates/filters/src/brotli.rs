@@ -1,7 +1,7 @@
-//! `brotli`: responses are compressed on their way with brotli, by the directives of Google's module for nginx.
+//! `brotli`: compresses responses with brotli, with the directives of Google's module for nginx.
 //!
-//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: every client that
-//! names this coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
+//! Responses are selected as for `gzip`, but HTTP versions and proxies do not matter, because every client that names
+//! this coding accepts it. If a client accepts several codings, the first of zstd, brotli and gzip is used.
 
 use conf::{Args, Spec, State};
 
@@ -42,7 +42,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 
 const DIRECTIVES: &[Directive] = &[
-    // In an `if` too, for clients that are recognised by other properties than `Accept-Encoding`.
+    // Also in an `if`, for clients that are identified by other properties than `Accept-Encoding`.
     Directive::scope(
         Spec::new(
             "http_brotli_filter",
@@ -54,14 +54,14 @@ const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
-    // HTML is always among them.
+    // HTML is always included.
     Directive::scope(
         spec("brotli_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
         |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
-    // From four on other threads do the work for all but short responses.
+    // From level 4 on other threads compress all but short responses.
     Directive::scope(
         spec("brotli_comp_level", Args::Exactly(1), "How hard to compress, from 0 to 11.").default("6"),
         |scope, cx| {
@@ -71,12 +71,12 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A shorter body would not fit into fewer packets.
+    // For a shorter body compression would not save a packet.
     Directive::scope(
         spec("brotli_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
-    // A short response gets a window of its size, which saves memory at both ends.
+    // A short response uses a window of its size, which saves memory at both ends.
     Directive::scope(
         spec("brotli_window", Args::Exactly(1), "How far back repetitions are searched for.").default("512k"),
         |scope, cx| {
@@ -85,7 +85,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Without effect in the module for nginx as well.
+    // Also without effect in the nginx module.
     Directive::scope(
         spec("brotli_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
             .state(State::Accepted(BUFFERS_WHY)),
@@ -93,17 +93,17 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The words for all other sizes.
+/// The error message for all other sizes.
 const WINDOWS: &str = "must be 1k, 2k, 4k, 8k, 16k, 32k, 64k, 128k, 256k, 512k, 1m, 2m, 4m, 8m or 16m";
 
-/// Which responses are compressed, and how.
+/// The settings of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// Whether anything is.
+    /// Whether responses are compressed.
     enabled: bool,
     /// Settings of the encoder.
     settings: coding::brotli::Settings,
-    /// Bytes of the shortest response, where its length is known beforehand.
+    /// Minimum length of a response in bytes, if it is known in advance.
     min_length: u64,
     /// Media types of the responses.
     types: MediaTypes,
@@ -119,7 +119,7 @@ impl Default for Conf {
 }
 
 fn filter(conf: &Conf, request: &mut Request) {
-    // The responses of subrequests are parts of one that may be compressed as a whole.
+    // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {
         return;
     }

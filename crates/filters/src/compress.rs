@@ -1,4 +1,4 @@
-//! Whether a response is to be compressed, and what becomes of its head then: the same for all codings.
+//! Decides whether a response is compressed, and changes its header fields: the same for all codings.
 
 use std::rc::Rc;
 
@@ -9,8 +9,8 @@ use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use transfer::coding::Settings;
 
-/// Whether the response of `request` may be compressed, for any client. The response depends on `Accept-Encoding`, so
-/// it gets `Vary`.
+/// Whether the response of `request` may be compressed, for any client. If so, the response depends on
+/// `Accept-Encoding` and gets `Vary`.
 pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaTypes) -> bool {
     let response = &request.response;
     let eligible = matches!(response.status, 200 | 403 | 404)
@@ -21,7 +21,7 @@ pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaT
     eligible
 }
 
-/// The response goes out compressed. Its length is not known before the end, so neither can there be ranges of it.
+/// Compresses the response. Its length is unknown before the end, so ranges are not possible either.
 pub(crate) fn apply(request: &mut Request, settings: Settings) {
     let name = settings.name().as_bytes().to_vec();
     request.response.fields.push((b"Content-Encoding".to_vec(), name));

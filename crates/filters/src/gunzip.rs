@@ -1,7 +1,7 @@
-//! `gunzip`: responses that are stored or come compressed with gzip, for clients that cannot read that.
+//! `gunzip`: decompresses gzip responses for clients that do not accept them.
 //!
-//! One copy that is stored compressed is enough then: `gzip_static always` finds it, and this module undoes it for the
-//! few that do not accept it. A damaged body ends with the connection, so that no client mistakes a part for the whole.
+//! So one compressed copy on disk suffices: `gzip_static always` serves it, and this module decompresses it for the few
+//! clients that do not accept gzip. A damaged body closes the connection, so that no client takes it for complete.
 
 use conf::{Args, Spec, State};
 use http::request::Method;
@@ -54,7 +54,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Whether it is on.
+/// Whether the directive is on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     enabled: bool,
@@ -63,19 +63,19 @@ pub(crate) struct Conf {
 impl Settings for Conf {}
 
 fn filter(_: &Conf, request: &mut Request) {
-    // Several codings on top of each other are left alone, as in nginx.
+    // Several codings are left unchanged, as in nginx.
     let is_gzip = |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip");
     if !request.response.field(b"Content-Encoding").is_some_and(is_gzip) {
         return;
     }
-    // Caches must know that the form depends on the client.
+    // Caches must know that the coding depends on the client.
     request.response.vary_accept_encoding = true;
     if accept_encoding::gzip(request) {
         return;
     }
     request.response.remove_field(b"Content-Encoding");
     request.response.becomes_another(true);
-    // The head is that of the other form also where no body follows it.
+    // The header section is that of the decompressed response even if no body follows.
     if request.method != Method::Head {
         request.response.filters.push(Box::new(Gunzip::default()));
     }
@@ -85,12 +85,12 @@ fn filter(_: &Conf, request: &mut Request) {
 #[derive(Default)]
 struct Gunzip {
     decoder: Decoder,
-    /// Whether the first byte that comes was decompressed already: the stage was reported as removed, so that the
-    /// changes that follow from it are requested.
+    /// Whether the first byte of the next push was already decompressed: it was reported as not consumed, so that the
+    /// caller pushes it again and fetches the remaining output.
     ahead: bool,
 }
 
-/// Bytes that one push gives at most: a body may become a thousand times larger.
+/// Maximum output bytes per push: a body may become a thousand times larger.
 const ROOM: usize = 64 << 10;
 
 impl BodyFilter for Gunzip {
@@ -98,7 +98,7 @@ impl BodyFilter for Gunzip {
         let skip = usize::from(self.ahead);
         let bytes = out.bytes();
         let used = skip + self.decoder.push(&input[skip..], ROOM, bytes)?;
-        // When the room is used up, the last input byte may still have output to come.
+        // If the output space is used up, the last input byte may have further output.
         self.ahead = bytes.len() == ROOM && used == input.len();
         Ok(used - usize::from(self.ahead))
     }

@@ -1,8 +1,7 @@
-//! `gzip`: responses are compressed on their way.
+//! `gzip`: compresses responses.
 //!
-//! The rules for which responses are those of nginx, in [`crate::compress`]; which clients get them is said by the
-//! core's directives and asked of [`exchange::accept`]. The length of a body is not known before its end, so it
-//! leaves in chunks.
+//! [`crate::compress`] has nginx's rules for responses. The core's directives determine the clients, through
+//! [`exchange::accept_encoding`]. The length of a body is unknown before its end, so it is sent in chunks.
 
 use conf::{Args, Error, Spec, State, value};
 
@@ -40,20 +39,20 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // In an `if` too, for clients that are recognised by other properties than `Accept-Encoding`.
+    // Also in an `if`, for clients that are identified by other properties than `Accept-Encoding`.
     Directive::scope(
         Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses responses with gzip.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
-    // HTML is always among them.
+    // HTML is always included.
     Directive::scope(
         spec("gzip_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
         |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
-    // Each level costs more time than the one before it, and the higher ones gain little.
+    // Each level costs more time than the previous one, and the higher levels gain little.
     Directive::scope(
         spec("gzip_comp_level", Args::Exactly(1), "How hard to compress, from 1 to 9.").default("1"),
         |scope, cx| {
@@ -63,12 +62,12 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A shorter body would not fit into fewer packets.
+    // For a shorter body compression would not save a packet.
     Directive::scope(
         spec("gzip_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
-    // A smaller one saves memory of the client.
+    // A smaller window saves memory of the client.
     Directive::scope(
         spec("gzip_window", Args::Exactly(1), "How far back repetitions are searched for.").default("32k"),
         |scope, cx| {
@@ -79,12 +78,12 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-// Why some directives have nothing to do, for the reference page.
+// The reasons why some directives have no effect, for the reference page.
 const HASH_WHY: &str = "the tables of the encoder have one size";
 const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 const POSTPONE_WHY: &str = "encoders are reused, so none has to be saved";
 
-/// Read, and their values checked as in nginx, but without effect here.
+/// Directives whose values are checked as in nginx, but which have no effect here.
 const ACCEPTED: &[Directive] = &[
     Directive::scope(
         spec("gzip_hash", Args::Exactly(1), "The size of the encoder's tables.")
@@ -112,14 +111,14 @@ const ACCEPTED: &[Directive] = &[
     ),
 ];
 
-/// Which responses are compressed, and how.
+/// The settings of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// Whether anything is.
+    /// Whether responses are compressed.
     enabled: bool,
     /// Settings of the encoder.
     settings: coding::gzip::Settings,
-    /// Bytes of the shortest response, where its length is known beforehand.
+    /// Minimum length of a response in bytes, if it is known in advance.
     min_length: u64,
     /// Media types of the responses.
     types: MediaTypes,
@@ -134,7 +133,7 @@ impl Default for Conf {
     }
 }
 
-/// The base 2 logarithm of a size that is a power of two between those of two logarithms.
+/// Parses a size that is a power of two between 2^`min` and 2^`max`; returns its base 2 logarithm.
 pub(super) fn power_of_two(cx: &Cx<'_>, min: u8, max: u8, otherwise: &str) -> Result<u8, Error> {
     let size = cx.statement.value(0, value::size)?;
     let bits = (min..=max).find(|&bits| size == 1 << bits);
@@ -142,7 +141,7 @@ pub(super) fn power_of_two(cx: &Cx<'_>, min: u8, max: u8, otherwise: &str) -> Re
 }
 
 fn filter(conf: &Conf, request: &mut Request) {
-    // The responses of subrequests are parts of one that may be compressed as a whole.
+    // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {
         return;
     }

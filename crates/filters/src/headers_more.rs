@@ -1,8 +1,8 @@
-//! `more_set_headers` and the directives beside it (module headers-more): fields of responses and of requests that are set,
-//! replaced or taken away.
+//! `more_set_headers` and related directives (module headers-more): set, replace or remove fields of responses and of
+//! requests.
 //!
-//! Responses are changed before `add_header` adds to them. Requests are changed behind all rewriting, so that the content
-//! and upstreams see the changed fields. Directives of outer blocks come first, those of inner blocks after them.
+//! Responses are changed before `add_header` adds to them. Requests are changed after all rewriting, so that content
+//! handlers and upstreams get the changed fields. Directives of outer blocks precede those of inner blocks.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The changes to fields of a block and of the blocks around it, in order.
+/// The changes of a block and of the enclosing blocks, in order.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     /// `more_set_headers`, `more_clear_headers`
@@ -70,43 +70,43 @@ struct Conf {
     of_requests: Arc<Vec<Command>>,
 }
 
-// Inherited as a whole: a directive of an inner block is appended to the list of the outer ones.
+// Inherited completely: a directive of an inner block is appended to the inherited list.
 impl Settings for Conf {}
 
 /// One directive.
 #[derive(Clone, Debug)]
 struct Command {
-    /// In the order in which they were written; a later change sees the result of an earlier one.
+    /// The fields in order; a later change uses the result of an earlier one.
     fields: Vec<Field>,
-    /// `-s`: the statuses that it is for; all where there is none.
+    /// `-s`: the statuses that it applies to; all if empty.
     statuses: Vec<u16>,
-    /// `-t`: the media types that it is for; all where there is none.
+    /// `-t`: the media types that it applies to; all if empty.
     types: Vec<Box<str>>,
-    /// `-a`: adds beside fields of the same name.
+    /// `-a`: adds to fields of the same name instead of replacing them.
     adds: bool,
-    /// `-r`: leaves requests alone that do not have the field.
+    /// `-r`: only replaces a field that the request has.
     only_replaces: bool,
 }
 
 /// A field and its new value.
 #[derive(Clone, Debug)]
 struct Field {
-    /// A prefix is only taken away, never set.
+    /// The name; a prefix can only be removed, not set.
     name: Name,
-    /// `None` if it is removed. One that is empty takes it away too.
+    /// `None` removes the field, and so does an empty value.
     value: Option<Template>,
 }
 
-/// The fields that are meant, in any case of letters.
+/// The names of the fields, case-insensitive.
 #[derive(Clone, Debug)]
 enum Name {
-    /// Those of this name.
+    /// Fields with this name.
     Exact(Box<str>),
-    /// All that begin with this text: `X-Hidden-*`.
+    /// Fields that begin with this text: `X-Hidden-*`.
     Prefix(Box<str>),
 }
 
-/// Which messages a directive is about.
+/// The messages that a directive changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     /// The fields of the response.
@@ -118,16 +118,16 @@ enum Direction {
 /// The change that a directive makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
-    /// A field without a value is taken away all the same.
+    /// Sets fields; a field without a value is removed.
     Set,
-    /// A value that is written is passed over.
+    /// Removes fields; a value is ignored.
     Clear,
 }
 
-/// Fields that determine the end of a message. Changing one would make the peer read another message than was sent.
+/// Fields that frame a message. Changing them would make the peer parse a different message.
 const FRAMING: [HeaderId; 2] = [HeaderId::ContentLength, HeaderId::TransferEncoding];
 
-/// Reads a directive: options and fields in any order, as headers-more does.
+/// Parses a directive: options and fields in any order, as headers-more does.
 fn add(scope: &mut Scope, cx: &mut Cx<'_>, direction: Direction, action: Action) -> Result<(), Error> {
     let mut command = Command {
         fields: Vec::new(),
@@ -177,12 +177,12 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>, direction: Direction, action: Action)
     Ok(())
 }
 
-/// The words of headers-more.
+/// Returns the error with the text of headers-more.
 fn invalid_option(cx: &Cx<'_>, option: &str) -> Error {
     cx.error(format_args!("{}: invalid option name: \"{option}\"", cx.statement.name.text))
 }
 
-/// `Name: value`, `Name:` or `Name`; nothing where the field is not ours to change.
+/// Parses `Name: value`, `Name:` or `Name`; returns nothing if the field must not be changed.
 fn field(cx: &mut Cx<'_>, text: &str, action: Action) -> Result<Option<Field>, Error> {
     let (name, value) = text.split_once(':').unwrap_or((text, ""));
     let (name, value) = (name.trim_end(), value.trim());
@@ -217,7 +217,7 @@ impl Command {
 }
 
 impl Name {
-    /// Whether a field of this name is meant.
+    /// Whether this name matches.
     fn is_of(&self, name: &[u8]) -> bool {
         match self {
             Name::Exact(exact) => name.eq_ignore_ascii_case(exact.as_bytes()),
@@ -230,14 +230,14 @@ impl Name {
 }
 
 impl Field {
-    /// The new value, unless that is empty.
+    /// Returns the new value, unless that is empty.
     fn rendered(&self, request: &Request) -> Option<Vec<u8>> {
         let value = self.value.as_ref().map(|value| on_one_line(value, request));
         value.filter(|value| !value.is_empty())
     }
 }
 
-/// Changes the response of the client, not those of subrequests.
+/// Changes the client's response, not those of subrequests.
 fn change_response(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -249,7 +249,7 @@ fn change_response(conf: &Conf, request: &mut Request) {
             continue;
         }
         for field in &command.fields {
-            // A value may show fields of the response, so it is rendered before that changes.
+            // A value may use fields of the response, so it is rendered before the change.
             match (&field.name, field.rendered(request)) {
                 (Name::Exact(name), Some(value)) => set(&mut request.response, name, value, command.adds),
                 (name, _) => clear(&mut request.response, name),
@@ -258,7 +258,7 @@ fn change_response(conf: &Conf, request: &mut Request) {
     }
 }
 
-/// Sets a field. Fields that the server writes have members of the response.
+/// Sets a field. Fields that the server itself writes are fields of the response struct.
 fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
     match HeaderId::of(name.as_bytes()) {
         HeaderId::Server => response.server = Some(value),
@@ -271,7 +271,7 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
         HeaderId::LastModified => {
             response.remove_field(name.as_bytes());
             response.last_modified = http::date::parse_http(&value);
-            // An invalid date is sent, but the conditions ignore it.
+            // An invalid date is sent, but preconditions ignore it.
             if response.last_modified.is_none() {
                 response.fields.push((name.into(), value));
             }
@@ -281,14 +281,14 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
         HeaderId::ContentRange => response.content_range = Some(value),
         HeaderId::WwwAuthenticate if adds => response.www_authenticate.push(value),
         HeaderId::WwwAuthenticate => response.www_authenticate = vec![value],
-        // Other units are no promise of this server, which sends its own where it cuts ranges.
+        // `bytes` is not added, because this server sends it itself if it supports ranges.
         HeaderId::AcceptRanges if value.eq_ignore_ascii_case(b"bytes") && response.allow_ranges => {}
         id => {
             response.allow_ranges &= id != HeaderId::AcceptRanges;
             let is_same = |(known, _): &&mut (Vec<u8>, Vec<u8>)| known.eq_ignore_ascii_case(name.as_bytes());
             match response.fields.iter_mut().find(is_same).filter(|_| !adds) {
                 Some(first) => {
-                    // One is left, in the place of the first.
+                    // One field remains, in the position of the first.
                     *first = (Vec::new(), value);
                     response.remove_field(name.as_bytes());
                     let kept = response.fields.iter_mut().find(|(known, _)| known.is_empty());
@@ -300,11 +300,11 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
     }
 }
 
-/// Takes fields away.
+/// Removes fields.
 fn clear(response: &mut Response, name: &Name) {
     let is = |field: &str| name.is_of(field.as_bytes());
     if is("Server") {
-        // None at all, not even this server's own.
+        // No `Server` field is sent, not even this server's own.
         response.server = Some(Vec::new());
     }
     if is("Content-Type") {
@@ -331,7 +331,7 @@ fn clear(response: &mut Response, name: &Name) {
     response.fields.retain(|(known, _)| !name.is_of(known));
 }
 
-/// Changes the fields of a request, for all that look at them from here on.
+/// Changes the fields of a request, for all later readers.
 fn change_request(conf: &Conf, request: &mut Request) -> Step {
     for command in conf.of_requests.iter() {
         let media_type = request.header(HeaderId::ContentType).map(String::from_utf8_lossy);
@@ -339,13 +339,13 @@ fn change_request(conf: &Conf, request: &mut Request) -> Step {
             continue;
         }
         for field in &command.fields {
-            // The same for fields of the request.
+            // Rendered before the change, as for responses.
             let value = field.rendered(request);
             let has_it =
                 request.head.fields().iter().any(|line| field.name.is_of(line.name.of(request.bytes())));
             match (&field.name, value) {
                 (Name::Exact(name), Some(value)) if has_it || !command.only_replaces => {
-                    // `$host` follows; the server that was chosen by the old name stays.
+                    // `$host` changes too; the server that the old name selected is retained.
                     if HeaderId::of(name.as_bytes()) == HeaderId::Host
                         && let Ok(host) = http::host::validate(&value)
                     {
@@ -361,9 +361,9 @@ fn change_request(conf: &Conf, request: &mut Request) -> Step {
     Step::Next
 }
 
-/// Takes fields of a request away.
+/// Removes fields of a request.
 fn remove(head: &mut Head, bytes: &[u8], name: &Name) {
-    // A prefix may fit those as well.
+    // A prefix may match framing fields too.
     head.remove_fields(bytes, |known| name.is_of(known) && !FRAMING.contains(&HeaderId::of(known)));
 }
 

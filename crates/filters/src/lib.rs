@@ -1,7 +1,7 @@
-//! The modules of nginx that change a response on its way: header fields, texts, codings, ranges. They open no file and
-//! speak to no server.
+//! The modules of nginx that change a response before it is sent: header fields, texts, codings, ranges. They open no
+//! files and connect to no server.
 //!
-//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+//! A module owns its directives, its settings and their inheritance, its variables, and its filters.
 #![forbid(unsafe_code)]
 
 mod addition;
@@ -24,11 +24,11 @@ mod zstd;
 
 use exchange::module::{Directive, Module};
 
-/// In the order of the filters: each sees what those before it made of the response.
+/// The modules, in the order of the filters: each filter gets the response as changed by the filters before it.
 pub static MODULES: &[&Module] = &[
-    // The conditions apply to the response assembled from slices.
+    // Preconditions apply to the response assembled from slices.
     &not_modified::MODULE,
-    // Its changes of requests are behind all rewriting, and those of responses before what adds to these.
+    // It changes requests after all rewriting, and responses before modules that add fields.
     &headers_more::MODULE,
     &headers::MODULE,
     &userid::MODULE,
@@ -37,14 +37,14 @@ pub static MODULES: &[&Module] = &[
     &sub::MODULE,
     &charset::MODULE,
     &ssi::MODULE,
-    // The first that the client takes compresses, in the same order; behind all that changes texts.
+    // The first coding in this order that the client accepts is used; after all modules that change texts.
     &zstd::MODULE,
     &brotli::MODULE,
     &gzip::MODULE,
     &range::MODULE,
 ];
 
-/// What the configurations of tests are read with.
+/// Returns the modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> =

@@ -1,4 +1,4 @@
-//! Preconditions: 304 and 412 where the client's copy decides (RFC 9110 section 13).
+//! Evaluates preconditions: 304 and 412 (RFC 9110 section 13).
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_not_modified")
 };
 
-/// Runs before the range filter, so that a range of a file that the client has already is not read at all.
+/// Evaluates preconditions before the range filter, so that a file that the client has already is not read.
 fn filter(request: &mut Request) {
-    // Other statuses do not concern the file that the client may have; nor does the file of an error page. The client
-    // has no copy of a subrequest's response either.
+    // Other statuses do not concern the client's copy, and neither does the file of an error page. The client has no
+    // copy of a subrequest's response either.
     if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
         return;
     }
-    // Another server has evaluated the same conditions, and they do not hold.
+    // The upstream has already evaluated the preconditions, and they did not match.
     if request.response.is_judged {
         return;
     }
     let response = &request.response;
     let mut last_modified = response.last_modified;
-    // A file that was put back to an older state must be sent again. An upstream's response is compared by date as
-    // well.
+    // A file that was restored to an older state must be sent again, so dates must be equal. An upstream's response is
+    // compared by date too.
     let mut mode = IfModifiedSince::Exact;
     if response.is_stored {
         mode = IfModifiedSince::Before;
-        // RFC 9111 section 4.3.2: when it was made stands for when it was last changed.
+        // RFC 9111 section 4.3.2: `Date` replaces a missing `Last-Modified`.
         let text = response.field(b"Last-Modified").or(response.date.as_deref());
         last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
     }
@@ -44,14 +44,14 @@ fn filter(request: &mut Request) {
         Outcome::NotModified => {
             let response = &mut request.response;
             response.status = 304;
-            // RFC 9110 section 15.4.5: fields beside the validators would describe a body that is not sent.
+            // RFC 9110 section 15.4.5: other fields than the validators would describe a body that is not sent.
             response.content_length = None;
             response.content_type = ContentType::None;
             response.remove_field(b"Content-Encoding");
             response.allow_ranges = false;
             response.body = Body::None;
         }
-        // The page replaces the file, and takes the validators with it: they are not those of the page.
+        // The error page replaces the file, and the validators are dropped, because they do not belong to the page.
         Outcome::PreconditionFailed => request.response.refusal = Some(412),
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges of a body: 206 with one or several parts, 416 (RFC 9110 section 14).
+//! Serves ranges of a body: 206 with one or several parts, 416 (RFC 9110 section 14).
 
 use std::sync::Arc;
 
@@ -21,25 +21,25 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_range")
 };
 
-/// Leaves everything as it is unless the response is a whole body of known size that was declared divisible.
+/// Leaves the response unchanged unless it is a complete body of known size that supports ranges.
 fn filter(request: &mut Request) {
-    // The range applies to the main response, not to inserted parts.
+    // The range applies to the main response, not to inserted responses.
     if request.depth > 0 {
         return;
     }
     let response = &mut request.response;
-    // A response that earlier modules change has no known length, and cannot be divided.
+    // A response that earlier modules change has no known length, and so no ranges.
     response.allow_ranges &= response.content_length.is_some();
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
     let max_ranges = request.scope().core.answering.max_ranges;
-    // Zero means no ranges here, so `Accept-Ranges` must not promise them either.
+    // Zero disables ranges, so `Accept-Ranges` is not sent either.
     if max_ranges == Some(0) {
         request.response.allow_ranges = false;
         return;
     }
-    // The field has a meaning for GET alone (RFC 9110 section 14.2). nginx answers HEAD alike, which is kept for files.
+    // `Range` is defined for GET only (RFC 9110 section 14.2). As in nginx HEAD has the same response, but only for files.
     let has_meaning = match request.method {
         Method::Get => true,
         Method::Head => !request.response.is_stored,
@@ -47,7 +47,7 @@ fn filter(request: &mut Request) {
     };
     let asked = has_meaning && if_range_holds(request);
     let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
-    // A bound holds even where none is configured: each range costs memory, and a client could request thousands of one
+    // A limit applies even if none is configured: each range costs memory, and a client could request thousands of one
     // byte.
     let max_ranges = max_ranges.map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
     let mut ranges = Vec::new();
@@ -61,15 +61,15 @@ fn filter(request: &mut Request) {
         }
         RangeOutcome::Partial => match ranges.as_slice() {
             &[single] => one(request, single, size),
-            // A body that can be read once only has its parts in order; and a body of several pieces is divided once,
-            // as in nginx.
+            // A body that can be read only once supports only one range; as in nginx, a body of several pieces supports
+            // only one too.
             _ if is_divided_once(&request.response.body) => {}
             several => many(request, several, size),
         },
     }
 }
 
-/// Whether a body gives one range at most.
+/// Whether a body supports only one range.
 fn is_divided_once(body: &Body) -> bool {
     match body {
         Body::Source(_) => true,
@@ -78,7 +78,7 @@ fn is_divided_once(body: &Body) -> bool {
     }
 }
 
-/// The pieces of a range of others.
+/// Returns the pieces of a range of other pieces.
 fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
     let (mut cut, mut at) = (SmallVec::new(), 0);
     for piece in pieces {
@@ -99,7 +99,7 @@ fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
     cut
 }
 
-/// The partial copy of the client must be of the present file; otherwise it gets all of it (RFC 9110 section 13.1.5).
+/// Whether `If-Range` matches the current file; otherwise the client gets the complete file (RFC 9110 section 13.1.5).
 fn if_range_holds(request: &Request) -> bool {
     let response = &request.response;
     let validators = Validators {
@@ -109,7 +109,7 @@ fn if_range_holds(request: &Request) -> bool {
     request.header(HeaderId::IfRange).is_none_or(|value| range::if_range_matches(value, validators))
 }
 
-/// One range needs no framing: the range is the body, and a header field has its position.
+/// Responds with one range, which needs no framing: the range is the body, and a header field has its position.
 fn one(request: &mut Request, range: ByteRange, size: u64) {
     let mut text = Vec::new();
     range::push_content_range(range, size, &mut text);
@@ -139,13 +139,13 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
     };
 }
 
-/// Several ranges are parts of a multipart body, whose length is computed before it is read.
+/// Responds with several ranges as a multipart body, whose length is computed before it is read.
 fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let boundary = request.conn.thread.shared.next_boundary();
-    // Each part repeats the type of the whole; the type of the response names the boundary instead.
+    // Each part has the original content type; the content type of the response has the boundary instead.
     let mut media_type = request.response.content_type.of(request).unwrap_or_default().as_bytes().to_vec();
     let response = &mut request.response;
-    // Each part is a text in this charset; the whole has none.
+    // The charset applies to each part, not to the multipart response.
     if let Some(charset) = response.charset.take() {
         media_type.extend_from_slice(b"; charset=");
         media_type.extend_from_slice(&charset);
@@ -182,7 +182,7 @@ fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
             ranged(RangedBody::of_bytes(source, all), pieces)
         }
         Body::Slice(source, all) => ranged(RangedBody::of_bytes(source, all), pieces),
-        // HEAD of something that is not read for it; a stream has not come here.
+        // HEAD, whose body is not read; a stream never reaches this point.
         body => body,
     };
 }

@@ -1,7 +1,7 @@
-//! Cookies that distinguish clients: made for clients without one, and available to the log.
+//! Cookies that identify clients: sent to clients without one, and available in logs.
 //!
-//! An identifier is sixteen bytes: the origin (an address or a number), the time, the process, and a count. Its form is
-//! that of nginx and of mod_uid, so cookies that one of them made are known to the other.
+//! An identifier has sixteen bytes: the origin (an address or a number), the time, the process, and a counter. Its
+//! format is that of nginx and of mod_uid, so that their cookies are interchangeable.
 
 use std::cell::OnceCell;
 use std::io::Write;
@@ -38,7 +38,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Off, because a cookie is personal data under some laws.
+    // Off, because such cookies are personal data under some laws.
     Directive::scope(
         spec(
             "userid",
@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.own::<Conf>().own().mode, NAMES)
         },
     ),
-    // Also the prefix that variables show before an identifier.
+    // Also the prefix of identifiers in variables.
     Directive::scope(
         spec("userid_name", Args::Exactly(1), "The name of the cookie.").default("uid"),
         |scope, cx| {
@@ -60,7 +60,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Without one a browser sends the cookie to the host that it came from and to no other.
+    // Without a domain a browser returns the cookie only to the host that set it.
     Directive::scope(
         spec("userid_domain", Args::Exactly(1), "The domain that the cookie is for.").default("none"),
         |scope, cx| {
@@ -68,7 +68,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // All of the site, so that a client is one client wherever it starts.
+    // The complete site, so that a client has one identifier everywhere.
     Directive::scope(
         spec("userid_path", Args::Exactly(1), "The path that the cookie is for.").default("/"),
         |scope, cx| {
@@ -76,7 +76,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Without a time the cookie goes with the browser's session.
+    // Without a time the cookie ends with the browser's session.
     Directive::scope(
         spec("userid_expires", Args::Exactly(1), "How long browsers keep the cookie.").default("off"),
         |scope, cx| {
@@ -93,7 +93,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("userid_flags", Args::Between(1, 3), "Further attributes of the cookie.").many().default("off"),
         set_flags,
     ),
-    // A mark in the place of the padding: cookies without it are sent again, with the current settings.
+    // A character that replaces the padding: cookies without it are sent again, with the current settings.
     Directive::scope(
         spec("userid_mark", Args::Exactly(1), "A character that marks cookies as up to date.").default("off"),
         |scope, cx| {
@@ -107,7 +107,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A statement about privacy that Internet Explorer required before it kept a cookie.
+    // A privacy statement, without which Internet Explorer rejected cookies.
     Directive::scope(
         spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field beside the cookie.").default("none"),
         |scope, cx| {
@@ -115,7 +115,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Else the server's address, or 0 for cookies of the first version.
+    // The default is the server's address, or 0 for cookies of version 1.
     Directive::scope(
         spec(
             "userid_service",
@@ -136,7 +136,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const VARIABLES: &[Variable] = &[
-    // Nothing where the client sent nothing, or nothing that is an identifier.
+    // No value if the client sent no cookie, or no valid identifier.
     Variable {
         name: "uid_got",
         get: |request, out| {
@@ -146,7 +146,7 @@ const VARIABLES: &[Variable] = &[
         set: None,
         help: "The cookie's name and the identifier that the client sent.",
     },
-    // Asked for before the answer it makes the identifier, which the cookie then has.
+    // If used before the response it generates the identifier, which the cookie then has.
     Variable {
         name: "uid_set",
         get: |request, out| {
@@ -156,7 +156,7 @@ const VARIABLES: &[Variable] = &[
         set: None,
         help: "The cookie's name and the identifier that the client is sent.",
     },
-    // For `set` and `map`: a value other than empty and 0 gives the client another identifier.
+    // For `set` and `map`: a value other than empty and 0 assigns the client a new identifier.
     Variable {
         name: "uid_reset",
         get: show_reset,
@@ -171,27 +171,27 @@ pub(crate) struct Conf(Option<Arc<CookieSettings>>);
 
 impl Settings for Conf {}
 
-/// How identifiers and their cookies are made.
+/// The settings of identifiers and their cookies.
 #[derive(Clone, Debug)]
 struct CookieSettings {
     mode: Mode,
-    /// Of the cookie.
+    /// The name of the cookie.
     name: String,
     domain: Option<String>,
     path: String,
     expires: Expires,
     flags: Flags,
-    /// The block of `userid_flags`; 0 without one.
+    /// The block of `userid_flags`; 0 if there is none.
     flags_block: u32,
-    /// What cookies that are up to date have in the place of their padding.
+    /// The character that replaces the padding in up-to-date cookies.
     mark: Option<u8>,
     /// The value of the `P3P` field.
     p3p: Option<String>,
-    /// In identifiers; else it is the server's address.
+    /// The origin in identifiers; the default is the server's address.
     service: Option<u32>,
 }
 
-/// Where nothing is configured, and what settings begin with but for their texts.
+/// The settings if nothing is configured, and the initial settings except for their texts.
 static DEFAULT: CookieSettings = CookieSettings {
     mode: Mode::Off,
     name: String::new(),
@@ -206,14 +206,14 @@ static DEFAULT: CookieSettings = CookieSettings {
 };
 
 impl Conf {
-    /// The settings in force.
+    /// Returns the current settings.
     fn get(&self) -> &CookieSettings {
         self.0.as_deref().unwrap_or(&DEFAULT)
     }
 
-    /// The settings in force, to be changed by a directive.
+    /// Returns the current settings, to be changed by a directive.
     fn own(&mut self) -> &mut CookieSettings {
-        // The texts of the defaults cannot be in a static.
+        // A static cannot contain the default texts.
         let initial =
             || Arc::new(CookieSettings { name: "uid".to_owned(), path: "/".to_owned(), ..DEFAULT.clone() });
         Arc::make_mut(self.0.get_or_insert_with(initial))
@@ -223,28 +223,28 @@ impl Conf {
 /// `userid`, in nginx's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mode {
-    /// Nothing.
+    /// Cookies are neither sent nor read.
     Off,
-    /// Only cookies of clients are used.
+    /// Cookies are read and logged, but not sent.
     Log,
-    /// Cookies of the first version: numbers in the order of the machine.
+    /// Cookies of version 1: numbers in host byte order.
     V1,
-    /// Cookies of the second version: numbers in the order of the network.
+    /// Cookies of version 2: numbers in network byte order.
     On,
 }
 
-/// How long a browser keeps a cookie.
+/// The lifetime of a cookie in the browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expires {
-    /// With the session.
+    /// Until the end of the session.
     Never,
-    /// As late as a date of two digits goes.
+    /// Until the latest date with a two-digit year.
     Max,
-    /// Seconds from now.
+    /// This many seconds from now.
     After(i64),
 }
 
-/// Attributes without a value.
+/// The attributes of `userid_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flags {
     secure: bool,
@@ -252,12 +252,12 @@ struct Flags {
     samesite: Option<&'static str>,
 }
 
-/// The argument, unless it is this word.
+/// Returns the argument, unless it is this keyword.
 fn unless(cx: &Cx<'_>, word: &str) -> Option<String> {
     Some(cx.arg(0)).filter(|text| *text != word).map(str::to_owned)
 }
 
-/// As in nginx a flag that is said twice is a warning, and `off` takes none away that is said beside it.
+/// Sets the flags. As in nginx a duplicate is a warning, and `off` does not cancel flags beside it.
 fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const SITES: [&str; 3] = ["strict", "lax", "none"];
     let conf = scope.own::<Conf>().own();
@@ -273,7 +273,7 @@ fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             ("off", _) => std::mem::replace(&mut is_off, true),
             ("secure", _) => std::mem::replace(&mut flags.secure, true),
             ("httponly", _) => std::mem::replace(&mut flags.httponly, true),
-            // The first one counts.
+            // The first `samesite` counts.
             (_, Some(_)) if flags.samesite.is_some() => true,
             (_, Some(site)) => flags.samesite.replace(site).is_some(),
             _ => return Err(cx.error(format_args!("invalid value \"{text}\""))),
@@ -286,13 +286,13 @@ fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sixteen bytes, as they are in the cookie.
+/// The sixteen bytes of an identifier, as in the cookie.
 type Id = [u8; 16];
 
-/// What `set $uid_reset` said.
+/// The value that `set` assigned to `$uid_reset`.
 struct Reset(Vec<u8>);
 
-/// The value of `$uid_reset`: the value of `set`, or of a `map` or the like.
+/// Returns the value of `$uid_reset`, from `set`, a `map` or the like.
 fn reset(request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     match request.config().http.registry.find("uid_reset") {
@@ -303,52 +303,53 @@ fn reset(request: &Request) -> Vec<u8> {
     value
 }
 
-/// What `set` gave it.
+/// Appends the value that `set` assigned.
 fn show_reset(request: &Request, out: &mut Vec<u8>) -> bool {
     let shared = request.shared.extensions.borrow();
     out.extend_from_slice(shared.get::<Reset>().map(|Reset(value)| &**value).unwrap_or_default());
     true
 }
 
-/// The identifiers of a request; found out once, when something asks.
+/// The identifiers of a request, determined at first use.
 #[derive(Clone, Debug, Default)]
 struct Found {
     /// The cookie's value.
     cookie: Vec<u8>,
     /// The identifier in it.
     got: Option<Id>,
-    /// The identifier to send, and whether it is a new one.
+    /// The identifier to send, and whether it is new.
     given: OnceCell<(Id, bool)>,
 }
 
-// Another location may know its clients by another cookie. A subrequest has the same client.
+// Not valid in another location, which may use another cookie. A subrequest has the same client.
 impl Fact for Found {
     fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
         Some(Rc::new(self.clone()))
     }
 }
 
-/// Characters of an identifier in Base64, without the padding: old cookies have a mark or worse in its place.
+/// Number of Base64 characters of an identifier without padding; old cookies have a mark or other bytes instead of the
+/// padding.
 const ENCODED_LEN: usize = 22;
 
-/// The identifier of the request, parsed once.
+/// Returns the identifier of the request, parsed once.
 fn found(request: &Request) -> Rc<Found> {
     request.facts.get().unwrap_or_else(|| request.facts.insert(look(request)))
 }
 
-/// Looks for the cookie.
+/// Searches for the cookie and parses it.
 fn look(request: &Request) -> Found {
     let name = request.scope().of::<Conf>().get().name.as_bytes();
     let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
     let Some(cookie) = lines.find_map(|line| cookie_in(line, name)) else {
         return Found::default();
     };
-    // nginx shows all cookies of the line, among which may be secrets.
+    // nginx logs all cookies of the field, which may include secrets.
     let complain = |what: &str| {
         let (name, value) = (name.escape_ascii(), cookie.escape_ascii());
         request.log(Level::Error, format_args!("client sent {what} userid cookie \"{name}={value}\""));
     };
-    // Kept with all that follows the identifier: a mark, or garbage of former days.
+    // The cookie is stored with all bytes after the identifier: a mark, or garbage.
     let Some(encoded) = cookie.get(..ENCODED_LEN) else {
         complain("too short");
         return Found { cookie: cookie.to_vec(), ..Found::default() };
@@ -358,11 +359,11 @@ fn look(request: &Request) -> Found {
     if id.is_none() {
         complain("invalid");
     }
-    // An identifier without a count is none.
+    // An identifier without a counter is invalid.
     Found { got: id.filter(|id| id[12..] != [0; 4]), cookie: cookie.to_vec(), given: OnceCell::new() }
 }
 
-/// The identifier that the client is sent, and whether it is new; `None` when the client keeps its identifier.
+/// Returns the identifier to send to the client, and whether it is new; `None` if the client keeps its identifier.
 fn given(request: &Request) -> Option<(Id, bool)> {
     let found = found(request);
     if let Some(given) = found.given.get() {
@@ -391,11 +392,11 @@ fn given(request: &Request) -> Option<(Id, bool)> {
     Some(*found.given.get_or_init(|| given))
 }
 
-/// Counts the identifiers of this process. The lowest byte is the version and never changes, the others start so
-/// that no cookie looks empty.
+/// Counts the identifiers of this process. The lowest byte is the version and never changes; the other bytes start with
+/// a value that does not look empty.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// An identifier that no other process and no other call makes.
+/// Returns an identifier that no other process and no other call generates.
 fn new_id(request: &Request, conf: &CookieSettings) -> Id {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let now = since_1970(rt::wall()).0 as u32;
@@ -403,7 +404,7 @@ fn new_id(request: &Request, conf: &CookieSettings) -> Id {
         Mode::V1 => (conf.service.unwrap_or(0), 1 + (count << 8)),
         _ => {
             let of_address = || u32::from_be_bytes(local_bytes(&request.conn.local));
-            // From 03 03 03 up, and from there again behind the last number.
+            // From 03 03 03 up, wrapping around to that number.
             const FIRST: u32 = 0x03_0303;
             const COUNTS: u32 = 0x0100_0000 - FIRST;
             (conf.service.unwrap_or_else(of_address), (FIRST + count % COUNTS) << 8 | 2)
@@ -419,7 +420,7 @@ fn new_id(request: &Request, conf: &CookieSettings) -> Id {
     id
 }
 
-/// Distinguishes processes of one machine, also those that had the same number.
+/// Returns a number that distinguishes processes of one machine, even with the same process ID.
 fn process() -> u32 {
     static START: OnceLock<u32> = OnceLock::new();
     *START.get_or_init(|| {
@@ -428,7 +429,7 @@ fn process() -> u32 {
     })
 }
 
-/// The server's address in four bytes.
+/// Returns the server's address in four bytes.
 fn local_bytes(local: &Address) -> [u8; 4] {
     match local {
         Address::Inet(address) => match address.ip() {
@@ -439,7 +440,7 @@ fn local_bytes(local: &Address) -> [u8; 4] {
     }
 }
 
-/// Four numbers in the order of the usual machine, as nginx logs them.
+/// Formats an identifier as four little-endian numbers, as nginx logs it.
 struct Shown(Id);
 
 impl std::fmt::Display for Shown {
@@ -454,12 +455,12 @@ impl std::fmt::Display for Shown {
 /// Appends `name=identifier`.
 fn shown(conf: &CookieSettings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
     let Some(id) = id else { return false };
-    // A vector takes every write.
+    // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{}={}", conf.name, Shown(id));
     true
 }
 
-/// The filter: adds the cookie to the response. A subrequest sends none.
+/// Adds the cookie to the response, but not to that of a subrequest.
 fn send_cookie(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -472,11 +473,11 @@ fn send_cookie(conf: &Conf, request: &mut Request) {
     request.response.fields.extend(p3p);
 }
 
-/// The value of `Set-Cookie`; `old` is the cookie that gets a mark.
+/// Returns the value of `Set-Cookie`; `old` is an existing cookie that gets a mark.
 fn cookie(conf: &CookieSettings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
     let mut out = format!("{}=", conf.name).into_bytes();
     match old {
-        // As received, whatever its last bits are.
+        // As received, including its unused last bits.
         Some(old) => out.extend_from_slice(&old[..ENCODED_LEN]),
         None => {
             base64::encode(&id, &mut out);

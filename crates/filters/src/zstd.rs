@@ -1,8 +1,8 @@
-//! `zstd`: responses are compressed on their way with Zstandard, by the directives of the zstd module for nginx.
+//! `zstd`: compresses responses with Zstandard, with the directives of the zstd module for nginx.
 //!
-//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: every client that
-//! names this coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is
-//! larger than the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
+//! Responses are selected as for `gzip`, but HTTP versions and proxies do not matter, because every client that names
+//! this coding accepts it. If a client accepts several codings, the first of zstd, brotli and gzip is used. No window
+//! is larger than the 8 MiB that HTTP clients must accept (RFC 9659), so the highest levels gain less than for files.
 
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
@@ -43,20 +43,20 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 
 const DIRECTIVES: &[Directive] = &[
-    // In an `if` too, for clients that are recognised by other properties than `Accept-Encoding`.
+    // Also in an `if`, for clients that are identified by other properties than `Accept-Encoding`.
     Directive::scope(
         Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses responses with zstd.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
-    // HTML is always among them.
+    // HTML is always included.
     Directive::scope(
         spec("zstd_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
         |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
-    // From four on other threads do the work for all but short responses.
+    // From level 4 on other threads compress all but short responses.
     Directive::scope(
         spec(
             "zstd_comp_level",
@@ -69,12 +69,12 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A shorter body would not fit into fewer packets.
+    // For a shorter body compression would not save a packet.
     Directive::scope(
         spec("zstd_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
-    // A browser can show the first lines of a page when the first block is there; smaller ones cost a few bytes.
+    // A browser can display the first lines of a page after the first block; smaller blocks cost a few bytes.
     Directive::scope(
         spec(
             "zstd_target_cblock_size",
@@ -84,7 +84,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("0"),
         set_target_block,
     ),
-    // No header field names the dictionary to a client: both ends must know.
+    // No header field tells the client which dictionary is used, so both ends must be configured with it.
     Directive::scope(
         Spec::new(
             "http_zstd_filter",
@@ -107,14 +107,14 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Which responses are compressed, and how.
+/// The settings of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// Whether anything is.
+    /// Whether responses are compressed.
     enabled: bool,
     /// Settings of the encoder.
     settings: coding::zstd::Settings,
-    /// Bytes of the shortest response, where its length is known beforehand.
+    /// Minimum length of a response in bytes, if it is known in advance.
     min_length: u64,
     /// Media types of the responses.
     types: MediaTypes,
@@ -129,8 +129,8 @@ impl Default for Conf {
     }
 }
 
-/// Positive ones up to the library's highest, negative ones down to its lowest, and not zero, which it would
-/// take for its default.
+/// Parses a level: positive up to the library's maximum, negative down to its minimum, but not zero, which the library
+/// treats as its default.
 fn level(cx: &Cx<'_>) -> Result<i32, Error> {
     let read = |text: &str| {
         let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
@@ -143,7 +143,7 @@ fn level(cx: &Cx<'_>) -> Result<i32, Error> {
     fits.ok_or_else(words)
 }
 
-/// Zero leaves it to the library.
+/// Parses the target block size; zero lets the library choose.
 fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let size = cx.statement.value(0, value::size)?;
     let (min, max) = coding::zstd::TARGET_BLOCKS;
@@ -156,7 +156,7 @@ fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 fn filter(conf: &Conf, request: &mut Request) {
-    // The responses of subrequests are parts of one that may be compressed as a whole.
+    // The response of a subrequest is part of another response, which may be compressed.
     if request.depth > 0 {
         return;
     }

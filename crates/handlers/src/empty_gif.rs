@@ -1,4 +1,4 @@
-//! `empty_gif`: a picture of one transparent pixel, from memory.
+//! `empty_gif`: serves an image of one transparent pixel, from memory.
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
@@ -36,7 +36,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     },
 )];
 
-/// Whether the location is one. Holds for one block only.
+/// Whether the location serves the image. Inner blocks do not inherit it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf(bool);
 
@@ -46,14 +46,14 @@ impl Settings for Conf {
     }
 }
 
-/// 1 by 1 pixels, the colours black and white, of which white is transparent.
+/// An image of 1 by 1 pixels with the colours black and white, of which white is transparent.
 const PICTURE: &[u8] = b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
 
-/// The picture's date: any will do that never changes, so that browsers ask for it once; this is nginx's, the 28th
-/// of September 1970.
+/// The image's modification time. Any constant is suitable, so that browsers request it only once; this is nginx's, 28
+/// September 1970.
 const MODIFIED: i64 = 23_349_600;
 
-/// It is not taken from a file, so there is nothing that ranges or an entity tag would be for.
+/// Responds with the image. It is no file, so it needs neither ranges nor an entity tag.
 fn answer(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);

@@ -1,5 +1,5 @@
-//! nginx's flv module: a Flash video from a byte on, which `start` in the query names. The response begins with the header
-//! of such files, so that players accept it.
+//! nginx's flv module: serves a Flash video from the byte offset `start` in the query. The response begins with a file
+//! header, so that players accept it.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     },
 )];
 
-/// Whether the block has the directive. A location in it has not, as in nginx.
+/// Whether the block has the directive. As in nginx nested locations do not inherit it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Conf(bool);
 
@@ -47,10 +47,10 @@ impl Settings for Conf {
     }
 }
 
-/// Signature, version 1, audio and video, the length of the header, and the size of no tag before the first.
+/// Signature, version 1, audio and video, the length of the header, and the size 0 of the tag before the first one.
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
-/// Opens the file, and adds the header if it is not sent from its beginning on.
+/// Opens the file, and adds the header if it is not sent from its beginning.
 async fn run(request: &mut Request) -> Step {
     let (opened, _) = match static_file::open(request).await {
         Ok(found) => found,
@@ -58,7 +58,7 @@ async fn run(request: &mut Request) -> Step {
     };
     let size = opened.stat.size;
     static_file::answer(request, opened);
-    // A start that is no number, or behind the end, is none, as in nginx.
+    // As in nginx a start that is no number, or beyond the end, is ignored.
     let start = http::uri::arg(&request.args, b"start").and_then(http::parse_decimal);
     let Some(start) = start.filter(|start| (1..size).contains(start)) else { return Step::Done };
     static_file::compose(request, HEADER.to_vec(), start..size);

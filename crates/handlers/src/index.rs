@@ -1,4 +1,4 @@
-//! `index`: the file that stands for a directory.
+//! `index`: the file that is served for a directory.
 
 use conf::{Args, Error, Spec};
 use http::request::Method;
@@ -38,7 +38,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     add_index,
 )];
 
-/// The files to look for.
+/// The names of index files.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     files: Layered<Template>,
@@ -52,7 +52,7 @@ impl Default for Conf {
     }
 }
 
-/// Several in a block add up, as in nginx.
+/// Adds index files; several directives in a block add up, as in nginx.
 fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let last = cx.statement.args.len() - 1;
     for (place, text) in cx.statement.texts().enumerate() {
@@ -61,7 +61,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
         if text.is_empty() {
             let first = cx.arg(0);
-            // nginx names the first argument, whichever one is empty.
+            // nginx's message names the first argument, whichever argument is empty.
             return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
         }
         let file = cx.template(text)?;
@@ -70,32 +70,32 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Only directories are checked, and only for methods that read; all others continue without cost.
+/// Skips requests that are not for a directory or do not read; they have no further cost.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
     (!is_wanted).then_some(Step::Next)
 }
 
-/// The first file that is there is served by an internal redirect, so that its own location decides how.
+/// Searches the first file that exists, and serves it by an internal redirect, so that its own location applies.
 async fn run(index: &Conf, request: &mut Request) -> Step {
     if files::alias_is_lost(request) {
         return Step::Status(500);
     }
     let mut folder = Vec::new();
     files::path_of(request, &request.uri, &mut folder);
-    // Looking at the directory costs an operation, so it waits until a name was not found in it.
+    // Checking the directory costs an operation, so it is done only after a name was not found.
     let mut folder_is_there = false;
     for file in index.files.items() {
         let name = file.rendered(request);
-        // An absolute name is taken unseen: it stands for another place, which its own location looks at.
+        // An absolute name is used without a check: its own location checks it.
         if name.first() == Some(&b'/') {
             request.uri = name;
             return Step::Internal;
         }
-        // Behind the directory's path and not the URI: the alias of a pattern stands for the URI alone.
+        // Appended to the directory's path and not to the URI, because the alias of a regular expression replaces only the URI.
         let path = [folder.as_slice(), &name].concat();
-        // Anything that is there counts, a directory too: its own location sends the client on to it.
+        // Anything that exists counts, including a directory, to which its own location redirects.
         let failure = match files::look(request, &path).await {
             Ok(_) => {
                 request.uri.extend_from_slice(&name);
@@ -104,7 +104,7 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
             Err(failure) => failure,
         };
         match failure.errno {
-            // A link that is not to be followed; its location would add nothing.
+            // A link that must not be followed; its location would return the same.
             Errno::LOOP | Errno::MLINK => return Step::Status(403),
             Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::XDEV => {
                 return refused(request, &path, failure);
@@ -125,8 +125,8 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
     Step::Next
 }
 
-/// A missing directory is answered with 404, even if a handler follows. `path` is that of the first name, which nginx
-/// writes to its log.
+/// Responds with 404 if the directory is missing, even if another handler follows. `path` is that of the first name,
+/// which nginx logs.
 async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result<(), Step> {
     let folder = folder.strip_suffix(b"/").filter(|folder| !folder.is_empty()).unwrap_or(folder);
     match files::look(request, folder).await {
@@ -139,7 +139,7 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
         Err(failure) => match failure.errno {
             Errno::LOOP | Errno::MLINK => Err(Step::Status(403)),
             Errno::NOENT => Err(refused(request, path, failure)),
-            // A name in it could be opened, so it may be searched, if not read.
+            // The directory exists, even if this process may not access it.
             Errno::ACCESS => Ok(()),
             _ => {
                 request.log(Level::Crit, format_args!("{}", failure.at(folder)));
@@ -149,14 +149,14 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
     }
 }
 
-/// nginx's messages and statuses for a file that cannot be read, or whose directory is missing.
+/// Logs nginx's message and returns its status, for a file that cannot be read or whose directory is missing.
 fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
     let (path, reason) = (files::display(path), Reason(failure.errno));
     if matches!(failure.errno, Errno::ACCESS | Errno::XDEV) {
         request.log(Level::Error, format_args!("\"{path}\" is forbidden ({reason})"));
         return Step::Status(403);
     }
-    // Usual on a site with broken links, so the line can be turned off.
+    // Common on a site with broken links, so the line can be turned off.
     if request.scope().core.answering.log_not_found {
         request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
     }

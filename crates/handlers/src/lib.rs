@@ -1,6 +1,6 @@
-//! The modules of nginx that make responses out of files, and `dav`, which changes these.
+//! The modules of nginx that serve files, and `dav`, which changes files.
 //!
-//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+//! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
 #![forbid(unsafe_code)]
 
 mod autoindex;
@@ -21,16 +21,16 @@ mod zstd_static;
 
 use exchange::module::{Directive, Module};
 
-/// In the order of the handlers inside a phase.
+/// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[
-    // What answers for a whole location goes before what looks for files in it.
+    // Modules that serve a complete location precede those that search files in it.
     &empty_gif::MODULE,
     &mp4::MODULE,
     &flv::MODULE,
     &dav::MODULE,
     &random_index::MODULE,
     &index::MODULE,
-    // The best coding first, as nginx has it with these modules, and the originals last.
+    // The best coding first, as in nginx with these modules, and the originals last.
     &zstd_static::MODULE,
     &brotli_static::MODULE,
     &gzip_static::MODULE,
@@ -38,7 +38,7 @@ pub static MODULES: &[&Module] = &[
     &static_file::MODULE,
 ];
 
-/// What the configurations of tests are read with.
+/// Returns the modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> =

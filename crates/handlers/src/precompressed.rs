@@ -1,4 +1,4 @@
-//! Compressed files next to the originals: what `gzip_static` and its siblings share.
+//! Precompressed files next to the originals: the common code of `gzip_static` and its siblings.
 
 use http::request::Method;
 use io::Errno;
@@ -10,7 +10,7 @@ use exchange::phases::{Phase, Plan, Step};
 use exchange::request::Request;
 use telemetry::Level;
 
-/// When such a file is taken.
+/// Whether such a file is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// `off`
@@ -18,11 +18,11 @@ pub(crate) enum Wanted {
     Off,
     /// `on`: for clients that accept the coding.
     On,
-    /// `always`: for all; for a client that cannot read it, it is decompressed while it is sent.
+    /// `always`: for all clients; decompressed while it is sent to a client that does not accept the coding.
     Always,
 }
 
-/// The words of the directives.
+/// The keywords of the directives.
 pub(crate) const WORDS: &[(&str, Wanted)] =
     &[("off", Wanted::Off), ("on", Wanted::On), ("always", Wanted::Always)];
 
@@ -31,11 +31,11 @@ pub(crate) trait Conf: Settings {
     /// The compressed file beside an original.
     const SIBLING: Sibling;
 
-    /// The value of its directive in a block.
+    /// Returns the value of its directive in a block.
     fn wanted(&self) -> Wanted;
 }
 
-/// Puts the handler of the module with these settings on the plan.
+/// Adds the handler of the module with these settings to the plan.
 pub(crate) fn take_part<C: Conf>(_: &Http, scope: &Scope, plan: &mut Plan) {
     if scope.of::<C>().wanted() != Wanted::Off {
         plan.now_or_later(Phase::Content, scope.shared::<C>(), skip, |conf: &C, request| {
@@ -44,7 +44,7 @@ pub(crate) fn take_part<C: Conf>(_: &Http, scope: &Scope, plan: &mut Plan) {
     }
 }
 
-/// Goes on before anything is allocated where the client or the file is none that this is for, as most are.
+/// Skips requests whose client or method excludes a compressed file, before any allocation; these are the majority.
 fn skip<C: Conf>(conf: &C, request: &mut Request) -> Option<Step> {
     (!C::SIBLING.is_wanted(request, conf.wanted())).then_some(Step::Next)
 }
@@ -61,8 +61,8 @@ pub(crate) struct Sibling {
 }
 
 impl Sibling {
-    /// Whether to look for a file at all. Where the response needs `Vary`, the file is also opened for clients that
-    /// will not get it.
+    /// Whether to search for a file at all. If the response needs `Vary`, the file is also opened for clients that will
+    /// not receive it.
     pub(crate) fn is_wanted(self, request: &Request, wanted: Wanted) -> bool {
         matches!(request.method, Method::Get | Method::Head)
             && request.uri.last() != Some(&b'/')
@@ -73,7 +73,7 @@ impl Sibling {
             }
     }
 
-    /// Answers with the file, or leaves it to the next handler.
+    /// Responds with the file, or leaves the request to the next handler.
     pub(crate) async fn serve(self, request: &mut Request, wanted: Wanted) -> Step {
         let mut path = Vec::with_capacity(request.uri.len() + 64);
         files::path_of(request, &request.uri, &mut path);
@@ -107,7 +107,7 @@ impl Sibling {
     }
 }
 
-/// That there is none is the usual case; everything else is worth a line, and no reason not to send the original.
+/// Logs a failure. A missing file is the usual case; other failures are logged, and the original is sent.
 fn complain(request: &Request, path: &[u8], failure: Failure) {
     let level = match failure.errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => return,
@@ -123,7 +123,7 @@ mod tests {
     use crate::testing::{error, loaded};
     use crate::{brotli_static, gzip_static, zstd_static};
 
-    /// A directive, and what it has set in a block.
+    /// A directive, and a function that returns its value in a block.
     type Row = (&'static str, fn(&Scope) -> Wanted);
 
     const DIRECTIVES: [Row; 3] = [

@@ -1,4 +1,4 @@
-//! `random_index`: any file of a directory stands for the directory.
+//! `random_index`: serves a random file of a directory for the directory.
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
@@ -48,23 +48,23 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     |scope, cx| cx.flag(&mut scope.own::<Conf>().0),
 )];
 
-/// Whether it is on.
+/// Whether the directive is on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf(bool);
 
 impl Settings for Conf {}
 
-/// Only directories are looked into, and only for methods that read.
+/// Skips requests other than GET and HEAD of directories.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
     (!is_wanted).then_some(Step::Next)
 }
 
-/// The name that was chosen for a request.
+/// The name chosen for a request.
 struct Chosen(Box<[u8]>);
 
-/// Reads the names and continues with one of them. Links to files count as in nginx, and hidden files stay hidden.
+/// Reads the names and continues with a random one. As in nginx links to files count, and hidden files are excluded.
 async fn run(_: &Conf, request: &mut Request) -> Step {
     let listing = match Listing::open(request).await {
         Ok(listing) => listing,
@@ -82,28 +82,28 @@ async fn run(_: &Conf, request: &mut Request) -> Step {
                 continue;
             }
             seen += 1;
-            // Each later name takes the place with a chance of one in as many as were seen: all have the same in the
-            // end, and a large directory costs the memory of one name.
+            // Reservoir sampling: each name replaces the current one with probability 1 / `seen`. So all names are
+            // equally likely, and a large directory needs the memory of one name.
             if random_below(seen) == 0 {
                 chosen = Some(entry.name);
             }
         }
-        // As for a list: a directory on the worker thread's own engine is read without waiting.
+        // As for a listing: with `aio off` the worker thread reads the directory itself, without waiting.
         rt::yield_now().await;
     }
-    // A directory without files is for the modules behind this one.
+    // A directory without files is left to the following modules.
     let Some(name) = chosen else { return Step::Next };
     request.uri.extend_from_slice(&name);
-    // The redirect changes the URI alone, so the name stays known to the location that serves it.
+    // The redirect changes only the URI, so the location that serves the file can read the name.
     request.extensions.insert(Chosen(name));
     Step::Internal
 }
 
-/// A number below `count` by the machine's generator, which is ready long before a server runs.
+/// Returns a random number below `count` from the kernel's generator, which is initialised long before a server runs.
 fn random_below(count: u64) -> u64 {
     let mut bytes = [0; 8];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
-    // The upper half of the product is below `count`; its bias is one in 2^64 over it.
+    // The upper half of the product is below `count`; its bias is at most `count` / 2^64.
     ((u128::from(u64::from_ne_bytes(bytes)) * u128::from(count)) >> 64) as u64
 }
 

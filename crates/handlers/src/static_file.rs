@@ -1,4 +1,4 @@
-//! Files of the document root.
+//! Serves files of the document root.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,28 +29,29 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_static")
 };
 
-/// Everything but waiting for the disk: a file that is cached, or whose path the kernel has in memory, is answered
-/// without the state of a waiting task.
+/// Serves a file without waiting for the disk: a file that is cached, or whose path the kernel has cached, needs no
+/// state of a waiting task.
 fn now(request: &mut Request) -> Option<Step> {
-    // POST continues up to the file, so that a directory or a missing file is answered as for the others, like nginx.
+    // As in nginx POST continues up to the file, so that directories and missing files have the same response as for
+    // GET.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Some(Step::Status(405));
     }
     if files::alias_is_lost(request) {
         return Some(Step::Status(500));
     }
-    // A directory: its index was searched before; other methods are left to the modules behind this one.
+    // A directory: its index was searched before, so the request is left to the following modules.
     if request.uri.last() == Some(&b'/') {
         return Some(Step::Next);
     }
-    // The path comes back unchanged, for messages and for its memory.
+    // The path is returned unchanged, for messages and for reuse of its memory.
     let mut path = path(request);
     let step = files::open_at_once(request, &mut path).map(|found| serve(request, found, &path));
     request.path = path;
     step
 }
 
-/// The same with waiting. The path is the one that [`now`] has made.
+/// Does the same with waiting. The path is the one that [`now`] has computed.
 fn later(request: &mut Request) -> Later<'_> {
     Box::pin(async {
         let path = std::mem::take(&mut request.path);
@@ -61,8 +62,8 @@ fn later(request: &mut Request) -> Later<'_> {
     })
 }
 
-/// Opens the file of the URI for a handler that answers for a whole location: the file and its path, or the step to take.
-/// Everything but regular files is left to the handlers behind it.
+/// Opens the file of the URI for a handler that serves a complete location. Returns the file and its path, or the step
+/// to take. Everything except regular files is left to the following handlers.
 pub(crate) async fn open(request: &mut Request) -> Result<(Opened, Vec<u8>), Step> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Err(Step::Status(405));
@@ -82,7 +83,7 @@ pub(crate) async fn open(request: &mut Request) -> Result<(Opened, Vec<u8>), Ste
     }
 }
 
-/// The path of the URI, in memory that the request keeps for it.
+/// Returns the path of the URI, in memory that the request retains for it.
 fn path(request: &mut Request) -> Vec<u8> {
     let mut path = std::mem::take(&mut request.path);
     path.clear();
@@ -90,7 +91,7 @@ fn path(request: &mut Request) -> Vec<u8> {
     path
 }
 
-/// Answers with the file at the path of the URI.
+/// Responds with the file at the path of the URI.
 fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> Step {
     match found {
         Ok(Found::File(_)) if request.method == Method::Post => Step::Status(405),
@@ -99,7 +100,7 @@ fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> S
             Step::Done
         }
         Ok(Found::Folder) => add_slash(request),
-        // The open did not wait for the other end of a pipe, so a special file is noticed here and not by a hang.
+        // The open did not block on a FIFO (O_NONBLOCK), so a special file is detected here.
         Ok(Found::Special) => {
             let path = files::display(path);
             request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
@@ -109,21 +110,21 @@ fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> S
     }
 }
 
-/// The status that nginx gives this failure, and its line: crit for errors that need an operator.
+/// Returns nginx's status for this failure, and logs it: at level crit for errors that need an operator.
 pub(crate) fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
     let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
-    // Usual on a site with broken links, so the line can be turned off.
+    // Common on a site with broken links, so the line can be turned off.
     if status != 404 || request.scope().core.answering.log_not_found {
         request.log(level, format_args!("{}", failure.at(path)));
     }
     Step::Status(status)
 }
 
-/// A request for a directory without the slash that relative links in it need.
+/// Redirects a request for a directory to the URI with a trailing slash, which relative links in it need.
 fn add_slash(request: &mut Request) -> Step {
     let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
-    // The decoded path must not bring bytes into the header that the client had escaped.
+    // The path is escaped, so that decoded bytes cannot inject header fields.
     http::uri::escape_uri(&request.uri, &mut location);
     location.push(b'/');
     if !request.args.is_empty() {
@@ -134,8 +135,8 @@ fn add_slash(request: &mut Request) -> Step {
     Step::Status(301)
 }
 
-/// Has the response of a file be made of these pieces, of which there is a text first. As in nginx its entity tag follows
-/// its length: other parts of the file are other representations.
+/// Replaces the response of a file by a text and a range of the file. As in nginx its entity tag depends on its length,
+/// because different ranges are different representations.
 pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
     let len = text.len() as u64 + range.end - range.start;
     let response = &mut request.response;
@@ -148,13 +149,13 @@ pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
     }
 }
 
-/// Describes the file; not a byte of it is read before the filters have run.
+/// Sets the response of a file; no byte of it is read before the filters have run.
 pub(crate) fn answer(request: &mut Request, opened: Opened) {
-    // A count of this thread, held so that the settings can be read while the request is changed.
+    // A thread-local reference, so that the settings stay accessible while the request is changed.
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
     let stat = opened.stat;
-    // Chosen when the size is known, because `directio` depends on it.
+    // Chosen after the size is known, because `directio` depends on it.
     let mover = choose::mover(&core.sending, &rt::caps(), stat.size);
     request.mover = Some(mover);
     let body = Body::File(FileBody::new(opened, mover, files::place_of(request)));
@@ -163,7 +164,7 @@ pub(crate) fn answer(request: &mut Request, opened: Opened) {
     response.content_length = Some(stat.size);
     response.last_modified = Some(stat.modified);
     response.etag = core.answering.etag.then(|| Etag::of_file(stat.modified, stat.size));
-    // Another server may have set the type of the target (`X-Accel-Redirect`).
+    // An upstream may have set the content type (`X-Accel-Redirect`).
     if matches!(response.content_type, ContentType::None) {
         response.content_type = ContentType::OfUri;
     }

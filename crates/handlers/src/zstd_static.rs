@@ -1,8 +1,8 @@
-//! `zstd_static`: files that were compressed with zstd before, sent in the place of the originals.
+//! `zstd_static`: serves files precompressed with zstd instead of the originals.
 //!
-//! The compressed file has its date, length and entity tag, and supports ranges; only the media type is that of the
-//! original. Its content is not compared with the original. The common code of all codings is in
-//! [`crate::precompressed`].
+//! The compressed file has its own date, length and entity tag, and supports ranges; only the media type is that of the
+//! original. Its content is not compared with the original. [`crate::precompressed`] has the common code of all
+//! codings.
 
 use conf::{Args, Spec, value};
 
@@ -32,7 +32,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     |scope, cx| cx.set(&mut scope.own::<Conf>().0, value::choice(WORDS)),
 )];
 
-/// When the compressed file is sent.
+/// Whether the compressed file is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf(Wanted);
 

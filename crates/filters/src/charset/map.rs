@@ -1,7 +1,7 @@
-//! `charset_map`: how the characters of one charset are written in another.
+//! `charset_map`: conversion tables between two charsets.
 //!
-//! The tables are made when the configuration is read and shared by all threads; a text then costs a table lookup for
-//! each character.
+//! The tables are created when the configuration is read, and shared by all threads. A conversion costs one table
+//! lookup per character.
 
 use std::sync::Arc;
 
@@ -14,52 +14,52 @@ use exchange::settings::charset::Charsets;
 #[derive(Debug, Default)]
 pub(super) struct Maps(Vec<Arc<Map>>);
 
-/// A `charset_map`, which serves both ways.
+/// A `charset_map`, which is used in both directions.
 #[derive(Debug)]
 pub(super) struct Map {
     /// The charset of the first column.
     from: Arc<str>,
-    /// That of the second one.
+    /// The charset of the second column.
     to: Arc<str>,
     pub(super) tables: Tables,
 }
 
-/// What bytes become.
+/// The conversion tables.
 #[derive(Debug)]
 pub(super) enum Tables {
     /// Both charsets have a byte for each character.
     Bytes { forth: Box<[u8; 256]>, back: Box<[u8; 256]> },
-    /// The second one is UTF-8.
+    /// The second charset is UTF-8.
     Utf8 { forth: Box<[Utf8; 256]>, back: Box<Utf8Table> },
 }
 
-/// A character of the basic plane, or its replacement.
+/// A character of the Basic Multilingual Plane, or its replacement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Utf8 {
     bytes: [u8; UTF8_LEN_MAX],
     len: u8,
 }
 
-/// Bytes of a character in UTF-8: maps end with the basic plane, as in nginx.
+/// Maximum number of bytes of a character in UTF-8: as in nginx maps cover only the Basic Multilingual Plane.
 const UTF8_LEN_MAX: usize = 3;
 
-/// The bytes of characters, in pages of 256; zero where there is none.
+/// The bytes of characters, in pages of 256; zero for missing characters.
 #[derive(Debug)]
 pub(super) struct Utf8Table([Option<Box<[u8; 256]>>; 256]);
 
-/// The name that makes a charset one with several bytes.
+/// The name of the charset that has several bytes per character.
 const UTF8_NAME: &str = "utf-8";
 
 /// A map and its direction.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
     pub(super) map: Arc<Map>,
-    /// From the second charset to the first.
+    /// Whether the conversion is from the second charset to the first.
     pub(super) is_back: bool,
 }
 
 impl Maps {
-    /// The map between these charsets, whichever it has first.
+    /// Returns the map between these charsets, and its direction.
     pub(super) fn way(&self, from: &[u8], to: &[u8]) -> Option<Way> {
         let is = |name: &str, wanted: &[u8]| name.as_bytes().eq_ignore_ascii_case(wanted);
         self.0.iter().find_map(|map| {
@@ -77,12 +77,12 @@ impl Utf8 {
         Utf8 { bytes: [byte, 0, 0], len: 1 }
     }
 
-    /// As it is sent.
+    /// Returns the bytes of the character.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// From hexadecimal digits, two for a byte; they must be one character.
+    /// Parses hexadecimal digits, two per byte; they must form one character.
     fn parse(text: &str) -> Option<(Utf8, char)> {
         if text.is_empty()
             || !text.len().is_multiple_of(2)
@@ -102,7 +102,7 @@ impl Utf8 {
 }
 
 impl Utf8Table {
-    /// The byte for a character.
+    /// Returns the byte of a character.
     pub(super) fn byte(&self, character: char) -> Option<u8> {
         let [page, place] = u16::try_from(u32::from(character)).ok()?.to_be_bytes();
         let byte = self.0[usize::from(page)].as_ref()?[usize::from(place)];
@@ -110,7 +110,7 @@ impl Utf8Table {
     }
 
     fn set(&mut self, character: char, byte: u8) {
-        // Three bytes of UTF-8 end with the basic plane.
+        // Three bytes of UTF-8 cover exactly the Basic Multilingual Plane.
         let [page, place] = (u32::from(character) as u16).to_be_bytes();
         let page = self.0[usize::from(page)].get_or_insert_with(|| Box::new([0; 256]));
         page[usize::from(place)] = byte;
@@ -118,8 +118,8 @@ impl Utf8Table {
 }
 
 impl Tables {
-    /// The state before the rows are read: ASCII is the same everywhere, so that maps need not list it, and the rest is
-    /// unknown.
+    /// Returns the tables before the rows are read: ASCII is the same in all charsets, so maps need not list it. All
+    /// other characters are unknown.
     fn start(is_utf8: bool) -> Tables {
         let ascii = |byte: usize| byte < 128;
         if is_utf8 {
@@ -135,7 +135,7 @@ impl Tables {
         Tables::Bytes { forth: Box::new(same), back: Box::new(same) }
     }
 
-    /// A row: a byte of the first charset, and the same character in the second one.
+    /// Parses a row: a byte of the first charset, and the same character in the second one.
     fn read(&mut self, row: &Statement) -> Result<(), Error> {
         let [to] = row.args.as_slice() else { return Err(Error::at(row, "invalid parameters number")) };
         let invalid = |text: &str| Error::at(row, format_args!("invalid value \"{text}\""));
@@ -157,14 +157,14 @@ impl Tables {
     }
 }
 
-/// A byte in hexadecimal digits.
+/// Parses a byte in hexadecimal digits.
 fn hex(text: &str) -> Option<u8> {
-    // The parser of numbers would take a sign.
+    // `from_str_radix` would accept a sign.
     let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u8::from_str_radix(text, 16).ok().filter(|_| is_hex)
 }
 
-/// `charset_map A B { … }`.
+/// Parses `charset_map A B { … }`.
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (from, to) = (cx.arg(0), cx.arg(1));
     let pair = format!("\"{from}\" and \"{to}\"");
@@ -176,7 +176,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     if cx.http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).is_some() {
         return Err(cx.error(format_args!("duplicate \"charset_map\" between {pair}")));
     }
-    // nginx takes it and reads beyond its table when it meets a text.
+    // nginx accepts it, and then reads beyond its table during a conversion.
     if from.eq_ignore_ascii_case(UTF8_NAME) {
         return Err(cx.error("\"utf-8\" must be the second charset of \"charset_map\""));
     }
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(way("koi8-r", "koi8-u"), Some(false));
         assert_eq!(way("UTF-8", "KOI8-R"), Some(true));
         assert_eq!(way("koi8-u", "utf-8"), None);
-        // The spelling of the first one is for all.
+        // The first spelling is used everywhere.
         assert_eq!(maps.0[1].from.as_ref(), "koi8-r");
     }
 

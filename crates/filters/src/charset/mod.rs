@@ -1,8 +1,8 @@
-//! `charset`: declares the charset of a text, and converts it into another one.
+//! `charset`: declares the charset of a text, and converts it to another charset.
 //!
-//! Without `source_charset` nothing is known of the text, and the name is only put behind its type. With it, or where
-//! another server named the charset of its response, the text is recoded by a `charset_map` ([`map`]) on its way
-//! ([`recode`]). Nothing is guessed from the text itself.
+//! Without `source_charset` the charset of the text is unknown, and the name is only appended to the content type. With
+//! it, or if an upstream specifies the charset of its response, the text is converted ([`recode`]) with a `charset_map`
+//! ([`map`]). The charset is never guessed from the text.
 
 mod map;
 mod recode;
@@ -30,7 +30,7 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<Charsets>(), HttpType::of::<Maps>()],
     take_part: |http, scope, plan| {
-        // In all locations where a charset is known: another server may set it (`X-Accel-Charset`) for the file of an
+        // In all locations, if any charset is configured: an upstream may set it (`X-Accel-Charset`) for the file of an
         // internal redirect.
         if http.of::<Charsets>().is_any() {
             plan.filter(scope.shared::<Conf>(), filter);
@@ -46,7 +46,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // `off` is a word here and would be a charset in `source_charset`, as in nginx.
+    // `off` is a keyword here, but a charset name in `source_charset`, as in nginx.
     Directive::scope(
         spec(
             "charset",
@@ -97,10 +97,10 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The charset that a subrequest's response is recoded to: its text becomes a part of another one.
+/// The charset that a subrequest's response is converted to, because it becomes part of another response.
 struct Wanted(Cow<'static, [u8]>);
 
-/// Also keeps the line, since a missing map is found only after all maps are read.
+/// Also stores the position, because a missing map is detected only after all maps were read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.own::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
     scope.own::<Conf>().span = Some(cx.statement.span().clone());
@@ -113,10 +113,10 @@ fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where a location requires a map that does not exist.
+/// Fails if a location requires a map that does not exist.
 fn check(http: &Http) -> Result<(), Error> {
     for conf in http.locations.iter().map(|location| location.scope.of::<Conf>()) {
-        // The value of a variable is checked with each request.
+        // The value of a variable is checked at each request.
         let constant =
             |charset: &Option<Charset>| charset.as_ref().and_then(Charset::constant).map(str::to_owned);
         let (Some(from), Some(to), Some(span)) =
@@ -133,7 +133,7 @@ fn check(http: &Http) -> Result<(), Error> {
     Ok(())
 }
 
-/// Names the charset, and has the text converted if it is in another one.
+/// Sets the charset, and adds the conversion if the text has another one.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.response.charset_override.is_none() && !conf.is_active() {
         return;
@@ -145,7 +145,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     };
     let Some(wanted) = wanted else { return };
     let source = named.or_else(|| conf.source.as_ref()?.name(request));
-    // Nothing is known of the text: it is assumed to have the charset sent to the client.
+    // The charset of the text is unknown: it is assumed to be the one sent to the client.
     let Some(source) = source else { return name(request, wanted) };
     if source.eq_ignore_ascii_case(&wanted) {
         return name(request, wanted);
@@ -161,7 +161,7 @@ fn filter(conf: &Conf, request: &mut Request) {
         return request.log(Level::Error, what);
     };
     let recode = Recode::new(way);
-    // Ranges need no more than this: without a length there are none.
+    // This also excludes ranges, which need a length.
     if request.depth == 0 && !recode.keeps_length() {
         request.response.content_length = None;
     }
@@ -169,7 +169,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     name(request, wanted);
 }
 
-/// Puts the charset behind the type, in the place of one that is there.
+/// Appends the charset to the content type, replacing an existing one.
 fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
     // The response to a subrequest has no header section.
     if request.depth > 0 {
@@ -182,7 +182,7 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
             text.to_mut().truncate(len);
         }
     }
-    // As in nginx, for browsers that took it for the charset of the page behind the redirect.
+    // As in nginx: some browsers used it for the page that the redirect leads to.
     response.charset = Some(charset).filter(|_| !matches!(response.status, 301 | 302));
 }
 
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(charset("/a").as_deref(), Some("koi8-r"));
         assert_eq!(charset("/b"), None);
         assert!(!conf("/b").is_active());
-        // The first spelling is the one that is sent.
+        // The first spelling is sent.
         assert_eq!(charset("/c").as_deref(), Some("koi8-r"));
         assert!(conf("/c").overrides && !conf("/a").overrides);
         let config = loaded(

@@ -1,7 +1,7 @@
-//! The body in another charset.
+//! Converts a body to another charset.
 //!
-//! The result does not depend on where the pieces of the body are cut: only UTF-8 has characters that a cut can
-//! divide, and their beginning waits for the rest.
+//! The result does not depend on the boundaries of the body's pieces. Only UTF-8 characters can be split by a boundary;
+//! their first bytes are held back.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::charset::map::{Tables, Utf8Table, Way};
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
 
-/// Writes a text in another charset.
+/// Converts a text to another charset.
 pub(super) struct Recode {
     /// The tables and the direction.
     way: Way,
@@ -22,12 +22,12 @@ impl Recode {
         Recode { way, held: Vec::new() }
     }
 
-    /// Whether the text keeps its length: each byte becomes one byte.
+    /// Whether the conversion preserves the length: each byte becomes one byte.
     pub(super) fn keeps_length(&self) -> bool {
         matches!(self.way.map.tables, Tables::Bytes { .. })
     }
 
-    /// Appends `input` in the other charset.
+    /// Converts `input` and appends the result.
     fn recode(&mut self, input: &[u8], out: &mut Vec<u8>) {
         match (&self.way.map.tables, self.way.is_back) {
             (Tables::Bytes { forth: table, .. }, false) | (Tables::Bytes { back: table, .. }, true) => {
@@ -38,7 +38,7 @@ impl Recode {
                     out.extend_from_slice(forth[usize::from(byte)].as_bytes());
                 }
             }
-            // A copy is made only where a character was divided.
+            // The input is copied only if a character was split.
             (Tables::Utf8 { back, .. }, true) if self.held.is_empty() => {
                 self.held = from_utf8(back, input, out);
             }
@@ -51,18 +51,18 @@ impl Recode {
     }
 }
 
-/// Appends a character that the charset lacks as an entity, and an invalid one as a question mark. The response is a
-/// character that is not complete.
+/// Converts from UTF-8. A character that the charset lacks becomes an entity, an invalid one a question mark. Returns
+/// the bytes of an incomplete character at the end.
 fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
     let mut rest = input.len();
     for chunk in input.utf8_chunks() {
         for character in chunk.valid().chars() {
             match table.byte(character) {
-                // As in nginx ASCII is never looked up in this direction.
+                // As in nginx ASCII is not converted in this direction.
                 _ if character.is_ascii() => out.push(character as u8),
                 Some(byte) => out.push(byte),
                 None => {
-                    // A vector takes every write.
+                    // Writing to a `Vec` cannot fail.
                     let _ = write!(out, "&#{};", u32::from(character));
                 }
             }
@@ -85,7 +85,7 @@ impl BodyFilter for Recode {
         Ok(input.len())
     }
 
-    /// As in nginx a character that never ends is left out.
+    /// As in nginx an incomplete character at the end is dropped.
     fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), FilterError> {
         self.held.clear();
         Ok(())
@@ -106,7 +106,7 @@ mod tests {
         Recode::new(config.http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
     }
 
-    /// The result, which must not depend on where the input is cut.
+    /// Returns the result, which must not depend on where the input is split.
     fn text(from: &str, to: &str, input: &[u8]) -> Vec<u8> {
         let mut whole = Vec::new();
         recode(from, to).recode(input, &mut whole);

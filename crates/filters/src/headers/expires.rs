@@ -1,6 +1,6 @@
-//! `expires`: how long a response may be kept, as `Expires` and `Cache-Control` (RFC 9111 section 5).
+//! `expires`: how long a response may be cached, as `Expires` and `Cache-Control` (RFC 9111 section 5).
 //!
-//! Both are sent, the first one for clients of HTTP/1.0; they are redundant.
+//! Both fields are sent, although they are redundant; `Expires` is for HTTP/1.0 clients.
 
 use std::fmt;
 
@@ -15,29 +15,29 @@ use telemetry::time_zone::since_1970;
 /// The value of the directive.
 #[derive(Clone, Debug)]
 pub(super) enum Setting {
-    /// The same for all answers.
+    /// The same for all responses.
     Fixed(Expires),
     /// Depends on the request.
     Variable {
-        /// The text, parsed when the variables are known.
+        /// The text, which is parsed when the variables are known.
         text: Template,
-        /// Whether times count from the last change of the file.
+        /// Whether times are relative to the modification time of the file.
         modified: bool,
     },
 }
 
-/// When a response becomes old. Times are seconds.
+/// The expiry time of a response. Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expires {
-    /// Nothing is said.
+    /// No fields are added.
     Off,
-    /// It always was.
+    /// Already expired (`epoch`).
     Epoch,
-    /// Never, or close to it.
+    /// In the far future (`max`).
     Max,
-    /// So long after the response.
+    /// This time after the response.
     Access(i64),
-    /// So long after the last change of the file.
+    /// This time after the modification time of the file.
     Modified(i64),
     /// At this time of the day.
     Daily(i64),
@@ -63,13 +63,13 @@ impl fmt::Display for Fault {
 
 const DAY: i64 = 24 * 60 * 60;
 
-/// nginx's far future, which still fits into 32 bits, and ten years.
+/// nginx's values of `max`: a date that fits into 32 bits, and ten years.
 const MAX: (&[u8], &[u8]) = (b"Thu, 31 Dec 2037 23:55:55 GMT", b"max-age=315360000");
 
-/// nginx's past: the zero of the clock could be taken for an unset value.
+/// nginx's value of `epoch`: second 0 could be taken for an unset value.
 const EPOCH: &[u8] = b"Thu, 01 Jan 1970 00:00:01 GMT";
 
-/// `expires [modified] TIME | epoch | max | off`.
+/// Parses `expires [modified] TIME | epoch | max | off`.
 pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let statement = cx.statement;
     let fault = move |fault: Fault| match fault {
@@ -96,7 +96,7 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The words have no meaning behind `modified`, where nginx takes them for times and refuses them.
+/// Parses a time or keyword. As in nginx keywords are not allowed after `modified`.
 fn parse(text: &str, modified: bool) -> Result<Expires, Fault> {
     match text {
         "epoch" if !modified => return Ok(Expires::Epoch),
@@ -119,7 +119,7 @@ fn parse(text: &str, modified: bool) -> Result<Expires, Fault> {
     Ok(if modified { Expires::Modified(time) } else { Expires::Access(time) })
 }
 
-/// Puts the fields into the response, in the place of those that are there.
+/// Sets the fields of the response, replacing existing ones.
 pub(super) fn apply(setting: &Setting, request: &mut Request) {
     let expires = match setting {
         Setting::Fixed(expires) => *expires,
@@ -141,14 +141,14 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
             (date, date - now)
         }
         Expires::Access(time) => (now.saturating_add(time), time),
-        // Without a date the response itself is the change.
+        // Without a modification time the current time is used.
         Expires::Modified(time) => {
             let date = request.response.last_modified.unwrap_or(now).saturating_add(time);
-            // A time that is both in the past and relative is never cached.
+            // With a negative time the response must not be cached.
             (date, if time < 0 { -1 } else { date - now })
         }
     };
-    // The calendar of HTTP ends where four digits of a year do.
+    // HTTP dates have years of four digits.
     let text = http::date::http(date.clamp(0, DATE_MAX));
     if age < 0 {
         return put(request, &text, b"no-cache");
@@ -161,7 +161,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
 /// The end of the year 9999.
 const DATE_MAX: i64 = 253_402_300_799;
 
-/// What another server said of its response is replaced, several lines of it by one.
+/// Replaces the fields of an upstream's response; several `Cache-Control` fields become one.
 fn put(request: &mut Request, expires: &[u8], cache_control: &[u8]) {
     let fields = &mut request.response.fields;
     for (name, value) in [("Expires", expires), ("Cache-Control", cache_control)] {

@@ -1,7 +1,7 @@
-//! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to answers.
+//! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to responses.
 //!
-//! They see the response before other modules change its body, as in nginx: `$status` in a value is that of the whole
-//! file where a range of it will be sent.
+//! As in nginx they use the response before other modules change its body: `$status` in a value is that of the complete
+//! file even if a range of it will be sent.
 
 mod expires;
 
@@ -68,7 +68,7 @@ const INHERIT: &[(&str, Inherit)] = &[("off", Inherit::Off), ("on", Inherit::On)
 /// The fields that a block adds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// `None` is `off`, which is inherited like any other value.
+    /// `expires`; `None` means `off`, which is inherited like any other value.
     expires: Option<Arc<expires::Setting>>,
     /// `add_header`
     headers: List,
@@ -76,12 +76,12 @@ pub(crate) struct Conf {
     trailers: List,
 }
 
-/// The fields of one block and of those around it.
+/// The fields of a block and of the enclosing blocks.
 #[derive(Clone, Debug, Default)]
 struct List {
     /// The fields of the block itself.
     own: Arc<Vec<Field>>,
-    /// Those that hold in the block around this one.
+    /// The effective fields of the enclosing block.
     outer: Arc<Vec<Field>>,
     inherit: Inherit,
 }
@@ -89,23 +89,23 @@ struct List {
 /// `add_header_inherit`, `add_trailer_inherit`; inherited themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Inherit {
-    /// The fields of the block only.
+    /// Only the fields of the block.
     Off,
-    /// The fields of the blocks around it, unless it has any itself.
+    /// The inherited fields, unless the block has its own.
     #[default]
     On,
-    /// Both, its own first.
+    /// Both, the block's own fields first.
     Merge,
 }
 
 /// One `add_header` or `add_trailer`.
 #[derive(Clone, Debug)]
 struct Field {
-    /// As written, a token.
+    /// The name as written.
     name: Box<str>,
-    /// Rendered for each response, for a trailer when the body is out.
+    /// The value, rendered for each response; for a trailer, after the body was sent.
     value: Template,
-    /// Whether errors have it too.
+    /// Whether errors get the field too.
     always: bool,
 }
 
@@ -116,7 +116,7 @@ impl Settings for Conf {
 }
 
 impl Conf {
-    /// Whether there is anything to add: `add_header_inherit off` may have left nothing.
+    /// Whether any field is to be added; `add_header_inherit off` may have removed all.
     fn is_active(&self) -> bool {
         let has_some = |list: &List| list.fields().next().is_some();
         self.expires.is_some() || has_some(&self.headers) || has_some(&self.trailers)
@@ -124,7 +124,7 @@ impl Conf {
 }
 
 impl List {
-    /// Those that hold.
+    /// Returns the effective fields.
     fn fields(&self) -> impl Iterator<Item = &Field> {
         let takes_outer = match self.inherit {
             Inherit::Off => false,
@@ -135,10 +135,10 @@ impl List {
         self.own.iter().chain(outer)
     }
 
-    /// The list that a block inside starts with.
+    /// Returns the initial list of an inner block.
     fn inherit(&self) -> List {
         let outer = match (self.own.is_empty(), self.inherit) {
-            // One list is handed on without a copy.
+            // A single list is shared without a copy.
             (true, Inherit::On | Inherit::Merge) => Arc::clone(&self.outer),
             (_, Inherit::On | Inherit::Off) => Arc::clone(&self.own),
             (false, Inherit::Merge) => Arc::new(self.fields().cloned().collect()),
@@ -147,7 +147,7 @@ impl List {
     }
 }
 
-/// The values stay templates: they show the response, which does not exist yet.
+/// Adds a field. The value is stored as a template, because it may use the response.
 fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     let value = cx.template(cx.arg(1))?;
@@ -156,7 +156,7 @@ fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> 
         Some("always") => true,
         Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
     };
-    // nginx sends the line unchanged, often with a colon too many, and clients interpret it differently.
+    // nginx sends such a field unchanged, often with a second colon, and clients interpret it differently.
     if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());
@@ -166,12 +166,12 @@ fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> 
     Ok(())
 }
 
-/// The statuses that come with fields which are not for all: success and redirects.
+/// Whether fields without `always` are added: to successful responses and redirects.
 fn is_fine(status: u16) -> bool {
     matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
 }
 
-/// Adds to the response of the client, not to those of subrequests.
+/// Adds the fields to the client's response, not to those of subrequests.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -184,21 +184,21 @@ fn filter(conf: &Conf, request: &mut Request) {
         let value = on_one_line(&field.value, request);
         put(field, value, request);
     }
-    // Only where there will be some: the body goes out in chunks for their sake.
+    // Only if trailers will be sent, because they require chunked coding.
     if conf.trailers.fields().any(|field| is_fine || field.always) {
         request.response.trailers.push(trailers);
     }
 }
 
-/// Two fields that describe the body have members of the response, which a value replaces and an empty value removes.
-/// An empty value of others adds nothing.
+/// Adds a field. Two validators are fields of the response struct: a value replaces them, an empty value removes them.
+/// An empty value of other fields adds nothing.
 fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
     let response = &mut request.response;
     if field.name.eq_ignore_ascii_case("ETag") {
         response.etag = (!value.is_empty()).then(|| Etag::from_text(&value));
     } else if field.name.eq_ignore_ascii_case("Last-Modified") {
         response.last_modified = http::date::parse_http(&value);
-        // An invalid date is sent, but the conditions ignore it.
+        // An invalid date is sent, but preconditions ignore it.
         if response.last_modified.is_none() && !value.is_empty() {
             response.fields.push((field.name.as_bytes().into(), value));
         }
@@ -207,7 +207,7 @@ fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
     }
 }
 
-/// The value with control characters as spaces: a variable must not end a field and start another.
+/// Returns the value with control characters replaced by spaces, so that a variable cannot inject a field.
 pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
     let mut value = value.rendered(request);
     for byte in value.iter_mut().filter(|byte| byte.is_ascii_control() && **byte != b'\t') {
@@ -216,7 +216,7 @@ pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
     value
 }
 
-/// At the end of the body, its fields can show how it ended.
+/// Adds the trailers after the body, so that they can use its result.
 fn trailers(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
     let conf = generation.config.location(request.location).scope.of::<Conf>();
@@ -224,7 +224,7 @@ fn trailers(request: &mut Request) {
     for field in conf.trailers.fields().filter(|field| is_fine || field.always) {
         let value = on_one_line(&field.value, request);
         if !value.is_empty() {
-            // One by one, because a later one may show it.
+            // One by one, because a later trailer may use an earlier one.
             request.response.sent_trailers.push((field.name.as_bytes().into(), value));
         }
     }

@@ -1,4 +1,4 @@
-//! Carrying out the commands of a page while it is sent.
+//! Executes the commands of a page while it is sent.
 
 use http::uri::{Escape, escape, escape_html};
 
@@ -10,45 +10,45 @@ use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 
-/// The text in the place of a failed directive, unless a page sets another.
+/// The text that replaces a failed command, unless the page sets another.
 const MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
 
-/// Bytes that one push makes, about; more wait for the next, because a short command can stand for much.
+/// Approximate maximum output bytes per push; a short command can have a long output.
 const OUTPUT_MAX: usize = 64 << 10;
 
-/// Commands that one push carries out: each may compile a pattern, and other requests wait meanwhile.
+/// Maximum number of commands per push: each may compile a regular expression, while other requests wait.
 const COMMANDS_MAX: usize = 4;
 
-/// A page on its way.
+/// A page that is being sent.
 pub(super) struct Page {
     parser: Parser,
     /// `ssi_silent_errors`
     silent: bool,
-    /// Whether text and commands count: not in a branch that was not chosen, nor in a block.
+    /// Whether text and commands are output: not in a branch that was not chosen, nor in a block.
     output: bool,
-    /// The block that text goes to.
+    /// The block that text is added to.
     block: Option<usize>,
     branch: Branch,
-    /// Whether a branch of this `if` was chosen.
+    /// Whether a branch of the current `if` was chosen.
     chosen: bool,
     encoding: Encoding,
     message: Vec<u8>,
-    /// The variable that waits for the response of a subrequest.
+    /// The variable to be set to the response of a subrequest.
     waiting: Option<Vec<u8>>,
 }
 
-/// Where in an `if` a page is.
+/// The branch of an `if` that a page is in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Branch {
-    /// In none.
+    /// Not in an `if`.
     Outside,
-    /// Behind `if` or `elif`.
+    /// After `if` or `elif`.
     If,
-    /// Behind `else`.
+    /// After `else`.
     Else,
 }
 
-/// How `echo` writes values.
+/// The encoding of values by `echo`.
 #[derive(Clone, Copy)]
 enum Encoding {
     None,
@@ -56,11 +56,11 @@ enum Encoding {
     Entity,
 }
 
-/// A command's name, and its parameters with whether they must be there.
+/// A command: its name, and its parameters with whether they are required.
 struct Kind {
     name: &'static str,
     parameters: &'static [(&'static str, bool)],
-    /// The last branch in which it may stand, for those that belong to an `if`.
+    /// The last branch in which it is allowed, for commands of an `if`.
     branch: Option<Branch>,
     run: fn(&mut Page, &mut Request, Values, &mut Output) -> Result<Next, Failed>,
 }
@@ -68,45 +68,45 @@ struct Kind {
 /// Values of a command's parameters, in the order of its kind.
 type Values = Vec<Option<Vec<u8>>>;
 
-/// Whether the text behind a command can be parsed now.
+/// Whether the text after a command can be parsed now.
 #[derive(PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// When the subrequest is done: it may set variables that follow.
+    /// After the subrequest, because it may set variables used later.
     Wait,
 }
 
-// In the order of nginx's documentation, the longest name first.
+// The commands.
 const KINDS: &[Kind] = &[
-    // The heart of it: a response of this server in the place of the command.
+    // Inserts a response of this server.
     Kind {
         name: "include",
         parameters: &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)],
         branch: None,
         run: Page::include,
     },
-    // Values come from the request, so they are written for HTML unless the page sets another encoding.
+    // Values may be from the request, so they are HTML-escaped unless the page sets another encoding.
     Kind {
         name: "echo",
         parameters: &[("var", true), ("default", false), ("encoding", false)],
         branch: None,
         run: Page::echo,
     },
-    // Applies to the rest of this page only, not to included ones.
+    // Applies to the remaining page only, not to included pages.
     Kind {
         name: "config",
         parameters: &[("errmsg", false), ("timefmt", false)],
         branch: None,
         run: Page::config,
     },
-    // Seen by the page and by all that it includes from here on.
+    // The variable is valid in the page and in all its later includes.
     Kind { name: "set", parameters: &[("var", true), ("value", true)], branch: None, run: Page::set },
-    // One level only, as in nginx: an `if` inside is an error where its branch counts, and text elsewhere.
+    // One level only, as in nginx: a nested `if` is an error in a chosen branch, and ignored elsewhere.
     Kind { name: "if", parameters: &[("expr", true)], branch: None, run: Page::begin_if },
     Kind { name: "elif", parameters: &[("expr", true)], branch: Some(Branch::If), run: Page::choose },
     Kind { name: "else", parameters: &[], branch: Some(Branch::If), run: Page::begin_else },
     Kind { name: "endif", parameters: &[], branch: Some(Branch::Else), run: Page::end_if },
-    // Text that is put by for a `stub`.
+    // Text that is stored for a `stub`.
     Kind { name: "block", parameters: &[("name", true)], branch: None, run: Page::begin_block },
     Kind { name: "endblock", parameters: &[], branch: None, run: Page::end_block },
 ];
@@ -144,7 +144,7 @@ impl BodyFilter for Page {
     fn captured(&mut self, request: &mut Request, status: u16, body: Vec<u8>) {
         let Some(name) = self.waiting.take() else { return };
         if status < 300 {
-            // An excess is logged; there is no place left for a message in the page.
+            // An excess is logged; the position in the page for a message has passed.
             let _ = values::set(request, &name, body);
         }
     }
@@ -165,7 +165,7 @@ impl Page {
         }
     }
 
-    /// Text goes out, into a block, or nowhere.
+    /// Outputs text, adds it to a block, or drops it.
     fn text(&self, request: &mut Request, text: &[u8], out: &mut Output) {
         match self.block {
             _ if self.output => out.extend(text),
@@ -174,14 +174,14 @@ impl Page {
         }
     }
 
-    /// The message of a directive that failed.
+    /// Outputs the message of a failed command.
     fn complain(&self, out: &mut Output) {
         if !self.silent {
             out.extend(&self.message);
         }
     }
 
-    /// Checks the command that was found, and carries it out.
+    /// Checks the parsed command, and executes it.
     fn command(&mut self, request: &mut Request, out: &mut Output) -> Result<Next, Failed> {
         let command = self.parser.take_command();
         let name = command.name.escape_ascii();
@@ -193,7 +193,7 @@ impl Page {
         };
         if !self.output && kind.name != "endblock" {
             if let Some(block) = self.block {
-                // It is carried out when the block is used.
+                // The command is executed when the block is used.
                 values::add_to_block(request, block, &command.to_text());
                 return Ok(Next::GoOn);
             }
@@ -208,7 +208,7 @@ impl Page {
         (kind.run)(self, request, values, out)
     }
 
-    /// The parameters are checked in nginx's order, so that the first error is the same.
+    /// Executes `include`. The parameters are checked in nginx's order, so that the first error is the same.
     fn include(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
         let [by_uri, by_file, wait, set, stub] = take(values);
         let text = match (by_uri, by_file) {
@@ -241,7 +241,7 @@ impl Page {
         let stub = stub.map(|name| find_block(request, &name)).transpose()?;
         if let Some(name) = &set {
             let mut value = Vec::new();
-            // It is there from now on, with a value when the response has one.
+            // The variable exists from now on; the response sets its value.
             if !values::variable(request, name, &mut value) {
                 values::set(request, name, Vec::new())?;
             }
@@ -252,11 +252,11 @@ impl Page {
         let capture = set.is_some();
         self.waiting = set;
         out.subrequest(Subrequest { uri, args, capture, stub, waits, ..Subrequest::default() });
-        // Without `wait` the page continues, so that includes run concurrently.
+        // Without `wait` the page continues, so that subrequests run concurrently.
         Ok(if waits { Next::Wait } else { Next::GoOn })
     }
 
-    /// A value that is there and empty makes nothing, not even the default.
+    /// Executes `echo`. An existing but empty value outputs nothing, not even the default.
     fn echo(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
         let [name, default, encoding] = take(values);
         let mut value = Vec::new();
@@ -266,7 +266,7 @@ impl Page {
         if value.is_empty() {
             return Ok(Next::GoOn);
         }
-        // It holds for those that follow, too, where this one had something to write.
+        // The encoding also applies to later commands, if this one had a value.
         match encoding.as_deref() {
             None => {}
             Some(b"none") => self.encoding = Encoding::None,
@@ -286,7 +286,7 @@ impl Page {
         Ok(Next::GoOn)
     }
 
-    /// Dates are made by variables, which find the format with the request.
+    /// Executes `config`. Date variables get the format from the request.
     fn config(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
         let [message, format] = take(values);
         if let Some(format) = format {
@@ -298,7 +298,7 @@ impl Page {
         Ok(Next::GoOn)
     }
 
-    /// The value is made now: a later change of its sources does not affect it.
+    /// Executes `set`. The value is evaluated now, so later changes of its variables do not affect it.
     fn set(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
         let [name, value] = take(values);
         let value = values::evaluate(request, &value.unwrap_or_default())?;
@@ -313,7 +313,7 @@ impl Page {
         self.choose(request, values, out)
     }
 
-    /// `if` and `elif`: this branch counts when none before it did and the expression holds.
+    /// Executes `if` and `elif`: chooses this branch if no earlier one was chosen and the expression is true.
     fn choose(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
         let [expression] = take(values);
         if self.chosen {
@@ -326,20 +326,20 @@ impl Page {
         Ok(Next::GoOn)
     }
 
-    /// Counts when no branch did. Only text may follow up to `endif`.
+    /// Executes `else`: chooses it if no branch was chosen. Only text may follow up to `endif`.
     fn begin_else(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         self.output = !self.chosen;
         self.branch = Branch::Else;
         Ok(Next::GoOn)
     }
 
-    /// Outside of an `if` everything counts.
+    /// Executes `endif`. Outside an `if` everything is output.
     fn end_if(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         (self.output, self.chosen, self.branch) = (true, false, Branch::Outside);
         Ok(Next::GoOn)
     }
 
-    /// Nothing goes out from here on; commands are kept as they were written.
+    /// Executes `block`. Nothing is output from here on; commands are stored as written.
     fn begin_block(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
         let [name] = take(values);
         self.block = Some(values::add_block(request, name.unwrap_or_default())?);
@@ -347,7 +347,7 @@ impl Page {
         Ok(Next::GoOn)
     }
 
-    /// Also ends a branch that was not chosen, which is nginx's reading of a page that is wrong.
+    /// Executes `endblock`. As in nginx it also ends a branch that was not chosen, in an invalid page.
     fn end_block(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         (self.output, self.block) = (true, None);
         Ok(Next::GoOn)
@@ -355,13 +355,13 @@ impl Page {
 }
 
 impl Command {
-    /// The values of the parameters that this kind of command has.
+    /// Returns the values of the parameters of this kind of command.
     fn values(self, kind: &Kind, request: &Request) -> Result<Values, Failed> {
         let name = kind.name;
         if self.parameters.len() > PARAMETERS_MAX {
             return fail(request, format_args!("too many SSI command parameters: \"{name}\""));
         }
-        // Each has its place, so that the commands need not search.
+        // Each value has a fixed index, so that commands need not search.
         let mut values: Values = vec![None; kind.parameters.len()];
         for (parameter, value) in self.parameters {
             let shown = parameter.escape_ascii();
@@ -389,7 +389,7 @@ impl Command {
         }
     }
 
-    /// The command as it could be written in a page.
+    /// Returns the command as text of a page.
     fn to_text(&self) -> Vec<u8> {
         let mut text = b"<!--#".to_vec();
         text.extend_from_slice(&self.name);
@@ -405,12 +405,12 @@ impl Command {
     }
 }
 
-/// The values of a command with N parameters.
+/// Returns the values of a command with N parameters.
 fn take<const N: usize>(values: Values) -> [Option<Vec<u8>>; N] {
     values.try_into().expect("each kind has its number of parameters")
 }
 
-/// The text of the block with this name.
+/// Returns the text of the block with this name.
 fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
     let common = values::common(request);
     let found = common.blocks.iter().find(|block| block.name == name).map(|block| block.text.clone());
@@ -424,7 +424,7 @@ fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// A URI that does not start with a slash is relative to the page.
+/// Completes a URI without a leading slash, which is relative to the page.
 fn with_folder(request: &Request, text: &[u8], uri: Vec<u8>) -> Vec<u8> {
     let nothing = uri.is_empty() && text.contains(&b'$');
     if uri.first() == Some(&b'/') || nothing {
@@ -434,11 +434,11 @@ fn with_folder(request: &Request, text: &[u8], uri: Vec<u8>) -> Vec<u8> {
     [&request.uri[..folder], &uri].concat()
 }
 
-/// Whether an expression holds: `text`, `text = text`, `text != text`, `text = /pattern/`.
+/// Whether an expression is true: `text`, `text = text`, `text != text`, `text = /pattern/`.
 fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, Failed> {
     let is_left = |byte: &u8| byte.is_ascii_alphanumeric() || b"${}_\"'".contains(byte);
     let end = expression.iter().position(|byte| !is_left(byte)).unwrap_or(expression.len());
-    // nginx takes the left side in lower case, names and words alike.
+    // nginx converts the left side to lower case, names and text alike.
     let left = values::evaluate(request, &expression[..end].to_ascii_lowercase())?;
     let skip = |text: &[u8]| text.iter().position(|&byte| byte != b' ').unwrap_or(text.len());
     let rest = &expression[end..];
@@ -455,14 +455,14 @@ fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, Failed> {
             values::matches(request, left, &pattern)?
         }
         [b'/', _, ..] => return invalid(request, expression),
-        // A text that begins with a slash, and is no pattern.
+        // A text that begins with a slash, but is no regular expression.
         [b'\\', text @ ..] if text.len() > 1 && text[0] == b'/' => left == values::evaluate(request, text)?,
         text => left == values::evaluate(request, text)?,
     };
     Ok(holds != negative)
 }
 
-/// The message shows the whole expression: its author has to find it in the page.
+/// Logs an invalid expression completely, so that its author can find it in the page.
 fn invalid(request: &Request, expression: &[u8]) -> Result<bool, Failed> {
     fail(request, format_args!("invalid expression in \"{}\"", expression.escape_ascii()))
 }

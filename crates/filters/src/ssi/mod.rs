@@ -1,6 +1,6 @@
-//! `ssi`: commands in pages, which are carried out while a page is sent (Server Side Includes).
+//! `ssi` (Server Side Includes): executes commands in pages while they are sent.
 //!
-//! [`parser`] finds them, `filter` carries them out with [`values`]; [`time`] writes dates.
+//! [`parser`] finds the commands, `filter` executes them with [`values`]; [`time`] formats dates.
 
 mod filter;
 mod parser;
@@ -29,7 +29,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_ssi")
 };
 
-/// A directive of this module.
+/// Returns a row of this module.
 const fn ssi(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
     Spec::new("http_ssi", name, contexts, args, help)
 }
@@ -39,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[
         ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
     ),
-    // A page made of several parts has no date, unless a directive keeps it.
+    // A composed page has no modification time, unless this directive retains it.
     Directive::scope(
         ssi("ssi_last_modified", LEVELS, Args::Flag, "Keeps the date of a page.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().last_modified),
@@ -48,7 +48,7 @@ const DIRECTIVES: &[Directive] = &[
         ssi("ssi_silent_errors", LEVELS, Args::Flag, "Omits the message where a command fails.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().silent_errors),
     ),
-    // `text/html` always.
+    // `text/html` is always included.
     Directive::scope(
         ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, beside `text/html`.")
             .many()
@@ -118,7 +118,7 @@ impl Default for Conf {
     }
 }
 
-/// Looks at pages that have something in them, be they a request's or a subrequest's.
+/// Adds the filter to non-empty pages of requests and subrequests.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;

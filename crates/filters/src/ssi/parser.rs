@@ -1,4 +1,4 @@
-//! Finding commands in text: `<!--#name parameter="value" ... -->`, in pieces of any size.
+//! Finds commands in text: `<!--#name parameter="value" ... -->`, in pieces of any size.
 //!
 //! ```text
 //!   Text --> Begin(1..4) --#--> BeforeName --> Name --> BeforeParameter --> Parameter --> BeforeEquals
@@ -13,20 +13,20 @@
 
 use std::ops::Range;
 
-/// How a command begins, before the `#`.
+/// The beginning of a command, before the `#`.
 const BEGIN: &[u8] = b"<!--";
 
-/// Bytes of a command's or a parameter's name, nginx's limits.
+/// Maximum length in bytes of a command's or a parameter's name, as in nginx.
 const NAME_MAX: usize = 32;
 
-/// Parameters of a command, nginx's limit.
+/// Maximum number of parameters of a command, as in nginx.
 pub(super) const PARAMETERS_MAX: usize = 16;
 
-/// Takes text apart. When a command has ended, it is in [`Parser::command`].
+/// Parses text. After the end of a command it is in [`Parser::command`].
 pub(super) struct Parser {
     state: State,
     command: Command,
-    /// Bytes of a value at most (`ssi_value_length`).
+    /// Maximum length of a value in bytes (`ssi_value_length`).
     value_max: usize,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Parser {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) name: Vec<u8>,
-    /// One above the limit, so that an excess can be detected.
+    /// The parameters, up to one above the limit, so that an excess can be detected.
     pub(super) parameters: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Command {
 enum State {
     /// In text.
     Text,
-    /// N bytes of [`BEGIN`] were seen.
+    /// After N bytes of [`BEGIN`].
     Begin(usize),
     /// White space before the name.
     BeforeName,
@@ -56,30 +56,30 @@ enum State {
     BeforeValue,
     /// In a value, up to this quote.
     Value(u8),
-    /// Behind a backslash in a value with this quote.
+    /// After a backslash in a value with this quote.
     Escaped(u8),
-    /// Right behind the closing quote.
+    /// Right after the closing quote.
     AfterValue,
-    /// N bytes of `--` at the end of a command were seen.
+    /// After N bytes of `--` at the end of a command.
     End(usize),
-    /// In a command with a fault, and this many bytes of `--`.
+    /// In an invalid command, after N bytes of `--`.
     Skip(usize),
 }
 
 /// The next element of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing; all input is used up.
+    /// Nothing; all input was consumed.
     Nothing,
     /// Text, a range of the input.
     Text(Range<usize>),
     /// Text that was held back because it could have been the beginning of a command.
     Held(&'static [u8]),
-    /// A whole command.
+    /// A complete command.
     Command,
-    /// Something is wrong with a command, for the log.
+    /// An error in a command, for the log.
     Fault(String),
-    /// The end of a command in which something was wrong.
+    /// The end of an invalid command.
     Broken,
 }
 
@@ -88,12 +88,12 @@ impl Parser {
         Parser { state: State::Text, command: Command::default(), value_max }
     }
 
-    /// The command that was found last.
+    /// Returns the last command found.
     pub(super) fn take_command(&mut self) -> Command {
         std::mem::take(&mut self.command)
     }
 
-    /// Finds the next thing; how much of the input it took.
+    /// Finds the next element; returns how many bytes of the input were consumed.
     pub(super) fn next(&mut self, input: &[u8]) -> (usize, Found) {
         let mut at = 0;
         while let Some(&byte) = input.get(at) {
@@ -107,7 +107,7 @@ impl Parser {
                             continue;
                         }
                     }
-                    // The first byte of a beginning is taken with the text, and held back.
+                    // The first byte of a possible command is consumed with the text, and held back.
                     let text = at..end.unwrap_or(input.len());
                     return (end.map_or(input.len(), |begin| begin + 1), Found::Text(text));
                 }
@@ -118,7 +118,7 @@ impl Parser {
                         at += 1;
                         continue;
                     }
-                    // Another beginning may start here; any other byte is text and parsed again.
+                    // A command may start at this byte; any other byte is text and parsed again.
                     let again = byte == b'<';
                     self.state = if again { State::Begin(1) } else { State::Text };
                     return (at + usize::from(again), Found::Held(&BEGIN[..seen]));
@@ -135,7 +135,7 @@ impl Parser {
         (at, Found::Nothing)
     }
 
-    /// The text is over: the bytes held back are part of it. A command that does not end is dropped, as in nginx.
+    /// Ends the text; returns the bytes held back. An incomplete command is dropped, as in nginx.
     pub(super) fn finish(&mut self) -> &'static [u8] {
         match std::mem::replace(&mut self.state, State::Text) {
             State::Begin(seen) => &BEGIN[..seen],
@@ -143,7 +143,7 @@ impl Parser {
         }
     }
 
-    /// Takes a byte of a command.
+    /// Parses a byte of a command.
     fn take(&mut self, byte: u8) -> Found {
         let is_space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
         let before = self.state;
@@ -169,12 +169,12 @@ impl Parser {
                 State::Name
             }
             State::BeforeParameter => {
-                // More than one too many is only counted as that.
+                // At most one excess parameter is stored.
                 self.command.parameters.truncate(PARAMETERS_MAX);
                 self.command.parameters.push((vec![byte], Vec::new()));
                 State::Parameter
             }
-            // White space may stand on both sides of the sign.
+            // White space is allowed on both sides of `=`.
             State::Parameter if is_space => State::BeforeEquals,
             State::Parameter | State::BeforeEquals if byte == b'=' => State::BeforeValue,
             State::Parameter if byte != b'-' && name_len < NAME_MAX => {
@@ -185,11 +185,11 @@ impl Parser {
             State::Value(quote) if byte == quote => State::AfterValue,
             State::Value(quote) | State::Escaped(quote) if value_len < self.value_max => {
                 self.parameter().1.push(byte);
-                // The backslash stays: its meaning depends on the command.
+                // The backslash is retained, because its meaning depends on the command.
                 let escapes = byte == b'\\' && before == State::Value(quote);
                 if escapes { State::Escaped(quote) } else { State::Value(quote) }
             }
-            // Both dashes and the bracket follow each other, or it is no end.
+            // Both dashes and the bracket must be adjacent.
             State::End(1) if byte == b'-' => State::End(2),
             State::End(2) if byte == b'>' => {
                 self.state = State::Text;
@@ -209,7 +209,7 @@ impl Parser {
         Found::Nothing
     }
 
-    /// The parameter that is being read.
+    /// Returns the parameter being parsed.
     fn parameter(&mut self) -> &mut (Vec<u8>, Vec<u8>) {
         self.command.parameters.last_mut().expect("its first byte made it")
     }
@@ -256,7 +256,7 @@ impl Parser {
 mod tests {
     use super::*;
 
-    /// What is found, as text: commands in brackets, faults with an exclamation mark.
+    /// Returns the elements found as text: commands in brackets, errors with an exclamation mark.
     fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, value_max: usize) -> String {
         let (mut parser, mut out) = (Parser::new(value_max), Vec::new());
         for piece in pieces {
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn no_input_panics_and_pieces_do_not_matter() {
-        // A generator of numbers is enough: what matters is that the signs of the grammar meet in all orders.
+        // A simple generator suffices: the characters of the grammar must only occur in all orders.
         let mut seed = 1u64;
         let mut next = move |below: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -3,13 +3,13 @@
 use exchange::request::Request;
 use telemetry::time_zone::since_1970;
 
-/// The format before a page sets another; nginx's.
+/// The default format, as in nginx.
 const DEFAULT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// `config timefmt` of a request.
 pub(super) struct TimeFormat(pub(super) String);
 
-/// Appends the present time; `false` where the format cannot be followed.
+/// Appends the current time; returns `false` if the format is invalid.
 pub(super) fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     let (seconds, _) = since_1970(rt::wall());
     let format = request.extensions.get().map_or(DEFAULT, |TimeFormat(format)| format);
@@ -24,8 +24,8 @@ pub(super) fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// The format as strftime(3) has it in the C locale, in the words of our formatter: those for whole dates are written
-/// out, `E` and `O` have no effect, and other characters are text.
+/// Converts a strftime(3) format of the C locale to that of our formatter: specifiers of complete dates are expanded,
+/// `E` and `O` have no effect, and other characters are text.
 fn as_in_c(format: &str) -> String {
     let mut out = String::with_capacity(format.len());
     let mut rest = format;
@@ -38,7 +38,7 @@ fn as_in_c(format: &str) -> String {
         let options = &rest[1..rest.len() - width.len()];
         let Some(letter) = bare.chars().next() else { break };
         match letter {
-            // In the C locale, whatever the machine speaks: nginx never asks for another one.
+            // Always in the C locale, because nginx never sets another one.
             'c' => out.push_str("%a %b %e %H:%M:%S %Y"),
             'x' => out.push_str("%m/%d/%y"),
             'X' => out.push_str("%H:%M:%S"),
@@ -55,7 +55,7 @@ fn as_in_c(format: &str) -> String {
         }
         rest = &bare[letter.len_utf8()..];
     }
-    // A lone per cent sign at the end is text.
+    // A single percent sign at the end is text.
     out.push_str(&rest.replace('%', "%%"));
     out
 }

@@ -1,4 +1,4 @@
-//! Values of SSI: variables of a page and of the pages that it includes, and text with variables in it.
+//! Values of SSI: variables of a page and its includes, and text with variables.
 
 use std::cell::RefMut;
 
@@ -7,47 +7,47 @@ use exchange::pattern::{self, Groups};
 use exchange::request::Request;
 use telemetry::Level;
 
-/// The state shared by a page and all that it includes.
+/// The state shared by a page and all its includes.
 #[derive(Default)]
 pub(super) struct Common {
-    /// By name, in lower case.
+    /// Variables by lower-case name.
     variables: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) blocks: Vec<Block>,
-    /// The captures of the last match, and its text.
+    /// The subject and the groups of the last match.
     captures: Option<(Vec<u8>, Groups)>,
-    /// Bytes of all the values and blocks.
+    /// Total bytes of all values and blocks.
     used: usize,
 }
 
-/// Text with a name, for `stub`.
+/// Named text for `stub`.
 #[derive(Default)]
 pub(super) struct Block {
     pub(super) name: Vec<u8>,
     pub(super) text: Vec<u8>,
 }
 
-/// Bytes of one evaluated text: a page that doubles a variable again and again comes to an end here.
+/// Maximum length of an evaluated text in bytes, which stops a page that keeps doubling a variable.
 const TEXT_MAX: usize = 64 << 10;
 
-/// Bytes of all variables and blocks of one request: far more than pages have, far less than memory.
+/// Maximum bytes of all variables and blocks of one request: far more than pages need.
 const COMMON_MAX: usize = 1 << 20;
 
-/// A directive cannot be carried out; the log has the reason.
+/// A command has failed; the reason was logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failed;
 
-/// Logs why a directive fails.
+/// Logs why a command fails.
 pub(super) fn fail<T>(request: &Request, why: std::fmt::Arguments<'_>) -> Result<T, Failed> {
     request.log(Level::Error, why);
     Err(Failed)
 }
 
-/// The state shared by the page and its parts.
+/// Returns the state shared by the page and its includes.
 pub(super) fn common(request: &Request) -> RefMut<'_, Common> {
     RefMut::map(request.shared.extensions.borrow_mut(), Extensions::get_or_default)
 }
 
-/// Appends the value of a variable: a group of the last match, one that a page has set, one of the server.
+/// Appends the value of a variable: a group of the last match, a variable of the page, or one of the server.
 pub(super) fn variable(request: &Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let name = name.to_ascii_lowercase();
     let digit = matches!(name.as_slice(), [b'0'..=b'9']);
@@ -55,7 +55,7 @@ pub(super) fn variable(request: &Request, name: &[u8], out: &mut Vec<u8>) -> boo
         if let (true, Some((subject, groups))) = (digit, &common.captures)
             && let Some(span) = groups.spans.get(usize::from(name[0] - b'0'))
         {
-            // A group that took no part is empty.
+            // A group that did not participate is empty.
             let (start, end) = span.unwrap_or_default();
             out.extend_from_slice(&subject[start..end]);
             return true;
@@ -65,7 +65,7 @@ pub(super) fn variable(request: &Request, name: &[u8], out: &mut Vec<u8>) -> boo
             return true;
         }
     }
-    // Digits are groups of the configuration's patterns there, and no variables of the request.
+    // Digits would be groups of the configuration's regular expressions, and are not supported here.
     let found = std::str::from_utf8(&name).ok().filter(|_| !digit);
     found
         .and_then(|name| request.config().http.registry.find(name))
@@ -78,7 +78,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     let mut common = common(request);
     let known = common.variables.iter().position(|(known, _)| *known == name);
     let before = known.map_or(0, |place| common.variables[place].1.len());
-    // The earlier value of a variable is dropped first: a page may count with one for as long as it likes.
+    // The old value of a variable does not count, so a page may change it any number of times.
     let added = if known.is_some() { value.len() } else { name.len() + value.len() };
     if common.used - before + added > COMMON_MAX {
         let name = name.escape_ascii();
@@ -92,7 +92,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     Ok(())
 }
 
-/// Starts a block; its place.
+/// Starts a block; returns its index.
 pub(super) fn add_block(request: &mut Request, name: Vec<u8>) -> Result<usize, Failed> {
     let mut common = common(request);
     if common.used + name.len() > COMMON_MAX {
@@ -103,7 +103,7 @@ pub(super) fn add_block(request: &mut Request, name: Vec<u8>) -> Result<usize, F
     Ok(common.blocks.len() - 1)
 }
 
-/// Adds text to a block; an excess of it is cut off.
+/// Adds text to a block; an excess is truncated.
 pub(super) fn add_to_block(request: &mut Request, block: usize, text: &[u8]) {
     let mut common = common(request);
     let text = &text[..text.len().min(COMMON_MAX - common.used.min(COMMON_MAX))];
@@ -113,7 +113,7 @@ pub(super) fn add_to_block(request: &mut Request, block: usize, text: &[u8]) {
     }
 }
 
-/// The text with the values of its variables. A backslash before `\`, `'`, `"` and `$` goes.
+/// Returns the text with the values of its variables. A backslash before `\`, `'`, `"` and `$` is removed.
 pub(super) fn evaluate(request: &Request, text: &[u8]) -> Result<Vec<u8>, Failed> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -121,7 +121,7 @@ pub(super) fn evaluate(request: &Request, text: &[u8]) -> Result<Vec<u8>, Failed
         at += 1;
         match byte {
             b'\\' => {
-                // One at the end stands for nothing, as in nginx.
+                // A backslash at the end is dropped, as in nginx.
                 let Some(&escaped) = text.get(at) else { break };
                 if !matches!(escaped, b'\\' | b'\'' | b'"' | b'$') {
                     out.push(b'\\');
@@ -143,7 +143,7 @@ pub(super) fn evaluate(request: &Request, text: &[u8]) -> Result<Vec<u8>, Failed
     Ok(out)
 }
 
-/// The name behind a dollar sign, and how much of the text it is with its braces.
+/// Returns the name after a dollar sign, and its length including braces.
 fn variable_name<'t>(request: &Request, text: &[u8], rest: &'t [u8]) -> Result<(&'t [u8], usize), Failed> {
     let braces = usize::from(rest.first() == Some(&b'{'));
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -163,14 +163,14 @@ fn variable_name<'t>(request: &Request, text: &[u8], rest: &'t [u8]) -> Result<(
     Ok((name, end + 2 * braces))
 }
 
-/// Whether a pattern matches; its groups are values from then on.
+/// Whether a pattern matches; stores its groups.
 pub(super) fn matches(request: &mut Request, subject: Vec<u8>, pattern: &[u8]) -> Result<bool, Failed> {
     let groups = match pattern::search(pattern, &subject) {
         Ok(Some(groups)) => groups,
         Ok(None) => return Ok(false),
         Err(complaint) => return fail(request, format_args!("{complaint}")),
     };
-    // Named groups are variables of the page, which outlive the next match.
+    // Named groups become variables of the page, which remain after the next match.
     for (name, group) in &groups.names {
         let (start, end) = groups.spans.get(*group).copied().flatten().unwrap_or_default();
         set(request, name.as_bytes(), subject[start..end].to_vec())?;

@@ -1,7 +1,7 @@
 //! `sub_filter`: replaces texts in bodies.
 //!
-//! The directives and the decision are here; the search through a body that comes in pieces is in [`replace`].
-//! It is no parser: a text is found in a comment or a script as well, and in an encoded body it is not found.
+//! The directives and the decision are here; [`replace`] searches a body that arrives in pieces. It does not parse: a
+//! text is also found in a comment or a script, and not found in an encoded body.
 
 mod replace;
 
@@ -35,7 +35,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // Both parts may have variables; those of the first make the search a new one for each request.
+    // Both arguments may have variables; variables in the first one require a new automaton per request.
     Directive::scope(
         spec("sub_filter", Args::Exactly(2), "A text in bodies, ignoring case, and its replacement.").many(),
         add,
@@ -62,15 +62,15 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// nginx's limit, from the times when a pattern's number was a byte.
+/// nginx's limit, from when indices of patterns were bytes.
 const PATTERNS_MAX: usize = 255;
 
 /// The replacements of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// In the order of the text, which decides where two begin at the same place.
+    /// The replacements in file order, which decides if two match at the same position.
     pairs: Layered<Pair>,
-    /// The patterns, where none of them depends on the request.
+    /// The patterns, if none of them depends on the request.
     patterns: Option<Arc<Patterns>>,
     /// `sub_filter_types`
     types: MediaTypes,
@@ -98,7 +98,7 @@ impl Default for Conf {
     }
 }
 
-/// Checked here, so that a start fails and not a request.
+/// Adds a replacement; it is checked here, so that an error prevents the start.
 fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if cx.arg(0).is_empty() {
         return Err(cx.error("empty search pattern"));
@@ -109,7 +109,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
     }
     pairs.push(pair);
-    // Built again with each pair of the block: how many follow is not known, and a block has few.
+    // Built again with each replacement of the block: their number is unknown, but small.
     let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
     scope.own::<Conf>().patterns = match constants.map(Patterns::new) {
         None => None,
@@ -119,7 +119,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at the type of the response; the length of the body is not known in advance.
+/// Adds the filter to responses with a matching type.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
@@ -135,11 +135,11 @@ fn filter(conf: &Conf, request: &mut Request) {
             }
         }
     };
-    // All of them had empty variables.
+    // All patterns are empty.
     if patterns.is_empty() {
         return;
     }
-    // Also where nothing will be found: the header section is sent before the body is searched.
+    // Even if no text will be found, because the header section is sent before the search.
     request.response.becomes_another(conf.keeps_date);
     request.response.filters.push(Box::new(Replace::new(patterns, conf.pairs.clone(), conf.once)));
 }

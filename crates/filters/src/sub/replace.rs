@@ -1,10 +1,10 @@
-//! Finding texts in a body that comes in pieces, and putting others in their place.
+//! Finds texts in a body that arrives in pieces, and replaces them.
 //!
-//! The first of the texts that begins earliest counts. What could be the beginning of one is held back until
-//! more of the body is here, and nothing else: an event that is sent alone must not wait for the next one.
+//! The earliest match counts; at the same position the first text of the list. Only a possible beginning of a match is
+//! held back until more of the body arrives: an event that is sent alone must not wait for the next one.
 //!
-//! Where a pattern is done with, the automaton still finds it; the few others are then compared one by one, which
-//! is cheaper than to build another automaton for the rest of the body.
+//! A pattern that is used up is still found by the automaton. The few others are then compared one by one, which is
+//! cheaper than building another automaton for the remaining body.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
 use exchange::template::Template;
 
-/// Texts to look for, the first one first.
+/// Texts to search for, in order of priority.
 #[derive(Debug)]
 pub(super) struct Patterns {
-    /// In lower case, with the number of the `sub_filter`.
+    /// The texts in lower case, with the index of the `sub_filter`.
     texts: Vec<(Vec<u8>, usize)>,
     automaton: AhoCorasick,
-    /// Of the longest one: no more than that less one byte is ever held back.
+    /// Length of the longest text; at most one byte less is held back.
     len_max: usize,
 }
 
 impl Patterns {
-    /// Those of a configuration, with the fastest automaton.
+    /// Returns the patterns of a configuration, with the fastest automaton.
     pub(super) fn new(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
         Patterns::with(None, texts)
     }
 
-    /// Those of one request, which may be kilobytes that a client has sent: with an automaton that is made quickly.
-    /// The one that searches fastest takes far longer to make: it has a table of all bytes for each place.
+    /// Returns the patterns of a request, which may be kilobytes sent by a client, with an automaton that is built
+    /// quickly. The fastest automaton takes far longer to build, because it has a table of all bytes for each state.
     pub(super) fn of_request(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
         Patterns::with(Some(AhoCorasickKind::ContiguousNFA), texts)
     }
 
-    /// Empty ones are left out: they would be everywhere.
+    /// Builds the automaton without empty texts, which would match everywhere.
     fn with(
         kind: Option<AhoCorasickKind>,
         texts: impl IntoIterator<Item: AsRef<[u8]>>,
@@ -48,14 +48,14 @@ impl Patterns {
             texts.into_iter().enumerate().map(|(pair, text)| (text.as_ref().to_ascii_lowercase(), pair));
         let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
         let mut builder = AhoCorasickBuilder::new();
-        // nginx's rule; letters are those of ASCII there too, whatever the charset of the body.
+        // As in nginx, only ASCII letters are case-insensitive, whatever the charset of the body.
         builder.kind(kind).match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true);
         let automaton = builder.build(texts.iter().map(|(text, _)| text))?;
         let len_max = texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
         Ok(Patterns { texts, automaton, len_max })
     }
 
-    /// Whether there is nothing to look for.
+    /// Whether there are no texts to search for.
     pub(super) fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
@@ -64,38 +64,38 @@ impl Patterns {
 /// A text that was found.
 struct Found {
     range: Range<usize>,
-    /// Its place among the patterns.
+    /// Index of its pattern.
     pattern: usize,
 }
 
 /// Replaces texts in one body.
 pub(super) struct Replace {
     search: Search,
-    /// The replacements, by the number of the `sub_filter`.
+    /// The replacements, by index of the `sub_filter`.
     pairs: Layered<Pair>,
-    /// The same with variables, once they were needed: as in nginx they keep their value for a body.
+    /// The rendered replacements, created at first use: as in nginx they keep their value for a body.
     rendered: Vec<Option<Vec<u8>>>,
     /// The end of the input, which may be the beginning of a match.
     held: Vec<u8>,
 }
 
-/// Bytes that one push makes, about: a letter may be replaced by kilobytes that a client has sent.
+/// Approximate maximum output bytes per push: a letter may be replaced by kilobytes from a client.
 const OUTPUT_MAX: usize = 64 << 10;
 
-/// What `replace` is given.
+/// The kind of input of `replace`.
 #[derive(Clone, Copy)]
 enum Piece {
-    /// More follows. N bytes were held back before, and are finished in any case.
+    /// More input follows. `held` bytes were held back before, and are processed in any case.
     Next { held: usize },
-    /// The end of the body, or of what belongs together.
+    /// The end of the body, or of a contiguous part.
     Last,
 }
 
-/// Where `replace` stopped.
+/// The position at which `replace` stopped.
 enum Stop {
-    /// Before a possible match; that has to wait for more.
+    /// Before a possible match, which needs more input.
     Wait(usize),
-    /// Behind as much as is good to make at once.
+    /// After the maximum output per push.
     Enough(usize),
 }
 
@@ -103,9 +103,9 @@ enum Stop {
 struct Search {
     patterns: Arc<Patterns>,
     once: bool,
-    /// Patterns that were replaced and are not to be again.
+    /// Patterns that are used up (`sub_filter_once`).
     used: Vec<bool>,
-    /// How many are not.
+    /// Number of patterns that are not used up.
     left: usize,
 }
 
@@ -115,13 +115,13 @@ impl Search {
         Search { patterns, once, used: vec![false; left], left }
     }
 
-    /// The searched patterns, the first one first.
+    /// Returns the remaining patterns, in order.
     fn live(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let texts = self.patterns.texts.iter().enumerate().filter(|(pattern, _)| !self.used[*pattern]);
         texts.map(|(pattern, (text, _))| (pattern, text.as_slice()))
     }
 
-    /// The earliest text that is whole.
+    /// Returns the earliest complete match.
     fn find(&self, input: &[u8], from: usize) -> Option<Found> {
         let mut from = from;
         loop {
@@ -130,7 +130,7 @@ impl Search {
             if !self.used[pattern] {
                 return Some(Found { range: found.range(), pattern });
             }
-            // One that is done with hides those behind it in the list.
+            // A used-up pattern hides later ones in the list.
             let rest = &input[start..];
             let is_here = |text: &[u8]| {
                 rest.get(..text.len()).is_some_and(|text_here| text_here.eq_ignore_ascii_case(text))
@@ -142,9 +142,9 @@ impl Search {
         }
     }
 
-    /// Where the input ends within a text that would precede the match: there it has to wait.
+    /// Returns the start of a possible match at the end of the input that would precede `found`.
     fn find_partial(&self, input: &[u8], from: usize, found: Option<&Found>) -> Option<usize> {
-        // What begins earlier would have been found whole.
+        // An earlier match would have been found completely.
         let first = from.max((input.len() + 1).saturating_sub(self.patterns.len_max));
         let end = found.map_or(input.len(), |found| (found.range.start + 1).min(input.len()));
         (first..end).find(|&start| {
@@ -157,7 +157,7 @@ impl Search {
         })
     }
 
-    /// With `sub_filter_once` a pattern that was replaced is done with.
+    /// Marks a replaced pattern as used up, with `sub_filter_once`.
     fn note_use(&mut self, pattern: usize) {
         if self.once {
             self.used[pattern] = true;
@@ -172,9 +172,9 @@ impl Replace {
         Replace { search: Search::new(patterns, once), pairs, rendered, held: Vec::new() }
     }
 
-    /// Takes the next bytes of the body and returns how many; those that may begin a text are held back.
+    /// Processes the next bytes of the body and returns how many were consumed; a possible beginning of a match is held back.
     fn advance(&mut self, input: &[u8], out: &mut Vec<u8>, render: impl Fn(&Template) -> Vec<u8>) -> usize {
-        // Most pieces follow one that ended without bytes held back, and are searched in place.
+        // Usually no bytes are held back, and the input is searched in place.
         let mut whole = std::mem::take(&mut self.held);
         let before = whole.len();
         let input = if before == 0 {
@@ -192,8 +192,8 @@ impl Replace {
         }
     }
 
-    /// Outputs `input` with replaced texts, and returns where it stopped. `render` makes the text for the `sub_filter`
-    /// of a number.
+    /// Outputs `input` with replaced texts, and returns where it stopped. `render` creates the replacement of a
+    /// `sub_filter` from its template.
     fn replace(
         &mut self,
         input: &[u8],
@@ -215,7 +215,7 @@ impl Replace {
                 out.extend_from_slice(&input[done..start]);
                 return Stop::Wait(start);
             }
-            // Nothing is found, and nothing begins at the end: all of it goes out.
+            // No match was found, and none begins at the end: everything is output.
             let Some(found) = found else { break };
             out.extend_from_slice(&input[done..found.range.start]);
             let (_, pair) = self.search.patterns.texts[found.pattern];
@@ -228,7 +228,7 @@ impl Replace {
         Stop::Wait(input.len())
     }
 
-    /// Outputs the bytes held back, and no more.
+    /// Outputs only the bytes held back.
     fn flush(&mut self, request: &Request, out: &mut Output) {
         if !self.held.is_empty() {
             let held = std::mem::take(&mut self.held);
@@ -262,7 +262,7 @@ mod tests {
         Layered::from(texts.into_iter().map(pair).collect::<Vec<_>>())
     }
 
-    /// The result, which must not depend on where the input is cut.
+    /// Returns the result, which must not depend on where the input is split.
     fn replaced(pairs: &[(&str, &str)], once: bool, input: &str) -> String {
         let patterns = Arc::new(Patterns::new(pairs.iter().map(|(text, _)| text)).expect("it builds"));
         let texts = layered(pairs.iter().map(|(_, text)| *text));
@@ -297,12 +297,12 @@ mod tests {
         assert_eq!(replaced(&[("abc", "2"), ("abcd", "1")], false, "abcdabce"), "2d2e");
         assert_eq!(replaced(&[("bc", "2"), ("abcx", "1")], false, "abcxabcy"), "1a2y");
         assert_eq!(replaced(&[("aab", "1")], false, "aaaabaaba"), "aa11a");
-        // The first one is done with, and what it hid is found.
+        // The first pattern is used up, and the patterns that it hid are found.
         assert_eq!(replaced(&[("abc", "1"), ("ab", "2"), ("c", "3")], true, "abcabcabc"), "123abc");
         assert_eq!(replaced(&[("a", "1"), ("a", "2")], true, "aaa"), "12a");
     }
 
-    /// What the rule says, with the whole input at hand.
+    /// Implements the rule, with the complete input available.
     fn by_the_rule(pairs: &[(&str, &str)], once: bool, input: &str) -> String {
         let (mut rest, mut out, mut used) = (input, String::new(), vec![false; pairs.len()]);
         while let Some(next) = rest.get(..1) {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn texts_of_few_letters_in_all_their_overlaps() {
-        // Numbers of a linear congruence (Knuth's), so that a failure comes again.
+        // A linear congruential generator (Knuth's), so that failures are reproducible.
         let mut state = 1_u64;
         let mut below = |limit: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -382,7 +382,7 @@ mod tests {
         let (mut rest, mut total, mut pushes) = (body.as_slice(), 0, 0);
         while !rest.is_empty() {
             let mut out = Vec::new();
-            // The first byte is held back, and is no reason to take nothing.
+            // The first byte is held back, but counts as consumed.
             let used = filter.advance(&rest[..rest.len().min(1 + pushes * 1000)], &mut out, render);
             assert!(used > 0 && out.len() < 2 * OUTPUT_MAX, "{used} {}", out.len());
             (rest, total, pushes) = (&rest[used..], total + out.len(), pushes + 1);

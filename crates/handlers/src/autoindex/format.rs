@@ -1,4 +1,4 @@
-//! Lists of files as text. All but that of `page` are nginx's, byte for byte.
+//! Directory listings as text. All formats except `page` are identical to nginx's.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use crate::autoindex::listing::{Entry, EntryKind};
 pub(super) enum Form {
     Html,
     Json,
-    /// As an argument of a function.
+    /// JSON as the argument of a function call.
     Jsonp,
     Xml,
-    /// This server's own, for people.
+    /// Ringroad's own HTML page.
     Page,
 }
 
@@ -26,35 +26,35 @@ impl Form {
             Form::Page => "text/html; charset=utf-8",
             Form::Json => "application/json",
             Form::Jsonp => "application/javascript",
-            // Whatever the names are: bytes that are not UTF-8 are sent unchanged, as in nginx.
+            // Even if names are not UTF-8: their bytes are sent unchanged, as in nginx.
             Form::Xml => "text/xml; charset=utf-8",
         }
     }
 }
 
-/// A list that is being written.
+/// A listing that is being written.
 pub(super) struct Writer {
     pub(super) form: Form,
     /// `autoindex_exact_size`
     pub(super) exact_size: bool,
-    /// Seconds that the times in HTML are ahead of UTC.
+    /// Offset from UTC in seconds of the times in HTML.
     pub(super) offset_s: i64,
     /// Whether names are UTF-8, which decides how columns are counted.
     pub(super) utf8: bool,
     pub(super) out: Vec<u8>,
 }
 
-/// Columns for a name in HTML.
+/// Number of columns for a name in HTML.
 const NAME_COLUMNS: usize = 50;
 
-/// Columns of a name that is cut; the rest marks the cut.
+/// Number of columns of a truncated name; the remaining ones mark the truncation.
 const CUT_COLUMNS: usize = NAME_COLUMNS - 3;
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl Writer {
-    /// The text before the first entry. `callback` is the function of JSONP.
+    /// Writes the text before the first entry. `callback` is the function of JSONP.
     pub(super) fn begin(&mut self, uri: &[u8], callback: &[u8]) {
         match self.form {
             Form::Html => {
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// One entry. Earlier times than 1970 are shown as 1970, as in nginx.
+    /// Writes an entry. Times before 1970 are shown as 1970, as in nginx.
     pub(super) fn entry(&mut self, entry: &Entry) {
         match self.form {
             Form::Html | Form::Page => self.html(entry),
@@ -85,7 +85,7 @@ impl Writer {
         }
     }
 
-    /// The text after the last entry.
+    /// Writes the text after the last entry.
     pub(super) fn end(&mut self) {
         match self.form {
             Form::Html => self.text("</pre><hr></body>\r\n</html>\r\n"),
@@ -104,18 +104,18 @@ impl Writer {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// A line of the page: a link, blanks up to the column of the time, the time and the size.
+    /// Writes a line of the page: a link, blanks up to the column of the time, the time and the size.
     fn html(&mut self, entry: &Entry) {
         let is_folder = entry.kind == EntryKind::Folder;
         self.text("<a href=\"");
-        // Everything that has a meaning in a URI is escaped, a colon too: "a:b" would be a scheme.
+        // All reserved characters of a URI are escaped, including colons, because "a:" would be a scheme.
         escape(Escape::UriComponent, &entry.name, &mut self.out);
         self.text(if is_folder { "/\">" } else { "\">" });
         let mut columns = self.name(&entry.name);
         if columns > NAME_COLUMNS {
             self.text("..&gt;</a>");
         } else {
-            // The slash is part of the name's columns, and is omitted if the name has none.
+            // The slash is part of the name's columns, and is omitted if no column remains.
             if is_folder && columns < NAME_COLUMNS {
                 self.text("/");
                 columns += 1;
@@ -126,7 +126,7 @@ impl Writer {
         let Civil { year, month, day, hour, minute, .. } =
             Civil::from_unix((entry.modified + self.offset_s).max(0));
         let month = MONTHS[usize::from(month) - 1];
-        // A vector takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(self.out, " {day:02}-{month}-{year} {hour:02}:{minute:02} ");
         let _ = match (is_folder, self.exact_size) {
             (true, true) => write!(self.out, "{:>19}", "-"),
@@ -140,9 +140,9 @@ impl Writer {
         self.text("\r\n");
     }
 
-    /// The name as text of the page, cut if it has too many columns; how many it had.
+    /// Writes the name as text of the page, truncated if it has too many columns; returns its number of columns.
     fn name(&mut self, name: &[u8]) -> usize {
-        // Without a charset, each byte is a column.
+        // Unless names are UTF-8, each byte is a column.
         let text = if self.utf8 { std::str::from_utf8(name).ok() } else { None };
         let columns = text.map_or(name.len(), |text| text.chars().count());
         let shown = match text {
@@ -157,7 +157,7 @@ impl Writer {
         columns
     }
 
-    /// An object with a comma, which [`Writer::end`] takes back from the last one.
+    /// Writes an object with a comma; [`Writer::end`] removes the last comma.
     fn json(&mut self, entry: &Entry) {
         self.text("\r\n{ \"name\":\"");
         escape_json(&entry.name, &mut self.out);
@@ -172,7 +172,7 @@ impl Writer {
         self.text(" },");
     }
 
-    /// An element named after the kind.
+    /// Writes an element named after the kind.
     fn xml(&mut self, entry: &Entry) {
         let kind = kind_name(entry.kind);
         let Civil { year, month, day, hour, minute, second, .. } = Civil::from_unix(entry.modified.max(0));
@@ -187,7 +187,7 @@ impl Writer {
     }
 }
 
-/// The word for a kind, the same in JSON and XML.
+/// Returns the name of a kind, which is the same in JSON and XML.
 fn kind_name(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::Folder => "directory",
@@ -196,7 +196,7 @@ fn kind_name(kind: EntryKind) -> &'static str {
     }
 }
 
-/// Size with its unit: small ones exactly, others rounded to the nearest.
+/// Returns a size with its unit: small sizes exactly, others rounded to the nearest.
 fn rounded(size: u64) -> (u64, Option<char>) {
     let round = |unit: u64| size / unit + u64::from(size % unit > unit / 2 - 1);
     match size {
@@ -207,7 +207,7 @@ fn rounded(size: u64) -> (u64, Option<char>) {
     }
 }
 
-/// Appends text in the form of a string in JSON.
+/// Appends text escaped as a JSON string.
 fn escape_json(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         let short = match byte {
@@ -260,7 +260,7 @@ mod tests {
         let text = written(Form::Html, false, false, &[("a b", EntryKind::Folder, 0)]);
         let columns = " ".repeat(46);
         assert_eq!(text, format!("<a href=\"a%20b/\">a b/</a>{columns} 29-Feb-2000 01:00       -\r\n"));
-        // No room is left for the slash.
+        // No column remains for the slash.
         let text = written(Form::Html, false, true, &[(&"d".repeat(50), EntryKind::Folder, 0)]);
         assert!(text.contains(&("d".repeat(50) + "</a> 29-Feb")), "{text}");
     }

@@ -1,7 +1,7 @@
-//! A directory's entries, in order, without holding up a thread.
+//! Reads a directory's entries in order, without blocking a thread.
 //!
-//! A disk thread reads the names in pieces of about a thousand. Each piece is sorted as it comes, and the pieces are
-//! merged while the list is written: no step takes longer because the directory is larger.
+//! A disk thread reads the names in pieces of about a thousand. Each piece is sorted when it arrives, and the pieces
+//! are merged while the listing is written. So no step takes longer for a larger directory.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -18,24 +18,24 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use telemetry::Level;
 
-/// A directory that is being listed, with its path for messages.
+/// A directory being listed, with its path for messages.
 pub(crate) struct Listing {
     folder: Folder,
     path: Vec<u8>,
 }
 
-/// One file or directory in a list.
+/// A file or directory in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Box<[u8]>,
     pub(super) kind: EntryKind,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// Seconds since 1970.
+    /// Modification time in seconds since 1970.
     pub(super) modified: i64,
 }
 
-/// The kind of an entry, links followed.
+/// The kind of an entry, with links followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntryKind {
     Folder,
@@ -44,12 +44,12 @@ pub(super) enum EntryKind {
 }
 
 impl Listing {
-    /// Opens the directory of the request's URI; the response to give when that fails, as nginx chooses it.
+    /// Opens the directory of the request's URI; returns the response as in nginx if that fails.
     pub(crate) async fn open(request: &Request) -> Result<Listing, Step> {
         if files::alias_is_lost(request) {
             return Err(Step::Status(500));
         }
-        // The path is opened without the slash at its end, which messages do not have either.
+        // The path is opened without its trailing slash, which messages omit too.
         let mut path = Vec::new();
         files::path_of(request, &request.uri, &mut path);
         if path.len() > 1 && path.ends_with(b"/") {
@@ -66,12 +66,13 @@ impl Listing {
         }
     }
 
-    /// The names and kinds of the next entries that are not hidden; `None` at the end.
+    /// Returns the names and kinds of the next entries that are not hidden; `None` at the end.
     pub(crate) async fn read_kinds(&self, request: &Request) -> Result<Option<Vec<DirEntry>>, Step> {
         self.shown(request, self.folder.read_kinds().await)
     }
 
-    /// Whether an entry is a regular file or a link to one. Only links need a check: the kind of others came with the name.
+    /// Whether an entry is a regular file or a link to one. Only links need a check, because the kind of others is
+    /// returned with the name.
     pub(crate) async fn is_file(&self, entry: &DirEntry) -> bool {
         if entry.kind == FileType::Symlink.as_raw_mode() {
             let path = [&self.path, b"/".as_slice(), &entry.name].concat();
@@ -83,7 +84,7 @@ impl Listing {
         entry.kind == FileType::RegularFile.as_raw_mode()
     }
 
-    /// Leaves hidden entries out, and distinguishes an end from a failure.
+    /// Omits hidden entries, and distinguishes the end from a failure.
     fn shown(
         &self,
         request: &Request,
@@ -95,7 +96,7 @@ impl Listing {
                 entries.retain(|entry| !entry.name.starts_with(b"."));
                 Ok(Some(entries))
             }
-            // It was removed while it was read: the entry is gone: the attributes read before are used.
+            // The directory was removed while it was read; the entries read so far are used.
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
                 let failure = Failure { errno, call: "readdir()" };
@@ -105,7 +106,7 @@ impl Listing {
         }
     }
 
-    /// All entries in order.
+    /// Returns all entries in order.
     pub(super) async fn entries(&self, request: &Request) -> Result<Merged, Step> {
         let mut merged = Merged::default();
         while let Some(found) = self.shown(request, self.folder.read().await)? {
@@ -114,14 +115,14 @@ impl Listing {
                 run.extend(self.entry(request, entry)?);
             }
             merged.add(run);
-            // A directory on the worker thread's own engine (`aio off`) is read without waiting.
+            // With `aio off` the worker thread reads the directory itself, without waiting.
             rt::yield_now().await;
         }
         Ok(merged)
     }
 
-    /// The attributes of an entry in a list. One without permission is left out, as in nginx; so is one that was
-    /// removed meanwhile, where nginx gives the whole list up.
+    /// Returns the entry of a listing. An entry without permission is omitted, as in nginx. So is an entry that was
+    /// removed concurrently, for which nginx aborts the listing.
     fn entry(&self, request: &Request, found: DirEntry) -> Result<Option<Entry>, Step> {
         let stat = match found.stat {
             Some(Ok(stat)) => stat,
@@ -142,7 +143,7 @@ impl Listing {
     }
 }
 
-/// Directories come first, then names byte by byte.
+/// Directories precede files; names are compared byte by byte.
 impl Ord for Entry {
     fn cmp(&self, other: &Entry) -> Ordering {
         let is_folder = |entry: &Entry| entry.kind == EntryKind::Folder;
@@ -156,18 +157,18 @@ impl PartialOrd for Entry {
     }
 }
 
-/// Sorted pieces, merged as they are taken from.
+/// Sorted pieces, which are merged while entries are taken.
 #[derive(Default)]
 pub(super) struct Merged(BinaryHeap<Reverse<Piece>>);
 
-/// The first entry of a sorted piece, and the rest.
+/// The first entry of a sorted piece, and the remaining ones.
 struct Piece {
     first: Entry,
     rest: vec::IntoIter<Entry>,
 }
 
 impl Merged {
-    /// Adds a piece in any order.
+    /// Adds a piece, which may have any order.
     fn add(&mut self, mut entries: Vec<Entry>) {
         entries.sort_unstable();
         let mut rest = entries.into_iter();
@@ -181,7 +182,7 @@ impl Iterator for Merged {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
-        // The heap is put in order when `piece` goes: one move down for each entry.
+        // The heap is restored when `piece` is dropped: one sift-down per entry.
         let mut piece = self.0.peek_mut()?;
         match piece.0.rest.next() {
             Some(next) => Some(std::mem::replace(&mut piece.0.first, next)),

@@ -1,7 +1,7 @@
-//! `autoindex`: a list of the files in a directory.
+//! `autoindex`: a listing of a directory.
 //!
-//! This file has the directives and the way of a request; [`listing`] reads a directory and brings its entries in
-//! order, [`format`] writes them down as nginx does, and [`page`] for people.
+//! This file has the directives and the handler; [`listing`] reads a directory and sorts its entries, [`format`] writes
+//! nginx's formats, and [`page`] Ringroad's HTML page.
 
 mod format;
 pub(crate) mod listing;
@@ -41,24 +41,24 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // It runs after the index: a directory that has one never shows its other files.
+    // It runs after `index`, so that a directory with an index file is never listed.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a directory without an index.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
     ),
-    // For HTML alone, too: a program can round for itself.
+    // For HTML only, because programs can round sizes themselves.
     Directive::scope(
         spec("autoindex_exact_size", Args::Flag, "Sizes in bytes; otherwise rounded to K, M and G.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().exact_size),
     ),
-    // JSONP without a function is JSON, so that one location can serve both.
+    // JSONP without a function name is JSON, so that one location can serve both.
     Directive::scope(
         spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json, jsonp, or page.")
             .default("html"),
         |scope, cx| cx.choice(&mut scope.own::<Conf>().form, FORMS),
     ),
-    // For HTML alone, as in nginx: programs read the others.
+    // For HTML only, as in nginx, because programs read the other formats.
     Directive::scope(
         spec("autoindex_localtime", Args::Flag, "Times of the machine's zone instead of UTC.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().localtime),
@@ -73,7 +73,7 @@ const FORMS: &[(&str, Form)] = &[
     ("xml", Form::Xml),
 ];
 
-/// What blocks inherit.
+/// The settings, which blocks inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conf {
     on: bool,
@@ -90,13 +90,13 @@ impl Default for Conf {
     }
 }
 
-/// Only directories are listed, and only for methods that read.
+/// Skips requests other than GET and HEAD of directories.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head);
     (!is_wanted).then_some(Step::Next)
 }
 
-/// Reads the directory, then writes the list, and lets other requests run between parts of both.
+/// Reads the directory, then writes the listing, and lets other requests run between the steps.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (form, callback) = match conf.form {
         Form::Jsonp => match callback(request) {
@@ -113,7 +113,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let response = &mut request.response;
     response.status = 200;
     response.content_type = ContentType::Text(form.media_type().into());
-    // The list is not sent, and nginx does not send its length either.
+    // The listing is not sent, and nginx does not send its length either.
     if request.method == Method::Head {
         return Step::Done;
     }
@@ -121,7 +121,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         Ok(entries) => entries,
         Err(step) => return step,
     };
-    // The offset of now for all times, as in nginx, be they of summer or winter.
+    // The current offset for all times, as in nginx, whether or not they have daylight saving time.
     let offset_s = if conf.localtime { request.conn.thread.clock.utc_offset_s() } else { 0 };
     if form == Form::Page {
         return write_page(entries, offset_s.into(), request).await;
@@ -135,7 +135,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     };
     writer.begin(&request.uri, &callback);
     let mut count = 0;
-    // Merging and writing is the work that grows with the directory, so it stops for others now and then.
+    // Merging and writing take time proportional to the directory, so other tasks run regularly.
     for entry in entries {
         writer.entry(&entry);
         count += 1;
@@ -151,7 +151,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     Step::Done
 }
 
-/// Writes the list for people. Its order is that of the query, unless the directory is very large.
+/// Writes the HTML page. It is sorted as the query requests, unless the directory is very large.
 async fn write_page(entries: Merged, offset_s: i64, request: &mut Request) -> Step {
     let order = page::Order::of(&request.args);
     let (mut first, mut entries) = (Vec::new(), entries);
@@ -184,17 +184,17 @@ fn too_long(request: &Request) -> Step {
     Step::Status(500)
 }
 
-/// Entries that are written before others have a turn: some hundred microseconds of the thread.
+/// Number of entries written before other tasks run: some hundred microseconds of the thread.
 const ENTRIES_AT_ONCE: usize = 500;
 
-/// The longest list: it is in memory until it is sent, and about seven million names are beyond any reader.
+/// Maximum size of a listing in bytes: it is in memory until it is sent, and has room for about seven million names.
 const LISTING_BYTES_MAX: usize = 1 << 30;
 
-/// Longest name of a function.
+/// Maximum length of a function name in bytes.
 const CALLBACK_BYTES_MAX: usize = 128;
 
-/// The function that `callback` in the query names; nothing without one. It becomes code in a page of another site, so
-/// only valid names pass.
+/// Returns the function that `callback` in the query names, if any. It becomes code in a page of another site, so only
+/// valid names are accepted.
 fn callback(request: &Request) -> Result<Option<Vec<u8>>, Step> {
     let name = http::uri::arg(&request.args, b"callback").unwrap_or_default();
     let refused = |what: &str| {

@@ -1,4 +1,5 @@
-//! `autoindex_format page`: a list for people. A table with links to sort it, sizes in units, colours of the reader's system, and no
+//! `autoindex_format page`: an HTML page. It has a table with links to sort it, sizes in units, the colours of the
+//! reader's system, and no script. nginx has no such format.
 //! script. nginx has no such form.
 
 use std::cmp::Ordering;
@@ -9,11 +10,11 @@ use http::uri::{Escape, escape, escape_html};
 
 use crate::autoindex::listing::{Entry, EntryKind};
 
-/// Entries sorted in another order; longer lists are by name. Sorting is one step of the thread, a few milliseconds for
-/// these.
+/// Maximum number of entries that are sorted in another order; longer listings are sorted by name. Sorting is one step
+/// of the thread, a few milliseconds for this number.
 pub(super) const SORTED_MAX: usize = 20_000;
 
-/// The sort key of the list.
+/// The sort key of the listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Name,
@@ -21,7 +22,7 @@ enum Key {
     Date,
 }
 
-/// The order that the query asks for.
+/// The order that the query requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     key: Key,
@@ -29,7 +30,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// `sort=name`, `sort=size` or `sort=date`, and `order=desc`; anything else is by name.
+    /// Parses `sort=name`, `sort=size` or `sort=date`, and `order=desc`; anything else means by name.
     pub(super) fn of(args: &[u8]) -> Order {
         let key = match http::uri::arg(args, b"sort") {
             Some(b"size") => Key::Size,
@@ -39,7 +40,7 @@ impl Order {
         Order { key, descending: http::uri::arg(args, b"order") == Some(b"desc") }
     }
 
-    /// Sorts a list that is by name; directories stay first.
+    /// Sorts a listing that is sorted by name; directories remain first.
     pub(super) fn sort(self, entries: &mut [Entry]) {
         let is_file = |entry: &Entry| entry.kind != EntryKind::Folder;
         let by = |a: &Entry, b: &Entry| match self.key {
@@ -75,12 +76,12 @@ p{margin:1rem .5rem 0;color:var(--soft);font-size:.85rem}
 @media(max-width:36rem){body{padding:.75rem}th,td{padding:.5rem .3rem}.d span{display:none}}
 ";
 
-/// A page that is being written.
+/// A page being written.
 pub(super) struct Page {
     order: Order,
-    /// Whether links to sort it are there.
+    /// Whether it has links for sorting.
     is_sorted: bool,
-    /// Seconds that times are ahead of UTC.
+    /// Offset of times from UTC in seconds.
     offset_s: i64,
     folders: u64,
     files: u64,
@@ -88,12 +89,12 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// A page in this order.
+    /// Returns a page in this order.
     pub(super) fn new(order: Order, is_sorted: bool, offset_s: i64) -> Page {
         Page { order, is_sorted, offset_s, folders: 0, files: 0, bytes: 0 }
     }
 
-    /// The text before the first entry: the path as links, and the heads of the columns.
+    /// Writes the text before the first entry: the path as links, and the column headers.
     pub(super) fn begin(&self, uri: &[u8], out: &mut Vec<u8>) {
         let text = String::from_utf8_lossy(uri);
         out.extend_from_slice(b"<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n");
@@ -121,7 +122,8 @@ impl Page {
         }
     }
 
-    /// The head of a column. A link to the present order turns it round; sizes and dates begin with the largest and latest.
+    /// Writes a column header. A link for the current sort key reverses the order; sizes and dates begin with the
+    /// largest and latest.
     fn head(&self, key: Key, class: &str, title: &str, name: &str, out: &mut Vec<u8>) {
         let is_current = self.order.key == key;
         let descending = if is_current { !self.order.descending } else { key != Key::Name };
@@ -131,7 +133,7 @@ impl Page {
             (true, false) => (" \u{2191}", " aria-sort=\"ascending\""),
             (true, true) => (" \u{2193}", " aria-sort=\"descending\""),
         };
-        // A vector takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = match self.is_sorted {
             true => {
                 write!(out, "<th class=\"{class}\"{sort}><a href=\"?sort={name}{order}\">{title}{arrow}</a>")
@@ -140,7 +142,7 @@ impl Page {
         };
     }
 
-    /// A row.
+    /// Writes a row.
     pub(super) fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) {
         let is_folder = entry.kind == EntryKind::Folder;
         let slash = if is_folder { "/" } else { "" };
@@ -167,7 +169,7 @@ impl Page {
             writeln!(out, "<td class=\"d\">{year:04}-{month:02}-{day:02}<span> {hour:02}:{minute:02}</span>");
     }
 
-    /// The text after the last entry: the sums.
+    /// Writes the text after the last entry: the sums.
     pub(super) fn end(&self, out: &mut Vec<u8>) {
         let counted =
             |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
@@ -181,7 +183,7 @@ impl Page {
     }
 }
 
-/// The directories of a path, each a link, relative so that they hold behind other servers too.
+/// Writes the directories of a path as links, which are relative so that they work behind proxies too.
 fn path_links(uri: &[u8], out: &mut Vec<u8>) {
     let names: Vec<&[u8]> = uri.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
     let up = |count: usize| if count == 0 { "./".to_owned() } else { "../".repeat(count) };
@@ -193,7 +195,7 @@ fn path_links(uri: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A size with three digits: `999 B`, `1.5 KiB`, `23 MiB`.
+/// Returns a size with three digits: `999 B`, `1.5 KiB`, `23 MiB`.
 fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1000 {

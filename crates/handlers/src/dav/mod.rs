@@ -1,9 +1,9 @@
 //! nginx's dav module: PUT, DELETE, MKCOL, COPY and MOVE (RFC 4918) on the files of a location, with nginx's statuses.
 //!
-//! | part | holds |
+//! | module | content |
 //! |---|---|
-//! | [`put`] | an upload, which appears under its name when it is complete |
-//! | [`relocate`] | COPY and MOVE: what `Destination`, `Depth` and `Overwrite` say |
+//! | [`put`] | uploads, which get their name when they are complete |
+//! | [`relocate`] | COPY and MOVE: the fields `Destination`, `Depth` and `Overwrite` |
 //! | [`tree`] | files and directories: existence, removal, copies |
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!        +-- another module's method, or a request that is refused by its fields alone
 //! ```
 //!
-//! Every call that may wait for the disk goes through the engine of the location. Locks, properties and PROPFIND are not
-//! nginx's, and not here.
+//! Every call that may wait for the disk goes through the engine of the location. Like nginx, this module has no locks,
+//! properties or PROPFIND.
 
 mod put;
 mod relocate;
@@ -62,7 +62,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("create_full_put_path", Args::Flag, "Whether PUT makes missing directories.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().makes_folders),
     ),
-    // A URI that is too short would take a whole site away.
+    // Prevents a short URI from removing a complete site.
     Directive::scope(
         spec("min_delete_depth", Args::Exactly(1), "Least number of parts in a path that DELETE removes.")
             .default("0"),
@@ -90,11 +90,11 @@ const COPY: u64 = 1 << 3;
 const MOVE: u64 = 1 << 4;
 const ALL: u64 = PUT | DELETE | MKCOL | COPY | MOVE;
 
-/// As in nginx `off` takes nothing back that stands beside it.
+/// The methods of `dav_methods`. As in nginx `off` does not disable methods listed beside it.
 const METHODS: &[(&str, u64)] =
     &[("off", 1 << 5), ("put", PUT), ("delete", DELETE), ("mkcol", MKCOL), ("copy", COPY), ("move", MOVE)];
 
-/// What blocks inherit.
+/// The settings, which blocks inherit.
 #[derive(Clone, Debug)]
 struct Conf {
     /// `dav_methods`
@@ -116,7 +116,7 @@ impl Default for Conf {
 }
 
 impl Conf {
-    /// Whether files are changed by this method.
+    /// Whether this method is enabled.
     fn has(&self, method: Method) -> bool {
         self.methods.has(match method {
             Method::Put => PUT,
@@ -129,7 +129,7 @@ impl Conf {
     }
 }
 
-/// The result of a request before the disk is touched: passed to another module, refused, or waiting for a body.
+/// Decides before the disk is accessed: the request is passed to another module, rejected, or waits for its body.
 fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
     if !conf.has(request.method) {
         return Some(Step::Next);
@@ -148,7 +148,7 @@ fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
     }
 }
 
-/// Carries the method out; each returns nginx's status.
+/// Executes the method; each one returns nginx's status.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     if files::alias_is_lost(request) {
         return Step::Status(500);
@@ -162,25 +162,25 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     done.unwrap_or_else(Step::Status)
 }
 
-/// Writes a line and answers with a status.
+/// Logs an error and responds with a status.
 fn refused(request: &Request, status: u16, what: std::fmt::Arguments<'_>) -> Step {
     Step::Status(refusal(request, status, what))
 }
 
-/// The same for code that returns the status.
+/// Logs an error and returns the status.
 fn refusal(request: &Request, status: u16, what: std::fmt::Arguments<'_>) -> u16 {
     request.log(Level::Error, what);
     status
 }
 
-/// The path of a URI.
+/// Returns the path of a URI.
 fn path_of(request: &Request, uri: &[u8]) -> Vec<u8> {
     let mut path = Vec::new();
     files::path_of(request, uri, &mut path);
     path
 }
 
-/// Sends the URI of the new resource to the client.
+/// Sets `Location` to the URI of the new resource.
 fn set_location(request: &mut Request) {
     let mut location = Vec::with_capacity(request.uri.len());
     http::uri::escape_uri(&request.uri, &mut location);
@@ -196,7 +196,8 @@ enum Depth {
     Invalid,
 }
 
-/// The depth in the request, or the default of its method. nginx compares the bytes, so another case is invalid.
+/// Returns the depth in the request, or the default of its method. nginx compares bytes, so other letter cases are
+/// invalid.
 fn depth(request: &Request, default: Depth) -> Depth {
     match request.header(HeaderId::Depth) {
         None => default,
@@ -211,7 +212,8 @@ fn depth(request: &Request, default: Depth) -> Depth {
     }
 }
 
-/// How many slashes a path has before its last part; DELETE requires at least N components.
+/// Checks that a path has at least `least` slashes before its last component, as DELETE requires. Fails with the actual
+/// number.
 fn is_deep_enough(uri: &[u8], least: u64) -> Result<(), u64> {
     let mut depth = 0;
     for (at, _) in uri.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
@@ -226,7 +228,7 @@ fn is_deep_enough(uri: &[u8], least: u64) -> Result<(), u64> {
     }
 }
 
-/// DELETE (RFC 4918 section 9.6). A part of a tree that cannot be removed is only logged: 207 is not nginx's.
+/// Handles DELETE (RFC 4918 section 9.6). A failure inside a tree is only logged, because nginx has no 207.
 async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     if let Err(depth) = is_deep_enough(&request.uri, conf.delete_depth_min) {
         return Err(refusal(request, 409, format_args!("insufficient URI depth:{depth} to DELETE")));
@@ -235,7 +237,7 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     let disk = Disk::of(request);
     disk.guard(request, &path).await?;
     let stat = disk.look(&path).await.map_err(|trouble| {
-        // A file in the place of a directory is no missing file.
+        // A file where a directory is expected is not a missing file.
         let missing = if trouble.errno == io::Errno::NOTDIR { 409 } else { 404 };
         trouble.tell(request, missing)
     })?;
@@ -259,7 +261,7 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     Ok(Step::Status(204))
 }
 
-/// MKCOL (RFC 4918 section 9.3).
+/// Handles MKCOL (RFC 4918 section 9.3).
 async fn make(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     if !request.uri.ends_with(b"/") {
         return Err(refusal(request, 409, format_args!("MKCOL can create a collection only")));

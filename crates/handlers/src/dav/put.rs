@@ -1,5 +1,5 @@
-//! PUT: the body goes to a temporary file piece by piece while it arrives, and gets the name of the URI at its end. Readers
-//! see the old file or the new one, never a part.
+//! PUT: the body is written to a temporary file while it arrives, which is renamed to the URI's path at the end.
+//! Readers see the old file or the new one, never a part.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -19,7 +19,7 @@ use exchange::request::Request;
 use exchange::stored_file::{Destination, Fault, Writer};
 use telemetry::{Level, Reason};
 
-/// The checks that need no disk: refused requests, and bodies that must be received.
+/// Performs the checks that need no disk: rejects requests, or requests the body.
 pub(super) fn begin(request: &mut Request) -> Option<Step> {
     if request.uri.ends_with(b"/") {
         return Some(refused(request, 409, format_args!("cannot PUT to a collection")));
@@ -27,7 +27,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Step> {
     if request.header(HeaderId::ContentRange).is_some() {
         return Some(refused(request, 501, format_args!("PUT with range is unsupported")));
     }
-    // nginx's answer; a client that wants an empty file sends a length of 0.
+    // nginx's response; to create an empty file a client sends a length of 0.
     if request.head.body() == BodyLength::None {
         return Some(refused(request, 500, format_args!("PUT request body must be in a file")));
     }
@@ -40,7 +40,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     let path = path_of(request, &request.uri);
     let disk = Disk::of(request);
     disk.guard(request, &path).await?;
-    // Before the body, which would be received for nothing.
+    // Before the body is received, which would be useless in case of an error.
     let is_new = disk.is_missing(&path).await.map_err(|()| {
         let path = files::display(&path);
         refusal(request, 409, format_args!("\"{path}\" could not be created (21: Is a directory)"))
@@ -66,7 +66,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     Ok(Step::Status(201))
 }
 
-/// Writes all of the body.
+/// Writes the complete body.
 async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
     if let Some(incoming) = request.incoming.clone() {
         loop {
@@ -80,7 +80,7 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
             }
         }
     }
-    // Another module has read it before.
+    // Another module has already read the body.
     let Some(body) = &request.body else { return Ok(()) };
     for piece in body.pieces().unwrap_or_default() {
         writer.append(piece).await.map_err(|fault| tell(request, fault))?;
@@ -101,10 +101,10 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
     Ok(())
 }
 
-/// Bytes of one read of a body that was received before.
+/// Number of bytes per read of a body that was received before.
 const READ_BYTES: u64 = 64 << 10;
 
-/// nginx has one status for all of them.
+/// Logs a failure, for which nginx has a single status.
 fn tell(request: &Request, (call, path, errno): Fault) -> u16 {
     let (path, reason) = (path.display(), Reason(errno));
     request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({reason})"));

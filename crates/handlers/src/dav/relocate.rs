@@ -1,12 +1,11 @@
-//! COPY and MOVE (RFC 4918 sections 9.8 and 9.9): where the source goes, by nginx's rules for `Destination`, `Depth` and
-//! `Overwrite`.
+//! COPY and MOVE (RFC 4918 sections 9.8 and 9.9), with nginx's rules for `Destination`, `Depth` and `Overwrite`.
 //!
-//! | source | destination | done |
+//! | source | destination | action |
 //! |---|---|---|
-//! | file | nothing, file or link | MOVE: a rename. COPY: a copy beside it, then a rename |
-//! | directory | nothing | MOVE: a rename, or what COPY does and a removal. COPY: a directory, and the tree into it |
+//! | file | nothing, file or link | MOVE: a rename. COPY: a copy in the same directory, then a rename |
+//! | directory | nothing | MOVE: a rename, or COPY and a removal. COPY: a new directory, into which the tree is copied |
 //! | directory | anything, `Overwrite` not `F` | the destination is removed first |
-//! | any | itself, or what it lies in or what lies in it | 403 |
+//! | any | itself, or one path below the other | 403 |
 
 use http::request::{HeaderId, Method};
 use io::Errno;
@@ -26,15 +25,15 @@ use exchange::subrequest;
 struct Job<'r> {
     request: &'r Request,
     disk: Disk,
-    /// The source; that of a collection ends with a slash.
+    /// The source; the path of a collection ends with a slash.
     from: Vec<u8>,
-    /// The destination without a slash at its end.
+    /// The destination without a trailing slash.
     to: Vec<u8>,
-    /// `Destination` as it was sent, for messages.
+    /// `Destination` as sent, for messages.
     destination: String,
 }
 
-/// Reads the fields in nginx's order, since the first fault decides the status, and then carries the request out.
+/// Parses the fields in nginx's order, because the first error determines the status, and then executes the request.
 pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     let request = &*request;
     let value = request.header(HeaderId::Destination).unwrap_or_default();
@@ -76,7 +75,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     }
 }
 
-/// The path in `Destination`: it stands alone, or behind the scheme and the host of the request.
+/// Returns the path in `Destination`, which is a path alone, or follows the scheme and the host of the request.
 fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     let path = match value.first() {
         Some(b'/') => value,
@@ -86,7 +85,7 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
         _ => {
             let scheme: &[u8] = if request.conn.is_tls { b"https://" } else { b"http://" };
             let rest = value.strip_prefix(scheme).ok_or_else(|| invalid(request, value))?;
-            // A longer name that begins like ours is another host.
+            // A longer name with the same beginning is another host.
             let rest = rest
                 .strip_prefix(&*request.host)
                 .filter(|rest| rest.first().is_none_or(|byte| matches!(byte, b'/' | b':')));
@@ -102,13 +101,14 @@ fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     subrequest::parse_uri(request, path).map(|(path, _)| path).ok_or_else(|| invalid(request, value))
 }
 
-/// nginx's words for all that is wrong with the form of it.
+/// Logs nginx's error for an invalid form of `Destination`.
 fn invalid(request: &Request, value: &[u8]) -> u16 {
     let value = value.escape_ascii();
     refusal(request, 400, format_args!("client sent invalid \"Destination\" header: \"{value}\""))
 }
 
-/// A copy of a collection without its content is allowed by RFC 4918; nginx takes it and copies all.
+/// Checks `Depth`. RFC 4918 allows a copy of a collection without its content; nginx accepts that and copies
+/// everything.
 fn check_depth(request: &Request) -> Result<(), u16> {
     match (depth(request, Depth::Infinity), request.method) {
         (Depth::Infinity, _) | (Depth::Zero, Method::Copy) => Ok(()),
@@ -119,7 +119,7 @@ fn check_depth(request: &Request) -> Result<(), u16> {
     }
 }
 
-/// `Overwrite`, which is true by default.
+/// Returns the value of `Overwrite`, which is true by default.
 fn overwrites(request: &Request) -> Result<bool, u16> {
     match request.header(HeaderId::Overwrite) {
         None | Some(b"T" | b"t") => Ok(true),
@@ -131,7 +131,7 @@ fn overwrites(request: &Request) -> Result<bool, u16> {
     }
 }
 
-/// The path with each run of slashes reduced to one.
+/// Returns the path with each run of slashes reduced to one.
 fn merged(path: Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     for byte in path {
@@ -142,16 +142,16 @@ fn merged(path: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// How two paths stand to each other.
+/// The relation of two paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     Apart,
     Same,
-    /// One lies below the other.
+    /// One path is below the other.
     Nested,
 }
 
-/// How the paths of a source and a destination, which has no slash at its end, stand to each other.
+/// Returns the relation of a source and a destination, which has no trailing slash.
 fn relation(from: &[u8], to: &[u8]) -> Relation {
     let from = from.strip_suffix(b"/").unwrap_or(from);
     let (short, long) = if from.len() < to.len() { (from, to) } else { (to, from) };
@@ -163,7 +163,7 @@ fn relation(from: &[u8], to: &[u8]) -> Relation {
 }
 
 impl Job<'_> {
-    /// The method as messages have it.
+    /// Returns the method for messages.
     fn verb(&self) -> &'static str {
         if self.request.method == Method::Copy { "COPY" } else { "MOVE" }
     }
@@ -174,7 +174,7 @@ impl Job<'_> {
         refusal(self.request, status, what)
     }
 
-    /// Nothing goes into itself, and no collection into the place of one that holds it.
+    /// Checks that the source and the destination are not nested or equal.
     fn check_paths(&self, is_collection: bool) -> Result<(), u16> {
         match relation(&self.from, &self.to) {
             Relation::Same => {
@@ -188,7 +188,7 @@ impl Job<'_> {
         }
     }
 
-    /// An existing destination, where it may be overwritten.
+    /// Returns an existing destination, if it may be overwritten.
     async fn earlier(&self, is_collection: bool, overwrites: bool) -> Result<Option<Stat>, u16> {
         let stat = match self.disk.look(&self.to).await {
             Err(Trouble { errno: Errno::NOENT, .. }) => return Ok(None),
@@ -205,7 +205,7 @@ impl Job<'_> {
         Ok(Some(stat))
     }
 
-    /// A collection. The destination is removed first, so a failure after that leaves neither.
+    /// Relocates a collection. The destination is removed first, so after a later failure it does not exist.
     async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         if !request.uri.ends_with(b"/") {
@@ -218,7 +218,7 @@ impl Job<'_> {
             None => {}
         }
         let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
-        // The slash stays: for a link it means the target of the link.
+        // The trailing slash is retained: for a link it means the target of the link.
         if request.method == Method::Move && disk.rename(&self.from, &self.to).await.is_ok() {
             return Ok(Step::Status(201));
         }
@@ -230,7 +230,7 @@ impl Job<'_> {
         Ok(Step::Status(201))
     }
 
-    /// As in nginx, the status does not depend on an earlier file.
+    /// Relocates a file. As in nginx, the status does not depend on whether the destination existed.
     async fn relocate_file(&self, stat: &Stat, earlier: Option<Stat>, conf: &Conf) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         let done = match request.method {

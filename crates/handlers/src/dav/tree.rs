@@ -1,4 +1,4 @@
-//! Files and directories of the dav module: checks for existence, removes, copies, moves. All of it through the engine.
+//! File and directory operations of the dav module: checks for existence, removal, copies, moves. All use the engine.
 //!
 //! ```text
 //!   remove_tree   directory --entries--> files and links: unlink   directories: onto the list, before the rest of this one
@@ -8,8 +8,8 @@
 //!   copy_file     NAME.PID-NUMBER --bytes, permissions, time--> rename to NAME
 //! ```
 //!
-//! A walk keeps a list of pending directories instead of recursing, so a deep tree takes memory of the heap only.
-//! Failures inside a tree are logged and the walk continues, as in nginx.
+//! A walk keeps a list of pending directories instead of recursing, so a deep tree needs only heap memory. Failures
+//! inside a tree are logged and the walk continues, as in nginx.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -42,7 +42,7 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Writes nginx's line, and returns nginx's status; `missing` is that of a path that leads nowhere.
+    /// Logs nginx's line, and returns nginx's status; `missing` is the status for a path that does not exist.
     pub(super) fn tell(&self, request: &Request, missing: u16) -> u16 {
         let (level, status) = match self.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (Level::Error, missing),
@@ -55,7 +55,7 @@ impl Trouble {
         status
     }
 
-    /// The same where nginx has one status for every reason.
+    /// Does the same if nginx has one status for all reasons.
     pub(super) fn tell_failed(&self, request: &Request) -> u16 {
         self.write(request, Level::Crit);
         500
@@ -70,23 +70,23 @@ impl Trouble {
 /// The result of an operation.
 type Done<T = ()> = Result<T, Trouble>;
 
-/// Bytes of entries that are read at once.
+/// Number of bytes of entries per read.
 const ENTRIES_BYTES: u32 = 32 << 10;
 
-/// Bytes of one read and one write of a copy.
+/// Number of bytes per read and write of a copy.
 const COPY_BYTES: u64 = 256 << 10;
 
-/// The number of the next file that is copied to beside its name.
+/// The number of the next temporary copy.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Disk {
-    /// That of the request's location.
+    /// Returns the engine of the request's location.
     pub(super) fn of(request: &Request) -> Disk {
         Disk { via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()) }
     }
 
-    /// Whether a path may be changed by `root_beneath` and `disable_symlinks`: the directory that it is in has to be one
-    /// that the location may open.
+    /// Checks that `root_beneath` and `disable_symlinks` allow to change a path: the location must be able to open the
+    /// directory that contains it.
     pub(super) async fn guard(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
         let opening = &request.scope().core.files.opening;
         if !opening.beneath && opening.links.is_none() {
@@ -94,7 +94,7 @@ impl Disk {
         }
         let path = path.strip_suffix(b"/").unwrap_or(path);
         let mut above = path;
-        // The nearest directory that exists; missing ones below it may be made.
+        // Searches the nearest existing directory; missing ones below it may be created.
         while let Some(slash) = memchr::memrchr(b'/', above).filter(|slash| *slash > 0) {
             above = &above[..slash];
             match files::look(request, above).await {
@@ -109,7 +109,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The kind of a path: of a link itself and not its target, unless a slash follows.
+    /// Returns the attributes of a path: of a link itself and not its target, unless a slash follows.
     pub(super) async fn look(&self, path: &[u8]) -> Done<Stat> {
         let flags = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
@@ -119,7 +119,7 @@ impl Disk {
         file.stat(DeviceId::default(), self.via).await.map_err(fault(call, path))
     }
 
-    /// Whether nothing is at a path; an error where a directory is.
+    /// Whether a path does not exist; fails if it is a directory.
     pub(super) async fn is_missing(&self, path: &[u8]) -> Result<bool, ()> {
         let Ok(path) = text("stat()", path) else { return Ok(true) };
         match rt::file::stat_path(path, DeviceId::default(), self.via).await {
@@ -128,7 +128,7 @@ impl Disk {
         }
     }
 
-    /// Removes a file, or a link and not its target.
+    /// Removes a file, or a link but not its target.
     pub(super) async fn unlink(&self, path: &[u8]) -> Done {
         let call = "unlink()";
         let done = rt::file::unlink(text(call, path)?, DeviceId::default(), self.via).await;
@@ -142,7 +142,7 @@ impl Disk {
         done.map_err(fault(call, path))
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub(super) async fn mkdir(&self, path: &[u8], mode: u32) -> Done {
         let call = "mkdir()";
         let done = rt::file::mkdir(text(call, path)?, mode, DeviceId::default(), self.via).await;
@@ -157,7 +157,7 @@ impl Disk {
         done.map_err(fault(call, to))
     }
 
-    /// Opens a directory, to read its entries.
+    /// Opens a directory to read its entries.
     async fn open_folder(&self, path: &[u8]) -> Done<rt::File> {
         let flags = (OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
@@ -166,14 +166,14 @@ impl Disk {
         opened.map_err(fault(call, path))
     }
 
-    /// The next entries of a directory; none at its end.
+    /// Returns the next entries of a directory; none at its end.
     async fn entries(&self, folder: &rt::File, path: &[u8]) -> Done<Vec<DirEntry>> {
         let look = EntryLook::Itself;
         let read = folder.read_dir(ENTRIES_BYTES, look, DeviceId::default(), self.via).await;
         read.map_err(fault("readdir()", path))
     }
 
-    /// The next entries of a directory, which is opened first if necessary; nothing at its end.
+    /// Returns the next entries of a directory, which is opened first if necessary; nothing at its end.
     async fn next_entries(
         &self,
         path: &[u8],
@@ -187,12 +187,11 @@ impl Disk {
         Ok((!entries.is_empty()).then_some((file, entries)))
     }
 
-    /// Removes a directory with everything in it. An entry that cannot be removed is logged, and its directory stays
-    /// too.
+    /// Removes a directory with its content. An entry that cannot be removed is logged, and its directory remains too.
     pub(super) async fn remove_tree(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
         let top = self.open_folder(path).await.map_err(|trouble| trouble.tell_failed(request))?;
         let root = path.strip_suffix(b"/").unwrap_or(path);
-        // The last one is read on; those that it lies in are open, and its neighbours wait to be opened.
+        // The last directory is read further; its ancestors are open, its siblings are not opened yet.
         let mut left = vec![(root.to_vec(), Some(top))];
         while let Some((path, file)) = left.pop() {
             let entries = match self.next_entries(&path, file).await {
@@ -217,14 +216,14 @@ impl Disk {
                 }
             }
         }
-        // As it was written: behind a link to a directory a slash makes this fail, as in nginx.
+        // As written: with a trailing slash after a link to a directory this fails, as in nginx.
         self.rmdir(path).await.map_err(|trouble| trouble.tell(request, 404))
     }
 
-    /// Copies everything in a directory to another one, which exists. A link to a file becomes a copy of that, as in nginx;
-    /// other links are left out.
+    /// Copies the content of a directory to an existing directory. A link to a file is copied as that file, as in
+    /// nginx; other links are omitted.
     pub(super) async fn copy_tree(&self, request: &Request, from: &[u8], to: &[u8]) -> Result<(), u16> {
-        // A link in the path can lead the destination into the source, which would be copied for ever.
+        // Through a link the destination may be inside the source, and the copy would never end.
         let target = self.look(to).await.map_err(|trouble| trouble.tell_failed(request))?;
         let mut left = vec![(from.to_vec(), to.to_vec(), None)];
         let mut times = Vec::new();
@@ -274,14 +273,14 @@ impl Disk {
                 }
             }
         }
-        // Last, since entries made in a directory change its time.
+        // Last, because creating entries in a directory changes its time.
         for (path, modified) in times {
             told(request, dress(path, None, modified).await);
         }
         Ok(())
     }
 
-    /// The file that a link leads to, where there is one and the location follows every link.
+    /// Returns the file that a link leads to, if it is one and the location follows all links.
     async fn file_behind(&self, request: &Request, path: &[u8]) -> Option<Stat> {
         let opening = &request.scope().core.files.opening;
         if opening.beneath || opening.links.is_some() {
@@ -292,8 +291,8 @@ impl Disk {
         (FileType::from_raw_mode(stat.mode) == FileType::RegularFile).then_some(stat)
     }
 
-    /// Copies a file with its time, and its permissions unless they are given: a file that is replaced keeps its own. The
-    /// copy gets its name when it is complete.
+    /// Copies a file with its time. The permissions are those given, else those of the source: a replaced file keeps
+    /// its own. The copy is renamed when it is complete.
     pub(super) async fn copy_file(
         &self,
         request: &Request,
@@ -323,7 +322,7 @@ impl Disk {
         done
     }
 
-    /// Copies the bytes of a file, as many as it had at the check.
+    /// Copies the bytes of a file, as many as it had when it was checked.
     async fn pour(&self, source: &rt::File, from: &[u8], (copy, to): (&rt::File, &[u8]), size: u64) -> Done {
         let mut offset = 0;
         while offset < size {
@@ -331,7 +330,7 @@ impl Disk {
             let buf = rt::pool().get(len as usize).ok_or(Errno::NOMEM).map_err(fault("read()", from))?;
             let (read, buf) = source.read_at(offset, len as u32, buf, DeviceId::default(), self.via).await;
             let count = read.map_err(fault("read()", from))?;
-            // It became shorter meanwhile.
+            // The file has become shorter since.
             let (1.., Some(buf)) = (count, buf) else { return Err(fault("read()", from)(Errno::IO)) };
             let (written, _) = copy.write_at(offset, buf, DeviceId::default(), self.via).await;
             written.map_err(fault("write()", to))?;
@@ -340,7 +339,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives a file another name, and makes the directories for it; on another file system it is copied.
+    /// Renames a file, and creates the directories for it; copies it to another file system.
     pub(super) async fn move_file(
         &self,
         request: &Request,
@@ -366,14 +365,14 @@ impl Disk {
     }
 }
 
-/// The name that a copy has until it is complete: beside the final one, so that it gets that in one step.
+/// Returns the temporary name of a copy, which is in the same directory so that a rename is atomic.
 fn beside(path: &[u8]) -> Vec<u8> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     [path, format!(".{}-{number:010}", std::process::id()).as_bytes()].concat()
 }
 
-/// Sets the time of a file's content and, where they are given, its permissions, by another thread: the engines have no
-/// such operations.
+/// Sets the modification time of a file and, if given, its permissions, on another thread: the engines have no such
+/// operations.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
     let time = Timespec { tv_sec: modified, tv_nsec: 0 };
@@ -388,7 +387,7 @@ async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
     set.await.unwrap_or(Err(Errno::IO)).map_err(fault("utimensat()", &shown))
 }
 
-/// Logs a failure inside of a tree.
+/// Logs a failure inside a tree.
 fn told(request: &Request, done: Done) {
     if let Err(trouble) = done {
         trouble.tell(request, 0);
@@ -400,7 +399,7 @@ fn fault(call: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Trouble {
     move |errno| Trouble { call, path, errno }
 }
 
-/// A path for the kernel.
+/// Returns a path for the kernel.
 fn text(call: &'static str, path: &[u8]) -> Done<CString> {
     CString::new(path).map_err(|_| Trouble { call, path: path.to_vec(), errno: Errno::INVAL })
 }

@@ -1,12 +1,12 @@
-//! nginx's mp4 module: a part of an MP4 file by time, which `start` and `end` in the query name in seconds.
+//! nginx's mp4 module: serves a time span of an MP4 file, which `start` and `end` in the query specify in seconds.
 //!
 //! ```text
 //!   file:      ftyp | moov | mdat ........ or ftyp | mdat ........ | moov
 //!   response:  ftyp | moov of the span, made here | mdat: a range of the file
 //! ```
 //!
-//! This file has the directives and reads the parts that it needs, through the engine; [`movie`] makes the new box.
-//! `mp4_limit_rate` and `mp4_limit_rate_after` are those of nginx's commercial edition.
+//! This file has the directives and reads the boxes that it needs, through the engine; [`movie`] creates the new movie
+//! box. `mp4_limit_rate` and `mp4_limit_rate_after` are directives of nginx's commercial edition.
 
 mod movie;
 
@@ -54,19 +54,19 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Most files have all that is needed within it.
+    // In most files this contains everything that is needed.
     Directive::scope(
         spec("mp4_buffer_size", Args::Exactly(1), "Bytes that are read at once to find the boxes of a file.")
             .default("512k"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size),
     ),
-    // It is in memory as a whole, and as tables beside that.
+    // The complete box is in memory, in addition to its parsed tables.
     Directive::scope(
         spec("mp4_max_buffer_size", Args::Exactly(1), "The longest movie box; a longer one is 500.")
             .default("10m"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size_max),
     ),
-    // Otherwise a player shows nothing until the next key frame.
+    // Otherwise a player displays nothing until the next key frame.
     Directive::scope(
         spec(
             "mp4_start_key_frame",
@@ -76,7 +76,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().at_key_frame),
     ),
-    // A player needs no more than that to continue: a client that leaves has not been sent the rest.
+    // A player needs no higher rate to continue, and a client that disconnects has not received the remaining bytes.
     Directive::scope(
         Spec::new(
             OWN,
@@ -91,7 +91,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // The buffer of the player fills at full speed.
+    // The player's buffer is filled at full speed.
     Directive::scope(
         Spec::new(
             OWN,
@@ -105,7 +105,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What blocks inherit, but for `mp4` itself.
+/// The settings, which blocks inherit except for `mp4` itself.
 #[derive(Clone, Copy, Debug)]
 struct Conf {
     /// `mp4`
@@ -141,7 +141,7 @@ impl Settings for Conf {
     }
 }
 
-/// `on`, `off`, or a factor with up to three digits behind the point.
+/// Parses `on`, `off`, or a factor with up to three decimals.
 fn permille(cx: &Cx<'_>) -> Result<u64, Error> {
     match cx.arg(0) {
         "on" => Ok(1100),
@@ -153,7 +153,7 @@ fn permille(cx: &Cx<'_>) -> Result<u64, Error> {
     }
 }
 
-/// A decimal number in thousandths. Digits behind the third are passed over: players send many.
+/// Parses a decimal number in thousandths. Further decimals are ignored, because players send many.
 fn thousandths(text: &[u8]) -> Option<u64> {
     let point = memchr::memchr(b'.', text);
     let (whole, part) = point.map_or((text, &b""[..]), |point| (&text[..point], &text[point + 1..]));
@@ -165,7 +165,7 @@ fn thousandths(text: &[u8]) -> Option<u64> {
     digits.copied().try_fold(0, |number, digit| add(number, &digit)).map(|number| number as u64)
 }
 
-/// The span that the query names, if it names one.
+/// Returns the span that the query specifies, if any.
 fn span(request: &Request, conf: &Conf) -> Option<Span> {
     let time = |name| http::uri::arg(&request.args, name).and_then(thousandths);
     let start = time(b"start");
@@ -175,7 +175,7 @@ fn span(request: &Request, conf: &Conf) -> Option<Span> {
     Some(Span { start_ms, length_ms, at_key_frame: conf.at_key_frame })
 }
 
-/// Opens the file, makes the bytes before the media data, and leaves the rest to the movers of files.
+/// Opens the file, creates the bytes before the media data, and leaves the media data to the movers of files.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (opened, path) = match static_file::open(request).await {
         Ok(found) => found,
@@ -188,7 +188,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         match make(source, span, conf).await {
             Ok(found) => made = Some(found),
             Err(trouble) if span.is_some() => return trouble.tell(request, &path),
-            // The rate alone needs it: a file that is no movie is sent as it is.
+            // Only the rate needs the movie: an invalid file is sent unchanged.
             Err(trouble) => _ = trouble.tell(request, &path),
         }
     }
@@ -204,7 +204,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     Step::Done
 }
 
-/// `mp4_limit_rate`: the bit rate of the file times a factor.
+/// Applies `mp4_limit_rate`: the bit rate of the file times a factor.
 fn limit_rate(request: &mut Request, conf: &Conf, size: u64, duration_ms: u64) {
     let bytes_in = |ms: u128, permille: u128| {
         let bytes = u128::from(size) * ms * permille / (u128::from(duration_ms) * 1000);
@@ -214,11 +214,11 @@ fn limit_rate(request: &mut Request, conf: &Conf, size: u64, duration_ms: u64) {
     request.limit_rate_after = Some(bytes_in(conf.rate_after.as_millis(), 1000));
 }
 
-/// The bytes before the media data, and the media data; nothing where the file is sent as it is. And the duration of
-/// the movie, if known.
+/// The bytes before the media data, with the range of the media data; nothing if the file is sent unchanged. The second
+/// value is the duration of the movie in ms, if known.
 type Made = (Option<(Vec<u8>, Cut)>, Option<u64>);
 
-/// Finds the boxes of a file, and cuts the movie.
+/// Finds the boxes of a file, and cuts the movie to the span.
 async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result<Made, Trouble> {
     let (mut ftyp, mut moov, mut data) = (None, None, None);
     let mut at = 0;
@@ -247,7 +247,7 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
                     let what = "you may want to increase mp4_max_buffer_size";
                     return Err(Fault::Of(format!("moov atom is too large:{len}, {what}")).into());
                 }
-                // The whole file is wanted, and its boxes are in the order that players prefer.
+                // The complete file is requested, and its boxes are in the order that players prefer.
                 if is_whole && is_first && conf.rate_permille == 0 {
                     return Ok((None, None));
                 }
@@ -275,17 +275,17 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
     Ok((Some((ftyp, movie.cut(&span, around)?)), duration_ms))
 }
 
-/// Bytes of the content of a `ftyp` box, as in nginx: it names a handful of brands.
+/// Maximum length in bytes of the content of a `ftyp` box, as in nginx: it names a few brands.
 const FTYP_MAX: u64 = 1024;
 
-/// Bytes of one read.
+/// Number of bytes per read.
 const READ_BYTES: u64 = 256 << 10;
 
-/// Why a movie was not cut.
+/// The reason why a movie could not be cut.
 enum Trouble {
-    /// The file is no movie that can be cut so.
+    /// The file is no valid movie, or has no such span.
     File(Fault),
-    /// It could not be read.
+    /// The file could not be read.
     Disk(Errno),
 }
 
@@ -296,7 +296,7 @@ impl From<Fault> for Trouble {
 }
 
 impl Trouble {
-    /// Writes nginx's line.
+    /// Logs nginx's line, and returns its status.
     fn tell(self, request: &Request, path: &[u8]) -> Step {
         let path = files::display(path).to_string();
         match self {
@@ -309,15 +309,15 @@ impl Trouble {
     }
 }
 
-/// A file with the bytes of it that were read last.
+/// A file, with the bytes that were read last.
 struct Source<'a> {
     opened: &'a Opened,
     via: io::DiskVia,
     len: u64,
-    /// Bytes read at least, unless the file is shorter.
+    /// Minimum number of bytes per read, unless the file is shorter.
     window: u64,
     held: Vec<u8>,
-    /// Where they begin.
+    /// Offset of `held` in the file.
     at: u64,
 }
 
@@ -327,7 +327,7 @@ impl<'a> Source<'a> {
         Source { opened, via, len: opened.stat.size, window: conf.buffer_size, held: Vec::new(), at: 0 }
     }
 
-    /// At least `least` bytes from `at` on, and up to `most` if that is more.
+    /// Returns at least `least` bytes from offset `at` on, and up to `most` if that is more.
     async fn bytes(&mut self, at: u64, least: u64, most: u64) -> Result<&[u8], Trouble> {
         let left = self.len.saturating_sub(at);
         let wanted = least.max(most).min(left);
@@ -342,7 +342,7 @@ impl<'a> Source<'a> {
         self.held.get(start..start + wanted as usize).ok_or(Trouble::Disk(Errno::IO))
     }
 
-    /// Reads these bytes in the place of those that are held. A file that became shorter is an error.
+    /// Reads these bytes into `held`. Fails if the file has become shorter.
     async fn read(&mut self, at: u64, len: u64) -> Result<(), Errno> {
         self.held.clear();
         self.at = at;

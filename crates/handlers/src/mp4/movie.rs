@@ -1,4 +1,4 @@
-//! The movie box of an MP4 file (ISO/IEC 14496-12): read into tracks, cut to a span of time, and written again.
+//! The movie box of an MP4 file (ISO/IEC 14496-12): it is parsed into tracks, cut to a time span, and written again.
 //!
 //! ```text
 //!   moov
@@ -17,34 +17,34 @@
 //!               +- stco or co64        where chunks begin in the file
 //! ```
 //!
-//! All other boxes are left out, as in nginx. Nothing here reads a file: the caller brings the bytes of the box, which may be
-//! hostile. Main types: [`Movie`], [`Cut`].
+//! All other boxes are omitted, as in nginx. This file does no I/O: the caller passes the bytes of the box, which may
+//! be hostile. Main types: [`Movie`], [`Cut`].
 
 use std::ops::Range;
 
 /// The requested span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
-    /// Milliseconds from the beginning.
+    /// Start of the span, in ms from the beginning.
     pub(super) start_ms: u64,
-    /// Milliseconds from there; 0 is all of the rest.
+    /// Length of the span in ms; 0 means up to the end.
     pub(super) length_ms: u64,
-    /// Whether a track begins at the key frame before the start (`mp4_start_key_frame`).
+    /// Whether a track begins at the last key frame before the start (`mp4_start_key_frame`).
     pub(super) at_key_frame: bool,
 }
 
-/// The bytes around the box in the file.
+/// Facts about the file outside the box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Around {
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub(super) file_len: u64,
-    /// Where the media data ends.
+    /// Offset at which the media data ends.
     pub(super) data_end: u64,
-    /// Bytes that are sent before the box.
+    /// Number of bytes sent before the box.
     pub(super) before: u64,
 }
 
-/// A response: these bytes after those sent before the box, and this range of the file after them.
+/// A response: `head`, which follows the bytes sent before the box, and then this range of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// The box, and the header of the media data.
@@ -56,14 +56,14 @@ pub(super) struct Cut {
 /// nginx's message for an invalid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The words follow the name of the file.
+    /// The message follows the file name.
     Of(String),
-    /// The words precede it.
+    /// The message precedes the file name.
     In(String),
 }
 
 impl Fault {
-    /// The line for the log.
+    /// Returns the log message.
     pub(super) fn shown(&self, path: &str) -> String {
         match self {
             Fault::Of(words) => format!("\"{path}\" mp4 {words}"),
@@ -80,11 +80,11 @@ fn within<T>(words: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::In(words.into()))
 }
 
-/// Bytes of the size and the name in front of a box.
+/// Length in bytes of a box's size and name.
 const HEADER_LEN: u64 = 8;
 
-/// Reads the header of a box: its name, the length of the header, and that of the whole. `None` where a size of zero ends
-/// the boxes; `left` is how much of the file, or of the box around it, follows.
+/// Parses the header of a box: its name, the length of the header, and the length of the box. Returns `None` if a size
+/// of zero ends the boxes. `left` is the number of remaining bytes in the file or the enclosing box.
 pub(super) fn header(bytes: &[u8], left: u64) -> Result<Option<([u8; 4], u64, u64)>, Fault> {
     let Some(size) = bytes.first_chunk().map(|size| u32::from_be_bytes(*size)) else {
         return of("file truncated");
@@ -107,7 +107,7 @@ pub(super) fn header(bytes: &[u8], left: u64) -> Result<Option<([u8; 4], u64, u6
     Ok(Some((*name, header_len, len)))
 }
 
-/// Calls for each box in these bytes, with its name and its content.
+/// Calls `found` for each box in these bytes, with its name and its content.
 fn each<'a>(
     mut bytes: &'a [u8],
     mut visit: impl FnMut([u8; 4], &'a [u8]) -> Result<(), Fault>,
@@ -124,9 +124,9 @@ fn each<'a>(
 /// A movie, before it is cut.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Movie {
-    /// `mvhd` with its duration changed.
+    /// `mvhd` with the changed duration.
     header: Option<Vec<u8>>,
-    /// Units of a second.
+    /// Time units per second.
     timescale: u32,
     duration: u64,
     tracks: Vec<Track>,
@@ -136,7 +136,7 @@ pub(super) struct Movie {
 #[derive(Clone, Debug, Default)]
 struct Track {
     tkhd: Option<Vec<u8>>,
-    /// The duration in `tkhd`.
+    /// The duration for `tkhd`.
     shown_duration: u64,
     mdia: bool,
     mdhd: Option<Vec<u8>>,
@@ -149,19 +149,19 @@ struct Track {
     dinf: Option<Vec<u8>>,
     stbl: bool,
     stsd: Option<Vec<u8>>,
-    /// Counts of samples and how long each lasts.
+    /// `stts`: numbers of samples, and the duration of each.
     stts: Option<Vec<[u32; 2]>>,
-    /// Numbers of key frames, from 1 on.
+    /// Sample numbers of the sync samples (`stss`), 1-based.
     stss: Option<Vec<[u32; 1]>>,
-    /// Counts of samples and by how much they are shown later.
+    /// `ctts`: numbers of samples, and their composition offset.
     ctts: Option<Vec<[u32; 2]>>,
-    /// From which chunk on there are how many samples in each, and their description.
+    /// `stsc`: first chunk, samples per chunk, and sample description.
     stsc: Option<Vec<[u32; 3]>>,
-    /// All of it where the samples have one size.
+    /// `stsz`: the sizes of the samples.
     stsz: Option<Sizes>,
-    /// Where chunks begin, and whether the numbers have eight bytes.
+    /// `stco` or `co64`: offsets of the chunks, and whether they have eight bytes.
     chunks: Option<(Vec<u64>, bool)>,
-    /// Version and flags of the tables, which stay.
+    /// Version and flags of the tables, which are retained.
     flags: Flags,
 }
 
@@ -179,21 +179,21 @@ struct Flags {
 /// `stsz`
 #[derive(Clone, Debug)]
 enum Sizes {
-    /// One for all; the content of the box.
+    /// All samples have the same size; contains the content of the box.
     Uniform(Vec<u8>),
     Each(Vec<[u32; 1]>),
 }
 
-/// A duration in a header, in which numbers have four bytes in version 0 and eight in version 1.
+/// The timescale and the duration in a header. Durations have four bytes in version 0 and eight in version 1.
 struct Times {
     timescale: u32,
     duration: u64,
 }
 
-/// Where the numbers of a header are in its content, for both versions, and its least length.
+/// The offsets of numbers in a header's content for both versions, and its minimum length.
 struct Layout {
     name: &'static str,
-    /// Index of the timescale, where there is one.
+    /// Offset of the timescale, if there is one.
     timescale: [Option<usize>; 2],
     duration: [usize; 2],
     least: [usize; 2],
@@ -210,7 +210,7 @@ impl Layout {
         usize::from(content[0] != 0)
     }
 
-    /// The numbers, where the content is long enough for its version.
+    /// Reads the numbers; fails if the content is too short for its version.
     fn read(&self, content: &[u8]) -> Result<Times, Fault> {
         let small = || Fault::Of(format!("{} atom too small", self.name));
         if content.len() < self.least[0] || content.len() < self.least[Self::version(content)] {
@@ -222,7 +222,7 @@ impl Layout {
         Ok(Times { timescale, duration: number(content, self.duration[version], width) })
     }
 
-    /// Replaces the duration in a content that was read.
+    /// Replaces the duration in a content that was read before.
     fn write(&self, content: &mut [u8], duration: u64) {
         let version = Self::version(content);
         let at = self.duration[version];
@@ -233,12 +233,12 @@ impl Layout {
     }
 }
 
-/// A number of N bytes, the highest first. The caller has looked that they are there.
+/// Returns a big-endian number of `width` bytes. The caller has checked the length.
 fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
     bytes[at..at + width].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// A table of rows of `N` numbers, behind `before` bytes and their count.
+/// Returns a table of rows of `N` numbers, which follows `before` bytes and the count.
 fn table<const N: usize>(name: &str, content: &[u8], before: usize) -> Result<Vec<[u32; N]>, Fault> {
     let small = || Fault::Of(format!("{name} atom too small"));
     let rows = content.get(before + 4..).ok_or_else(small)?;
@@ -256,7 +256,7 @@ fn once<T>(field: &mut Option<T>, value: T, name: &str) -> Result<(), Fault> {
     }
 }
 
-/// Notes a box that only holds others.
+/// Records a box that only contains other boxes, and may occur only once.
 fn first(field: &mut bool, name: &str) -> Result<(), Fault> {
     match std::mem::replace(field, true) {
         false => Ok(()),
@@ -264,12 +264,12 @@ fn first(field: &mut bool, name: &str) -> Result<(), Fault> {
     }
 }
 
-/// A time in units of a second.
+/// Converts ms to units of the timescale.
 fn units(milliseconds: u64, timescale: u32) -> u64 {
     (u128::from(milliseconds) * u128::from(timescale) / 1000).min(u128::from(u64::MAX)) as u64
 }
 
-/// The rest of a duration.
+/// Returns the remaining duration in the span.
 fn rest_of(duration: u64, span: &Span, timescale: u32) -> u64 {
     let rest = duration.saturating_sub(units(span.start_ms, timescale));
     match span.length_ms {
@@ -279,7 +279,7 @@ fn rest_of(duration: u64, span: &Span, timescale: u32) -> u64 {
 }
 
 impl Movie {
-    /// Reads the content of the box. Tracks that end before the start are left out.
+    /// Parses the content of the box. Tracks that end before the start are omitted.
     pub(super) fn read(bytes: &[u8], span: &Span) -> Result<Movie, Fault> {
         let mut movie = Movie::default();
         each(bytes, |name, content| match &name {
@@ -294,7 +294,7 @@ impl Movie {
         }
     }
 
-    /// How long the whole lasts, in milliseconds: by the file, without the span.
+    /// Returns the duration of the complete movie in ms, from the file and without the span.
     pub(super) fn duration_ms(content: &[u8]) -> Option<u64> {
         let mut found = None;
         let read = each(content, |name, content| {
@@ -307,7 +307,7 @@ impl Movie {
         u64::try_from(u128::from(times.duration) * 1000 / u128::from(times.timescale)).ok()
     }
 
-    /// `mvhd`, which the durations of tracks are compared with, so it has to come first.
+    /// Parses `mvhd`. It has to be first, because the durations of tracks are compared with it.
     fn read_header(&mut self, content: &[u8], span: &Span) -> Result<(), Fault> {
         let times = MVHD.read(content)?;
         if times.duration < units(span.start_ms, times.timescale) {
@@ -320,10 +320,10 @@ impl Movie {
         once(&mut self.header, header, "mvhd")
     }
 
-    /// `trak` with all that is in it.
+    /// Parses `trak` with all its boxes.
     fn read_track(&mut self, content: &[u8], span: &Span) -> Result<(), Fault> {
         let mut track = Track::default();
-        // One of a track's headers shows that it is over before the start, and nothing behind that is read.
+        // If a header shows that the track ends before the start, no further boxes are parsed.
         let mut is_over = false;
         each(content, |name, content| match &name {
             _ if is_over => Ok(()),
@@ -381,7 +381,7 @@ impl Movie {
             return within("start time is out mp4 mdat atom");
         }
         let data_header_len: u64 = if end - start > u64::from(u32::MAX) - HEADER_LEN { 16 } else { 8 };
-        // The offsets of chunks depend on the length of the box, and their width does not.
+        // The offsets of chunks depend on the length of the box, but their width does not.
         let mut head = Vec::new();
         self.write(&tracks, 0, &mut head)?;
         let before = around.before + head.len() as u64 + data_header_len;
@@ -410,7 +410,7 @@ impl Movie {
     }
 }
 
-/// Writes a box around what `fill` writes.
+/// Writes a box that contains the output of `fill`.
 fn nested(
     out: &mut Vec<u8>,
     name: &[u8; 4],
@@ -425,7 +425,7 @@ fn nested(
     Ok(())
 }
 
-/// Writes a box with this content, where there is one.
+/// Writes a box with this content, if there is one.
 fn leaf(out: &mut Vec<u8>, name: &[u8; 4], content: Option<&[u8]>) -> Result<(), Fault> {
     let Some(content) = content else { return Ok(()) };
     nested(out, name, |out| {
@@ -434,7 +434,7 @@ fn leaf(out: &mut Vec<u8>, name: &[u8; 4], content: Option<&[u8]>) -> Result<(),
     })
 }
 
-/// Writes a table: flags, perhaps a number, the count and the rows.
+/// Writes a table: flags, an optional number, the count, and the rows.
 fn rows<'r, const N: usize>(
     out: &mut Vec<u8>,
     name: &[u8; 4],
@@ -450,42 +450,42 @@ fn rows<'r, const N: usize>(
     })
 }
 
-/// The samples of a track that are sent, by its tables.
+/// The tables of the samples of a track that are sent.
 #[derive(Clone, Debug, Default)]
 struct Samples {
-    // As in the boxes of these names.
+    // As in the boxes with these names.
     stts: Vec<[u32; 2]>,
     stss: Option<Vec<[u32; 1]>>,
     ctts: Option<Vec<[u32; 2]>>,
     stsc: Vec<[u32; 3]>,
     stsz: Option<Vec<[u32; 1]>>,
-    /// The offsets of chunks in the file, the first one after the part that is not sent.
+    /// The offsets of chunks in the file; the first one is after the part that is not sent.
     chunks: Vec<u64>,
-    /// In units of the track, with the prefix.
+    /// Duration in units of the track, including the prefix.
     duration: u64,
-    /// How much of the first sample's time lies before the start, in units of the track.
+    /// Time of the samples before the start that are sent, in units of the track.
     prefix: u64,
 }
 
-/// A span of samples, of chunks and of samples in them.
+/// A range of samples, of chunks, and of samples within chunks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bounds {
-    /// The first sample, from 0 on.
+    /// The first sample, 0-based.
     start: u64,
-    /// The sample behind the last one, if the request has an end.
+    /// The sample after the last one, if the request has an end.
     end: u64,
-    /// The first chunk, from 0 on.
+    /// The first chunk, 0-based.
     start_chunk: u64,
-    /// The chunk behind the last one, if the request has an end.
+    /// The chunk after the last one, if the request has an end.
     end_chunk: u64,
-    /// Samples of the first chunk that are not sent.
+    /// Number of samples of the first chunk that are not sent.
     start_chunk_samples: u64,
-    /// Samples of the last chunk that are sent.
+    /// Number of samples of the last chunk that are sent.
     end_chunk_samples: u64,
 }
 
 impl Track {
-    /// `minf`.
+    /// Parses `minf`.
     fn read_media(&mut self, content: &[u8]) -> Result<(), Fault> {
         first(&mut self.minf, "minf")?;
         each(content, |name, content| match &name {
@@ -499,7 +499,7 @@ impl Track {
         })
     }
 
-    /// A box in `stbl`.
+    /// Parses a box in `stbl`.
     fn read_table(&mut self, name: [u8; 4], content: &[u8]) -> Result<(), Fault> {
         let flags = *content.first_chunk().unwrap_or(&[0; 4]);
         match &name {
@@ -546,13 +546,13 @@ impl Track {
         }
     }
 
-    /// The samples of the span, and where they are in the file.
+    /// Returns the samples of the span, and their range in the file.
     fn cut(&self, span: &Span, around: Around) -> Result<(Samples, Range<u64>), Fault> {
         let mut bounds = Bounds::default();
         let mut samples = self.cut_times(span, &mut bounds)?;
         let has_end = span.length_ms > 0;
         samples.stss = self.stss.as_ref().map(|frames| {
-            // They are counted from 1 on.
+            // Sample numbers are 1-based.
             let kept = frames.iter().skip_while(|[frame]| u64::from(*frame) <= bounds.start);
             let kept = kept.take_while(|[frame]| !has_end || u64::from(*frame) <= bounds.end);
             kept.map(|[frame]| [frame.wrapping_sub(bounds.start as u32)]).collect()
@@ -571,7 +571,7 @@ impl Track {
         Ok((samples, data))
     }
 
-    /// `stts`: which samples are in the span.
+    /// Cuts `stts`: determines the samples in the span.
     fn cut_times(&self, span: &Span, bounds: &mut Bounds) -> Result<Samples, Fault> {
         let Some(times) = &self.stts else { return within("no mp4 stts atoms were found") };
         let mut samples = Samples { duration: self.duration, ..Samples::default() };
@@ -598,7 +598,7 @@ impl Track {
         Ok(samples)
     }
 
-    /// By how many samples the last key frame is before this one.
+    /// Returns how many samples before `sample` the last key frame is.
     fn key_frame_before(&self, span: &Span, sample: u64) -> Result<u64, Fault> {
         let mut prefix = 0;
         for [frame] in self.stss.iter().flatten().filter(|_| span.at_key_frame) {
@@ -611,7 +611,7 @@ impl Track {
         Ok(prefix)
     }
 
-    /// `stsc`: which chunks the samples are in. A chunk that is sent in part gets a separate row.
+    /// Cuts `stsc`: determines the chunks of the samples. A chunk that is sent partly gets a separate row.
     fn cut_chunks(&self, has_end: bool, bounds: &mut Bounds) -> Result<Vec<[u32; 3]>, Fault> {
         let Some(rows) = &self.stsc else { return within("no mp4 stsc atoms were found") };
         if rows.is_empty() {
@@ -640,7 +640,7 @@ impl Track {
         Ok(part.into_iter().chain(kept).chain(last).collect())
     }
 
-    /// `stsz`: how many bytes of the first chunk are not sent, and how many of the last one are.
+    /// Cuts `stsz`: returns how many bytes of the first chunk are not sent, and how many of the last chunk are.
     fn cut_sizes(
         &self,
         has_end: bool,
@@ -648,7 +648,7 @@ impl Track {
         file_len: u64,
         samples: &mut Samples,
     ) -> Result<(u64, u64), Fault> {
-        // As in nginx, chunks of samples of one size are sent as wholes.
+        // As in nginx, chunks of samples of one size are always sent completely.
         let Some(Sizes::Each(sizes)) = &self.stsz else { return Ok((0, 0)) };
         let sum = |samples: Option<&[[u32; 1]]>, what: &str| {
             let bytes: Option<u64> =
@@ -678,7 +678,7 @@ impl Track {
         Ok((before, behind))
     }
 
-    /// `stco` or `co64`: where the samples begin and end in the file.
+    /// Cuts `stco` or `co64`: returns the range of the samples in the file.
     fn cut_offsets(
         &self,
         has_end: bool,
@@ -713,7 +713,7 @@ impl Track {
         }
         let is_empty = kept.is_empty();
         samples.chunks = kept;
-        // A track without samples in the span has no part in where the data begins.
+        // A track without samples in the span does not affect the start of the data.
         Ok(if is_empty { around.file_len..0 } else { start..end })
     }
 
@@ -722,7 +722,7 @@ impl Track {
         if samples.prefix > 0 {
             nested(out, b"edts", |out| {
                 nested(out, b"elst", |out| {
-                    // Version 1, one row: the duration, where it begins in the media, at the usual speed.
+                    // Version 1, one row: the duration, the start in the media, normal speed.
                     out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 1]);
                     out.extend_from_slice(&self.shown_duration.to_be_bytes());
                     out.extend_from_slice(&samples.prefix.to_be_bytes());
@@ -778,7 +778,7 @@ impl Track {
     }
 }
 
-/// The row that a time is in, how many samples of that row are before it, and how many in the rows before that.
+/// Returns the row of a time, the number of samples in that row before it, and the number in the rows before that.
 fn sample_at(rows: &[[u32; 2]], mut time: u64) -> Option<(usize, u64, u64)> {
     let mut before = 0;
     for (row, [count, duration]) in rows.iter().enumerate() {
@@ -792,7 +792,8 @@ fn sample_at(rows: &[[u32; 2]], mut time: u64) -> Option<(usize, u64, u64)> {
     None
 }
 
-/// The rows from a sample on: that of a row, and `prefix` samples before it; with the time of these.
+/// Returns the rows from a sample on, which is in `row`, and from `prefix` samples before it; also returns the time of
+/// the prefix.
 fn from_sample(rows: &[[u32; 2]], row: usize, rest: u64, prefix: u64) -> (Vec<[u32; 2]>, u64) {
     let (mut row, mut rest, mut left, mut time) = (row, rest, prefix, 0_u64);
     while rest < left && row > 0 {
@@ -807,7 +808,7 @@ fn from_sample(rows: &[[u32; 2]], row: usize, rest: u64, prefix: u64) -> (Vec<[u
     (kept, time)
 }
 
-/// Rows without their first samples.
+/// Returns the rows without their first samples.
 fn without_first(rows: &[[u32; 2]], mut samples: u64) -> Vec<[u32; 2]> {
     for (row, [count, _]) in rows.iter().enumerate() {
         if samples < u64::from(*count) {
@@ -820,7 +821,7 @@ fn without_first(rows: &[[u32; 2]], mut samples: u64) -> Vec<[u32; 2]> {
     Vec::new()
 }
 
-/// Rows of N samples. As in nginx the last one may be of none.
+/// Truncates the rows to N samples. As in nginx the last row may have no samples.
 fn keep_first(rows: &mut Vec<[u32; 2]>, mut samples: u64) {
     for row in 0..rows.len() {
         if samples < u64::from(rows[row][0]) {
@@ -831,25 +832,25 @@ fn keep_first(rows: &mut Vec<[u32; 2]>, mut samples: u64) {
     }
 }
 
-/// Where a sample is.
+/// The position of a sample.
 struct Found {
-    /// Index of its row.
+    /// Index of its row in `stsc`.
     row: usize,
-    /// Index of the chunk, from 0 on.
+    /// Index of its chunk, 0-based.
     chunk: u64,
-    /// Samples of the chunk before it.
+    /// Number of samples before it in the chunk.
     samples: u64,
-    /// Samples of each chunk in the row.
+    /// Number of samples per chunk in the row.
     per_chunk: u64,
-    /// Where the row ends: a number, from 1 on.
+    /// First chunk after the row, 1-based.
     next_chunk: u64,
-    /// Samples from the beginning of the row on.
+    /// Number of samples from the beginning of the row to the sample.
     in_row: u64,
-    /// Samples of each chunk in the row before, or none.
+    /// Number of samples per chunk in the previous row; 0 if there is none.
     earlier: u64,
 }
 
-/// Finds the chunk of a sample. The last row holds up to the last chunk.
+/// Finds the chunk of a sample. The last row applies up to the last chunk.
 fn chunk_of(rows: &[[u32; 3]], chunks: u64, mut sample: u64, what: &str) -> Result<Found, Fault> {
     let mut earlier = 0;
     for (row, [chunk, per_chunk, _]) in rows.iter().enumerate() {
@@ -886,8 +887,8 @@ fn chunk_of(rows: &[[u32; 3]], chunks: u64, mut sample: u64, what: &str) -> Resu
     within("zero number of entries in stsc atom")
 }
 
-/// Cuts the rows behind the last sample; `part` is the row of the first chunk if that is sent in part. Returns the row of
-/// the last chunk if that is sent in part.
+/// Cuts the rows after the last sample; `part` is the row of the first chunk if that is sent partly. Returns the row of
+/// the last chunk if that is sent partly.
 fn cut_last_chunk(
     kept: &mut Vec<[u32; 3]>,
     part: &mut Option<[u32; 3]>,
@@ -914,7 +915,7 @@ fn cut_last_chunk(
     }
     bounds.end_chunk = found.chunk + 1;
     bounds.end_chunk_samples = found.samples;
-    // The row has no whole chunk: it is that of the part.
+    // The row has no complete chunk, so it describes the partial one.
     if found.chunk + 1 == u64::from(chunk) {
         kept[found.row][1] = found.samples as u32;
         return Ok(None);
