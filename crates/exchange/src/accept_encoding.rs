@@ -104,7 +104,7 @@ fn has_gzip(accepted: &[u8]) -> bool {
     }
 }
 
-/// `q=0.001` to `q=1.000`, or an empty parameter. Any other text refuses.
+/// Whether a quality accepts: `q=0.001` to `q=1.000`, or an empty parameter.
 fn has_quality(parameter: &[u8]) -> bool {
     let value = match parameter {
         [] => return true,

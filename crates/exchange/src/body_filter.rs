@@ -33,7 +33,7 @@ pub trait BodyFilter {
     /// Receives the response of a subrequest that was to be captured.
     fn captured(&mut self, _request: &mut Request, _status: u16, _body: Vec<u8>) {}
 
-    /// Maximum number of bytes per push, so that no push blocks the thread for more than a millisecond.
+    /// Returns the maximum number of bytes per push, so that no push blocks the thread for more than a millisecond.
     fn slice_max(&self) -> usize {
         SLICE_MAX
     }

@@ -85,7 +85,7 @@ pub struct Http {
     pub pools: Pools,
     /// Shared zones, by name.
     pub zones: Zones,
-    /// Components that can remove files to make room for others.
+    /// Components that can remove files to free space for others.
     pub room_givers: Vec<Arc<dyn GivesRoom>>,
     /// Directories of temporary files that directives name, with the position of the directive.
     pub temp_folders: Vec<(PathBuf, conf::Span)>,
@@ -183,12 +183,12 @@ pub struct Needs {
 }
 
 impl Config {
-    /// The `main` context.
+    /// Returns the `main` context.
     pub fn main(&self) -> &MainConf {
         &self.main
     }
 
-    /// The `events` context.
+    /// Returns the `events` context.
     pub fn events(&self) -> &EventsConf {
         &self.events
     }

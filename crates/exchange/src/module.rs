@@ -133,10 +133,10 @@ pub struct Module {
     pub prefixed: &'static [Prefixed],
     /// The types of its settings.
     pub settings: &'static [SettingsType],
-    /// The types of its values for the whole of `http`.
+    /// The types of its values for all of `http`.
     pub http: &'static [HttpType],
-    /// Puts its handlers and its filter on the plan of a location with these settings. Called when the whole
-    /// configuration has been read.
+    /// Adds its handlers and filters to the plan of a location with these settings. Called after the complete
+    /// configuration was read.
     pub take_part: fn(&Http, &Scope, &mut Plan),
     /// Its hooks for blocks while the configuration is read.
     pub blocks: BlockHooks,

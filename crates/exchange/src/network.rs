@@ -82,7 +82,7 @@ impl From<IpAddr> for Network {
     }
 }
 
-/// A shift by the full width is undefined, so a prefix length of zero is a separate case.
+/// Returns the mask of a prefix length. A shift by the full width is undefined, so zero is a separate case.
 fn mask_v4(bits: u32) -> u32 {
     u32::MAX.checked_shl(32 - bits).unwrap_or(0)
 }

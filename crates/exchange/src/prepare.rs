@@ -11,7 +11,7 @@ use crate::response::Body;
 use crate::settings::core::Core;
 use transfer::body::{FileBody, OneRead};
 
-/// Maximum length in bytes of a body that is copied behind its header section.
+/// Maximum length in bytes of a body that is appended to its header section by a copy.
 const COPIED_MAX: usize = 1 << 10;
 
 /// Runs the header filters before a response is sent. Returns the status of an error if a filter replaces the response

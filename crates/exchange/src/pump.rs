@@ -2,8 +2,8 @@
 //! protocols of clients.
 //!
 //! ```text
-//! head --> phases --> filters --> response in memory --------------------> Transport::send --+--> log --> what is left
-//!           |  ^                  `-> body that is read or comes meanwhile --> Outlet -------+            of the body
+//! head --> phases --> filters --> response in memory --------------------> Transport::send --+--> log --> remaining
+//!           |  ^                  `-> body that is read or received later --> Outlet --------+            request body
 //!           `--+ waits: a handler, the request's body
 //! ```
 //!

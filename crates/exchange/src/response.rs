@@ -213,7 +213,7 @@ impl Response {
     pub fn becomes_another(&mut self, keep_date: bool) {
         self.content_length = None;
         self.allow_ranges = false;
-        // The upstream promised ranges of its own form of the body.
+        // `Accept-Ranges` of an upstream applies to the unchanged body.
         self.remove_field(b"Accept-Ranges");
         match keep_date {
             true => self.weaken_etag(),

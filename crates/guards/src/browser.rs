@@ -150,7 +150,7 @@ impl<T> Clone for Owned<T> {
 }
 
 impl<T: Clone + Default> Owned<T> {
-    /// The rules of this block so far, to be changed and stored again.
+    /// Returns the rules of this block so far, to be changed and stored again.
     fn own(&mut self, block: u32) -> T {
         match std::mem::replace(&mut self.block, block) == block {
             true => (*self.rules).clone(),
@@ -242,7 +242,8 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `1.2.3.4` as one number. A character other than a digit or a dot ends the version, and parts beyond the fourth are ignored.
+/// Parses `1.2.3.4` to one number. A character other than a digit or a dot ends the version, and parts beyond the
+/// fourth are ignored.
 fn version_of(text: &[u8]) -> u64 {
     let end = text.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.').unwrap_or(text.len());
     let scales = [SCALE, SCALE / 100, SCALE / 10_000, SCALE / 1_000_000];

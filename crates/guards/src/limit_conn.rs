@@ -173,7 +173,7 @@ struct Held {
 }
 
 impl Drop for Held {
-    /// The last request removes the key, so that a zone contains only keys with requests.
+    /// Uncounts the request. The last request removes the key, so that a zone contains only keys with requests.
     fn drop(&mut self) {
         self.counts.with(self.key.bytes(), |entry| match entry.get() {
             Some(count) if *count > 1 => *count -= 1,

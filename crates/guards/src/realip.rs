@@ -79,7 +79,7 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 const VARIABLES: &[Variable] = &[
-    // To log which proxy a request came through.
+    // For logging the proxy of a request.
     Variable {
         name: "realip_remote_addr",
         get: |request, out| request.conn.peer.show_address(out),

@@ -139,7 +139,7 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
         Err(failure) => match failure.errno {
             Errno::LOOP | Errno::MLINK => Err(Step::Status(403)),
             Errno::NOENT => Err(refused(request, path, failure)),
-            // The directory exists, even if this process may not access it.
+            // The directory exists: it may be searchable even if it cannot be read.
             Errno::ACCESS => Ok(()),
             _ => {
                 request.log(Level::Crit, format_args!("{}", failure.at(folder)));

@@ -83,7 +83,7 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// Computed only on request.
+/// Computes the totals, only on request.
 fn totals(request: &Request) -> Totals {
     request.conn.thread.shared.totals()
 }

@@ -25,7 +25,7 @@ pub fn explain(config: &Config, caps: &Caps) -> String {
     text
 }
 
-/// Nested locations follow the enclosing location.
+/// Writes the lines of locations; nested locations follow the enclosing location.
 fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locations: &Locations) {
     let name = if server.name.is_empty() { "_" } else { &server.name };
     for id in locations.all() {

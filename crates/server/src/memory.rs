@@ -1,4 +1,4 @@
-//! Releases memory when the system is short of it.
+//! Releases memory when the system runs out of it.
 //!
 //! Buffers, operations and requests are retained for reuse until other programs need the memory more. Each worker
 //! thread checks [`crate::pressure`] once a second and frees its unused memory.

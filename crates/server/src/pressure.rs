@@ -1,4 +1,4 @@
-//! Detects whether the system, or the memory cgroup of this process, is short of memory (PSI, pressure stall
+//! Detects memory pressure of the system, or of this process's memory cgroup (PSI, pressure stall information).
 //! information).
 //!
 //! The kernel counts the time that tasks have stalled for lack of memory (PSI, Linux 4.20;

@@ -122,7 +122,7 @@ fn connections_without_a_proxy_header_end() {
     }
 }
 
-/// Random bytes, some of them after a valid start.
+/// Tests random bytes, some of them after a valid start.
 #[test]
 fn no_start_of_a_connection_hurts() {
     let site = Site::start("proxy4", BEHIND_PROXY);

@@ -4,7 +4,7 @@ mod support;
 
 use support::Site;
 
-/// A server whose location `/` reads bodies and logs them.
+/// Starts a server whose location `/` reads bodies and logs them.
 fn site(label: &str, more: &str) -> Site {
     let http = format!(
         "log_format plain '$uri|$status|$request_body|$request_body_file'; log_subrequest on; access_log off;

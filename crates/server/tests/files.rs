@@ -1,4 +1,4 @@
-//! Tests over a socket how files are found, listed and kept open. The settings of the directives, and the errors of
+//! Tests over a socket how files are found, listed and cached. The settings of the directives, and the errors of
 //! invalid ones, are tested in each module.
 #![expect(clippy::disallowed_methods, reason = "a test may wait")]
 

@@ -184,7 +184,7 @@ fn access_is_by_address_method_and_origin() {
     assert_eq!(site.text("/through"), "content");
 }
 
-/// Both methods to set a rate per request.
+/// Tests both methods to set a rate per request.
 #[test]
 fn a_rate_may_come_from_variables() {
     let site = Site::start(

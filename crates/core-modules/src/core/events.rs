@@ -144,7 +144,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         |events, cx| cx.flag(&mut events.try_cached),
     ),
-    // The engine parses the text, so that faults and their names are defined in one place.
+    // The engine parses the text, so that faults and their names are defined only there.
     Directive::events(
         own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive (docs/engines.md).")
             .many(),
@@ -155,7 +155,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// nginx has more methods; on Linux these two suffice.
+/// Sets the method. nginx has more methods; on Linux these two suffice.
 fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     events.method = Some(match cx.arg(0) {
         "io_uring" => Method::Uring,
@@ -168,7 +168,7 @@ fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Zero would reject every client.
+/// Sets `worker_connections`; zero would reject every client.
 fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let count = value::number(text).ok().and_then(|count| u32::try_from(count).ok());
@@ -178,12 +178,12 @@ fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<()
     Ok(())
 }
 
-/// The upper bound is that of io_setup(2) on common systems (`fs.aio-max-nr`).
+/// Sets `worker_aio_requests`. The upper bound is that of io_setup(2) on common systems (`fs.aio-max-nr`).
 fn set_aio_requests(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.number_in(&mut events.aio_requests, 1, 65536)
 }
 
-/// io_uring requires a power of two (io_uring_register_buf_ring(3)).
+/// Sets `ring_recv_buffers`. io_uring requires a power of two (io_uring_register_buf_ring(3)).
 fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (count, bytes) = cx.statement.buffers()?;
     if count > 32768 {
@@ -207,7 +207,7 @@ fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// The kernel would round up silently, and the configured number would be misleading.
+/// Checks for a power of two. The kernel would round up silently, and the configured number would be misleading.
 fn power_of_two(cx: &Cx<'_>, index: usize, number: u32) -> Result<(), Error> {
     match number.is_power_of_two() {
         true => Ok(()),

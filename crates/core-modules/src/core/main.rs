@@ -179,7 +179,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 /// Number of bits in `cpu_set_t` of sched_setaffinity(2).
 const CPUS_MAX: usize = 1024;
 
-/// The master resolves the names, because only it can change users.
+/// Sets the user. The master resolves the names, because only it can change users.
 fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !started_as_root() {
         cx.warn(

@@ -98,7 +98,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     tuning("variables_hash_max_size", Contexts::HTTP, "1024"),
 ];
 
-/// Regular expressions are compiled here, so that errors are reported with their line.
+/// Adds the names. Regular expressions are compiled here, so that errors are reported with their line.
 fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         draft.names.push(server_name(text, cx)?);

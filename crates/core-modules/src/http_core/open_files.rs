@@ -15,7 +15,7 @@ use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Limits};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Each directive makes a separate cache in each worker thread; inner blocks share it.
+    // Each directive creates a separate cache in each worker thread; inner blocks share it.
     Directive::scope(
         core(
             "open_file_cache",

@@ -188,7 +188,7 @@ impl Encoder {
 }
 
 impl Drop for Encoder {
-    /// The memory returns to the thread's pool, also if the body was aborted.
+    /// Returns the memory to the thread's pool, also if the body was aborted.
     fn drop(&mut self) {
         if let Some(state) = self.state.take().or(self.kept.take()) {
             self.pool.put(self.settings.clone(), state);

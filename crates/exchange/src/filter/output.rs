@@ -3,7 +3,7 @@
 //! ```text
 //! source --> filter --> ... --> filter --+--> encoder --> outlet
 //!                                        |
-//!     answer of a subrequest, filtered --+
+//!     body of a subrequest, filtered ----+
 //! ```
 //!
 //! The disk engine of the location reads the bytes. They pass the filters in slices and are sent through the outlet,

@@ -31,7 +31,7 @@ impl Descriptors {
         self.limit
     }
 
-    /// Returns the number of descriptors that can still be opened. This takes one system call, which does not wait.
+    /// Returns the number of descriptors that can still be opened. Costs one system call, which does not wait.
     pub(super) fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used().unwrap_or(0))
     }

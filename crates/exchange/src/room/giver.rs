@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-/// A component that can remove files to make room for others.
+/// A component that can remove files to free space for others.
 pub trait GivesRoom: std::fmt::Debug + Send + Sync {
     /// Returns the device of its files, if it has any.
     fn device(&self) -> Option<u64>;

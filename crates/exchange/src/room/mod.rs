@@ -1,4 +1,4 @@
-//! The limits of a thread on open connections and descriptors, and the order in which it closes them to make room.
+//! The limits of a thread on open connections and descriptors, and the order in which it closes them when a limit is reached.
 //!
 //! Client connections and upstream connections share `worker_connections`, as in nginx. The process's descriptors have
 //! a reserve for the files, upstreams and temporary files of accepted connections. If connections, descriptors or
@@ -57,7 +57,7 @@ const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
 
 /// Number of free slots that a multishot accept needs: the kernel may accept the complete backlog of a listening socket
-/// (default `backlog` 511), and further connections may arrive meanwhile.
+/// (default `backlog` 511), and further connections may arrive during that time.
 const WIDE: usize = 1024;
 
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.

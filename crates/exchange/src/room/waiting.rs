@@ -1,9 +1,9 @@
 //! Connections that wait for their client, in the order in which they are closed when a resource runs out.
 //!
 //! ```text
-//!   Quiet  idle, silent since accept, or lingering: no request is lost   least recent first, several at once
-//!   Head   a part of a header section has come                           oldest first
-//!   Body   a part of a body has come, and nothing more for a second      longest stall first
+//!   Quiet  idle, silent since accept, or lingering: no request is lost   least recent first, several per call
+//!   Head   a part of a header section was received                      oldest first
+//!   Body   a part of a body was received, nothing more for a second      longest stall first
 //! ```
 
 use std::cell::RefCell;

@@ -28,7 +28,7 @@ impl Root {
 /// Settings of how files are opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
-    /// `root_beneath`: no path may lead out of the root.
+    /// `root_beneath`: no path may leave the root.
     pub beneath: bool,
     /// `disable_symlinks`, unless it is off.
     pub links: Option<Arc<Links>>,

@@ -100,7 +100,7 @@ const DIRECTIVES: &[Directive] = &[
 /// The charset that a subrequest's response is converted to, because it becomes part of another response.
 struct Wanted(Cow<'static, [u8]>);
 
-/// Also stores the position, because a missing map is detected only after all maps were read.
+/// Sets `charset`. Also stores the position, because a missing map is detected only after all maps were read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.own::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
     scope.own::<Conf>().span = Some(cx.statement.span().clone());

@@ -247,7 +247,7 @@ impl BodyFilter for Replace {
         Ok(())
     }
 
-    /// A match does not extend across the response of a subrequest.
+    /// Ends a contiguous part: a match does not extend across the response of a subrequest.
     fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
         self.flush(request, out);
     }

@@ -1,7 +1,7 @@
 //! File and directory operations of the dav module: checks for existence, removal, copies, moves. All use the engine.
 //!
 //! ```text
-//!   remove_tree   directory --entries--> files and links: unlink   directories: onto the list, before the rest of this one
+//!   remove_tree   directory --entries--> files and links: unlink   directories: onto the list, before continuing this one
 //!                 no entries left --> rmdir
 //!   copy_tree     directory --entries--> files: copy_file   directories: mkdir, onto the list   links: as the file they lead to
 //!                 the list is empty --> times of the directories

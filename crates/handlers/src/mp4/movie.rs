@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   moov
-//!   +- mvhd                            duration of the whole
+//!   +- mvhd                            duration of the movie
 //!   +- trak                            for each track:
 //!      +- tkhd                         its duration, in the units of mvhd
-//!      +- edts.elst                    made here, where a track begins before the start (key frames)
+//!      +- edts.elst                    created here, if a track begins before the start (key frames)
 //!      +- mdia
 //!         +- mdhd, hdlr                units and duration; kind
 //!         +- minf

@@ -30,7 +30,7 @@ use upstream::resolve::keeper::Keeper;
 /// The arguments of a thread.
 pub(super) struct Start {
     pub(super) shared: Arc<Shared>,
-    /// Memory freed when the system was short of it.
+    /// Memory freed under memory pressure.
     pub(super) memory: Arc<Ledger>,
     /// Notes of engines that were logged.
     pub(super) notes: Arc<Written>,
@@ -68,7 +68,7 @@ pub type Told = Box<dyn FnOnce(Vec<String>) + Send>;
 /// under a second for a million entries. If a disk hangs, the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
 
-/// The thread's main task.
+/// Runs the thread: the main task.
 pub(super) async fn run(start: Start) {
     let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
     // If a thread cannot be started, all are started again with another engine. Until then no connection was accepted,
