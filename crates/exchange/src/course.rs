@@ -562,7 +562,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
 }
 
-/// Checks that CONNECT may continue: it needs HTTP/1.1, without a body, to a server with a `tunnel_pass`.
+/// Checks that CONNECT may continue: only in HTTP/1.1, without a body, to a server with a `tunnel_pass`.
 fn admit_connect(request: &mut Request) -> Result<(), u16> {
     // The bytes that follow are never a request.
     request.keepalive = false;

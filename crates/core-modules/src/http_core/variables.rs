@@ -72,7 +72,6 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| some(request.config().http.hostname.as_bytes(), out),
         "The machine's name.",
     ),
-    // There is no TLS yet, so it has one value.
     variable(
         "https",
         |request, out| request.conn.secured.get().is_none() || some(b"on", out),

@@ -170,7 +170,8 @@ impl Room {
         (count, self.most.replace(count))
     }
 
-    /// Releases unused memory of the lists, and lets listeners arm a new accept, which frees longer kernel tables.
+    /// Releases unused memory of the lists, and rearms the accepts: an old one may occupy a slot at the end of the
+    /// thread's operation table, which then cannot shrink.
     pub async fn trim(&self) {
         self.lists.trim();
         self.listeners.borrow().iter().for_each(Stopper::rearm);

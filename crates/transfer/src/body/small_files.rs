@@ -19,7 +19,7 @@ static FILES: PageCacheAdmission = PageCacheAdmission::keeping(1, KEPT_MS);
 /// Time in ms that an admitted file is remembered without a request for it.
 const KEPT_MS: u64 = 60_000;
 
-/// Whether cachestat(2) is permitted; mostly all files have one owner.
+/// Predicts whether cachestat(2) is permitted; files mostly have the same owner.
 static COUNTS: TryPredictor = TryPredictor::new();
 
 /// As [`read::at_hand`], but counts the resident pages first if the count matters.

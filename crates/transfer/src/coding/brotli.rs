@@ -130,7 +130,7 @@ impl Encoder {
                 return Err(CodingError("BrotliEncoderCompressStream() failed".into()));
             }
             while self.0.has_more_output() {
-                // With a size of 0 it lends all its output, even beyond the end of its buffer.
+                // With a size of 0 it lends all its output; the returned slice extends beyond that.
                 let mut len = 0;
                 let lent = self.0.take_output(&mut len);
                 out.extend_from_slice(&lent[..len]);
