@@ -91,7 +91,7 @@ pub trait Transport {
     fn discard_body(&mut self, request: &mut Request) -> impl Future<Output = bool>;
 
     /// Prepares for a final response; only its connection still decides about keep-alive. Returns whether the client
-    /// waits for a
+    /// waits for a 100 response, which is sent before the final response.
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool;
 
     /// Appends the header section of the response in the form of the protocol. Returns `false`, with nothing appended,

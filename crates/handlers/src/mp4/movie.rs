@@ -107,7 +107,7 @@ pub(super) fn header(bytes: &[u8], left: u64) -> Result<Option<([u8; 4], u64, u6
     Ok(Some((*name, header_len, len)))
 }
 
-/// Calls `found` for each box in these bytes, with its name and its content.
+/// Calls `visit` for each box in these bytes, with its name and its content.
 fn each<'a>(
     mut bytes: &'a [u8],
     mut visit: impl FnMut([u8; 4], &'a [u8]) -> Result<(), Fault>,
