@@ -67,7 +67,7 @@ pub trait Transport {
     fn has_whole_body(&self, request: &Request) -> bool;
 
     /// Reads the complete body into the request. If no temporary file can be used and the handler accepts pieces
-    /// (`takes_pieces`), returns the received bytes and the state of the remaining ones as a feed for the handler.
+    /// (`takes_pieces`), returns a feed for the handler: the received bytes, and the state of the remaining ones.
     fn read_body(
         &mut self,
         request: &mut Request,

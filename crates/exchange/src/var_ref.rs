@@ -31,8 +31,8 @@ pub struct Member {
     pub(crate) prefix: &'static str,
     /// The name without the prefix.
     pub(crate) rest: Box<str>,
-    /// The slot that takes precedence over the family, if a later directive assigns to this name: `set $http_x` is
-    /// possible in nginx, also after a log format that uses `$http_x`.
+    /// The slot that takes precedence over the family, if a later directive assigns to this name. In nginx `set
+    /// $http_x` is possible, also after a log format that uses `$http_x`.
     pub(crate) slot: OnceLock<u32>,
 }
 

@@ -1,6 +1,6 @@
 //! Determines the address of a client behind a trusted proxy.
 //!
-//! The address from a proxy, in a request field or in a PROXY protocol header, replaces the peer address for all
+//! The address from a proxy is in a request field or in a PROXY protocol header. It replaces the peer address for all
 //! callers of [`Request::client`], from this module's phases to the end of the request.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};

@@ -1,7 +1,8 @@
 //! Implements `disable_symlinks`: which symbolic links in a path are followed.
 //!
-//! The kernel checks while it opens the file, so there is no race between check and use: `RESOLVE_NO_SYMLINKS` of
-//! openat2(2) for `on`, a walk through directory descriptors for `if_not_owner` ([`io::op::OpenHow::same_owner`]).
+//! The kernel checks while it opens the file, so there is no race between check and use. `on` uses
+//! `RESOLVE_NO_SYMLINKS` of openat2(2). `if_not_owner` walks through directory descriptors
+//! ([`io::op::OpenHow::same_owner`]).
 
 use std::ffi::{CStr, CString};
 

@@ -56,7 +56,7 @@ const DESCRIPTORS_EACH: u64 = 4;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
 
-/// Number of free slots that a multishot accept needs: the kernel may accept the complete backlog of a listening socket
+/// Number of free slots that a multishot accept needs. The kernel may accept the complete backlog of a listening socket
 /// (default `backlog` 511), and further connections may arrive during that time.
 const WIDE: usize = 1024;
 

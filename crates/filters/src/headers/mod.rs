@@ -1,7 +1,7 @@
 //! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to responses.
 //!
-//! As in nginx they use the response before other modules change its body: `$status` in a value is that of the complete
-//! file even if a range of it will be sent.
+//! As in nginx they use the response before other modules change its body. So `$status` in a value is that of the
+//! complete file even if a range of it will be sent.
 
 mod expires;
 

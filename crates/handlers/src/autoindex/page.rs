@@ -1,6 +1,5 @@
-//! `autoindex_format page`: an HTML page. It has a table with links to sort it, sizes in units, the colours of the
-//! reader's system, and no script. nginx has no such format.
-//! script. nginx has no such form.
+//! `autoindex_format page`: an HTML page, a format that nginx does not have. Its table has links for sorting. Sizes
+//! have units, the colours are those of the reader's system, and the page has no script.
 
 use std::cmp::Ordering;
 use std::io::Write;

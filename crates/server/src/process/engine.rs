@@ -112,8 +112,8 @@ impl fmt::Debug for Choice {
     }
 }
 
-/// Returns the default of `buffer_pool` in bytes per thread: as much as is useful, but at most a quarter of the memory
-/// limit for all threads, because the OOM killer kills a process above that limit. The remaining memory is for the page
+/// Returns the default of `buffer_pool` in bytes per thread: as much as is useful, but for all threads at most a
+/// quarter of the memory limit. The OOM killer kills a process above that limit. The remaining memory is for the page
 /// cache, connections and sockets.
 fn buffer_pool(limit: Option<u64>, threads: usize) -> usize {
     const USEFUL: u64 = 256 << 20;

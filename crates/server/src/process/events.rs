@@ -1,5 +1,5 @@
-//! Events from the threads of a worker to its first thread, which waits in poll(2): a thread has ended, a configuration
-//! is no longer used, the addresses of names have changed, lines for watchers are available.
+//! Events from the threads of a worker to its first thread, which waits in poll(2). A thread has ended, a configuration
+//! is no longer used, the addresses of names have changed, or lines for watchers are available.
 //!
 //! The first two are reported by drops: of [`Running`] when the task of a thread ends or panics, and of [`InForce`]
 //! with the last request that started under a configuration. The bell is an eventfd(2).

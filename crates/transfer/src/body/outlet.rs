@@ -1,7 +1,7 @@
 //! The interface between the movers of bodies and the protocol of the client.
 //!
 //! Main type: [`Outlet`]. A response that is completely in memory needs no outlet. A body that is read or filtered
-//! while it is sent is written to a `&mut dyn Outlet`, so that one copy of each mover ([`read`](super::read) and its
+//! while it is sent is written to a `&mut dyn Outlet`. So one copy of each mover ([`read`](super::read) and its
 //! siblings) serves all protocols. Its methods are polled, so that a wait needs no allocation. The futures over them
 //! are at the end.
 
