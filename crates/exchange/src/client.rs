@@ -31,7 +31,7 @@ pub trait Client {
 /// An interim response (1xx), which precedes the final response.
 #[derive(Debug)]
 pub struct Interim {
-    /// Its status, below 200.
+    /// The status, below 200.
     pub status: StatusCode,
     /// Names and values of its fields.
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,

@@ -62,7 +62,7 @@ pub struct Config {
     pub events: EventsConf,
     /// The `http` block; empty if the configuration has none.
     pub http: Http,
-    /// What the configuration requires from the process.
+    /// Requirements of the configuration on the process.
     pub needs: Needs,
 }
 
@@ -170,7 +170,7 @@ pub enum BlockKind {
     If,
 }
 
-/// What the settings of all blocks require from the process.
+/// Requirements of the settings of all blocks on the process.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Log files, which are opened before privileges are dropped.

@@ -45,7 +45,7 @@ pub struct PhaseCursor {
     wants_body: Wants,
 }
 
-/// How a handler needs the request's body.
+/// The form in which a handler needs the request's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wants {
     /// Nothing.

@@ -57,19 +57,19 @@ impl<'c> Seeker<'c> for Found<'c> {
     }
 }
 
-/// How a location matches in a search, for reports.
+/// The kind of match of a location in a search, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidate {
-    /// Its path is the URI.
+    /// The location's path is the URI.
     Exact,
     /// The URI begins with its path; the longest such path counts. The flag is `^~`.
     Prefix {
         /// Whether regular expressions are skipped then.
         keeps_patterns_out: bool,
     },
-    /// Its regular expression matches.
+    /// The location's regular expression matches.
     Pattern,
-    /// Its regular expression does not match.
+    /// The location's regular expression does not match.
     NoMatch,
     /// A variable decides.
     Predicate,

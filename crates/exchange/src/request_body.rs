@@ -60,10 +60,10 @@ impl<R> Feed<R> {
     }
 }
 
-/// How a request continues after a failure of the temporary file.
+/// The continuation of a request after a failure of the temporary file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutFile {
-    /// It fails with 500, as always in nginx.
+    /// The request fails with 500, as always in nginx.
     Fails,
     /// The handler reads the body piece by piece.
     Pieces,

@@ -110,7 +110,7 @@ pub enum ContentType {
     None,
     /// The type of the URI's extension, else the default of the location.
     OfUri,
-    /// This text.
+    /// This media type.
     Text(Cow<'static, str>),
 }
 

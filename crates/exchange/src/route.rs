@@ -68,7 +68,7 @@ pub struct Place {
     pub chain: Vec<String>,
     /// Other locations that were checked, and why they do not match.
     pub losers: Vec<(String, Candidate)>,
-    /// How the innermost location was found.
+    /// The kind of match of the innermost location.
     pub how: Option<Candidate>,
     /// Whether a location of the server depends on a variable, which is unknown here.
     pub has_predicates: bool,

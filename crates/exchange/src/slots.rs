@@ -23,13 +23,13 @@ pub struct Slots {
     depth: Cell<u32>,
 }
 
-/// One value.
+/// The value of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Value {
     /// Neither computed nor assigned.
     #[default]
     Unset,
-    /// Its computation is in progress, so a read now is recursive.
+    /// The computation is in progress, so a read now is recursive.
     Pending,
     /// Computed without a value.
     Nothing,

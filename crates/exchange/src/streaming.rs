@@ -87,7 +87,7 @@ enum State {
     Broken(BodyError),
 }
 
-/// How the pieces of one send are collected.
+/// Parameters for collecting the pieces of one send.
 struct Gathering {
     /// A piece that is already in memory.
     first: Option<Source>,

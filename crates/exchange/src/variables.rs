@@ -233,7 +233,7 @@ pub enum Origin {
     Family(Arc<Member>),
     /// A match: the variable is a named group.
     Group,
-    /// This computation.
+    /// The result of this computation.
     Computed(Arc<dyn Compute>),
 }
 

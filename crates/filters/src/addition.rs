@@ -119,7 +119,7 @@ impl BodyFilter for Addition {
         Ok(input.len())
     }
 
-    /// Also adds both to an empty body.
+    /// Adds the remaining responses; an empty body gets both.
     fn finish(&mut self, _: &mut Request, out: &mut Output) -> Result<(), FilterError> {
         for subrequest in [self.before.take(), self.after.take()].into_iter().flatten() {
             out.subrequest(subrequest);

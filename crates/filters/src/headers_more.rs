@@ -73,7 +73,7 @@ struct Conf {
 // Inherited completely: a directive of an inner block is appended to the inherited list.
 impl Settings for Conf {}
 
-/// One directive.
+/// A directive with its options.
 #[derive(Clone, Debug)]
 struct Command {
     /// The fields in order; a later change uses the result of an earlier one.

@@ -28,7 +28,7 @@ use exchange::module::{Directive, Module};
 pub static MODULES: &[&Module] = &[
     // Preconditions apply to the response assembled from slices.
     &not_modified::MODULE,
-    // It changes requests after all rewriting, and responses before modules that add fields.
+    // `headers_more` changes requests after all rewriting, and responses before modules that add fields.
     &headers_more::MODULE,
     &headers::MODULE,
     &userid::MODULE,

@@ -50,7 +50,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // It may follow the directives that use the zone, as in nginx.
+    // The declaration may follow the directives that use the zone, as in nginx.
     Directive::http(
         spec(
             "limit_req_zone",

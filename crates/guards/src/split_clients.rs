@@ -36,7 +36,7 @@ struct Split {
     parts: Vec<Part>,
 }
 
-/// One row.
+/// One row of a block.
 #[derive(Debug)]
 struct Part {
     /// Hashes below this belong to this row or an earlier one; `None` means all remaining hashes.

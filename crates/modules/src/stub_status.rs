@@ -44,7 +44,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 /// Whether a block responds with the page. As for every content handler, inner blocks do not inherit it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conf {
-    /// It can only be turned on, for the rest of the block.
+    /// Whether the page is on. It can only be turned on, for the rest of the block.
     on: bool,
 }
 

@@ -135,7 +135,7 @@ fn no_start_of_a_connection_hurts() {
     for round in 0..200 {
         let tail: Vec<u8> = (0..next() % 64).map(|_| next()).collect();
         let mut client = site.client();
-        // It may be closed before all bytes are written.
+        // The connection may be closed before all bytes are written.
         let _ = client.try_send(&[starts[round % 4], &tail].concat());
         drop(client);
     }

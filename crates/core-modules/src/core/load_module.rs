@@ -47,7 +47,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
         );
         return Err(cx.error(what));
     }
-    // One warning for all of them, at the first: distributions load ten.
+    // One warning for all `load_module` lines, at the first of them: distributions load ten.
     let is_one = |other: &&Statement| other.name.text == "load_module" && other.args.len() == 1;
     let all: Vec<&Statement> = cx.tree.statements.iter().filter(is_one).collect();
     match all.as_slice() {

@@ -66,7 +66,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .block(Contexts::LIMIT_EXCEPT),
         Walk::LimitExcept,
     ),
-    // It cannot be turned off again, so nested locations inherit it.
+    // `internal` cannot be turned off again, so nested locations inherit it.
     Directive::scope(
         core(
             "internal",

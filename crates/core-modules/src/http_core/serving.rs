@@ -226,7 +226,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // It may depend on the request, so only constants are checked here.
+    // The value may depend on the request, so only constants are checked here.
     Directive::scope(
         core(
             "limit_rate",

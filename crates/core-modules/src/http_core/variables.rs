@@ -26,7 +26,7 @@ const fn variable(name: &'static str, get: Get, help: &'static str) -> Variable 
 }
 
 pub(super) const VARIABLES: &[Variable] = &[
-    // It can be set, which affects later handlers and `$arg_…`.
+    // The variable can be set, which affects later handlers and `$arg_…`.
     Variable {
         name: "args",
         get: |request, out| full(&request.args, out),
@@ -94,7 +94,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |_, out| some(NGINX_VERSION.as_bytes(), out),
         "The version of nginx that this server follows.",
     ),
-    // It identifies worker processes, but not threads.
+    // The process ID identifies worker processes, but not threads.
     variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
     // Set if the header section had arrived before the previous response was sent.
     variable(
@@ -511,7 +511,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
-        // These two are fields of the response struct.
+        // `Accept-Ranges` and `Location` are fields of the response struct.
         "accept_ranges" => response.allow_ranges && is_written && some(b"bytes", out),
         "location" if response.location.is_some() => {
             let location = response.location.as_deref().unwrap_or_default();

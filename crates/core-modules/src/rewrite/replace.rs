@@ -29,7 +29,7 @@ pub(super) struct Rewrite {
 /// The effect of the replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It becomes the URI.
+    /// The replacement becomes the URI.
     Uri(After),
     /// A redirect with this status, and whether its text has a question mark.
     Redirect(u16, bool),

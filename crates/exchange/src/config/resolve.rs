@@ -374,7 +374,7 @@ impl<'a> Resolver<'a> {
             Ok(methods) => methods,
             Err(error) => return self.pass(Err(error), statement),
         };
-        // It inherits the final settings of the location, wherever in the location it is written.
+        // `limit_except` inherits the final settings of the location, wherever in the location it is written.
         let mut limited = scope.inherit_into(Inner::LimitExcept);
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
         self.end_block(BlockKind::LimitExcept, statement, &mut limited, None)?;
@@ -399,7 +399,7 @@ impl<'a> Resolver<'a> {
             let mut inside = scope.inherit_into(Inner::If);
             self.simple(statement.children(), inside_if(context), &mut inside, None)?;
             self.end_block(BlockKind::If, statement, &mut inside, None)?;
-            // Its rewrite directives run in the script of the enclosing block, not when its location is entered.
+            // The rewrite directives of an `if` run in the script of the enclosing block, not when its location is entered.
             let is_location = context == Contexts::LOCATION;
             let location = is_location.then_some(LocationId(self.http.locations.len() as u32));
             place = (hooks.join)(scope, place, &mut inside, location);

@@ -138,7 +138,7 @@ fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<
             file.stat_inline()
                 .map_or_else(|errno| Err(failure(errno, "fstat()")), |stat| Ok(found(file, stat))),
         ),
-        // These take more than a call: closing other files, or finding the link that was refused.
+        // These errors need more than a call: closing other files, or finding the link that was refused.
         Err(Errno::MFILE | Errno::NFILE) => None,
         Err(Errno::LOOP) if rules.links.checks() => None,
         Err(errno) => Some(Err(failure(errno, call(rules)))),

@@ -355,7 +355,7 @@ impl<'r> ResponseLevel<'r> {
         let is_captured =
             |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(wanted) if wanted.capture);
         let has_work = match self.work.last() {
-            // This filter has received all earlier bytes, and so has the client.
+            // The filter of this piece has received all earlier bytes, and so has the client.
             Some(next) => !is_captured(next),
             None => self.input.is_some(),
         };

@@ -29,7 +29,7 @@ pub enum Waits {
     Body,
 }
 
-/// How little is lost if a connection is closed.
+/// The rank of a connection: the less is lost by closing it, the earlier it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
     Quiet,

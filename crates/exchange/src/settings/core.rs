@@ -21,13 +21,13 @@ use transfer::received::BodyFiles;
 pub struct Core {
     /// The directories of files.
     pub files: Files,
-    /// How the content of files is sent.
+    /// Settings for sending files.
     pub sending: Sending,
-    /// How long keep-alive connections stay open.
+    /// Settings of keep-alive and lingering close.
     pub keeping: Keeping,
-    /// How requests are read.
+    /// Settings for reading requests.
     pub reading: Reading,
-    /// Where large request bodies are stored.
+    /// Settings for storing large request bodies.
     pub body_files: BodyFiles,
     /// The form of responses.
     pub answering: Answering,
@@ -51,7 +51,7 @@ pub struct Core {
     pub internal: bool,
     /// `limit_except`: other methods than these use the settings of a separate location.
     pub limit_except: Option<LimitExcept>,
-    /// How the location of this block is found.
+    /// The kind of the location's name.
     pub found_by: FoundBy,
 }
 
@@ -66,7 +66,7 @@ pub struct Subrequests {
     pub post_action: Option<Arc<str>>,
 }
 
-/// How a location is found.
+/// The kind of a location's name, by which requests find it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FoundBy {
     /// By server: it is the server's own location.
@@ -130,7 +130,7 @@ const METHODS: [&str; 14] = [
     "PATCH",
 ];
 
-/// How the results of the access phase are combined.
+/// Settings that combine the results of the access phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Satisfy {
     /// Whether one module that allows access suffices.

@@ -54,7 +54,7 @@ pub struct Links {
 pub struct Files {
     /// `root` or `alias`.
     pub root: Root,
-    /// How files are opened and cached.
+    /// Settings for opening and caching files.
     pub opening: Opening,
     /// `types`
     pub types: Arc<Types>,

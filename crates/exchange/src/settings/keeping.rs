@@ -1,4 +1,4 @@
-//! How long client connections stay open: the settings of `http_core`, with nginx's defaults.
+//! Keep-alive and lingering close: settings of `http_core`, with nginx's defaults.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum LingeringClose {
     Always,
 }
 
-/// How long client connections stay open.
+/// Settings of keep-alive and lingering close.
 #[derive(Clone, Debug)]
 pub struct Keeping {
     /// `keepalive_timeout`; zero closes after each response.

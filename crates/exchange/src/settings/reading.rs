@@ -1,11 +1,11 @@
-//! How requests are read: the settings of `http_core`, with nginx's defaults.
+//! Reading of requests: settings of `http_core`, with nginx's defaults.
 
 use conf::Layered;
 use std::time::Duration;
 
 use crate::template::Template;
 
-/// How requests are read.
+/// Settings for reading requests.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// `client_header_timeout`

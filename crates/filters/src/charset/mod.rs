@@ -161,7 +161,7 @@ fn filter(conf: &Conf, request: &mut Request) {
         return request.log(Level::Error, what);
     };
     let recode = Recode::new(way);
-    // This also excludes ranges, which need a length.
+    // Without a length ranges are excluded too.
     if request.depth == 0 && !recode.keeps_length() {
         request.response.content_length = None;
     }

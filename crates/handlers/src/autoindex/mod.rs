@@ -41,7 +41,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // It runs after `index`, so that a directory with an index file is never listed.
+    // `autoindex` runs after `index`, so that a directory with an index file is never listed.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a directory without an index.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),

@@ -168,7 +168,7 @@ fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
 /// The settings of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// Its page. As for every content handler, inner blocks do not inherit it.
+    /// The page. As for every content handler, inner blocks do not inherit it.
     page: Option<Page>,
     /// `status_zone`
     zone: Option<Named>,

@@ -125,7 +125,8 @@ pub(super) async fn run(start: Start) {
             }
         }
     }
-    // Also after `patience` has passed, and for a stop during a graceful end. Without caches this does not wait.
+    // Waits for the caches, also after `patience` has passed, and for a stop during a graceful end. Without caches this
+    // returns immediately.
     let _ = select(caching::tasks::ended(&thread), rt::sleep_until(rt::now() + SAVE_MAX)).await;
     drop(names);
     thread.logs.flush(report_to(&thread)).await;

@@ -279,7 +279,7 @@ pub enum BodyError {
     Read(Errno),
     /// The file has become shorter since it was opened.
     Shrunk {
-        /// Its current end.
+        /// The current end of the file.
         at: u64,
     },
     /// No buffer is available.

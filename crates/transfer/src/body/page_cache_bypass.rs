@@ -47,7 +47,7 @@ pub(super) fn become_direct(body: &mut FileBody) -> bool {
 /// Opens the same file for direct reads; other requests continue with the existing open file.
 #[expect(clippy::disallowed_methods, reason = "the name is in /proc, so that the open waits for no disk")]
 fn opened_again(file: &rt::File) -> Option<rt::File> {
-    // Its name in /proc leads to the inode itself, so the open does not wait for the disk.
+    // The file's name in /proc leads to the inode itself, so the open does not wait for the disk.
     let name = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
     let again = rustix::fs::open(name, flags, Mode::empty()).ok()?;

@@ -1,4 +1,4 @@
-//! How bytes are sent to clients: settings of `http_core`, with nginx's defaults.
+//! Sending of bodies to clients: settings of `http_core`, with nginx's defaults.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub enum Aio {
     Threads(u8),
 }
 
-/// How response bodies are sent.
+/// Settings for sending response bodies.
 #[derive(Clone, Debug)]
 pub struct Sending {
     /// `sendfile`; `None` decides by the size of the file.

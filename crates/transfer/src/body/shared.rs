@@ -31,7 +31,7 @@ pub(super) async fn send(
     let mut shared = read_shared(body, via, first).await?;
     loop {
         if in_turns() {
-            // It must hold no memory while it waits.
+            // The body must hold no shared memory while it waits.
             shared.send(outlet).await?;
             let Some(next) = read::next(outlet, &mut chunks, true).await? else { return Ok(()) };
             shared = read_shared(body, via, next).await?;

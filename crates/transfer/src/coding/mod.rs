@@ -57,7 +57,7 @@ impl Settings {
     /// a millisecond.
     pub fn is_long_work(&self, size: Option<u64>) -> bool {
         let at_once_max = match self {
-            // Its work is proportional to its input.
+            // The work of gzip is proportional to its input.
             Settings::Gzip(_) => None,
             Settings::Brotli(brotli) => brotli.at_once_max(),
             Settings::Zstd(zstd) => zstd.at_once_max(),

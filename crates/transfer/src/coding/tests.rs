@@ -122,7 +122,7 @@ fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
         Settings::Brotli(_) => {
             let mut decoder = ::brotli::Decompressor::new(bytes, 4096);
             let mut part = [0; 4096];
-            // It ends in an error, because the remaining bytes are missing.
+            // The loop ends in an error, because the remaining bytes are missing.
             while let Ok(count @ 1..) = decoder.read(&mut part) {
                 body.extend_from_slice(&part[..count]);
             }

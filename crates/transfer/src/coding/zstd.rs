@@ -43,7 +43,7 @@ impl Settings {
             // Loading a dictionary costs more than most bodies.
             (_, Some(_)) => Some(0),
             (..=2, None) => None,
-            // Its first call clears tables.
+            // The first call clears tables.
             (3, None) => Some(128 << 10),
             (4 | 5, None) => Some(64 << 10),
             (6, None) => Some(48 << 10),

@@ -166,13 +166,13 @@ fn workers(request: &Request) -> Value {
     threads.iter().enumerate().map(worker).collect()
 }
 
-/// The names of server and location.
+/// A zone with its counters.
 pub(crate) struct ZoneNumbers {
-    /// Its names.
+    /// The names of server and location.
     pub(crate) zone: Zone,
     /// Whether `status_zone` named its location.
     pub(crate) is_named: bool,
-    /// Its counters, summed over all threads.
+    /// The counters, summed over all threads.
     pub(crate) sums: Sums,
 }
 
