@@ -69,7 +69,7 @@ pub(super) struct Begun {
     pub(super) calls_directly: bool,
 }
 
-/// Minimum number of bytes in one receive that indicate a fast upstream: the buffers of the engine are seldom larger.
+/// Minimum number of bytes in one receive that indicates a fast upstream: the buffers of the engine are seldom larger.
 const FAST_BYTES: usize = 4 << 10;
 
 impl Live {

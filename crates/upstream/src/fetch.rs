@@ -275,7 +275,8 @@ impl Attempt<'_> {
             && link.wire.cut() == Some(Cut::Unprocessed)
             && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_begun())
         {
-            // The upstream reports that it did not process the request (RFC 9113 section 8.7), which is still complete here.
+            // The upstream reports that it did not process the request (RFC 9113 section 8.7). The request is still complete here
+            // and can be sent again.
             sent.set(false);
         }
         let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;

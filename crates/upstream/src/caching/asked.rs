@@ -1,6 +1,6 @@
 //! Byte ranges: requested by the client, sent by an upstream, and of slices.
 //!
-//! [`Asked`] is the range that a client requests, [`Part`] the range of a 206, [`SliceStart`] the slice of a subrequest.
+//! [`Asked`] is the range that a client requests, [`Part`] the range of a 206, [`SliceStart`] the slice of a request.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub enum Asked {
 
 /// The requested range, if it is fetched and stored separately. Several ranges are cut out of the complete response.
 pub fn asked(request: &Request) -> Option<Asked> {
-    // A filter that changes the body, and a slice subrequest, need the complete response.
+    // Subrequests, which filters make, need the complete response.
     if request.method != Method::Get || request.depth > 0 {
         return None;
     }

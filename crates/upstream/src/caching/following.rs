@@ -1,7 +1,7 @@
 //! The response of a fetch that another request leads, for a client with a limited wait.
 //!
 //! ```text
-//!   read along --stalled--> most bytes received, strong validator --> remaining bytes by a range request for this client
+//!   read along --stalled--> `SOON_BYTES` sent, strong validator --> remaining bytes by a range request for this client
 //!       ^              \-> otherwise another fetch of the key that makes progress, or a new one
 //!       |                                               |
 //!       +---- same bytes as those sent -----------------+---- different bytes: connection closed

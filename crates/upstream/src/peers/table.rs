@@ -110,7 +110,7 @@ impl Peer {
         }
     }
 
-    /// Number of `fail_timeout` periods without a check; 0 before the first period has passed.
+    /// Number of periods of `fail_timeout + 1` seconds since the last check; 0 until `fail_timeout` has passed.
     pub(super) fn idle_steps(&self, now: Moment) -> i64 {
         let idle = now.seconds - self.checked;
         if idle > self.fail_timeout { idle / (self.fail_timeout + 1) } else { 0 }
