@@ -196,7 +196,7 @@ fn compare_group(old: Vec<&Statement>, new: Vec<&Statement>, path: &str, found: 
     }
 }
 
-/// Number of directives that two blocks share; equal names with different values count less.
+/// Returns the number of directives that two blocks share; equal names with different values count less.
 fn similarity(old: &Statement, new: &Statement) -> usize {
     let mut lines: HashMap<(&str, String), usize> = HashMap::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
@@ -240,7 +240,7 @@ fn pair_equal<'a>(
     (pairs, old_left, new_left)
 }
 
-/// The arguments, as they would be written.
+/// Returns the arguments, as they would be written.
 fn arguments(statement: &Statement) -> String {
     let words: Vec<String> = statement.args.iter().map(ToString::to_string).collect();
     words.join(" ")
@@ -270,7 +270,7 @@ fn cut(text: String) -> String {
     }
 }
 
-/// The name and arguments of a statement, without its block.
+/// Returns the name and arguments of a statement, without its block.
 fn shown_head(statement: &Statement) -> String {
     let arguments = match is_secret(statement) {
         true => "(not shown)".to_owned(),
@@ -291,7 +291,7 @@ fn shown(statement: &Statement) -> String {
     }
 }
 
-/// Number of directives in a block, including nested blocks.
+/// Returns the number of directives in a block, including nested blocks.
 fn directives(block: &[Statement]) -> usize {
     block.iter().map(|statement| 1 + directives(statement.children())).sum()
 }

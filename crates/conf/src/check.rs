@@ -27,7 +27,7 @@ impl Table {
 }
 
 impl Scope<'_> {
-    /// The context of this block.
+    /// Returns the context of this block.
     pub fn context(&self) -> Contexts {
         self.context
     }
@@ -67,7 +67,7 @@ impl Scope<'_> {
         })
     }
 
-    /// Reason why the table has no entry: not supported yet, not allowed here, or unknown.
+    /// Returns the reason why the table has no entry: not supported yet, not allowed here, or unknown.
     fn absent(&self, statement: &Statement) -> Error {
         let name = statement.name.text.as_str();
         if let Some(known) = self.table.not_built(name, self.context) {
@@ -87,7 +87,7 @@ impl Scope<'_> {
         Error::new(kind, statement)
     }
 
-    /// The kind of block of a refused statement, as far as its name determines it.
+    /// Returns the kind of block of a refused statement, as far as its name determines it.
     fn block_of_refused(&self, statement: &Statement) -> Option<Block> {
         let name = statement.name.text.as_str();
         // The current context first: `server` has another meaning in `stream`.
@@ -190,7 +190,7 @@ fn visit_rows<'a>(rows: &'a [Statement], kind: &Verdict, depth: usize, visitor: 
     }
 }
 
-/// The hint for too many arguments: probably a single value with unquoted spaces.
+/// Returns the hint for too many arguments: probably a single value with unquoted spaces.
 fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     let max = usize::from(takes.range().1?);
     let (from, args) = (max.checked_sub(1)?, &statement.args);
@@ -211,7 +211,7 @@ fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     })
 }
 
-/// The notice for an accepted statement, if any.
+/// Returns the notice for an accepted statement, if any.
 fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     let name = spec.name;
     let kind = match spec.state {

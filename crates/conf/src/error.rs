@@ -76,17 +76,17 @@ impl Error {
         Error { advice: Some(advice.to_string().into()), ..self }
     }
 
-    /// The severity.
+    /// Returns the severity.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// The kind of error.
+    /// Returns the kind of error.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// The location, if any.
+    /// Returns the location, if any.
     pub fn span(&self) -> Option<&Span> {
         self.span.as_ref()
     }

@@ -38,7 +38,7 @@ pub fn excerpt(error: &Error, sources: &Sources) -> Option<String> {
     excerpt_of(error, text)
 }
 
-/// Like [`excerpt`], for an error in this text.
+/// Works like [`excerpt`], for an error in this text.
 pub fn excerpt_of(error: &Error, text: &[u8]) -> Option<String> {
     let mark = find(error, error.span()?.line, text)?;
     Some(render(text, &mark))
@@ -118,7 +118,7 @@ fn missing_semicolon(words: &Words) -> Option<Mark> {
     Some(behind(&pair[0].1))
 }
 
-/// Like [`missing_semicolon`], if the word at the start of a line is not a known directive. Either the statement has too many
+/// Works like [`missing_semicolon`], if the word at the start of a line is not a known directive. Either the statement has too many
 /// arguments, and the lines before have as many as it accepts; or the word is the invalid value itself.
 fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
     let may_be_name = |word: &Word| {
@@ -140,7 +140,7 @@ fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
     Some(behind(&words[at - 1].1))
 }
 
-/// The word of a statement that a message refers to; `None` if it refers to another statement.
+/// Returns the word of a statement that a message refers to; `None` if it refers to another statement.
 fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
     let (name, args) = words.split_first()?;
     let message = error.kind().to_string();

@@ -52,8 +52,8 @@ pub(crate) fn sort(paths: &mut [PathBuf]) {
     paths.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
 }
 
-/// Greedy matching with one backtracking point: a later `*` makes every earlier one final, so the time is at most the product of
-/// the lengths.
+/// Matches a name greedily with one backtracking point: a later `*` makes every earlier one final, so the time is at most the
+/// product of the lengths.
 fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first().is_some_and(|first| b"*?[".contains(first)) {
         return false;

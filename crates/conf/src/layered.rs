@@ -23,7 +23,7 @@ impl<T> Default for Layered<T> {
 }
 
 impl<T: Clone> Layered<T> {
-    /// The list for changes in the block with this number; cleared first if it was inherited.
+    /// Returns the list for changes in the block with this number; cleared first if it was inherited.
     pub fn own(&mut self, block: u32) -> &mut Vec<T> {
         let items = Arc::make_mut(&mut self.items);
         if self.block != block {
@@ -40,7 +40,7 @@ impl<T> Layered<T> {
         self.block == block
     }
 
-    /// The effective list.
+    /// Returns the effective list.
     pub fn items(&self) -> &[T] {
         &self.items
     }

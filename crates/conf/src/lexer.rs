@@ -50,12 +50,12 @@ impl<'a> Lexer<'a> {
         Lexer { text, at: 0, start: 0, line: 1, file }
     }
 
-    /// The current location. nginx reports it for all errors of a statement: the line that ends the statement.
+    /// Returns the current location. nginx reports it for all errors of a statement: the line that ends the statement.
     pub(crate) fn span(&self) -> Span {
         Span { file: self.file.clone(), line: self.line }
     }
 
-    /// The byte range of the last piece; after an error, from its first byte to the current position.
+    /// Returns the byte range of the last piece; after an error, from its first byte to the current position.
     pub(crate) fn range(&self) -> Range<usize> {
         self.start..self.at.min(self.text.len())
     }

@@ -27,7 +27,7 @@ const INSTEAD: [(&str, &str); 6] = [
     ("http_image", "images are scaled by an application, whose responses proxy_cache can keep"),
 ];
 
-/// The advice for a directive of a module that will not be supported.
+/// Returns the advice for a directive of a module that will not be supported.
 pub fn instead_of(module: &str) -> Option<&'static str> {
     INSTEAD.iter().find(|(name, _)| *name == module).map(|(_, text)| *text)
 }
@@ -76,7 +76,7 @@ pub struct NginxDirective {
 }
 
 impl NginxDirective {
-    /// The kind of its block in this context.
+    /// Returns the kind of its block in this context.
     pub fn block(&self, context: Contexts) -> Block {
         let is_this = |(module, name, contexts, _): &&(&str, &str, Contexts, Block)| {
             *module == self.module && *name == self.name && contexts.intersects(context)
@@ -93,19 +93,19 @@ pub struct NginxDirectives {
 }
 
 impl NginxDirectives {
-    /// All directives, sorted by module.
+    /// Returns all directives, sorted by module.
     pub fn iter(&self) -> impl Iterator<Item = &NginxDirective> {
         self.rows.iter()
     }
 
-    /// The directives with this name.
+    /// Returns the directives with this name.
     pub fn named(&self, name: &str) -> impl Iterator<Item = &NginxDirective> {
         let indexes = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
         indexes.iter().map(|&index| &self.rows[index])
     }
 }
 
-/// The directives of nginx 1.31.5.
+/// Returns the directives of nginx 1.31.5.
 pub fn nginx_directives() -> &'static NginxDirectives {
     static DIRECTIVES: OnceLock<NginxDirectives> = OnceLock::new();
     DIRECTIVES.get_or_init(|| {

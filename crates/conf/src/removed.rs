@@ -25,7 +25,7 @@ const REMOVED: [(&str, &str, &str); 13] = [
     ),
 ];
 
-/// The version that removed a directive, and the replacement.
+/// Returns the version that removed a directive, and the replacement.
 pub(crate) fn find(name: &str) -> Option<(&'static str, &'static str)> {
     let is_it = |known: &str| if known.ends_with('_') { name.starts_with(known) } else { name == known };
     REMOVED.iter().find(|(known, ..)| is_it(known)).map(|(_, version, instead)| (*version, *instead))

@@ -28,7 +28,7 @@ impl FileId {
         FileId(Some(path.into()))
     }
 
-    /// The path; `None` for the command line.
+    /// Returns the path; `None` for the command line.
     pub fn path(&self) -> Option<&Path> {
         self.0.as_deref()
     }
@@ -135,12 +135,12 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The files in order.
+    /// Returns the files in order.
     pub fn iter(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter()
     }
 
-    /// The text of one file.
+    /// Returns the text of one file.
     pub fn get(&self, path: &Path) -> Option<&Arc<[u8]>> {
         self.by_path.get(path).map(|&index| &self.files[index].text)
     }

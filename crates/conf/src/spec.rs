@@ -78,7 +78,7 @@ impl Contexts {
         Contexts(self.0 | other.0)
     }
 
-    /// All contexts under the same top-level block.
+    /// Returns all contexts under the same top-level block.
     fn family(self) -> Contexts {
         let mail = Contexts::MAIL | Contexts::MAIL_SERVER;
         let stream = Contexts::STREAM | Contexts::STREAM_SERVER | Contexts::STREAM_UPSTREAM;
@@ -298,22 +298,22 @@ impl Table {
         groups.iter().copied().flatten().collect()
     }
 
-    /// All entries in the order in which they were added.
+    /// Returns all entries in the order in which they were added.
     pub fn specs(&self) -> impl Iterator<Item = &'static Spec> {
         self.specs.iter().copied()
     }
 
-    /// The entries with this name: one for each meaning, in different contexts.
+    /// Returns the entries with this name: one for each meaning, in different contexts.
     pub fn named(&self, name: &str) -> &[&'static Spec] {
         self.by_name.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The entry that applies in this context.
+    /// Returns the entry that applies in this context.
     pub fn find(&self, name: &str, context: Contexts) -> Option<&'static Spec> {
         self.named(name).iter().copied().find(|spec| spec.contexts.intersects(context))
     }
 
-    /// The directive of nginx with this name in this context, if this table lacks it.
+    /// Returns the directive of nginx with this name in this context, if this table lacks it.
     pub fn not_built(&self, name: &str, context: Contexts) -> Option<&'static NginxDirective> {
         let has = |module: &str| self.named(name).iter().any(|spec| spec.module == module);
         nginx_directives()
@@ -321,7 +321,7 @@ impl Table {
             .find(|directive| directive.contexts.intersects(context) && !has(directive.module))
     }
 
-    /// All contexts in which this table or nginx allows a directive with this name.
+    /// Returns all contexts in which this table or nginx allows a directive with this name.
     pub(crate) fn contexts_of(&self, name: &str) -> Contexts {
         let ours = self.named(name).iter().map(|spec| spec.contexts);
         let theirs = nginx_directives().named(name).map(|directive| directive.contexts);
@@ -361,17 +361,17 @@ impl Table {
     }
 }
 
-/// The set of bytes in a word, hashed to 64 bits.
+/// Returns the set of bytes in a word, hashed to 64 bits.
 fn letters(word: &str) -> u64 {
     word.bytes().fold(0, |set, byte| set | 1 << (byte % 64))
 }
 
-/// Maximum edit distance for a suggestion: one edit per three letters.
+/// Returns the maximum edit distance for a suggestion: one edit per three letters.
 pub fn slips_max(word: &str) -> usize {
     (word.chars().count() / 3).clamp(1, 3)
 }
 
-/// Edit distance of two words: insertions, deletions, replacements, and swaps of neighbours.
+/// Returns the edit distance of two words: insertions, deletions, replacements, and swaps of neighbours.
 pub fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

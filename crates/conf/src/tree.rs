@@ -57,12 +57,12 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// The line to report in errors.
+    /// Returns the line to report in errors.
     pub fn span(&self) -> &Span {
         &self.span
     }
 
-    /// The text of a required argument, 0-based. For optional arguments use `args.get(i)`.
+    /// Returns the text of a required argument, 0-based. For optional arguments use `args.get(i)`.
     ///
     /// # Panics
     /// If the statement has fewer arguments: it was not checked, or its table entry is wrong.
@@ -75,22 +75,22 @@ impl Statement {
         }
     }
 
-    /// The texts of all arguments.
+    /// Returns the texts of all arguments.
     pub fn texts(&self) -> impl ExactSizeIterator<Item = &str> {
         self.args.iter().map(|word| word.text.as_str())
     }
 
-    /// The statements in the block; empty without a block.
+    /// Returns the statements in the block; empty without a block.
     pub fn children(&self) -> &[Statement] {
         self.block.as_deref().unwrap_or_default()
     }
 
-    /// The rows of a block without directives, such as `types` or `map`. A row has no block.
+    /// Returns the rows of a block without directives, such as `types` or `map`. A row has no block.
     pub fn rows(&self) -> impl Iterator<Item = Result<&Statement, Error>> {
         self.children().iter().map(Statement::as_row)
     }
 
-    /// The error of a statement that marks the end of the reading.
+    /// Returns the error of a statement that marks the end of the reading.
     pub fn fault(&self) -> Option<&Error> {
         self.fault.as_deref()
     }
@@ -132,7 +132,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The fault that ended the reading early, if any: the last statement in the innermost open block.
+    /// Returns the fault that ended the reading early, if any: the last statement in the innermost open block.
     pub fn fault(&self) -> Option<&Error> {
         let mut last = self.statements.last()?;
         while let Some(inner) = last.children().last() {
@@ -150,8 +150,8 @@ pub fn parse(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
     read(source, loader, false)
 }
 
-/// Like [`parse`], for reports: an unreadable file or a fault in an included file does not end the reading. So a tree may have
-/// several faults at any position.
+/// Works like [`parse`], for reports: an unreadable file or a fault in an included file does not end the reading. So a tree may
+/// have several faults at any position.
 pub fn parse_past_faults(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
     read(source, loader, true)
 }
@@ -282,7 +282,7 @@ impl Reader<'_> {
         self.miss_named(lexer, out, kind, "/")
     }
 
-    /// Like [`Reader::miss`], with the name as written: a relative path may have been meant relative to another directory.
+    /// Works like [`Reader::miss`], with the name as written: a relative path may have been meant relative to another directory.
     fn miss_named(
         &self,
         lexer: &Lexer<'_>,

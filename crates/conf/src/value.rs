@@ -126,7 +126,7 @@ const SPELLED: [(&str, &str); 19] = [
     ("gib", "g"),
 ];
 
-/// The size or time that `30sec`, `10 MB` or `1 h` probably means.
+/// Returns the size or time that `30sec`, `10 MB` or `1 h` probably means.
 pub(crate) fn probably(text: &str) -> Option<String> {
     let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let word = unit.trim().to_ascii_lowercase();
@@ -264,7 +264,7 @@ fn time(text: &str, mut units: &[TimeUnit], resolution: u64) -> Result<u64, Valu
     if has_digits { Ok(total) } else { Err(ValueError::Invalid) }
 }
 
-/// The unit at the start of `tail`: its scale, its length, and the units that may follow.
+/// Returns the unit at the start of `tail`: its scale, its length, and the units that may follow.
 fn time_unit<'u>(tail: &str, units: &'u [TimeUnit]) -> Option<(u64, usize, &'u [TimeUnit])> {
     let Some(first) = tail.chars().next() else {
         return Some((SECOND, 0, units));

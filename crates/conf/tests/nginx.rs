@@ -398,7 +398,7 @@ fn read(files: &[(&str, &str)], globals: &str) -> Tree {
     conf::parse(&Source::new(main).with_globals(globals), &loader).expect("n.conf is there")
 }
 
-/// The error of a tree without hints, which follow the location; empty if there is none.
+/// Returns the error of a tree without hints, which follow the location; empty if there is none.
 fn error_of(tree: &Tree, table: &Table) -> String {
     let text = conf::check(tree, table).error.map(|error| error.to_string()).unwrap_or_default();
     let end = text.find(" in /").and_then(|place| Some(place + text[place..].find("; ")?));

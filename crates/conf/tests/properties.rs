@@ -11,7 +11,7 @@ static SPECS: [Spec; 3] = [
     Spec::new("t", "c", Contexts::ANY, Args::Any, "Rows.").raw(),
 ];
 
-/// Random text that is likely to reach edge cases: elements of the language in any order.
+/// Generates random text that is likely to reach edge cases: elements of the language in any order.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&'static [u8]> = vec![
         b"a",
@@ -51,13 +51,13 @@ fn word() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Quoted words, so that any text is valid.
+/// Generates quoted words, so that any text is valid.
 fn head() -> impl Strategy<Value = String> {
     let quoted = word().prop_map(|word| format!("'{}'", word.replace('\\', "\\\\").replace('\'', "\\'")));
     prop::collection::vec(quoted, 1..4).prop_map(|words| words.join(" "))
 }
 
-/// A statement as text, built without the printer under test.
+/// Returns a statement as text, built without the printer under test.
 fn statement() -> impl Strategy<Value = String> {
     let simple = head().prop_map(|head| format!("{head};"));
     simple.prop_recursive(4, 40, 5, move |inner| {
@@ -71,7 +71,7 @@ fn read(text: impl Into<Vec<u8>>) -> Tree {
     conf::parse(&Source::new("/n.conf"), &loader).expect("the main file is there")
 }
 
-/// Everything that printing preserves: words and blocks without lines. Quoted words stay quoted.
+/// Returns everything that printing preserves: words and blocks without lines. Quoted words stay quoted.
 fn shape(statements: &[Statement]) -> Vec<(Vec<String>, Option<Vec<String>>)> {
     let one = |statement: &Statement| {
         let words = std::iter::once(&statement.name).chain(&statement.args).map(|word| word.text.clone());

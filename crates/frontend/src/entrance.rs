@@ -26,7 +26,7 @@ impl Entrance {
         Entrance { address, bound, place: Cell::new((0, 0)) }
     }
 
-    /// The servers at this address; `None` if a reload removed it.
+    /// Returns the servers at this address; `None` if a reload removed it.
     pub(crate) fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         let listens = &generation.config.http.listens;
         if self.place.get().0 != generation.number {
@@ -36,7 +36,7 @@ impl Entrance {
         listens.get(self.place.get().1)
     }
 
-    /// The server used before the host is known: the one selected in the handshake, or the default server of the address.
+    /// Returns the server used before the host is known: the one selected in the handshake, or the default server of the address.
     pub(crate) fn default_server(&self, generation: &Generation, info: &ConnInfo) -> ServerId {
         let Some(listen) = self.listen(generation) else { return ServerId(0) };
         match info.secured.get() {

@@ -48,7 +48,7 @@ impl Wire {
         }
     }
 
-    /// The underlying socket.
+    /// Returns the underlying socket.
     fn socket(&self) -> &Socket {
         match self {
             Wire::Plain(socket) => socket,
@@ -76,17 +76,17 @@ impl Wire {
         }
     }
 
-    /// The file descriptor, to identify connections and to check their buffers. It must not be used to send or receive.
+    /// Returns the file descriptor, to identify connections and to check their buffers. It must not be used to send or receive.
     pub fn fd(&self) -> &Fd {
         self.socket().fd()
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> Result<PeerAddr, Errno> {
         self.socket().peer()
     }
 
-    /// The local address.
+    /// Returns the local address.
     pub fn local(&self) -> Result<PeerAddr, Errno> {
         self.socket().local()
     }
@@ -279,17 +279,17 @@ impl Wire {
         self.socket().writer.progress()
     }
 
-    /// A number that increases as the client accepts bytes, including file bytes; see [`rt::net::progress`].
+    /// Returns a number that increases as the client accepts bytes, including file bytes; see [`rt::net::progress`].
     pub fn progress(&self) -> u64 {
         rt::net::progress(self.fd(), u64::MAX)
     }
 
-    /// Number of bytes that can be sent without waiting for the client; see [`rt::net::room`].
+    /// Returns the number of bytes that can be sent without waiting for the client; see [`rt::net::room`].
     pub fn room(&self) -> u64 {
         rt::net::room(self.fd())
     }
 
-    /// Number of bytes that the client has not acknowledged.
+    /// Returns the number of bytes that the client has not acknowledged.
     pub fn unacknowledged(&self) -> u64 {
         rt::net::unacknowledged(self.fd())
     }
@@ -379,7 +379,7 @@ impl WireHandle {
         }
     }
 
-    /// The kernel's `TCP_INFO` of the connection; `None` if it is not TCP.
+    /// Returns the kernel's `TCP_INFO` of the connection; `None` if it is not TCP.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         io::sys::tcp_info(self.fd().as_fd()).ok()
     }

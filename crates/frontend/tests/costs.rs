@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// Number of allocations of [`ROUNDS`] requests with this network engine; `None` if it is unavailable.
+/// Returns the number of allocations of [`ROUNDS`] requests with this network engine; `None` if it is unavailable.
 fn allocations(net: NetKind, config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Option<u64> {
     let mut runtime = Runtime::new(io::build(EngineConfig { net, ..EngineConfig::default() }).ok()?);
     let mut client = runtime.block_on(async {

@@ -61,7 +61,7 @@ pub static MODULES: &[&Module] = &[
     &slice::MODULE,
 ];
 
-/// The modules that tests read configurations with.
+/// Returns the modules that tests read configurations with.
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> = std::sync::LazyLock::new(|| {

@@ -94,7 +94,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Start of the client's range; 0 with `If-Range` or several ranges, since the bytes to send are not known yet.
+/// Returns the start of the client's range; 0 with `If-Range` or several ranges, since the bytes to send are not known yet.
 fn first_byte(request: &Request) -> u64 {
     if request.header(HeaderId::IfRange).is_some() {
         return 0;
@@ -146,7 +146,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The slice in a response, and the length of the complete response.
+/// Returns the slice in a response, and the length of the complete response.
 fn slice_of(request: &Request, start: u64, size: u64) -> Result<(Range<u64>, u64), Wrong> {
     let value = request.response.content_range.as_deref();
     let Some(ContentRange::Part { range, size: complete }) = value.and_then(ContentRange::parse) else {
@@ -312,7 +312,7 @@ impl Shared {
     }
 }
 
-/// A range of the body of a slice. For slice requests, cache files are returned as [`Body::Ranged`].
+/// Returns a range of the body of a slice. For slice requests, cache files are returned as [`Body::Ranged`].
 fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn BodySource>, BodyError> {
     let of_bytes = |source: Source, all: Range<usize>| {
         let (start, end) = (all.start + part.start as usize, all.start + part.end as usize);

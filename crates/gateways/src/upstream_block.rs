@@ -132,7 +132,7 @@ pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
 /// nginx's default port of servers, for any protocol.
 const PORT: u16 = 80;
 
-/// The setter of `server`.
+/// Sets `server`.
 fn set_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if scope.of::<Draft>().state.is_some() {
         return Err(cx.error("\"state\" directive is incompatible with \"server\""));

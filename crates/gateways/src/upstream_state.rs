@@ -124,7 +124,7 @@ mod tests {
     const CONF: &str =
         "http {\nupstream a { state a.state; } server { location / { proxy_pass http://a; } } }";
 
-    /// The text that would be written for a group that was read from this text.
+    /// Returns the text that would be written for a group that was read from this text.
     fn again(text: &str) -> String {
         let loaded = load_with(CONF, &[("/prefix/a.state", text)]);
         let loaded = loaded.unwrap_or_else(|error| panic!("{text}: {error}"));

@@ -38,7 +38,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     sticky,
 )];
 
-/// A filter: adds the cookie of the last chosen server before the fields of the response.
+/// Adds the cookie of the last chosen server before the fields of the response, as a filter.
 fn add_cookie(request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -63,7 +63,7 @@ fn sticky(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The form of most of nginx's errors here: `"sticky" directive …`.
+/// Creates an error in the form of most of nginx's errors here: `"sticky" directive …`.
 fn fault(cx: &Cx<'_>, text: &str) -> Error {
     Error::directive(cx.statement, text)
 }

@@ -6,8 +6,8 @@
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Index of the first byte at or after `from` that is invalid in a field value: below 0x20 except HTAB, or DEL. Returns `buf.len()`
-/// if no byte is invalid.
+/// Returns the index of the first byte at or after `from` that is invalid in a field value: below 0x20 except HTAB, or DEL. Returns
+/// `buf.len()` if no byte is invalid.
 pub(crate) fn find_control(buf: &[u8], from: usize) -> usize {
     let mut at = from;
     loop {
@@ -19,18 +19,18 @@ pub(crate) fn find_control(buf: &[u8], from: usize) -> usize {
     }
 }
 
-/// Like [`find_control`], but a tab counts as a control byte too.
+/// Works like [`find_control`], but a tab counts as a control byte too.
 pub(crate) fn find_any_control(buf: &[u8], from: usize) -> usize {
     find_below::<0x20>(buf, from)
 }
 
-/// Index of the first byte at or after `from` that ends a request target: a space, a control byte or DEL. Returns `buf.len()` if no
-/// byte ends it.
+/// Returns the index of the first byte at or after `from` that ends a request target: a space, a control byte or DEL. Returns
+/// `buf.len()` if no byte ends it.
 pub(crate) fn find_target_end(buf: &[u8], from: usize) -> usize {
     find_below::<0x21>(buf, from)
 }
 
-/// Index of the first byte below `LIMIT` or equal to DEL.
+/// Returns the index of the first byte below `LIMIT` or equal to DEL.
 #[inline]
 fn find_below<const LIMIT: u8>(buf: &[u8], from: usize) -> usize {
     // Skips long values in blocks: the test for a hit in a block compiles to vector instructions, the search for its index does
@@ -68,7 +68,8 @@ pub(crate) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Index of the first byte at or after `from` that is not a letter, digit or hyphen; `buf.len()` if there is no such byte.
+/// Returns the index of the first byte at or after `from` that is not a letter, digit or hyphen; `buf.len()` if there is no such
+/// byte.
 #[inline]
 pub(crate) fn find_name_end(buf: &[u8], from: usize) -> usize {
     find(buf, from, |word| {
@@ -81,8 +82,8 @@ pub(crate) fn find_name_end(buf: &[u8], from: usize) -> usize {
     })
 }
 
-/// Index of the first byte at or after `from` for which `hits` sets the highest bit of that byte; `buf.len()` if there is no such
-/// byte. `hits` must judge each byte of a word independently.
+/// Returns the index of the first byte at or after `from` for which `hits` sets the highest bit of that byte; `buf.len()` if there
+/// is no such byte. `hits` must judge each byte of a word independently.
 #[inline]
 fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
     let (words, rest) = buf[from..].as_chunks::<8>();
@@ -161,7 +162,7 @@ pub(crate) fn with_decimal<R>(value: u64, take: impl FnOnce(&[u8]) -> R) -> R {
     take(&digits[at..])
 }
 
-/// Number of decimal digits of `value`.
+/// Returns the number of decimal digits of `value`.
 pub(crate) fn decimal_len(value: u64) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
@@ -177,7 +178,7 @@ pub(crate) fn trim_ows(value: &[u8]) -> &[u8] {
     &value[start..end]
 }
 
-/// Value of a hexadecimal digit.
+/// Returns the value of a hexadecimal digit.
 pub(crate) fn hex_value(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -27,7 +27,7 @@ pub enum Forwarded {
 }
 
 impl Forwarded {
-    /// The token.
+    /// Returns the token.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

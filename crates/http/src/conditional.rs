@@ -199,7 +199,7 @@ impl Etag {
         }
     }
 
-    /// The tag with its quotes.
+    /// Returns the tag with its quotes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {

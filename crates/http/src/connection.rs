@@ -34,7 +34,7 @@ pub fn has_token(value: &[u8], token: &[u8]) -> bool {
     value.split(|&byte| byte == b',').any(|item| trim_ows(item).eq_ignore_ascii_case(token))
 }
 
-/// The value of `Upgrade`, if `Connection` has the option `upgrade`.
+/// Returns the value of `Upgrade`, if `Connection` has the option `upgrade`.
 #[must_use]
 pub fn upgrade<'a>(head: &Head, buf: &'a [u8]) -> Option<&'a [u8]> {
     let asked = head.all(buf, HeaderId::Connection).any(|value| has_token(value, b"upgrade"));

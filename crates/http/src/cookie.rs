@@ -1,6 +1,6 @@
 //! Lookup of values in `Cookie`; field lines are parsed like in nginx.
 
-/// The value of the cookie `name` in a field line.
+/// Returns the value of the cookie `name` in a field line.
 ///
 /// As in nginx, only a semicolon ends a value; commas and spaces are parts of it. A name begins after a semicolon.
 pub fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {

@@ -54,7 +54,7 @@ impl FieldTable {
         FieldTable { lines, ..FieldTable::EMPTY }
     }
 
-    /// Number of field lines, including ignored ones.
+    /// Returns the number of field lines, including ignored ones.
     pub(crate) fn count(&self) -> usize {
         self.lines.len() + usize::from(self.ignored_count)
     }
@@ -105,13 +105,13 @@ impl FieldTable {
         }
     }
 
-    /// The first field `id`.
+    /// Returns the first field `id`.
     pub(crate) fn field(&self, id: HeaderId) -> Option<&Field> {
         let index = *self.first.get(id as usize)?;
         index.checked_sub(1).map(|index| &self.lines[usize::from(index)])
     }
 
-    /// Values of all fields `id`, in order.
+    /// Returns the values of all fields `id`, in order.
     pub(crate) fn all<'a>(
         &'a self,
         buf: &'a [u8],
@@ -122,14 +122,14 @@ impl FieldTable {
         lines.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))
     }
 
-    /// Values of all fields with this name, ignoring case.
+    /// Returns the values of all fields with this name, ignoring case.
     pub(crate) fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         let matches = move |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(name);
         self.lines.iter().filter(matches).map(move |field| field.value.of(buf))
     }
 
-    /// Values of all fields for nginx's variables `$http_<name>` and `$upstream_http_<name>`: `name` is in lower case, with
-    /// underscores for hyphens.
+    /// Returns the values of all fields for nginx's variables `$http_<name>` and `$upstream_http_<name>`: `name` is in lower case,
+    /// with underscores for hyphens.
     pub(crate) fn variable<'a>(
         &'a self,
         buf: &'a [u8],

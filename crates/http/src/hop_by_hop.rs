@@ -57,7 +57,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> ConnectionOptions<I> {
     }
 }
 
-/// End-to-end fields, which `Connection` cannot remove.
+/// Whether a field is end-to-end, so that `Connection` cannot remove it.
 fn is_end_to_end(id: HeaderId) -> bool {
     use HeaderId as Id;
     matches!(

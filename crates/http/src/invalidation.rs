@@ -29,8 +29,8 @@ pub struct Target<'a> {
     pub path: &'a [u8],
 }
 
-/// Path and query of `reference` (the value of `Location` or `Content-Location`), if it has the same origin: an upstream must not
-/// be able to invalidate entries of other origins. `None` for an invalid reference, and for the target itself.
+/// Returns the path and query of `reference` (the value of `Location` or `Content-Location`), if it has the same origin: an
+/// upstream must not be able to invalidate entries of other origins. `None` for an invalid reference, and for the target itself.
 #[must_use]
 pub fn same_origin_target(target: Target<'_>, reference: &[u8]) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'#', reference).unwrap_or(reference.len());

@@ -9,7 +9,7 @@ pub const DEFAULT_TYPES: &[(&str, &str)] =
 /// nginx's built-in `default_type`.
 pub const DEFAULT_TYPE: &str = "text/plain";
 
-/// The built-in type of `extension`, ignoring case.
+/// Returns the built-in type of `extension`, ignoring case.
 #[must_use]
 pub fn built_in(extension: &[u8]) -> Option<&'static str> {
     let found = DEFAULT_TYPES.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(extension));
@@ -23,7 +23,7 @@ pub fn lookup<'a, T>(table: &'a [(Box<[u8]>, T)], extension: &[u8]) -> Option<&'
     table.binary_search_by(|(known, _)| compare(known)).ok().map(|index| &table[index].1)
 }
 
-/// The extension of a path: after the last dot of its last segment, unless that dot starts the segment.
+/// Returns the extension of a path: after the last dot of its last segment, unless that dot starts the segment.
 #[must_use]
 pub fn extension_of(path: &[u8]) -> Option<&[u8]> {
     let dot = path.iter().rposition(|byte| matches!(byte, b'.' | b'/')).filter(|&at| path[at] == b'.')?;

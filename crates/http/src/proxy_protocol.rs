@@ -89,7 +89,7 @@ pub fn parse(input: &[u8]) -> Result<Progress, ProxyError> {
     Ok(Progress::Complete { len: end + 1, header })
 }
 
-/// First line of an invalid header, for the log.
+/// Returns the first line of an invalid header, for the log.
 #[must_use]
 pub fn first_line(input: &[u8]) -> &[u8] {
     let end = input.iter().position(|byte| matches!(byte, b'\r' | b'\n'));

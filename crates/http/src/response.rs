@@ -337,7 +337,7 @@ pub enum ServerTokens {
 /// Product name of this server.
 pub const PRODUCT: &str = "ringroad";
 
-/// The text for `Server` and error pages; `None` for no text. Computed once per loaded configuration.
+/// Returns the text for `Server` and error pages; `None` for no text. Computed once per loaded configuration.
 #[must_use]
 pub fn signature(tokens: &ServerTokens, version: &str, build: &str) -> Option<Vec<u8>> {
     let text = match tokens {

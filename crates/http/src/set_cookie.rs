@@ -57,13 +57,13 @@ impl<'a> SetCookie<'a> {
         has_value.then_some(Self { pieces, changed: false })
     }
 
-    /// The name of the cookie, compared by `proxy_cookie_flags`.
+    /// Returns the name of the cookie, compared by `proxy_cookie_flags`.
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
         self.pieces.first().map_or(b"", |cookie| cookie.name)
     }
 
-    /// Values of all attributes of this name, in order.
+    /// Returns the values of all attributes of this name, in order.
     pub fn values(&self, attribute: Attribute) -> impl Iterator<Item = &[u8]> {
         let found = self.pieces.iter().skip(1).filter(move |piece| piece.is(attribute.name()));
         found.filter_map(|piece| piece.value.as_deref())
@@ -104,7 +104,7 @@ impl<'a> SetCookie<'a> {
         }
     }
 
-    /// nginx changes only the first such attribute, and leaves an equal value unchanged.
+    /// Sets `SameSite`. nginx changes only the first such attribute, and leaves an equal value unchanged.
     fn set_same_site(&mut self, wanted: &'static [u8]) {
         let new = Piece { name: b"SameSite", value: Some(Cow::Borrowed(wanted)) };
         match self.pieces.iter_mut().skip(1).find(|piece| piece.is(b"samesite")) {

@@ -23,7 +23,7 @@ impl Span {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(self) -> usize {
         (self.end - self.start) as usize
@@ -35,7 +35,7 @@ impl Span {
         self.start == self.end
     }
 
-    /// The bytes of the span in `buf`, which must be the buffer (or a copy of it) that the span refers to.
+    /// Returns the bytes of the span in `buf`, which must be the buffer (or a copy of it) that the span refers to.
     #[must_use]
     pub fn of(self, buf: &[u8]) -> &[u8] {
         &buf[self.start as usize..self.end as usize]

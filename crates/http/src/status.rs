@@ -92,13 +92,13 @@ impl StatusCode {
         (code <= 999).then_some(Self(code))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn code(self) -> u16 {
         self.0
     }
 
-    /// The status sent to the client: nginx's internal codes are translated, others are unchanged.
+    /// Returns the status sent to the client: nginx's internal codes are translated, others are unchanged.
     #[must_use]
     pub fn on_wire(self) -> Self {
         match self.0 {
@@ -108,7 +108,7 @@ impl StatusCode {
         }
     }
 
-    /// nginx's reason phrase, or the empty string where nginx prints the number alone.
+    /// Returns nginx's reason phrase, or the empty string where nginx prints the number alone.
     #[must_use]
     pub fn reason(self) -> &'static str {
         REASONS.binary_search_by_key(&self.0, |entry| entry.0).map_or("", |index| REASONS[index].1)

@@ -58,12 +58,12 @@ impl<'a> Dictionary<'a> {
         Some(Self { members })
     }
 
-    /// The members in order. If a key is repeated, the last member counts.
+    /// Returns the members in order. If a key is repeated, the last member counts.
     pub fn members(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], Value<'a>)> + '_ {
         self.members.iter().copied()
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Value<'a>> {
         self.members().rev().find(|(name, _)| *name == key).map(|(_, value)| value)
@@ -216,7 +216,7 @@ impl<'a> FieldReader<'a> {
     }
 }
 
-/// The value of at most fifteen digits.
+/// Returns the value of at most fifteen digits.
 fn value_of(digits: &[u8]) -> i64 {
     digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'))
 }

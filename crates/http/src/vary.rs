@@ -20,13 +20,13 @@ pub enum VaryError {
     InvalidName,
 }
 
-/// The names in all `Vary` lines, as written, including `*`.
+/// Returns the names in all `Vary` lines, as written, including `*`.
 pub fn names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
     let items = |value: &'a [u8]| value.split(|&byte| byte == b',').map(trim_ows);
     values.into_iter().flat_map(items).filter(|name| !name.is_empty())
 }
 
-/// The names in all `Vary` lines in normal form: lower case, sorted, without duplicates.
+/// Returns the names in all `Vary` lines in normal form: lower case, sorted, without duplicates.
 ///
 /// # Errors
 /// [`VaryError`]

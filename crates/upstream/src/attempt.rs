@@ -288,7 +288,7 @@ async fn read_head(
     }
 }
 
-/// The offending line of a head, for the errors where nginx logs it.
+/// Returns the offending line of a head, for the errors where nginx logs it.
 fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
     let shown = ["header", "line", "response"].iter().any(|end| error.message().ends_with(end));
     if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {

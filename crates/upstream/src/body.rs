@@ -133,7 +133,7 @@ impl Live {
         self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
     }
 
-    /// Time before which no further bytes may be read; `None` if they may be read now.
+    /// Returns the time before which no further bytes may be read; `None` if they may be read now.
     pub(super) fn not_before(&self) -> Option<Instant> {
         let rate = self.rate?;
         let passed = self.record.response_length.get();
@@ -141,7 +141,7 @@ impl Live {
         (due > rt::now()).then_some(due)
     }
 
-    /// Remaining bytes of the body, if known.
+    /// Returns the remaining bytes of the body, if known.
     pub(super) fn left(&self) -> Option<u64> {
         self.decoder.left()
     }
@@ -176,7 +176,7 @@ impl Live {
         }
     }
 
-    /// The next bytes of the body, up to `size` if they must be waited for; `None` at the end.
+    /// Returns the next bytes of the body, up to `size` if they must be waited for; `None` at the end.
     pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -231,7 +231,7 @@ impl Live {
         self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
 
-    /// Like [`Live::next`], for a hand-written future, with buffers that the engine chooses.
+    /// Works like [`Live::next`], for a hand-written future, with buffers that the engine chooses.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Fault>> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -448,7 +448,7 @@ impl Coming {
         Coming::Whole(Some(shared(source)))
     }
 
-    /// The complete body, if it has arrived.
+    /// Returns the complete body, if it has arrived.
     pub fn whole(&self) -> Option<&SharedBytes> {
         match self {
             Coming::Whole(bytes) => bytes.as_ref(),
@@ -465,7 +465,7 @@ impl Coming {
         }
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<SharedBytes>, BodyError> {
         let live = match self {
             Coming::Whole(bytes) => return Ok(bytes.take()),

@@ -68,7 +68,7 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// The upstreams of a target; resolves a name.
+    /// Returns the upstreams of a target; resolves a name.
     pub(super) async fn of(request: &Request, target: &Target) -> Result<Choice, Failure> {
         match target {
             Target::Group(group) => {
@@ -104,7 +104,7 @@ impl Choice {
         }
     }
 
-    /// Number of remaining tries.
+    /// Returns the number of remaining tries.
     pub(super) fn tries(&self) -> u32 {
         match self {
             Choice::Group { selection, .. } => selection.tries(),
@@ -131,7 +131,7 @@ impl Choice {
         }
     }
 
-    /// The name of the group, for the log if no server is available.
+    /// Returns the name of the group, for the log if no server is available.
     pub(super) fn name(&self) -> Arc<str> {
         match self {
             Choice::Group { selection, .. } => selection.group().name.as_str().into(),
@@ -139,7 +139,7 @@ impl Choice {
         }
     }
 
-    /// The pool of idle connections.
+    /// Returns the pool of idle connections.
     pub(super) fn home(&self) -> Option<&Rc<Home>> {
         match self {
             Choice::Group { home, .. } => home.as_ref(),
@@ -185,13 +185,14 @@ impl Chosen {
 }
 
 impl Drop for Chosen {
-    /// A response that is no longer needed, or that broke off after its header section, does not count as a failure, as in nginx.
+    /// Reports a response that is no longer needed, or that broke off after its header section. As in nginx it does not count as a
+    /// failure.
     fn drop(&mut self) {
         self.answered();
     }
 }
 
-/// The address in the form of `$upstream_addr`.
+/// Returns the address in the form of `$upstream_addr`.
 fn name_of(address: &PeerAddr) -> Arc<str> {
     match address {
         PeerAddr::Inet(address) => address.to_string().into(),

@@ -214,8 +214,8 @@ fn failed(record: &Try, status: u16) -> Failure {
     Failure::Status(status)
 }
 
-/// The output of a future, or `None` if the client disconnects first. The future is pinned by the caller: passing it by value would
-/// need its space twice, once as an argument.
+/// Returns the output of a future, or `None` if the client disconnects first. The future is pinned by the caller: passing it by
+/// value would need its space twice, once as an argument.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,

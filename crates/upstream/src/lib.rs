@@ -105,7 +105,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// nginx's defaults on machines with pages of 4 KiB.
+    /// Returns nginx's defaults on machines with pages of 4 KiB.
     fn default() -> Settings {
         let minute = Duration::from_secs(60);
         Settings {
@@ -188,7 +188,7 @@ impl NextUpstream {
         self.0 & reasons.0 == reasons.0
     }
 
-    /// The reason for a response with this status, if any.
+    /// Returns the reason for a response with this status, if any.
     pub fn of_status(status: u16) -> Option<NextUpstream> {
         Some(match status {
             500 => NextUpstream::HTTP_500,
@@ -318,12 +318,12 @@ impl Heading {
         Heading { raw, head }
     }
 
-    /// The bytes that the head's spans refer to.
+    /// Returns the bytes that the head's spans refer to.
     pub fn raw(&self) -> &[u8] {
         self.raw.bytes()
     }
 
-    /// The parsed head.
+    /// Returns the parsed head.
     pub fn head(&self) -> &ReplyHead {
         &self.head
     }
@@ -376,7 +376,7 @@ impl ReplyBody {
     }
 }
 
-/// Maximum rate of reading from an upstream in bytes per second; 0 means no limit.
+/// Returns the maximum rate of reading from an upstream in bytes per second; 0 means no limit.
 fn rate(settings: &Settings, request: &Request) -> u64 {
     let Some(rate) = &settings.limit_rate else { return 0 };
     let text = String::from_utf8(rate.rendered(request)).unwrap_or_default();

@@ -106,7 +106,7 @@ pub struct Pools {
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 impl Home {
-    /// The pool for connections to a group, if it keeps any.
+    /// Returns the pool for connections to a group, if it keeps any.
     pub(super) fn of(group: &Arc<Group>, request: &Request) -> Option<Rc<Home>> {
         let keepalive = group.keepalive?;
         let location = keepalive.local.then_some(request.location);
@@ -189,7 +189,7 @@ impl SharedLink {
 }
 
 impl Link {
-    /// Connects. Boxed for its lifetime, because it is moved often.
+    /// Connects to an address. The link is boxed for its lifetime, because it is moved often.
     pub(super) async fn connect(
         thread: &Thread,
         address: &PeerAddr,
@@ -300,7 +300,7 @@ impl Pools {
         idle.map(|place| shared.remove(place).connection.close()).is_some()
     }
 
-    /// Number of idle connections.
+    /// Returns the number of idle connections.
     pub fn count(&self) -> usize {
         self.pools.borrow().values().map(Vec::len).sum()
     }
@@ -322,7 +322,7 @@ async fn sweep(thread: Rc<Thread>) {
     }
 }
 
-/// The options of a socket to this address.
+/// Returns the options of a socket to this address.
 pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request) -> ConnectOptions {
     let bytes = |size: Option<u64>| size.map(|size| size.min(u64::from(u32::MAX)) as u32);
     let bind = settings.bind.as_ref().and_then(|bind| bind_address(bind, request));
@@ -348,7 +348,7 @@ fn bind_address(bind: &Bind, request: &Request) -> Option<SocketAddr> {
     text.parse().ok().or_else(bare)
 }
 
-/// The system call of a step, for the log.
+/// Returns the system call of a step, for the log.
 pub(super) fn call(step: ConnectStep, options: &ConnectOptions) -> String {
     match (step, options.bind) {
         (ConnectStep::Socket, _) => "socket()".to_owned(),

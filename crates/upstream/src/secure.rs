@@ -60,7 +60,7 @@ impl Secure {
         Secure { settings: Arc::clone(settings), name, pair }
     }
 
-    /// Client configuration of handshakes. A certificate with an empty name is not used, as in nginx.
+    /// Returns the client configuration of handshakes. A certificate with an empty name is not used, as in nginx.
     pub(super) async fn client(&self) -> Result<Client, SecureError> {
         let SecureSettings { client, named, .. } = &*self.settings;
         let pair = self.pair.clone().filter(|(certificate, _)| !certificate.is_empty());
@@ -82,7 +82,7 @@ impl Secure {
     }
 }
 
-/// The host without its port, as in nginx; an address without brackets.
+/// Returns the host without its port, as in nginx; an address without brackets.
 fn host_of(text: &str) -> &str {
     if let Some(rest) = text.strip_prefix('[') {
         return rest.split(']').next().unwrap_or(rest);

@@ -207,7 +207,7 @@ struct Out {
 }
 
 impl Out {
-    /// Maximum number of segments per piece, including its framing.
+    /// Returns the maximum number of segments per piece, including its framing.
     fn segments_each(&self) -> usize {
         if self.is_bare() { 1 } else { 3 }
     }

@@ -105,8 +105,8 @@ impl Limits {
     }
 }
 
-/// Size of one piece in bytes. Several pieces may be in flight to the client, limited by `proxy_busy_buffers_size` if set. nginx's
-/// small default would only cause more calls for the same bytes.
+/// Returns the size of one piece in bytes. Several pieces may be in flight to the client, limited by `proxy_busy_buffers_size` if
+/// set. nginx's small default would only cause more calls for the same bytes.
 fn piece_max(settings: &Settings) -> u64 {
     settings.busy_buffers_size.map_or(FILE_PIECE, |busy| busy.min(FILE_PIECE))
 }
@@ -175,7 +175,7 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
     }
 }
 
-/// The output of a future, or `None` if the client disconnects first.
+/// Returns the output of a future, or `None` if the client disconnects first.
 async fn wanted<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -332,8 +332,8 @@ impl Spool {
         self.held == 0 || self.held + bytes <= limits.memory
     }
 
-    /// Length of the file on disk. Its space is reused only when the client has received all of it: otherwise a client that is
-    /// always slightly behind would cause the complete response to be written.
+    /// Returns the length of the file on disk. Its space is reused only when the client has received all of it: otherwise a client
+    /// that is always slightly behind would cause the complete response to be written.
     fn file_len(&self) -> u64 {
         if self.in_file == 0 { 0 } else { self.file_end }
     }

@@ -123,7 +123,7 @@ impl fmt::Display for Fault {
 }
 
 impl Try {
-    /// Time since the start of the try.
+    /// Returns the time since the start of the try.
     pub(super) fn elapsed(&self) -> Duration {
         rt::now().saturating_duration_since(self.started)
     }
@@ -153,7 +153,7 @@ impl Try {
 }
 
 impl Tries {
-    /// The tries of this request; creates the list if needed.
+    /// Returns the tries of this request; creates the list if needed.
     pub fn of(request: &mut Request) -> &mut Tries {
         request.extensions.get_or_default()
     }
@@ -205,7 +205,7 @@ impl Tries {
         self.last().is_some_and(|last| last.is_invalid.get())
     }
 
-    /// The last try.
+    /// Returns the last try.
     pub fn last(&self) -> Option<&Rc<Try>> {
         self.list.last()
     }
@@ -224,7 +224,7 @@ pub struct ShownTry<'t> {
     pub is_reused: bool,
 }
 
-/// The tries of a request, in order.
+/// Returns the tries of a request, in order.
 pub fn shown_tries(request: &Request) -> impl Iterator<Item = ShownTry<'_>> {
     let tries = request.extensions.get::<Tries>().into_iter();
     tries.flat_map(|tries| &tries.list).map(|one| ShownTry {
@@ -235,12 +235,12 @@ pub fn shown_tries(request: &Request) -> impl Iterator<Item = ShownTry<'_>> {
     })
 }
 
-/// The value of `$upstream_cache_status`; empty without a cache.
+/// Returns the value of `$upstream_cache_status`; empty without a cache.
 pub fn cache_word(request: &Request) -> &'static str {
     cached(request).map_or("", |cached| cached.status)
 }
 
-/// `http://127.0.0.1:80/path`: the upstream in a log line.
+/// Returns the upstream for a log line: `http://127.0.0.1:80/path`.
 pub fn url(request: &Request) -> Option<Vec<u8>> {
     let tries = request.extensions.get::<Tries>()?;
     let last = tries.last()?;
@@ -353,8 +353,8 @@ pub fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
     last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
 }
 
-/// The header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is that of the stored
-/// response if that is sent, regardless of the upstream's status.
+/// Returns the header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is that of the
+/// stored response if that is sent, regardless of the upstream's status.
 pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     let tries = request.extensions.get::<Tries>()?;
     let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");
@@ -364,7 +364,7 @@ pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     }
 }
 
-/// The error code with which the last upstream reset its HTTP/2 stream instead of a response.
+/// Returns the error code with which the last upstream reset its HTTP/2 stream instead of a response.
 pub fn last_reset(request: &Request) -> Option<u32> {
     request.extensions.get::<Tries>()?.last()?.reset.get()
 }

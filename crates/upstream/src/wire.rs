@@ -35,7 +35,7 @@ impl Wire {
         }
     }
 
-    /// The sending half, for use while the other half receives. Only one writer may have bytes in flight.
+    /// Returns the sending half, for use while the other half receives. Only one writer may have bytes in flight.
     pub(super) fn writer(&self) -> WireWriter {
         match self {
             Wire::Plain(socket) => WireWriter::Plain(Writer::aside(socket.fd())),
@@ -53,12 +53,12 @@ impl Wire {
         }
     }
 
-    /// As [`Wire::poll_recv`].
+    /// Works like [`Wire::poll_recv`].
     pub(super) async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// Like [`Wire::recv`], into the caller's buffer if the transport permits it.
+    /// Works like [`Wire::recv`], into the caller's buffer if the transport permits it.
     pub(super) async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         match self {
             Wire::Plain(socket) => socket.reader.recv_into(buf).await,
@@ -105,7 +105,7 @@ impl Wire {
         }
     }
 
-    /// Reason why a stream ended early; other transports report errors only.
+    /// Returns the reason why a stream ended early; other transports report errors only.
     pub(super) fn cut(&self) -> Option<Cut> {
         match self {
             Wire::Plain(_) | Wire::Tls(_) => None,
@@ -178,7 +178,7 @@ impl WireWriter {
         }
     }
 
-    /// Number of request bytes sent.
+    /// Returns the number of request bytes sent.
     pub(super) fn sent(&self) -> u64 {
         match self {
             WireWriter::Plain(writer) => writer.sent(),
@@ -187,7 +187,7 @@ impl WireWriter {
         }
     }
 
-    /// A number that increases as the upstream accepts bytes; see [`Writer::progress`].
+    /// Returns a number that increases as the upstream accepts bytes; see [`Writer::progress`].
     pub(super) fn progress(&self) -> u64 {
         match self {
             WireWriter::Plain(writer) => writer.progress(),

@@ -150,7 +150,7 @@ impl Connection {
         Ok((used as u64, done))
     }
 
-    /// The next body of this client is probably long too: its head is not received into a large buffer.
+    /// Notes that the next body of this client is probably long too: its head is not received into a large buffer.
     fn expect_body(&mut self) {
         self.had_long_body = true;
         self.wire.set_multishot(false);
@@ -236,7 +236,7 @@ impl Connection {
         Some(self.wire.recv_behind_now(buf)?.map(|count| count > 0))
     }
 
-    /// For a body that is passed on in pieces: collects available bytes for the next piece, so that it is sent by one call. Returns
+    /// Collects available bytes for the next piece of a body that is passed on in pieces, so that it is sent by one call. Returns
     /// whether any were received.
     fn gather(&mut self, rest: &Rest) -> Result<bool, BodyAborted> {
         let here = match self.wire.try_recv() {
@@ -386,8 +386,8 @@ impl Connection {
     }
 }
 
-/// The received and announced bytes of a chunked body, if they exceed the limit. The announced size of a chunk counts, so that a
-/// chunk that is too large is refused immediately.
+/// Returns the received and announced bytes of a chunked body, if they exceed the limit. The announced size of a chunk counts, so
+/// that a chunk that is too large is refused immediately.
 fn exceeds(rest: &Rest, most: u64) -> Option<(u64, u64)> {
     let Rest::Chunks(decoder) = rest else { return None };
     let (total, announced) = (decoder.total(), decoder.announced());

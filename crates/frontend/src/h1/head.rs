@@ -32,7 +32,7 @@ fn frame(request: &mut Request, core: &Core) {
     }
 }
 
-/// The `Connection` field. HTTP/1.0 clients need it; HTTP/1.1 uses keep-alive by default, but nginx sends it too.
+/// Returns the `Connection` field. HTTP/1.0 clients need it; HTTP/1.1 uses keep-alive by default, but nginx sends it too.
 fn connection_field(request: &Request, core: &Core) -> ConnectionField {
     let timeout_s = core.keeping.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     match request.keepalive {

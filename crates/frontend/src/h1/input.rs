@@ -37,7 +37,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// The unused bytes.
+    /// Returns the unused bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
     }
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// The deadline for the next request and the kind of waiting; or a result if no wait is needed.
+    /// Returns the deadline for the next request and the kind of waiting; or a result if no wait is needed.
     fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
         let first = self.info.requests.get() == 0;
         // Many connections end after the first response, and an armed multishot receive would then have to be cancelled. After a
@@ -237,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// Like [`Connection::receive`]; returns `ECANCELED` if the connection is closed during the wait to free resources.
+    /// Works like [`Connection::receive`]; returns `ECANCELED` if the connection is closed during the wait to free resources.
     pub(super) async fn receive_unless_given_up(&mut self, kind: Waits, most: usize) -> Result<bool, Errno> {
         let thread = Rc::clone(&self.thread);
         let waiting = thread.room.waits(kind, &self.timer, self.wire.fd());
@@ -298,8 +298,8 @@ impl Connection {
     }
 }
 
-/// The result before the deadline. Like [`Timer::limit`], but without a nested state machine: with many connections, the state of a
-/// waiting connection is a cache miss at each request.
+/// Returns the result before the deadline. Like [`Timer::limit`], but without a nested state machine: with many connections, the
+/// state of a waiting connection is a cache miss at each request.
 fn receive_in_time(
     wire: &mut Wire,
     timer: &Timer,

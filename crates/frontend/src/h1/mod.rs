@@ -114,7 +114,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// `None` if the client has already disconnected.
+    /// Creates the connection; `None` if the client has already disconnected.
     fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
         let mut wire = Wire::plain(fd);
         let peer = Address::from(wire.peer().ok()?);
@@ -232,7 +232,7 @@ impl Connection {
         self.parse_head(request)
     }
 
-    /// The settings that apply before the server of a request is known.
+    /// Returns the settings that apply before the server of a request is known.
     fn core(&self) -> &Core {
         let config = &self.generation.config;
         &config.location(config.server(self.server).root).scope.core

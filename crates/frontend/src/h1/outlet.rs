@@ -189,7 +189,7 @@ impl<'a> Http1Outlet<'a> {
         }
     }
 
-    /// Ready when the bytes passed to the wire were sent; returns whether they were the remainder of a flush.
+    /// Becomes ready when the bytes passed to the wire were sent; returns whether they were the remainder of a flush.
     fn poll_flown(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, SendError>> {
         let Some(flying) = &mut self.flying else { return Poll::Ready(Ok(true)) };
         // Fully sent segments return memory that can be reused.
@@ -387,7 +387,7 @@ impl Outlet for Http1Outlet<'_> {
 }
 
 impl Drop for Http1Outlet<'_> {
-    /// A body that is abandoned must leave no bytes that could still be sent.
+    /// Discards unsent bytes: an abandoned body must leave no bytes that could still be sent.
     fn drop(&mut self) {
         self.wire.give_up_sending();
     }

@@ -120,7 +120,7 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// The complete body that follows a request's head; `None` if it has none.
+    /// Returns the complete body that follows a request's head; `None` if it has none.
     pub(super) fn of(request: &Request) -> Option<Rest> {
         let strict = request.scope().core.reading.http_strict;
         match request.head.body() {
@@ -130,7 +130,7 @@ impl Rest {
         }
     }
 
-    /// Remaining bytes, if known.
+    /// Returns the remaining bytes, if known.
     pub(super) fn left(&self) -> Option<u64> {
         match self {
             Rest::Bytes(left) => Some(*left),

@@ -157,7 +157,8 @@ impl Place<'_> {
         Ok((hello, handshaken))
     }
 
-    /// The settings of a handshake, and certificates with variables in their file names. `None` if the handshake is refused.
+    /// Returns the settings of a handshake, and certificates with variables in their file names. `None` if the handshake is
+    /// refused.
     fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
         let generation = self.thread.generation();
         let listen = self.entrance.listen(&generation)?;
@@ -221,7 +222,7 @@ impl From<HandshakeError> for Failure {
 }
 
 impl Failure {
-    /// A client that disconnects or is incompatible is not a server error. A missing certificate is one.
+    /// Returns the log level. A client that disconnects or is incompatible is not a server error; a missing certificate is.
     fn level(&self) -> Level {
         match self {
             Failure::Certificate(_) => Level::Error,

@@ -120,7 +120,7 @@ impl StreamTransport {
         }
     }
 
-    /// The next piece of the body, within `client_body_timeout`; `None` at its end.
+    /// Returns the next piece of the body, within `client_body_timeout`; `None` at its end.
     async fn next_piece(&self, core: &Core) -> Result<Option<Source>, BodyAborted> {
         let stream = &self.stream;
         self.timer.set(rt::now() + core.reading.client_body_timeout);
@@ -167,13 +167,13 @@ impl StreamTransport {
         Ok(())
     }
 
-    /// The remaining body at the start of its response.
+    /// Returns the remaining body at the start of its response.
     pub(super) fn rest_of_body(&self, request: &Request, received: u64) -> RestOfBody {
         let reading = &request.scope().core.reading;
         self.body_from(received, reading.client_body_timeout, reading.client_max_body_size)
     }
 
-    /// The body after the first `received` bytes.
+    /// Returns the body after the first `received` bytes.
     fn body_from(&self, received: u64, patience: Duration, most: u64) -> RestOfBody {
         let (shared, stream) = (Rc::clone(&self.shared), Rc::clone(&self.stream));
         RestOfBody { shared, stream, timer: Timer::new(), patience, most, total: received }
@@ -205,7 +205,7 @@ pub(super) struct RestOfBody {
 }
 
 impl RestOfBody {
-    /// The next piece, within the timeout; `None` at the end.
+    /// Returns the next piece, within the timeout; `None` at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         let polled = self.stream.inbox.borrow_mut().poll_piece(context);
         let Poll::Ready(piece) = polled else {

@@ -69,7 +69,7 @@ const PAID_EACH_SECOND: u64 = 10;
 /// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// The settings that apply before the server of a request is known.
+/// Returns the settings that apply before the server of a request is known.
 pub(crate) fn settings_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Http2 {
     let config = &generation.config;
     let server = entrance.default_server(generation, info);
@@ -117,7 +117,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
     connection.wire
 }
 
-/// The settings to send to the client, from the active configuration.
+/// Returns the settings to send to the client, from the active configuration.
 fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     let generation = thread.generation();
     let settings = settings_of(entrance, &generation, info);
@@ -125,7 +125,7 @@ fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     Limits { streams_max: settings.streams_max, initial_window: settings.preread, head_max: policy.head_max }
 }
 
-/// The settings that apply before the server of a request is known.
+/// Returns the settings that apply before the server of a request is known.
 fn core_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Core {
     let config = &generation.config;
     let server = entrance.default_server(generation, info);
@@ -355,7 +355,7 @@ impl Connection {
         }
     }
 
-    /// Number of open streams.
+    /// Returns the number of open streams.
     fn open_streams(&self) -> usize {
         self.shared.with(|state| state.session.open_streams())
     }

@@ -218,7 +218,7 @@ impl Outlet for Http2Outlet<'_> {
 }
 
 impl Drop for Http2Outlet<'_> {
-    /// A body that is abandoned must leave no bytes that could still be sent.
+    /// Discards unsent bytes: an abandoned body must leave no bytes that could still be sent.
     fn drop(&mut self) {
         if self.is_queued || self.flushing.is_some() {
             self.shared.give_up(self.stream);

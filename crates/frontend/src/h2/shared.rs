@@ -210,7 +210,7 @@ impl Inbox {
         self.held = 0;
     }
 
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     pub(super) fn poll_piece(&mut self, context: &Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         if let Some(piece) = self.pieces.pop_front() {
             self.held -= piece.bytes().len();
@@ -350,7 +350,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ready when all added bytes were put into frames, and the end too if it was added.
+    /// Becomes ready when all added bytes were put into frames, and the end too if it was added.
     pub(super) fn poll_taken(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<(), Errno>> {
         let state = &*self.state.borrow();
         let mut outbox = stream.outbox.borrow_mut();
@@ -364,8 +364,8 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Number of body bytes that may be read for a stream, by its window. The window of the connection does not matter here: it is
-    /// distributed by priority when frames are created.
+    /// Returns the number of body bytes that may be read for a stream, by its window. The window of the connection does not matter
+    /// here: it is distributed by priority when frames are created.
     pub(super) fn poll_room(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<u64, Errno>> {
         let state = &*self.state.borrow();
         if let Err(errno) = state.check(stream) {
@@ -382,17 +382,17 @@ impl Shared {
         }
     }
 
-    /// Number of bytes that one read should return for a stream.
+    /// Returns the number of bytes that one read should return for a stream.
     pub(super) fn read_ahead(&self) -> u64 {
         self.state.borrow().read_ahead() as u64
     }
 
-    /// A number that increases as the client accepts bytes of this stream.
+    /// Returns a number that increases as the client accepts bytes of this stream.
     pub(super) fn progress(stream: &Stream) -> u64 {
         stream.outbox.borrow().moved
     }
 
-    /// Number of bytes that can be sent immediately.
+    /// Returns the number of bytes that can be sent immediately.
     pub(super) fn room(&self, stream: &Stream) -> u64 {
         let window = self.state.borrow().session.sendable(stream.id) as u64;
         window.min(self.handle.room())
@@ -632,7 +632,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// The unused bytes.
+    /// Returns the unused bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
     }

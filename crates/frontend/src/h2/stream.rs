@@ -141,7 +141,7 @@ fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
     }
 }
 
-/// The facts of the connection, for one of its streams.
+/// Returns the facts of the connection, for one of its streams.
 fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<ConnInfo> {
     let client = Http2Client { shared: Rc::clone(shared), stream: Rc::clone(stream) };
     Rc::new(ConnInfo {

@@ -8,8 +8,8 @@ use crate::passing::Passing;
 use exchange::config::{Config, Location};
 use exchange::settings::locations::Locations;
 
-/// A line for each location with a pitfall: the location and the remedy. `checks_files` is whether a location itself handles
-/// scripts that do not exist.
+/// Returns a line for each location with a pitfall: the location and the remedy. `checks_files` is whether a location itself
+/// handles scripts that do not exist.
 pub fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for server in &config.http.servers {
@@ -19,7 +19,7 @@ pub fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<Strin
     told
 }
 
-/// Nested locations follow the enclosing location; an `if` is listed separately.
+/// Checks a location, then its nested locations; an `if` is listed separately.
 fn look(
     config: &Config,
     checks_files: fn(&Location) -> bool,

@@ -15,7 +15,7 @@ use exchange::pattern::Pattern;
 use exchange::request::Request;
 use upstream::Outgoing;
 
-/// The settings of a block, mutable.
+/// Returns the settings of a block, mutable.
 pub(super) fn fastcgi(scope: &mut Scope) -> &mut FastCgi {
     &mut scope.own::<Passing<FastCgi>>().own
 }

@@ -35,7 +35,7 @@ fn own(request: &Request) -> &FastCgi {
     &request.scope().of::<Passing<FastCgi>>().own
 }
 
-/// The name and the path info, if the pattern matches.
+/// Returns the name and the path info, if the pattern matches.
 fn split<'r>(own: &FastCgi, request: &'r Request) -> Option<(&'r [u8], &'r [u8])> {
     let uri = &request.uri[..];
     let pattern = own.split.as_ref()?;

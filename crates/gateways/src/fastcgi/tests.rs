@@ -5,7 +5,7 @@ use crate::fastcgi::FastCgi;
 use crate::passing::Passing;
 use crate::testing::{error, loaded};
 
-/// The settings of the last location.
+/// Returns the settings of the last location.
 fn passing_of(http: &str) -> Passing<FastCgi> {
     let config = loaded(http);
     config.http.locations.last().expect("there is a server").scope.of::<Passing<FastCgi>>().clone()

@@ -441,7 +441,7 @@ fn set_heuristic(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The name of a field; `None` for `off`.
+/// Returns the name of a field; `None` for `off`.
 fn field_name(cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>, Error> {
     match cx.arg(0) {
         "off" => Ok(None),

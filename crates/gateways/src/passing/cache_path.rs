@@ -12,7 +12,7 @@ use exchange::config::Cx;
 use std::sync::Arc;
 use upstream::caching::settings::{CachePath, CacheRoom, Caches, StoreKind};
 
-/// The setter: the directory, then parameters in any order.
+/// Sets the directory, then parameters in any order.
 pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     let path = cx.path(cx.arg(0).trim_end_matches('/'));
     let mut cache = CachePath::new("", path);

@@ -49,7 +49,7 @@ impl<F: Family> Passing<F> {
 /// A cache and the text of a key.
 type Keyed = (Arc<Cache>, Vec<u8>);
 
-/// The cache of a request and the text of its key; `None` if it has no cache, or its method is not cached.
+/// Returns the cache of a request and the text of its key; `None` if it has no cache, or its method is not cached.
 ///
 /// # Errors
 /// The status for the client; the reason is logged.
@@ -60,7 +60,7 @@ pub(super) fn lookup(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed
     keyed(request, via)
 }
 
-/// Like [`lookup`], for any method.
+/// Works like [`lookup`], for any method.
 fn keyed(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
     let conf = via.conf;
     let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
@@ -73,7 +73,7 @@ fn keyed(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
     Ok(Some((cache, text)))
 }
 
-/// The cache of a request.
+/// Returns the cache of a request.
 fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u16> {
     match &conf.cache.zone {
         Zone::Off => Ok(None),
@@ -118,7 +118,7 @@ pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
     Some(Box::pin(purge::purge(request, &cache, &purged, fate)).await)
 }
 
-/// The tags that a request names; `None` if it lacks the field.
+/// Returns the tags that a request names; `None` if it lacks the field.
 fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     let name = conf.cache.purge_tag_header.as_ref()?;
     let mut values = request.head.named(request.bytes(), name).peekable();
@@ -127,7 +127,7 @@ fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     Some(words.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
 }
 
-/// The cache's changes to the client's request.
+/// Returns the cache's changes to the client's request.
 fn fill_of(request: &Request, conf: &Conf, wanted: &Wanted) -> Fill {
     let mut fields = Vec::new();
     let mut add = |id, value: &Option<Vec<u8>>| fields.extend(value.clone().map(|value| (id, value)));

@@ -12,7 +12,7 @@ use exchange::config::{Layered, Scope, Start, Words};
 use upstream::Settings;
 use upstream::caching::settings::CacheConf;
 
-/// The settings of a block, mutable.
+/// Returns the settings of a block, mutable.
 pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
     &mut scope.own::<Passing<F>>().conf
 }

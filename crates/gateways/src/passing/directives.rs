@@ -316,7 +316,7 @@ const REASONS: [NextUpstream; 11] = [
     NextUpstream::HTTP_429,
 ];
 
-/// `off` overrides all other parameters.
+/// Sets the reasons; `off` overrides all other parameters.
 fn set_next_upstream(
     names: &'static [(&'static str, u64)],
     conf: &mut Conf,

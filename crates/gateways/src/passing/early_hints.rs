@@ -46,7 +46,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The function that creates the interim responses for this request; `None` if its client must not receive any.
+/// Returns the function that creates the interim responses for this request; `None` if its client must not receive any.
 pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
     let conditions = request.scope().of::<EarlyHints>().0.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));

@@ -94,12 +94,12 @@ pub(crate) trait Protocol: Send + Sync {
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16>;
 
-    /// The default cache key. Most protocols have no cache, or no default key.
+    /// Returns the default cache key. Most protocols have no cache, or no default key.
     fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
         Vec::new()
     }
 
-    /// The body to send instead of the client's.
+    /// Returns the body to send instead of the client's.
     fn body(&self) -> Option<&Template> {
         None
     }
@@ -119,12 +119,12 @@ pub(crate) trait Protocol: Send + Sync {
         true
     }
 
-    /// The rewritten value of `Location`, or the URI in `Refresh`; `None` if it is unchanged.
+    /// Returns the rewritten value of `Location`, or the URI in `Refresh`; `None` if it is unchanged.
     fn location(&self, _: &Request, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
 
-    /// The rewritten value of `Set-Cookie`.
+    /// Returns the rewritten value of `Set-Cookie`.
     fn cookie<'v>(&self, _: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
         Cow::Borrowed(value)
     }
@@ -273,7 +273,7 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
     step(request, via, answered)
 }
 
-/// Like [`run`], with a cache.
+/// Works like [`run`], with a cache.
 async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
     if invalidate::is_errand(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;

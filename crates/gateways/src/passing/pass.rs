@@ -54,7 +54,7 @@ pub(crate) struct Place {
 }
 
 impl Pass {
-    /// The address and its parts, if it has no variables.
+    /// Returns the address and its parts, if it has no variables.
     pub(crate) fn written(&self) -> Option<(&str, &Place)> {
         match &self.to {
             To::Written { url, place, .. } => Some((url, place)),
@@ -70,7 +70,7 @@ impl Pass {
         }
     }
 
-    /// The prefix of the path that the URI replaces.
+    /// Returns the prefix of the path that the URI replaces.
     pub(crate) fn location(&self) -> &str {
         &self.location
     }
@@ -105,12 +105,12 @@ impl Scheme {
     pub(crate) const NONE: Scheme = Scheme { text: "", port: 0, is_secure: false };
 }
 
-/// The setter.
+/// Sets the destination from the argument of the directive.
 pub(crate) fn set<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     set_to::<F>(scope, cx, cx.arg(0))
 }
 
-/// Like [`set`], for an address that is not an argument of the directive.
+/// Works like [`set`], for an address that is not an argument of the directive.
 pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) -> Result<(), Error> {
     let location = match &scope.core.found_by {
         FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),

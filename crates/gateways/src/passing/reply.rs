@@ -165,7 +165,7 @@ fn is_empty(request: &Request) -> bool {
     has_framing && request.response.content_length.is_none()
 }
 
-/// `proxy_intercept_errors`: redirects a status to its `error_page`.
+/// Redirects a status to its `error_page` (`proxy_intercept_errors`).
 fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<Step> {
     let status = heading.head().status().code();
     if status == 404 && conf.intercept_not_found {
@@ -338,7 +338,7 @@ fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
     }
 }
 
-/// A date in the usual format is compared with the client's conditions; others are passed on unchanged.
+/// Sets `Last-Modified`. A date in the usual format is compared with the client's conditions; others are passed on unchanged.
 fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     match http::date::parse_as_written(value) {
         Some(date) => request.response.last_modified = Some(date),
@@ -346,7 +346,7 @@ fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     }
 }
 
-/// As in nginx an unchanged path remains a path, regardless of `absolute_redirect`.
+/// Sets the rewritten `Location`. As in nginx an unchanged path remains a path, regardless of `absolute_redirect`.
 fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
     match via.protocol.location(request, value) {
         Some(changed) => request.response.location = Some(changed),
@@ -365,7 +365,7 @@ fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The fields of an interim response (103) for a client: those that are passed on and do not describe a body.
+/// Returns the fields of an interim response (103) for a client: those that are passed on and do not describe a body.
 pub(super) fn interim_lines<'a>(
     conf: &'a Conf,
     head: &'a ReplyHead,

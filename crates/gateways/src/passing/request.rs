@@ -51,7 +51,7 @@ pub(crate) struct Context {
     pub(crate) passes_conditions: bool,
 }
 
-/// Length of the body for the upstream.
+/// Returns the length of the body for the upstream.
 pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> BodyLength {
     let length = request.head.body();
     match body {
@@ -79,7 +79,7 @@ fn lacks_body(request: &Request, via: Via<'_>) -> bool {
     is_wanted && is_same && (is_begun || request.body_was_streamed)
 }
 
-/// The body to send.
+/// Returns the body to send.
 ///
 /// # Errors
 /// The status for the client; the reason is logged.
@@ -111,7 +111,7 @@ fn chosen_body(request: &Request, via: Via<'_>) -> OutgoingBody {
     }
 }
 
-/// TLS settings for the upstream, if it uses TLS.
+/// Returns the TLS settings for the upstream, if it uses TLS.
 ///
 /// # Errors
 /// The status for the client: a variable gave a TLS address in a location without TLS settings.
@@ -127,7 +127,7 @@ pub(crate) fn secure_of(
     }
 }
 
-/// Client fields that a cache does not pass on, because an entry is for other clients too.
+/// Whether a cache does not pass this client field on, because an entry is for other clients too.
 pub(crate) fn is_conditional(id: HeaderId) -> bool {
     matches!(
         id,

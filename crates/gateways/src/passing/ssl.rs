@@ -187,7 +187,7 @@ fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Res
     Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
 }
 
-/// The settings of this block, copied at its first directive.
+/// Returns the settings of this block, copied at its first directive.
 fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
     Arc::make_mut(&mut conf::<F>(scope).ssl)
 }
@@ -234,7 +234,7 @@ impl Conf {
         Ok(SecureSettings { client, named, name: self.name.clone(), trust: self.trust(prefix)? })
     }
 
-    /// The certificate and its key, if configured: loaded with the configuration, or at handshakes.
+    /// Returns the certificate and its key, if configured: loaded with the configuration, or at handshakes.
     fn identity(&self, prefix: &str) -> Result<(Option<Identity>, Option<NamedCertificates>), String> {
         let Some(certificate) = &self.certificate else { return Ok((None, None)) };
         let Some(key) = &self.key else {
@@ -257,7 +257,7 @@ impl Conf {
         })
     }
 
-    /// The trusted CAs for upstream certificates.
+    /// Returns the trusted CAs for upstream certificates.
     fn trust(&self, prefix: &str) -> Result<Option<Trust>, String> {
         if !self.verify {
             return Ok(None);

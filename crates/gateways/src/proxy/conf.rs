@@ -16,7 +16,7 @@ use exchange::request::Request;
 use exchange::template::Template;
 use upstream::Outgoing;
 
-/// The settings of a block, mutable.
+/// Returns the settings of a block, mutable.
 pub(super) fn http(scope: &mut Scope) -> &mut Http {
     &mut scope.own::<Passing<Http>>().own
 }
@@ -64,7 +64,7 @@ impl Default for Http {
 }
 
 impl Http {
-    /// The initial settings of gRPC: all others are those of HTTP, and have no directive there.
+    /// Returns the initial settings of gRPC: all others are those of HTTP, and have no directive there.
     pub(crate) fn grpc() -> Http {
         Http { version: Version::Http2, is_grpc: true, ..Http::default() }
     }

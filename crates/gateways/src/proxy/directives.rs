@@ -107,12 +107,12 @@ const fn tuning(name: &'static str, default: &'static str) -> Directive {
     Directive::scope(spec.default(default).state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
-/// Fields with an invalid name are reported and ignored; nginx sends them unchanged.
+/// Sets a field. Fields with an invalid name are reported and ignored; nginx sends them unchanged.
 fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     add_field(&mut http(scope).set_fields, cx)
 }
 
-/// Like [`set_field`], for the list of fields of another protocol.
+/// Works like [`set_field`], for the list of fields of another protocol.
 pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, value) = (cx.arg(0), cx.template(cx.arg(1))?);
     let fields = fields.own(cx.block);

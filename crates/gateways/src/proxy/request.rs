@@ -44,8 +44,8 @@ pub(super) fn is_framing(name: &[u8]) -> bool {
     matches!(HeaderId::of(name), HeaderId::ContentLength | HeaderId::TransferEncoding)
 }
 
-/// Client fields that upstreams get only by `proxy_set_header`. This server writes `Host` and the framing fields itself; hop-by-hop
-/// fields are dropped.
+/// Whether upstreams get this client field only by `proxy_set_header`. This server writes `Host` and the framing fields itself;
+/// hop-by-hop fields are dropped.
 fn is_replaced(id: HeaderId) -> bool {
     matches!(
         id,
@@ -148,14 +148,14 @@ fn has_passed(request: &Request, name: &[u8]) -> bool {
 
 const CDN_LOOP: &[u8] = b"CDN-Loop";
 
-/// The default cache key: scheme and host of the destination, and the URI that is sent.
+/// Returns the default cache key: scheme and host of the destination, and the URI that is sent.
 pub(super) fn default_key(conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
     let mut key = destination.place.key_start.clone();
     push_uri(request, conf, destination, &mut key);
     key
 }
 
-/// The method of the request to the upstream.
+/// Returns the method of the request to the upstream.
 fn method_text(request: &Request, http: &Http, fill: Option<&Fill>) -> Vec<u8> {
     if fill.is_some_and(|fill| fill.as_get) {
         return b"GET".to_vec();
@@ -171,7 +171,7 @@ fn method_text(request: &Request, http: &Http, fill: Option<&Fill>) -> Vec<u8> {
     }
 }
 
-/// `tchar` of RFC 9110 section 5.6.2.
+/// Whether a byte is a `tchar` (RFC 9110 section 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

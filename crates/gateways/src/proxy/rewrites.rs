@@ -76,7 +76,7 @@ enum Find {
 }
 
 impl Rewrite {
-    /// The rewritten value; `None` if the value does not match.
+    /// Returns the rewritten value; `None` if the value does not match.
     fn apply(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {
         match &self.find {
             Find::Prefix(prefix) => {
@@ -98,7 +98,7 @@ impl Rewrite {
     }
 }
 
-/// The result of the first rewrite that matches.
+/// Returns the result of the first rewrite that matches.
 fn first(list: &[Rewrite], request: &Request, value: &[u8]) -> Option<Vec<u8>> {
     list.iter().find_map(|rewrite| rewrite.apply(request, value))
 }
@@ -120,7 +120,7 @@ impl Redirects {
         self.by_default = pass.and_then(default_of);
     }
 
-    /// The rewritten value of `Location` or of the URI in `Refresh`; `None` if no rewrite matches.
+    /// Returns the rewritten value of `Location` or of the URI in `Refresh`; `None` if no rewrite matches.
     pub(super) fn apply(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {
         if self.is_off {
             return None;
@@ -132,8 +132,8 @@ impl Redirects {
     }
 }
 
-/// The default rewrite: the address of `proxy_pass` is replaced by the location. An address with variables, or a location without a
-/// path, has no default.
+/// Returns the default rewrite: the address of `proxy_pass` is replaced by the location. An address with variables, or a location
+/// without a path, has no default.
 fn default_of(pass: &Pass) -> Option<Rewrite> {
     let (url, place) = pass.written()?;
     let (from, to) = match place.uri.is_empty() {
@@ -167,7 +167,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Like nginx, the configuration is read in one pass, so the address must already be known.
+/// Works like nginx, the configuration is read in one pass, so the address must already be known.
 fn written_default(scope: &Scope, cx: &Cx<'_>) -> Result<Rewrite, Error> {
     let conf = &scope.of::<Passing<Http>>().conf;
     let own = conf.pass.as_deref().filter(|_| conf.pass_block == cx.block);
@@ -292,7 +292,7 @@ fn read_flags(cx: &mut Cx<'_>) -> Result<CookieFlags, Error> {
 }
 
 impl CookieFlags {
-    /// The changes to the flags of the cookie with this name; `None` if the rule does not apply to it.
+    /// Returns the changes to the flags of the cookie with this name; `None` if the rule does not apply to it.
     fn edits(&self, request: &Request, name: &[u8]) -> Option<Flags> {
         let is_meant = match &self.cookie {
             CookieName::Text(text) => text.rendered(request).eq_ignore_ascii_case(name),
@@ -312,7 +312,7 @@ impl CookieFlags {
     }
 }
 
-/// The value of `Set-Cookie` after all configured rewrites.
+/// Returns the value of `Set-Cookie` after all configured rewrites.
 pub(super) fn cookie<'v>(http: &Http, request: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
     let (domains, paths, flags) =
         (http.cookie_domains.items(), http.cookie_paths.items(), http.cookie_flags.items());

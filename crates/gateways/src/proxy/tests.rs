@@ -7,7 +7,7 @@ use crate::passing::Passing;
 use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
 
-/// The settings of the last location.
+/// Returns the settings of the last location.
 fn http_of(http: &str) -> Http {
     let config = loaded(http);
     config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().own.clone()

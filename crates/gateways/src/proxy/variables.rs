@@ -90,13 +90,13 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// A value that is known once the destination is determined: before the cache key is computed.
+/// Appends a value that is known once the destination is determined: before the cache key is computed.
 fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) -> bool) -> bool {
     let destination = request.extensions.get::<Destination>().filter(|place| place.prefix == Http::PREFIX);
     destination.is_some_and(|destination| show(&destination.place, out))
 }
 
-/// A value that is known once the request is created.
+/// Appends a value that is known once the request is created.
 fn length(request: &Request, out: &mut Vec<u8>, show: fn(BodyLength, &mut Vec<u8>) -> bool) -> bool {
     request.extensions.get::<Context>().is_some_and(|context| show(context.length, out))
 }

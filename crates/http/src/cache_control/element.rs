@@ -17,7 +17,7 @@ pub(super) enum Argument<'a> {
 }
 
 impl<'a> Argument<'a> {
-    /// The argument as a number of seconds, in either form (section 5.2 requires recipients to accept both), at most
+    /// Returns the argument as a number of seconds, in either form (section 5.2 requires recipients to accept both), at most
     /// [`DELTA_SECONDS_MAX`]. `None` if it is not a plain decimal number.
     pub(super) fn seconds(self) -> Option<u32> {
         match self {
@@ -26,8 +26,8 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// The listed field names. Empty if any of them is invalid: a directive must not be misread as a narrower one, or a forbidden
-    /// response could be stored.
+    /// Returns the listed field names. Empty if any of them is invalid: a directive must not be misread as a narrower one, or a
+    /// forbidden response could be stored.
     pub(super) fn field_names(self) -> impl Iterator<Item = &'a [u8]> {
         let text = match self {
             Self::Plain(text) | Self::Quoted(text) => text,
@@ -108,7 +108,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Index of the closing quote of a quoted string.
+/// Returns the index of the closing quote of a quoted string.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -138,7 +138,7 @@ pub enum Qualified {
     Private,
 }
 
-/// The field names in all occurrences of a directive, from the values of all `Cache-Control` lines of a response.
+/// Returns the field names in all occurrences of a directive, from the values of all `Cache-Control` lines of a response.
 pub fn qualified_fields<'a, I>(values: I, directive: Qualified) -> impl Iterator<Item = &'a [u8]>
 where
     I: IntoIterator<Item = &'a [u8]>,

@@ -227,31 +227,31 @@ impl DateCache {
         }
     }
 
-    /// The second that the texts were formatted for.
+    /// Returns the second that the texts were formatted for.
     #[must_use]
     pub fn unix(&self) -> i64 {
         self.unix
     }
 
-    /// Text for `Date`.
+    /// Returns the text for `Date`.
     #[must_use]
     pub fn http(&self) -> &[u8; HTTP_LEN] {
         &self.http
     }
 
-    /// Text for `$time_local`.
+    /// Returns the text for `$time_local`.
     #[must_use]
     pub fn common_log(&self) -> &[u8; COMMON_LOG_LEN] {
         &self.common_log
     }
 
-    /// Text for `$time_iso8601`.
+    /// Returns the text for `$time_iso8601`.
     #[must_use]
     pub fn iso_8601(&self) -> &[u8; ISO_8601_LEN] {
         &self.iso_8601
     }
 
-    /// Text for the error log.
+    /// Returns the text for the error log.
     #[must_use]
     pub fn error_log(&self) -> &[u8; ERROR_LOG_LEN] {
         &self.error_log

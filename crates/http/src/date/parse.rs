@@ -22,8 +22,8 @@ pub fn parse_http(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Like [`parse_http`], for an expiration time (RFC 9111 section 4.2): `None` if the time zone is not GMT or UTC, or if other text
-/// follows. Letters are case-insensitive.
+/// Works like [`parse_http`], for an expiration time (RFC 9111 section 4.2): `None` if the time zone is not GMT or UTC, or if other
+/// text follows. Letters are case-insensitive.
 #[must_use]
 pub fn parse_expiration(text: &[u8]) -> Option<i64> {
     if let Some(unix) = parse_as_written(text) {
@@ -44,8 +44,8 @@ pub fn parse_expiration(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Like [`parse_http`], but accepts only the form that [`super::http`] writes; `None` for any other form. Formatting the result
-/// restores the same text.
+/// Works like [`parse_http`], but accepts only the form that [`super::http`] writes; `None` for any other form. Formatting the
+/// result restores the same text.
 #[must_use]
 pub fn parse_as_written(text: &[u8]) -> Option<i64> {
     let unix = preferred(text.try_into().ok()?)?;

@@ -165,9 +165,9 @@ impl ChunkedDecoder {
         self.step(input, None)
     }
 
-    /// Like [`Self::handle`]; also appends the field lines of the trailer section to `trailers`. The lines include their line ends,
-    /// without the final empty line: at most [`TRAILER_LEN_MAX`] bytes plus the line ends. At [`Event::End`] the caller parses them
-    /// with [`crate::reply::parse_fields`].
+    /// Works like [`Self::handle`]; also appends the field lines of the trailer section to `trailers`. The lines include their line
+    /// ends, without the final empty line: at most [`TRAILER_LEN_MAX`] bytes plus the line ends. At [`Event::End`] the caller
+    /// parses them with [`crate::reply::parse_fields`].
     ///
     /// # Errors
     /// As [`Self::handle`].
@@ -202,14 +202,14 @@ impl ChunkedDecoder {
         Ok(Step { consumed: input.len(), event })
     }
 
-    /// Number of body bytes returned so far.
+    /// Returns the number of body bytes returned so far.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Number of body bytes returned so far plus the announced remainder of the current chunk, so that a limit can refuse a chunk
-    /// before it arrives.
+    /// Returns the number of body bytes returned so far plus the announced remainder of the current chunk, so that a limit can
+    /// refuse a chunk before it arrives.
     #[must_use]
     pub fn announced(&self) -> u64 {
         if self.state == ChunkState::Data { self.total.saturating_add(self.remaining) } else { self.total }
@@ -310,7 +310,7 @@ impl ChunkedDecoder {
         Ok(ChunkState::Strict(next))
     }
 
-    /// After the size or a complete extension: either another extension or the end of the line must follow.
+    /// Handles a byte after the size or a complete extension: another extension or the end of the line must follow.
     fn behind_extension(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         match byte {
             b'\r' | b'\n' => self.extension(byte),

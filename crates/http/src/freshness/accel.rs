@@ -26,7 +26,7 @@ impl AccelExpires {
         })
     }
 
-    /// Remaining seconds at `now`; 0 if the time has passed.
+    /// Returns the remaining seconds at `now`; 0 if the time has passed.
     #[must_use]
     pub fn seconds_left(self, now: i64) -> u32 {
         match self {

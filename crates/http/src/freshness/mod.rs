@@ -114,7 +114,7 @@ impl CacheFields {
         self.etag.is_some() || self.last_modified.is_some()
     }
 
-    /// Age of the response at its arrival in seconds (RFC 9111 section 4.2.3, `corrected_initial_age`).
+    /// Returns the age of the response at its arrival in seconds (RFC 9111 section 4.2.3, `corrected_initial_age`).
     ///
     /// A response without a valid `Date` is assumed to be generated at its arrival (RFC 9110 section 6.6.1).
     #[must_use]
@@ -143,7 +143,7 @@ impl CacheFields {
             })
     }
 
-    /// `Expires` minus `Date`; 0 for an invalid date, `None` beside a targeted field.
+    /// Returns `Expires` minus `Date`; 0 for an invalid date, `None` beside a targeted field.
     #[must_use]
     pub fn expires_lifetime(&self, times: Times) -> Option<u32> {
         match self.expires {
@@ -154,7 +154,7 @@ impl CacheFields {
         }
     }
 
-    /// The heuristic lifetime: a percentage of the time since the last modification (RFC 9111 section 4.2.2).
+    /// Returns the heuristic lifetime: a percentage of the time since the last modification (RFC 9111 section 4.2.2).
     #[must_use]
     pub fn heuristic_lifetime(&self, times: Times, heuristic: Heuristic) -> Option<u32> {
         let unchanged = self.date.unwrap_or(times.response).saturating_sub(self.last_modified?);
@@ -208,14 +208,15 @@ pub struct Heuristic {
 }
 
 impl Default for Heuristic {
-    /// The typical percentage of RFC 9111 section 4.2.2, and one day: for longer heuristic lifetimes RFC 7234 required a warning.
+    /// Returns the typical percentage of RFC 9111 section 4.2.2, and one day: for longer heuristic lifetimes RFC 7234 required a
+    /// warning.
     fn default() -> Self {
         Self { percent: 10, seconds_max: 24 * 3600 }
     }
 }
 
-/// Age of a stored response at `now` in seconds (RFC 9111 section 4.2.3, `current_age`): the value of `Age` in a response from the
-/// cache. If the clock was set back, the age does not fall below `initial_age`.
+/// Returns the age of a stored response at `now` in seconds (RFC 9111 section 4.2.3, `current_age`): the value of `Age` in a
+/// response from the cache. If the clock was set back, the age does not fall below `initial_age`.
 #[must_use]
 pub fn current_age(initial_age: u32, response_time: i64, now: i64) -> u32 {
     let resident = now.saturating_sub(response_time).max(0);

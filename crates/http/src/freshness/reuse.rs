@@ -29,7 +29,7 @@ pub enum Refusal {
     TooStale,
 }
 
-/// Number of seconds after its lifetime for which the response's own directives allow to use it.
+/// Returns the number of seconds after its lifetime for which the response's own directives allow to use it.
 ///
 /// `proxy_cache_use_stale` has nginx's meaning and does not use this function. `s_maxage_forbids` applies the rule of RFC 9111 to
 /// responses with `s-maxage`. Without it, as in nginx, a response with both `s-maxage` and an extension of RFC 5861 follows the

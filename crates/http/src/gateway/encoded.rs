@@ -40,31 +40,31 @@ impl Encoded {
         Self { protocol: Protocol::Bytes, head: Vec::new(), target: Span::EMPTY, framing }
     }
 
-    /// The protocol of the request and of its response.
+    /// Returns the protocol of the request and of its response.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// The bytes before the body.
+    /// Returns the bytes before the body.
     #[must_use]
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// The request target, for logs.
+    /// Returns the request target, for logs.
     #[must_use]
     pub fn target(&self) -> &[u8] {
         self.target.of(&self.head)
     }
 
-    /// The requested key, for memcached.
+    /// Returns the requested key, for memcached.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         matches!(self.protocol, Protocol::Memcached { .. }).then(|| memcached::key(&self.head))
     }
 
-    /// The framing of the request body.
+    /// Returns the framing of the request body.
     #[must_use]
     pub fn framing(&self) -> BodyFraming {
         self.framing

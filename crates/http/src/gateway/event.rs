@@ -17,7 +17,7 @@ pub enum BodyFraming {
 }
 
 impl BodyFraming {
-    /// Maximum number of bytes in one piece.
+    /// Returns the maximum number of bytes in one piece.
     #[must_use]
     pub fn piece_max(self) -> u64 {
         match self {
@@ -36,7 +36,7 @@ impl BodyFraming {
         }
     }
 
-    /// The bytes after the last piece.
+    /// Returns the bytes after the last piece.
     #[must_use]
     pub fn end(self) -> &'static [u8] {
         match self {

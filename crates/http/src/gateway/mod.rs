@@ -154,7 +154,7 @@ impl Decoder {
         }
     }
 
-    /// Remaining bytes of the body, if known.
+    /// Returns the remaining bytes of the body, if known.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
         match self {
@@ -194,7 +194,7 @@ impl Decoder {
         }
     }
 
-    /// Names and values of the trailer fields that are allowed as trailers ([`crate::framing::may_be_trailer`]).
+    /// Returns the names and values of the trailer fields that are allowed as trailers ([`crate::framing::may_be_trailer`]).
     #[must_use]
     pub fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         match self {
@@ -211,7 +211,7 @@ impl Decoder {
         }
     }
 
-    /// The header section of [`HeadEvent::Written`].
+    /// Returns the header section of [`HeadEvent::Written`].
     pub fn take_written(&mut self) -> Vec<u8> {
         match self {
             Self::Http1(_) | Self::FastCgi(_) => Vec::new(),
@@ -219,7 +219,7 @@ impl Decoder {
         }
     }
 
-    /// The key that the server does not have, if the head reported this.
+    /// Returns the key that the server does not have, if the head reported this.
     #[must_use]
     pub fn missing_key(&self) -> Option<&[u8]> {
         match self {

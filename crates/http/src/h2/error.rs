@@ -80,7 +80,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The error code of the GOAWAY that ends the connection.
+    /// Returns the error code of the GOAWAY that ends the connection.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
@@ -93,7 +93,7 @@ impl Fault {
         }
     }
 
-    /// A text for the log.
+    /// Returns a text for the log.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ pub enum StreamFault {
 }
 
 impl StreamFault {
-    /// The error code of the RST_STREAM.
+    /// Returns the error code of the RST_STREAM.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {

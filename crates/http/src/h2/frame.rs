@@ -125,7 +125,7 @@ impl FrameHeader {
         out.extend_from_slice(&self.bytes());
     }
 
-    /// The encoded header.
+    /// Returns the encoded header.
     pub(super) fn bytes(&self) -> [u8; FRAME_HEADER_LEN] {
         let [_, a, b, c] = (self.len as u32).to_be_bytes();
         let [s, t, u, v] = self.stream.to_be_bytes();

@@ -42,7 +42,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// Text for the log.
+    /// Returns the text for the log.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Malformed {
 }
 
 impl HeadFault {
-    /// The status of the response.
+    /// Returns the status of the response.
     #[must_use]
     pub fn status(self) -> crate::StatusCode {
         match self {
@@ -68,7 +68,7 @@ impl HeadFault {
         }
     }
 
-    /// Text for the log.
+    /// Returns the text for the log.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl<'a> HeadReader<'a> {
         HeadReader { scratch, state: State::Pseudo(head, buf), policy, size: 0 }
     }
 
-    /// Number of bytes of names and values so far.
+    /// Returns the number of bytes of names and values so far.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
@@ -285,8 +285,8 @@ impl<'a> HeadReader<'a> {
     }
 }
 
-/// A key by which HTTP/1 servers prove that they support WebSocket (RFC 6455 section 4.1): sixteen unpredictable bytes, in base64.
-/// HTTP/2 clients send none (RFC 8441 section 5).
+/// Returns a key by which HTTP/1 servers prove that they support WebSocket (RFC 6455 section 4.1): sixteen unpredictable bytes, in
+/// base64. HTTP/2 clients send none (RFC 8441 section 5).
 fn websocket_key() -> String {
     let half = |number: u64| RandomState::new().hash_one(number).to_be_bytes();
     BASE64_STANDARD.encode([half(0), half(1)].concat())

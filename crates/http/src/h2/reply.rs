@@ -33,7 +33,7 @@ pub enum ReplyFault {
 }
 
 impl ReplyFault {
-    /// nginx's message for the error log, if nginx refuses the same.
+    /// Returns nginx's message for the error log, if nginx refuses the same.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {

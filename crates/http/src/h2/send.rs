@@ -45,14 +45,14 @@ impl<T> Session<T> {
         out.len() - before
     }
 
-    /// Number of DATA bytes that may be sent on a stream now.
+    /// Returns the number of DATA bytes that may be sent on a stream now.
     #[must_use]
     pub fn sendable(&self, id: u32) -> usize {
         let Some(stream) = self.streams.get(id).filter(|stream| stream.sends) else { return 0 };
         usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0)
     }
 
-    /// Number of bytes that the window of a stream alone permits.
+    /// Returns the number of bytes that the window of a stream alone permits.
     #[must_use]
     pub fn window(&self, id: u32) -> usize {
         let stream = self.streams.get(id).filter(|stream| stream.sends);
@@ -65,7 +65,7 @@ impl<T> Session<T> {
         self.send_window <= 0
     }
 
-    /// Maximum payload of DATA in bytes.
+    /// Returns the maximum payload of DATA in bytes.
     #[must_use]
     pub fn payload_max(&self) -> usize {
         self.peer.payload_max

@@ -292,19 +292,19 @@ impl<T> Session<T> {
         self.gathering.is_some() || !self.has_settings
     }
 
-    /// Number of open streams.
+    /// Returns the number of open streams.
     #[must_use]
     pub fn open_streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// The caller's data of a stream.
+    /// Returns the caller's data of a stream.
     #[must_use]
     pub fn get(&self, stream: u32) -> Option<&T> {
         self.streams.get(stream).map(|stream| &stream.user)
     }
 
-    /// The caller's data of each stream.
+    /// Returns the caller's data of each stream.
     pub fn each(&self) -> impl Iterator<Item = (u32, &T)> {
         self.streams.iter().map(|stream| (stream.id, &stream.user))
     }
@@ -496,7 +496,7 @@ impl<T> Session<T> {
         self.streams.len() < self.peer.streams_max as usize && self.streams.last < WINDOW_MAX - 1
     }
 
-    /// Maximum number of open streams that the server permits.
+    /// Returns the maximum number of open streams that the server permits.
     #[must_use]
     pub fn streams_max(&self) -> usize {
         self.peer.streams_max as usize
@@ -517,7 +517,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Number of bytes that the peer may send at the start of a body.
+    /// Returns the number of bytes that the peer may send at the start of a body.
     #[must_use]
     pub fn first_window(&self) -> u32 {
         let initial = self.limits.initial_window;

@@ -109,7 +109,7 @@ impl<T> Streams<T> {
         self.ended.push_back((id, end));
     }
 
-    /// How a stream ended, if recorded.
+    /// Returns how a stream ended, if recorded.
     pub(super) fn end_of(&self, id: u32) -> Option<End> {
         self.ended.iter().rev().find(|(ended, _)| *ended == id).map(|(_, end)| *end)
     }

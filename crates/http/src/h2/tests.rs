@@ -151,12 +151,12 @@ impl Peer {
         Ok(())
     }
 
-    /// The error of the connection after these bytes.
+    /// Returns the error of the connection after these bytes.
     fn fault(mut self, bytes: &[u8]) -> Option<(Fault, ErrorCode)> {
         self.feed(bytes).err().map(|fault| (fault, fault.code()))
     }
 
-    /// The frames sent since the last call.
+    /// Returns the frames sent since the last call.
     fn sent(&mut self) -> Vec<Sent> {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut sent) = (&out[..], Vec::new());
@@ -183,7 +183,7 @@ impl Peer {
         self.session.release(stream, &mut self.out);
     }
 
-    /// The result of decoding the only head.
+    /// Returns the result of decoding the only head.
     fn only_head(mut self, bytes: &[u8]) -> Result<Head, HeadFault> {
         self.feed(bytes).expect("a good connection");
         self.heads.pop().expect("a head").1

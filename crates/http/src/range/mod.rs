@@ -24,7 +24,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Number of bytes; never zero.
+    /// Returns the number of bytes; never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
     pub fn len(self) -> u64 {
@@ -99,7 +99,7 @@ enum Spec {
 }
 
 impl Spec {
-    /// Start and end in a representation of `size` bytes; the range is empty if end <= start.
+    /// Returns the start and end in a representation of `size` bytes; the range is empty if end <= start.
     fn resolve(self, size: u64) -> (u64, u64) {
         match self {
             Self::From { first, last: None } => (first, size),

@@ -20,8 +20,8 @@ pub struct Multipart<'a> {
 }
 
 impl<'a> Multipart<'a> {
-    /// `boundary` must not occur in the data; nginx uses a counter that starts at a random number. `content_type` is the type of
-    /// the representation with its charset, and may be empty; `size` is its length.
+    /// Creates the framing of one response. `boundary` must not occur in the data; nginx uses a counter that starts at a random
+    /// number. `content_type` is the type of the representation with its charset, and may be empty; `size` is its length.
     #[must_use]
     pub fn new(boundary: u64, content_type: &'a [u8], size: u64) -> Self {
         let mut text = [b'0'; BOUNDARY_LEN];
@@ -59,7 +59,7 @@ impl<'a> Multipart<'a> {
         out.extend_from_slice(b"--\r\n");
     }
 
-    /// Length of the complete body, for `Content-Length`.
+    /// Returns the length of the complete body, for `Content-Length`.
     #[must_use]
     pub fn total_len(&self, ranges: &[ByteRange]) -> u64 {
         let parts = ranges.iter().map(|&range| self.part_len(range) + range.len());

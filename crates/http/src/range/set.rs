@@ -35,7 +35,7 @@ impl RangeSet {
         Ok(set)
     }
 
-    /// The ranges in order.
+    /// Returns the ranges in order.
     #[must_use]
     pub fn ranges(&self) -> &[ByteRange] {
         &self.ranges
@@ -47,7 +47,7 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// Number of stored bytes.
+    /// Returns the number of stored bytes.
     #[must_use]
     pub fn covered(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).sum()
@@ -91,19 +91,20 @@ impl RangeSet {
         range.start >= range.end || self.present_from(range.start) >= range.end - range.start
     }
 
-    /// Number of contiguous stored bytes from `at` on.
+    /// Returns the number of contiguous stored bytes from `at` on.
     #[must_use]
     pub fn present_from(&self, at: u64) -> u64 {
         let index = self.ranges.partition_point(|range| range.end <= at);
         self.ranges.get(index).filter(|range| range.start <= at).map_or(0, |range| range.end - at)
     }
 
-    /// The missing subranges of `wanted`, in order.
+    /// Returns the missing subranges of `wanted`, in order.
     pub fn holes(&self, wanted: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
         self.holes_joined(wanted, 0)
     }
 
-    /// The subranges of `wanted` to request from the origin, in order. Two holes are combined into one request if fewer than
+    /// Returns the subranges of `wanted` to request from the origin, in order. Two holes are combined into one request if fewer
+    /// than
     /// `gap_max` stored bytes are between them: a further request costs a round trip, refetching the gap only bytes.
     pub fn holes_joined(&self, wanted: ByteRange, gap_max: u64) -> impl Iterator<Item = ByteRange> + '_ {
         let mut index = self.ranges.partition_point(|range| range.end <= wanted.start);

@@ -56,7 +56,7 @@ pub enum ReplyError {
 }
 
 impl ReplyError {
-    /// nginx's message for the error log, without the text of the offending line.
+    /// Returns nginx's message for the error log, without the text of the offending line.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {

@@ -53,7 +53,7 @@ pub const HEAD_MAX_DEFAULT: u32 = 4 * 1024;
 pub const FIELDS_MAX_DEFAULT: u16 = 1000;
 
 impl Default for Limits {
-    /// nginx's defaults.
+    /// Returns nginx's defaults.
     fn default() -> Self {
         Self { head_max: HEAD_MAX_DEFAULT, fields_max: FIELDS_MAX_DEFAULT }
     }
@@ -127,13 +127,13 @@ impl ReplyHead {
         *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
-    /// The effective version. Like nginx it accepts any version from 1.0 on, and treats versions from 1.1 on as 1.1.
+    /// Returns the effective version. Like nginx it accepts any version from 1.0 on, and treats versions from 1.1 on as 1.1.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The status, from 100 to 999.
+    /// Returns the status, from 100 to 999.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
@@ -167,25 +167,25 @@ impl ReplyHead {
         }
     }
 
-    /// The reason as received; `None` if a script sent none.
+    /// Returns the reason as received; `None` if a script sent none.
     #[must_use]
     pub fn told_reason<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
         (!self.is_cgi || !self.reason.is_empty()).then(|| self.reason.of(buf))
     }
 
-    /// The reason phrase; often empty.
+    /// Returns the reason phrase; often empty.
     #[must_use]
     pub fn reason(&self) -> Span {
         self.reason
     }
 
-    /// All fields in order, without ignored lines.
+    /// Returns all fields in order, without ignored lines.
     #[must_use]
     pub fn fields(&self) -> &[Field] {
         &self.fields.lines
     }
 
-    /// The fields as bytes, in order.
+    /// Returns the fields as bytes, in order.
     pub fn lines<'a>(&'a self, buf: &'a [u8]) -> impl Iterator<Item = FieldLine<'a>> + Clone + 'a {
         self.fields.lines.iter().map(|field| FieldLine {
             id: field.id,
@@ -194,47 +194,48 @@ impl ReplyHead {
         })
     }
 
-    /// The first field `id`.
+    /// Returns the first field `id`.
     #[must_use]
     pub fn field(&self, id: HeaderId) -> Option<&Field> {
         self.fields.field(id)
     }
 
-    /// Value of the first field `id`.
+    /// Returns the value of the first field `id`.
     #[must_use]
     pub fn get<'a>(&self, buf: &'a [u8], id: HeaderId) -> Option<&'a [u8]> {
         self.field(id).map(|field| field.value.of(buf))
     }
 
-    /// Values of all fields `id`, in order.
+    /// Returns the values of all fields `id`, in order.
     pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + 'a {
         self.fields.all(buf, id)
     }
 
-    /// Values of all fields with this name, ignoring case.
+    /// Returns the values of all fields with this name, ignoring case.
     pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.named(buf, name)
     }
 
-    /// Values of all fields for nginx's variable `$upstream_http_<name>`: `name` is in lower case, with underscores for hyphens.
+    /// Returns the values of all fields for nginx's variable `$upstream_http_<name>`: `name` is in lower case, with underscores for
+    /// hyphens.
     pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.variable(buf, name)
     }
 
-    /// Number of ignored lines: repeated fields that allow one value ([`HeaderId::is_first_only`]), and status lines that some
-    /// servers repeat among the fields.
+    /// Returns the number of ignored lines: repeated fields that allow one value ([`HeaderId::is_first_only`]), and status lines
+    /// that some servers repeat among the fields.
     #[must_use]
     pub fn ignored_count(&self) -> u16 {
         self.fields.ignored_count
     }
 
-    /// The first ignored line, for the error log.
+    /// Returns the first ignored line, for the error log.
     #[must_use]
     pub fn first_ignored(&self) -> Option<Span> {
         self.fields.first_ignored
     }
 
-    /// The value of `Content-Length`.
+    /// Returns the value of `Content-Length`.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
@@ -246,7 +247,7 @@ impl ReplyHead {
         self.chunked
     }
 
-    /// Index of the start of the current line; after an error, of the offending line, for the log.
+    /// Returns the index of the start of the current line; after an error, of the offending line, for the log.
     #[must_use]
     pub fn line_start(&self) -> u32 {
         self.line_start

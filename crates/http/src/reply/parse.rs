@@ -27,8 +27,8 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
     lines(head, buf, limits)
 }
 
-/// Like [`parse`], for a CGI response (RFC 3875 section 6.2). It has no status line: the status is the value of the field `Status`;
-/// without it 302 if `Location` is present, otherwise 200.
+/// Works like [`parse`], for a CGI response (RFC 3875 section 6.2). It has no status line: the status is the value of the field
+/// `Status`; without it 302 if `Location` is present, otherwise 200.
 ///
 /// # Errors
 /// As [`parse`].
@@ -119,7 +119,7 @@ pub(super) fn status_line(
     Ok(())
 }
 
-/// Span of the reason in a status and reason that start at `start`.
+/// Returns the span of the reason in a status and reason that start at `start`.
 pub(super) fn reason(start: usize, status_text: &[u8]) -> Span {
     let len = status_text.len();
     let space = status_text.iter().position(|&byte| byte == b' ').map_or(len, |space| space + 1);

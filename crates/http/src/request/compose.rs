@@ -120,7 +120,7 @@ mod tests {
         Ok((head, buf))
     }
 
-    /// The parts of a request that users of its head see.
+    /// Returns the parts of a request that users of its head see.
     fn shown(head: &Head, buf: &[u8]) -> Vec<Vec<u8>> {
         let mut all = vec![head.method_span().of(buf).to_vec(), head.request_uri(buf).to_vec()];
         all.push(head.host_text().of(buf).to_vec());

@@ -61,7 +61,7 @@ pub enum ParseError {
 }
 
 impl ParseError {
-    /// The status that nginx returns; 494 is internal (see [`StatusCode::on_wire`]).
+    /// Returns the status that nginx returns; 494 is internal (see [`StatusCode::on_wire`]).
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -83,7 +83,7 @@ impl ParseError {
         true
     }
 
-    /// nginx's message for the error log, without the text of the offending line.
+    /// Returns nginx's message for the error log, without the text of the offending line.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {

@@ -209,7 +209,7 @@ impl HeaderId {
         found.copied().unwrap_or(Self::Other)
     }
 
-    /// The name in its usual spelling; empty for [`HeaderId::Other`].
+    /// Returns the name in its usual spelling; empty for [`HeaderId::Other`].
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES[self as usize]

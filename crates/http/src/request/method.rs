@@ -65,7 +65,7 @@ impl Method {
         }
     }
 
-    /// The name; empty for [`Method::Other`].
+    /// Returns the name; empty for [`Method::Other`].
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

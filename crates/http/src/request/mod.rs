@@ -116,7 +116,7 @@ pub const HEAD_MAX_DEFAULT: u32 = 33 * 1024;
 pub const FIELDS_MAX_DEFAULT: u16 = 1000;
 
 impl Default for Policy {
-    /// nginx's defaults.
+    /// Returns nginx's defaults.
     fn default() -> Self {
         Self {
             ignore_invalid_headers: true,
@@ -173,7 +173,7 @@ impl Head {
         *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
-    /// State of the parser.
+    /// Returns the state of the parser.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
@@ -185,50 +185,50 @@ impl Head {
         matches!(self.phase, Phase::BeforeRequest | Phase::RequestLine)
     }
 
-    /// Index of the start of the current line; a caller with nginx's buffer rules measures the line from here.
+    /// Returns the index of the start of the current line; a caller with nginx's buffer rules measures the line from here.
     #[must_use]
     pub fn line_start(&self) -> u32 {
         self.line_start
     }
 
-    /// The method.
+    /// Returns the method.
     #[must_use]
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// The method as received.
+    /// Returns the method as received.
     #[must_use]
     pub fn method_span(&self) -> Span {
         self.method_span
     }
 
-    /// The form of the target.
+    /// Returns the form of the target.
     #[must_use]
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// The target as received.
+    /// Returns the target as received.
     #[must_use]
     pub fn target_span(&self) -> Span {
         self.target_span
     }
 
-    /// Path and query of the target. If an absolute target has no path, the span is empty or starts with `?`. It is empty for the
-    /// forms `*` and `host:port`.
+    /// Returns the path and query of the target. If an absolute target has no path, the span is empty or starts with `?`. It is
+    /// empty for the forms `*` and `host:port`.
     #[must_use]
     pub fn path(&self) -> Span {
         self.path
     }
 
-    /// Path and query as in nginx's `$request_uri`: `/` replaces a missing path.
+    /// Returns the path and query as in nginx's `$request_uri`: `/` replaces a missing path.
     #[must_use]
     pub fn request_uri<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         if self.path.is_empty() { b"/" } else { self.path.of(buf) }
     }
 
-    /// The request line without its line end, for logs; empty if it is invalid, and in versions without a request line.
+    /// Returns the request line without its line end, for logs; empty if it is invalid, and in versions without a request line.
     #[must_use]
     pub fn request_line(&self) -> Span {
         self.request_line
@@ -240,7 +240,7 @@ impl Head {
         !self.request_line.is_empty() || matches!(self.phase, Phase::Fields | Phase::Done)
     }
 
-    /// The effective version.
+    /// Returns the effective version.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
@@ -258,7 +258,7 @@ impl Head {
         }
     }
 
-    /// All fields in order, without those that the policy dropped.
+    /// Returns all fields in order, without those that the policy dropped.
     #[must_use]
     pub fn fields(&self) -> &[Field] {
         &self.fields.lines
@@ -275,59 +275,60 @@ impl Head {
         self.fields.remove(buf, is_one);
     }
 
-    /// Value of the first field `id`.
+    /// Returns the value of the first field `id`.
     #[must_use]
     pub fn get<'a>(&self, buf: &'a [u8], id: HeaderId) -> Option<&'a [u8]> {
         self.field(id).map(|field| field.value.of(buf))
     }
 
-    /// The first field `id`.
+    /// Returns the first field `id`.
     #[must_use]
     pub fn field(&self, id: HeaderId) -> Option<&Field> {
         self.fields.field(id)
     }
 
-    /// Values of all fields `id`, in order.
+    /// Returns the values of all fields `id`, in order.
     pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + 'a {
         self.fields.all(buf, id)
     }
 
-    /// Values of all fields with this name, ignoring case.
+    /// Returns the values of all fields with this name, ignoring case.
     pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.named(buf, name)
     }
 
-    /// Values of all fields for nginx's variable `$http_<name>`: `name` is in lower case, with underscores for hyphens.
+    /// Returns the values of all fields for nginx's variable `$http_<name>`: `name` is in lower case, with underscores for hyphens.
     pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.variable(buf, name)
     }
 
-    /// Number of fields that the policy dropped.
+    /// Returns the number of fields that the policy dropped.
     #[must_use]
     pub fn ignored_count(&self) -> u16 {
         self.fields.ignored_count
     }
 
-    /// The first line that the policy dropped, for the error log.
+    /// Returns the first line that the policy dropped, for the error log.
     #[must_use]
     pub fn first_ignored(&self) -> Option<Span> {
         self.fields.first_ignored
     }
 
-    /// The host for the choice of a server: from the target if it has one, otherwise from `Host`; `None` only in HTTP/1.0. Its
+    /// Returns the host for the choice of a server: from the target if it has one, otherwise from `Host`; `None` only in HTTP/1.0.
+    /// Its
     /// `name` is a span of the parsed buffer.
     #[must_use]
     pub fn host(&self) -> Option<Host> {
         self.host
     }
 
-    /// The text that [`Head::host`] was parsed from, including the port.
+    /// Returns the text that [`Head::host`] was parsed from, including the port.
     #[must_use]
     pub fn host_text(&self) -> Span {
         self.host_text
     }
 
-    /// Length of the body.
+    /// Returns the length of the body.
     #[must_use]
     pub fn body(&self) -> BodyLength {
         self.body

@@ -63,8 +63,8 @@ fn absolute(text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
     Ok((target, Span::new(base + path, base + text.len())))
 }
 
-/// Index after the host and port that start at `start`. As in nginx, only letters, digits, dots and hyphens (or an IP literal) are
-/// accepted in a target, so user information is an error.
+/// Returns the index after the host and port that start at `start`. As in nginx, only letters, digits, dots and hyphens (or an IP
+/// literal) are accepted in a target, so user information is an error.
 fn authority_end(text: &[u8], start: usize) -> usize {
     let host_end = match text.get(start) {
         Some(b'[') => text[start..].iter().position(|&byte| byte == b']').map_or(start, |at| start + at + 1),

@@ -1,6 +1,6 @@
 //! Arguments of a query, for nginx's variables `$arg_name`. Values stay encoded, as in nginx.
 
-/// The arguments of `query` in order, as name and value; the value is `None` when there is no equals sign.
+/// Returns the arguments of `query` in order, as name and value; the value is `None` when there is no equals sign.
 pub fn args(query: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     query.split(|&byte| byte == b'&').filter(|piece| !piece.is_empty()).map(|piece| {
         match piece.iter().position(|&byte| byte == b'=') {
@@ -10,7 +10,7 @@ pub fn args(query: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     })
 }
 
-/// Value of the first argument `name` that has an equals sign; names are compared without regard to case.
+/// Returns the value of the first argument `name` that has an equals sign; names are compared without regard to case.
 #[must_use]
 pub fn arg<'a>(query: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {

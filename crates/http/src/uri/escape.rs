@@ -46,7 +46,7 @@ pub fn escape(kind: Escape, text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Length of the text that [`escape`] appends.
+/// Returns the length of the text that [`escape`] appends.
 #[must_use]
 pub fn escaped_len(kind: Escape, text: &[u8]) -> usize {
     text.iter().map(|&byte| if kind.applies(byte) { 3 } else { 1 }).sum()

@@ -31,7 +31,7 @@ pub struct Uri {
 }
 
 impl Uri {
-    /// The decoded path, from the two buffers that were passed to [`normalise`].
+    /// Returns the decoded path, from the two buffers that were passed to [`normalise`].
     #[must_use]
     pub fn path<'a>(&self, input: &'a [u8], out: &'a [u8]) -> &'a [u8] {
         self.clean.map_or(out, |span| span.of(input))
@@ -118,7 +118,7 @@ fn scan_clean(input: &[u8]) -> Scan {
     }
 }
 
-/// Span of the query after the question mark at `mark`, up to a fragment.
+/// Returns the span of the query after the question mark at `mark`, up to a fragment.
 fn args_span(input: &[u8], mark: usize) -> Span {
     let start = mark + 1;
     let end = memchr::memchr(b'#', &input[start..]).map_or(input.len(), |at| start + at);
@@ -333,7 +333,7 @@ mod tests {
         assert!(is_too_long_for_file("/a".repeat(PATH_LEN_MAX).as_bytes()));
     }
 
-    /// A reference implementation: decodes, splits, then walks the segments. Slow and obvious.
+    /// Decodes, splits, then walks the segments: a slow and obvious reference implementation.
     fn model(input: &[u8]) -> Option<Vec<u8>> {
         let end = input.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(input.len());
         let mut decoded = Vec::new();

@@ -20,7 +20,7 @@ pub enum Asked {
     Last(u64),
 }
 
-/// The requested range, if it is fetched and stored separately. Several ranges are cut out of the complete response.
+/// Returns the requested range, if it is fetched and stored separately. Several ranges are cut out of the complete response.
 pub fn asked(request: &Request) -> Option<Asked> {
     // Subrequests, which filters make, need the complete response.
     if request.method != Method::Get || request.depth > 0 {
@@ -43,14 +43,14 @@ pub fn asked(request: &Request) -> Option<Asked> {
     }
 }
 
-/// Start of the requested range, regardless of how ranges are handled.
+/// Returns the start of the requested range, regardless of how ranges are handled.
 pub fn start(request: &Request) -> Option<u64> {
     request.header(HeaderId::Range)?;
     asked(request)?.start()
 }
 
 impl Asked {
-    /// The range to request from the upstream: complete chunks, because only these can be stored.
+    /// Returns the range to request from the upstream: complete chunks, because only these can be stored.
     pub fn aligned(self) -> Vec<u8> {
         let mut text = b"bytes=".to_vec();
         match self {
@@ -69,14 +69,14 @@ impl Asked {
         text
     }
 
-    /// The range in complete chunks, if the start is known; without an end it is unlimited.
+    /// Returns the range in complete chunks, if the start is known; without an end it is unlimited.
     pub fn chunks(self) -> Option<Range<u64>> {
         let Asked::From(first, end) = self else { return None };
         let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
         Some(first / CHUNK_BYTES * CHUNK_BYTES..end)
     }
 
-    /// Start of the range, if known.
+    /// Returns the start of the range, if known.
     pub fn start(self) -> Option<u64> {
         match self {
             Asked::From(first, _) => Some(first),
@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// The range in a body of `length` bytes; empty if it is outside.
+    /// Returns the range in a body of `length` bytes; empty if it is outside.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
             Asked::From(first, end) => {
@@ -121,7 +121,7 @@ impl Fact for SliceStart {
     }
 }
 
-/// Offset of the slice of a request (`slice`), once `$slice_range` was evaluated.
+/// Returns the offset of the slice of a request (`slice`), once `$slice_range` was evaluated.
 pub fn slice_start(request: &Request) -> Option<u64> {
     request.facts.get::<SliceStart>().map(|start| start.0)
 }

@@ -59,7 +59,7 @@ pub struct Fetch {
 pub struct Known(Arc<Meta>);
 
 impl Known {
-    /// The metadata of an entry.
+    /// Returns the metadata of an entry.
     pub fn of(hit: &Hit) -> Known {
         Known(Arc::clone(&hit.meta))
     }
@@ -130,7 +130,7 @@ impl Fetch {
         }
     }
 
-    /// The cache settings of the request's location.
+    /// Returns the cache settings of the request's location.
     pub fn conf<'r>(&self, request: &'r Request) -> &'r CacheConf {
         (self.origin.conf)(request.scope())
     }
@@ -176,13 +176,13 @@ impl Fetch {
         }
     }
 
-    /// The failure that a response with this status counts as, if the stale response is better.
+    /// Returns the failure that a response with this status counts as, if the stale response is better.
     pub fn worse_than_stale(&self, request: &Request, conf: &CacheConf, status: u16) -> Option<Failed> {
         let (stale, failed) = (self.known(request)?, Failed::of_status(status));
         failed.is_worse_than(conf, stale, now_s()).then_some(failed)
     }
 
-    /// The metadata of the stale response; another request may hold the entry.
+    /// Returns the metadata of the stale response; another request may hold the entry.
     fn known<'a>(&'a self, request: &'a Request) -> Option<&'a Meta> {
         match &self.stale {
             Some(hit) => Some(&hit.meta),
@@ -204,7 +204,7 @@ impl Fetch {
         Some(reply)
     }
 
-    /// The refreshed entry was removed in the meantime: requests the complete response.
+    /// Requests the complete response, because the refreshed entry was removed in the meantime.
     async fn unconditionally(&self, request: &mut Request) -> Result<Reply, Failure> {
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;
@@ -220,7 +220,7 @@ impl Fetch {
         self.ask_what(request, stores, wanted).await
     }
 
-    /// Like [`Fetch::ask`], without conditions.
+    /// Works like [`Fetch::ask`], without conditions.
     async fn ask_for_whole(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         self.ask_what(request, stores, Wanted { is_shared: true, ..Wanted::default() }).await
     }
@@ -339,7 +339,7 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// Like [`Fetch::take`], for a response that was fetched for this request alone.
+    /// Works like [`Fetch::take`], for a response that was fetched for this request alone.
     pub async fn take_alone(
         &self,
         request: &mut Request,
@@ -385,7 +385,7 @@ impl Fetch {
         });
     }
 
-    /// The request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle conditions
+    /// Returns the request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle conditions
     /// incorrectly, and nginx sends none by default.
     fn wanted(&self, request: &Request, conf: &CacheConf) -> Wanted {
         let mut wanted = Wanted { is_shared: true, ..Wanted::default() };
@@ -484,7 +484,8 @@ impl Fetch {
     }
 }
 
-/// Fields of a stored head that describe its own body. A response to HEAD has no body; its `Content-Length` is that of GET.
+/// Returns the fields of a stored head that describe its own body. A response to HEAD has no body; its `Content-Length` is that of
+/// GET.
 fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
     match policy::is_of_head(meta) {
         true => &[HeaderId::ContentRange, HeaderId::ContentLength],
@@ -492,7 +493,7 @@ fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
     }
 }
 
-/// The metadata and the header section of a stored response after a 304.
+/// Returns the metadata and the header section of a stored response after a 304.
 fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
     let head = http::reply::parse_written(hit.head())?;
     let (fresh, raw) = (answer.heading.head(), answer.heading.raw());

@@ -66,7 +66,7 @@ impl Filler {
         filler
     }
 
-    /// The body is complete: from here on requests for its key use it.
+    /// Marks the body as complete: from here on requests for its key use it.
     fn completed(&mut self, shared_fetches: &Arc<SharedFetches>) {
         if self.pending.is_none() {
             let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));

@@ -156,13 +156,13 @@ impl Filling {
         Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
     }
 
-    /// The stored header section, for a reader.
+    /// Returns the stored header section, for a reader.
     pub fn heading(&self) -> Option<Heading> {
         let SharedHead { raw, parsed } = self.head.as_ref()?;
         Some(Heading::new(Source::Shared(Arc::clone(raw)), parsed.clone()))
     }
 
-    /// The range and complete length, if this is a part.
+    /// Returns the range and complete length, if this is a part.
     pub fn part(&self) -> Option<&Part> {
         self.part.as_ref()
     }
@@ -199,8 +199,8 @@ impl Filling {
         self.state().disk = Disk::Lost;
     }
 
-    /// After a disk failure, waits until the slowest reader has made room. Returns `false` without readers: the fill then ends, and
-    /// new readers are refused.
+    /// Waits, after a disk failure, until the slowest reader has made room. Returns `false` without readers: the fill then ends,
+    /// and new readers are refused.
     pub async fn room(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut state = self.state();
@@ -265,7 +265,7 @@ impl Filling {
         Some(FillingReader { filling: Arc::clone(self), reader, range, from_file, news, waiting, patience })
     }
 
-    /// Length of the body in bytes, if known.
+    /// Returns the length of the body in bytes, if known.
     pub fn length(&self) -> Option<u64> {
         let state = self.state();
         let whole = (state.end == Some(End::Whole)).then_some(state.arrived);
@@ -286,13 +286,13 @@ impl Filling {
         self.state().end == Some(End::Whole)
     }
 
-    /// Time at which the filling counts as stalled if no byte arrives; `None` if it has ended.
+    /// Returns the time at which the filling counts as stalled if no byte arrives; `None` if it has ended.
     pub fn stalls_at(&self, limit: Duration) -> Option<Instant> {
         let state = self.state();
         state.moved.filter(|_| state.end.is_none()).map(|moved| moved + limit)
     }
 
-    /// Offset after the last received byte.
+    /// Returns the offset after the last received byte.
     pub fn arrived(&self) -> u64 {
         self.state().arrived
     }
@@ -330,7 +330,7 @@ impl FillingState {
         }
     }
 
-    /// The remaining bytes of the piece that contains offset `at`.
+    /// Returns the remaining bytes of the piece that contains offset `at`.
     fn piece(&self, at: u64) -> Option<(&SharedBytes, usize)> {
         let (first, _) = self.window.front()?;
         if at < *first {
@@ -388,7 +388,7 @@ impl FillingReader {
         self
     }
 
-    /// Call it if no piece is available: ready when the fetch has made no progress for the limit.
+    /// Becomes ready when the fetch has made no progress for the limit. Call it if no piece is available.
     pub fn poll_stalled(&self, context: &Context<'_>) -> Poll<()> {
         let Some(Patience { limit, timer }) = &self.patience else { return Poll::Pending };
         // A read from the file is in progress or has completed.
@@ -403,12 +403,12 @@ impl FillingReader {
         Poll::Ready(())
     }
 
-    /// The filling that it reads.
+    /// Returns the filling that it reads.
     pub fn filling(&self) -> &Arc<Filling> {
         &self.filling
     }
 
-    /// The range to read.
+    /// Returns the range to read.
     pub fn wanted(&self) -> Range<u64> {
         self.range.clone()
     }

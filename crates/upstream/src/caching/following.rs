@@ -33,7 +33,7 @@ use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody};
 use transfer::body::source::BodySource;
 
-/// The response from another request's fetch of this key; `None` if it can no longer be joined.
+/// Returns the response from another request's fetch of this key; `None` if it can no longer be joined.
 pub fn reply(
     fetch: &Rc<Fetch>,
     request: &Request,
@@ -200,8 +200,8 @@ impl Continuation {
         None
     }
 
-    /// The progressing fetch of the key, or a new one. The inner `None` means that the lookup must be repeated, the outer `None`
-    /// that this client cannot use any fetch.
+    /// Returns the progressing fetch of the key, or a new one. The inner `None` means that the lookup must be repeated, the outer
+    /// `None` that this client cannot use any fetch.
     async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
         let Fetch { cache, limit, .. } = &*self.fetch;
         let shared_fetch = match cache.shared_fetches().join(&self.key, self.key, rt::now(), *limit) {
@@ -276,7 +276,7 @@ impl ComparedBody {
         self.piece.as_ref().map_or(&[], |piece| &piece.bytes()[self.at..])
     }
 
-    /// Ready when bytes are available or the body has ended; `None` if it has stalled.
+    /// Becomes ready when bytes are available or the body has ended; `None` if it has stalled.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         while self.bytes().is_empty() && !self.is_over {
             match self.reader.poll_next(context) {

@@ -312,7 +312,7 @@ const ROWS: &[Row] = &[
     OWNER,
 ];
 
-/// The metrics of the page, in order.
+/// Returns the metrics of the page, in order.
 pub fn metrics() -> Vec<&'static Metric> {
     let counted = tally::METRICS.iter().map(|series| &series.metric);
     counted.chain(ROWS.iter().map(|row| &row.metric)).collect()

@@ -364,7 +364,7 @@ impl CacheLookup<'_> {
         Ok(Followed::Reply(reply))
     }
 
-    /// The range to fetch separately, if any.
+    /// Returns the range to fetch separately, if any.
     fn asked(&self, request: &Request) -> Option<Asked> {
         // If the configuration sets the range of the request, that range is stored under its own key.
         if self.conf.stores_parts && !self.conf.sets_range { asked::asked(request) } else { None }
@@ -419,7 +419,7 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// The fetch in flight of the missing part of a range.
+    /// Returns the fetch in flight of the missing part of a range.
     fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<SharedFetch>> {
         let body = hit.located()?;
         body.missing(&asked.within(body.length))?;
@@ -586,7 +586,7 @@ impl CacheLookup<'_> {
         LookupResult::Reply(reply)
     }
 
-    /// The response to a request after another request's fetch failed.
+    /// Returns the response to a request after another request's fetch failed.
     fn after_failure(
         &self,
         request: &mut Request,
@@ -604,7 +604,7 @@ impl CacheLookup<'_> {
         }
     }
 
-    /// A stored response for the client, recorded for the variables. `None` if its header section is invalid.
+    /// Returns a stored response for the client, recorded for the variables. `None` if its header section is invalid.
     fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
         let age = policy::age(&hit.meta, now_s());
         let reply = stored::of_hit(request, hit, age)?;
@@ -683,7 +683,8 @@ pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> R
     }
 }
 
-/// How to read stored responses for a request: with the engine of its location, bypassing the page cache if `directio` applies.
+/// Returns how to read stored responses for a request: with the engine of its location, bypassing the page cache if `directio`
+/// applies.
 pub fn access(request: &Request, store: &Store) -> Access {
     let core = &request.scope().core;
     let events = request.config().events();

@@ -53,21 +53,21 @@ pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     })
 }
 
-/// The part in a 206, if it can be stored: its range and the complete length; it must have a strong validator.
+/// Returns the part in a 206, if it can be stored: its range and the complete length; it must have a strong validator.
 pub fn part_of(heading: &Heading) -> Option<Part> {
     let (range, total) = ContentRange::of_part(heading.head(), heading.raw()).ok()?;
     validator(heading).is_strong().then_some(())?;
     Some(Part { range: range.start..range.end, length: total? })
 }
 
-/// The strong validator: the entity tag, or a date that is old enough (RFC 9110 section 8.8.2.2).
+/// Returns the strong validator: the entity tag, or a date that is old enough (RFC 9110 section 8.8.2.2).
 fn validator(heading: &Heading) -> Validator<'_> {
     let get = |id| heading.head().get(heading.raw(), id);
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
     Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date)
 }
 
-/// The `If-Range` value of a stored head; empty if it has no validator for joining parts.
+/// Returns the `If-Range` value of a stored head; empty if it has no validator for joining parts.
 pub fn if_range_of(head: &Heading) -> Vec<u8> {
     let mut text = Vec::new();
     let _ = validator(head).push_if_range(&mut text);
@@ -297,8 +297,8 @@ impl Fetch {
         Ok(stored::as_new(answer))
     }
 
-    /// The outcome for a request whose part could not be fetched, and for the waiting requests: each decides whether stale use is
-    /// allowed.
+    /// Returns the outcome for a request whose part could not be fetched, and for the waiting requests: each decides whether stale
+    /// use is allowed.
     async fn part_failed(
         self,
         request: &mut Request,
@@ -309,7 +309,7 @@ impl Fetch {
         self.conclude(request, Answered::Failed(failed)).await
     }
 
-    /// The response from a part that is arriving; `None` if it can no longer be joined.
+    /// Returns the response from a part that is arriving; `None` if it can no longer be joined.
     pub fn along(
         fetch: &Rc<Fetch>,
         request: &Request,

@@ -60,7 +60,7 @@ impl Question {
         Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
     }
 
-    /// The response to this request.
+    /// Returns the response to this request.
     pub fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
         let Question { ref open, asked, ref ticket, .. } = *self;
@@ -101,12 +101,12 @@ pub fn set_of_head(request: &Request, meta: &mut Meta) {
     meta.length = Some(0);
 }
 
-/// The metadata to store a response with.
+/// Returns the metadata to store a response with.
 pub fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
     judge_as(answer.heading.head().status().code(), request, conf, answer)
 }
 
-/// The metadata to store a response with under this status: a 206 is stored as a part of a 200.
+/// Returns the metadata to store a response with under this status: a 206 is stored as a part of a 200.
 pub fn judge_as(
     status: u16,
     request: &Request,
@@ -168,7 +168,7 @@ pub fn judge_as(
     Ok(meta)
 }
 
-/// The metadata of a response that is not stored: its arrival, and its age according to its own fields.
+/// Returns the metadata of a response that is not stored: its arrival, and its age according to its own fields.
 pub fn unstored(answer: &Answer<'_>) -> Meta {
     let (head, raw) = (answer.heading.head(), answer.heading.raw());
     Meta {
@@ -219,8 +219,8 @@ pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item =
     values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }
 
-/// The request's values of the fields in the stored `Vary`. Requests with equal texts get the same variant; the text is empty for a
-/// response without `Vary`.
+/// Returns the request's values of the fields in the stored `Vary`. Requests with equal texts get the same variant; the text is
+/// empty for a response without `Vary`.
 pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     let mut key = Vec::new();
     if vary.is_empty() {
@@ -240,7 +240,7 @@ pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Like [`variant_of`], for a hypothetical request with this method and these header fields.
+/// Works like [`variant_of`], for a hypothetical request with this method and these header fields.
 pub fn variant_of_fields(method: &str, fields: &[(String, String)], vary: &[u8]) -> Vec<u8> {
     let mut key = Vec::new();
     if vary.is_empty() {
@@ -273,7 +273,7 @@ pub enum Grade {
     Stale,
 }
 
-/// Usability of a stored response at this time.
+/// Returns the usability of a stored response at this time.
 pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     match &hit.meta {
         _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until > now_s => {
@@ -286,7 +286,7 @@ pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     }
 }
 
-/// The client's `Cache-Control`; empty unless `proxy_cache_request_control` is on.
+/// Returns the client's `Cache-Control`; empty unless `proxy_cache_request_control` is on.
 pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     if !conf.heeds_requests {
         return RequestCacheControl::default();
@@ -340,7 +340,7 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// The outcome of the tries of a request.
+    /// Returns the outcome of the tries of a request.
     pub fn of(request: &mut Request, failure: Failure) -> Failed {
         let case = match failure {
             Failure::Status(504) => Some(Stale::Timeout),
@@ -351,7 +351,7 @@ impl Failed {
         Failed { failure, case, is_error: case.is_some() }
     }
 
-    /// The outcome of a response with this status.
+    /// Returns the outcome of a response with this status.
     pub fn of_status(status: u16) -> Failed {
         let (case, is_error) = match status {
             500 => (Some(Stale::Http500), true),
@@ -373,12 +373,12 @@ impl Failed {
     }
 }
 
-/// The age of a stored response, for `Age`.
+/// Returns the age of a stored response, for `Age`.
 pub fn age(meta: &Meta, now_s: i64) -> u32 {
     current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
 }
 
-/// The header section to store: without hop-by-hop fields, fields of the body's framing, and fields computed at each use. A
+/// Returns the header section to store: without hop-by-hop fields, fields of the body's framing, and fields computed at each use. A
 /// response without a valid `Date` gets its arrival time `received_s` (RFC 9110 section 6.6.1). `keeps` lists fields that describe
 /// this body; other fields about the body are omitted.
 ///

@@ -34,7 +34,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The value of the variable.
+    /// Returns the value of the variable.
     pub fn name(self) -> &'static str {
         match self {
             Status::Miss => "MISS",
@@ -118,7 +118,7 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
-    /// The status for an upstream's response, depending on the entry found before.
+    /// Returns the status for an upstream's response, depending on the entry found before.
     pub fn had(&self) -> Status {
         match self.forwarded {
             Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
@@ -144,7 +144,7 @@ impl Record {
     }
 }
 
-/// The record of a request, mutable.
+/// Returns the record of a request, mutable.
 pub fn of(request: &mut Request) -> &mut Record {
     request.extensions.get_or_default()
 }

@@ -203,7 +203,7 @@ pub const OFF: u64 = 1 << 63;
 /// `proxy_cache_use_stale` with nginx's meaning, which ignores `must-revalidate`.
 pub const IGNORE_MUST_REVALIDATE: u64 = 1 << 62;
 
-/// The bit of a case in a set of cases.
+/// Returns the bit of a case in a set of cases.
 pub const fn bit(stale: Stale) -> u64 {
     1 << stale as u32
 }
@@ -212,14 +212,14 @@ pub const fn bit(stale: Stale) -> u64 {
 pub const POST: u64 = 4;
 
 impl CacheConf {
-    /// Maximum time without a byte before a fetch counts as stalled: it is no longer joined, and waiting requests leave it. The
-    /// lock directives or their defaults set it.
+    /// Returns the maximum time without a byte before a fetch counts as stalled: it is no longer joined, and waiting requests leave
+    /// it. The lock directives or their defaults set it.
     pub fn stall_limit(&self) -> Duration {
         self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
     }
 
-    /// Maximum time without progress before another fetch starts. With `proxy_cache_lock on`, this time and the waiting time of a
-    /// request are separate settings, as in nginx.
+    /// Returns the maximum time without progress before another fetch starts. With `proxy_cache_lock on`, this time and the waiting
+    /// time of a request are separate settings, as in nginx.
     pub fn join_limit(&self) -> Duration {
         match self.lock {
             Some(true) => self.lock_age.min(LONGEST_WAIT),

@@ -77,7 +77,7 @@ impl SharedFetch {
         .await
     }
 
-    /// Like [`SharedFetch::outcome`]; `None` if the fetch has made no progress for `limit`.
+    /// Works like [`SharedFetch::outcome`]; `None` if the fetch has made no progress for `limit`.
     pub async fn outcome_within(&self, limit: Duration) -> Option<Outcome> {
         match select(self.outcome(), rt::sleep_until(self.started + limit)).await {
             Either::Left(outcome) => Some(outcome),
@@ -95,7 +95,7 @@ impl SharedFetch {
         }
     }
 
-    /// The outcome, if known.
+    /// Returns the outcome, if known.
     pub fn known(&self) -> Option<Outcome> {
         lock(&self.state).outcome.clone()
     }
@@ -151,7 +151,7 @@ pub struct FetchLeader {
 }
 
 impl FetchLeader {
-    /// The fetch that other requests wait for.
+    /// Returns the fetch that other requests wait for.
     pub fn shared_fetch(&self) -> &Arc<SharedFetch> {
         &self.shared_fetch
     }
@@ -335,7 +335,7 @@ impl SharedFetches {
         joined
     }
 
-    /// The fetch that [`SharedFetches::join_part`] would join.
+    /// Returns the fetch that [`SharedFetches::join_part`] would join.
     pub fn part_under_way(
         &self,
         primary: &Key,
@@ -363,17 +363,17 @@ impl SharedFetches {
         parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
     }
 
-    /// The `Vary` of the last response for a key, if known.
+    /// Returns the `Vary` of the last response for a key, if known.
     pub fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
         lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
     }
 
-    /// The fetch of a key, unless it has stalled.
+    /// Returns the fetch of a key, unless it has stalled.
     pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<SharedFetch>> {
         self.under_way(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limit))
     }
 
-    /// The fetch of a key, if any.
+    /// Returns the fetch of a key, if any.
     pub fn under_way(&self, key: &Key) -> Option<Arc<SharedFetch>> {
         self.table(key).get(key).map(Arc::clone)
     }
@@ -432,23 +432,23 @@ impl SharedFetches {
         at.is_some_and(|at| at >= asked)
     }
 
-    /// A number that changes when a fetch of this key, or of another key in its shard, has ended. An earlier lookup should then be
-    /// repeated.
+    /// Returns a number that changes when a fetch of this key, or of another key in its shard, has ended. An earlier lookup should
+    /// then be repeated.
     pub fn ended(&self, key: &Key) -> u64 {
         self.ended[shard(key)].load(Ordering::Relaxed)
     }
 
-    /// Number of marked keys, possibly including expired marks.
+    /// Returns the number of marked keys, possibly including expired marks.
     pub fn marks(&self) -> u64 {
         self.marks.iter().map(|marks| lock(marks).len() as u64).sum()
     }
 
-    /// Number of fetches in flight. A fetch of a variant is counted twice.
+    /// Returns the number of fetches in flight. A fetch of a variant is counted twice.
     pub fn under_way_now(&self) -> u64 {
         self.tables.iter().map(|table| lock(table).len() as u64).sum()
     }
 
-    /// Number of requests that did not wait because of a mark.
+    /// Returns the number of requests that did not wait because of a mark.
     pub fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
     }
@@ -517,7 +517,7 @@ impl std::fmt::Debug for SharedFetches {
     }
 }
 
-/// The key of the mark that disables parts of an object.
+/// Returns the key of the mark that disables parts of an object.
 fn refusal(key: &Key) -> Key {
     key.variant(b" parts")
 }
@@ -526,7 +526,7 @@ fn shard(key: &Key) -> usize {
     usize::from(key.0[0]) % SHARDS
 }
 
-/// A panic cannot leave the data inconsistent here.
+/// Locks a mutex. It ignores poisoning, because a panic cannot leave the data inconsistent here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -32,7 +32,7 @@ use transfer::body::{BodyError, FileBody, choose};
 /// Maximum number of reads of a stored body in flight.
 const READS: usize = 2;
 
-/// A stored response of this age. `None` if its header section is invalid, because another program wrote it.
+/// Returns a stored response of this age. `None` if its header section is invalid, because another program wrote it.
 pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     let heading = parse(hit.head())?;
     if policy::is_of_head(&hit.meta) {
@@ -49,7 +49,7 @@ pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
-/// A response that is still being fetched; `None` if it can no longer be joined.
+/// Returns a response that is still being fetched; `None` if it can no longer be joined.
 pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let heading = filling.heading()?;
     if policy::is_of_head(&filling.meta) {
@@ -69,13 +69,13 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     Some(reply(heading, ReplyBody::Ready(body), length, age))
 }
 
-/// A response to HEAD that is stored without a body.
+/// Returns a response to HEAD that is stored without a body.
 fn of_head(heading: Heading, age: u32) -> Reply {
     let length = heading.head().get(heading.raw(), HeaderId::ContentLength).and_then(http::parse_decimal);
     reply(heading, ReplyBody::None, length, age)
 }
 
-/// A response that was received completely and is being stored.
+/// Returns a response that was received completely and is being stored.
 pub fn of_whole(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
     let (heading, length) = (filling.heading()?, bytes.len() as u64);
     let body = Body::Bytes(Source::SharedBytes(bytes));
@@ -91,7 +91,7 @@ pub fn as_new(mut reply: Reply) -> Reply {
     reply
 }
 
-/// A response from the cache, with its age in seconds.
+/// Returns a response from the cache, with its age in seconds.
 pub fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -> Reply {
     let received_at = (rt::now(), rt::wall());
     Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
@@ -102,13 +102,13 @@ pub fn parse(bytes: &[u8]) -> Option<Heading> {
     parse_written(bytes).map(|head| Heading::new(Source::Vec(bytes.to_vec()), head))
 }
 
-/// A stored head for readers on all threads.
+/// Returns a stored head for readers on all threads.
 pub fn shared(bytes: &[u8]) -> Option<SharedHead> {
     parse_written(bytes).map(|head| SharedHead::new(bytes.into(), head))
 }
 
-/// A body in a cache file: transferred like the location's files once its checksums were verified, otherwise verified while it is
-/// read.
+/// Returns a body in a cache file: transferred like the location's files once its checksums were verified, otherwise verified while
+/// it is read.
 fn body_of(request: &mut Request, located: Located) -> Body {
     let whole = 0..located.length;
     // A slice becomes a part of another body.
@@ -200,7 +200,7 @@ impl BodySource for CheckedSource {
     }
 }
 
-/// The bytes of a piece. Only the first and last piece of a range may not start at the beginning of their buffer.
+/// Returns the bytes of a piece. Only the first and last piece of a range may not start at the beginning of their buffer.
 pub fn source_of(piece: cache::Piece) -> Source {
     let cache::Piece { mut buf, start, end } = piece;
     if start > 0 {

@@ -122,7 +122,7 @@ impl Tallies {
         Tallies { number: NEXT.fetch_add(1, Ordering::Relaxed), all: Mutex::default() }
     }
 
-    /// The sums over all threads, indexed by [`METRICS`].
+    /// Returns the sums over all threads, indexed by [`METRICS`].
     pub fn sums(&self) -> [u64; CELLS] {
         let mut sums = [0; CELLS];
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ pub fn count(request: &mut Request, cache: &Cache) {
     });
 }
 
-/// Index of a reason among the values of [`UNSTORED`].
+/// Returns the index of a reason among the values of [`UNSTORED`].
 fn place_of(reason: Unstored) -> Option<usize> {
     Some(match reason {
         Unstored::Rules(reason) => match reason {

@@ -83,17 +83,17 @@ impl Cache {
         Cache { store, refusal, config, is_over, over, ended, shared_fetches, tallies, claimed, notes }
     }
 
-    /// The store, if it is open.
+    /// Returns the store, if it is open.
     pub fn store(&self) -> Option<&Arc<Store>> {
         self.store.get()
     }
 
-    /// The shared fetches.
+    /// Returns the shared fetches.
     pub fn shared_fetches(&self) -> &Arc<SharedFetches> {
         &self.shared_fetches
     }
 
-    /// The threads' counters of this cache.
+    /// Returns the threads' counters of this cache.
     pub fn tallies(&self) -> &Tallies {
         &self.tallies
     }

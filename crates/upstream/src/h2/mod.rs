@@ -80,7 +80,7 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// The corresponding error of a receive.
+    /// Returns the corresponding error of a receive.
     fn errno(self) -> Errno {
         match self {
             Cut::Errno(errno) => errno,
@@ -88,7 +88,7 @@ impl Cut {
         }
     }
 
-    /// The error code of the reset, if any.
+    /// Returns the error code of the reset, if any.
     pub(super) fn code(self) -> Option<u32> {
         match self {
             Cut::Reset(code) => Some(code),
@@ -180,7 +180,7 @@ impl Connection {
         state.is_closing || state.cut.is_some()
     }
 
-    /// Number of exchanges begun on it.
+    /// Returns the number of exchanges begun on it.
     pub(super) fn requests(&self) -> u64 {
         self.state.borrow().requests
     }

@@ -233,7 +233,7 @@ impl StreamEnd {
         self.stream.asked.set(RequestFacts { method, limits });
     }
 
-    /// The next text of the response; `None` at its end.
+    /// Returns the next text of the response; `None` at its end.
     pub(crate) fn poll_recv(&mut self, context: &Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         let mut inbox = self.stream.inbox.borrow_mut();
         if let Some((buf, body)) = inbox.pieces.pop_front() {
@@ -253,7 +253,7 @@ impl StreamEnd {
         }
     }
 
-    /// Reason why an incomplete response ended.
+    /// Returns the reason why an incomplete response ended.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.stream.cut.get()
     }
@@ -375,7 +375,7 @@ impl StreamWriter {
         polled
     }
 
-    /// Number of bytes put into frames.
+    /// Returns the number of bytes put into frames.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }

@@ -74,7 +74,7 @@ impl Url {
         }
     }
 
-    /// The address, unless the host is a name.
+    /// Returns the address, unless the host is a name.
     pub fn address(&self) -> Option<&PeerAddr> {
         match &self.place {
             Place::Address(address) => Some(address),
@@ -144,7 +144,7 @@ fn v4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| octets.into())
 }
 
-/// The form of an address in `$upstream_addr`.
+/// Returns the form of an address in `$upstream_addr`.
 pub fn name_of(address: &PeerAddr) -> Arc<str> {
     match address {
         PeerAddr::Inet(address) => address.to_string().into(),

@@ -93,12 +93,12 @@ impl State {
         Some(place)
     }
 
-    /// Number of servers that a request may be sent to in sequence.
+    /// Returns the number of servers that a request may be sent to in sequence.
     pub(super) fn tries(&self) -> u32 {
         self.sets.iter().map(|set| set.tries).sum()
     }
 
-    /// Round robin over the primary servers, then over the backups.
+    /// Selects by round robin among the primary servers, then among the backups.
     fn rounds(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         self.with_backups(choices, |set, choices| {
             if !set.is_single {
@@ -112,7 +112,7 @@ impl State {
         })
     }
 
-    /// Least load over the primary servers, then over the backups.
+    /// Selects by least load among the primary servers, then among the backups.
     fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         if self.sets[choices.set].is_single {
             return self.rounds(choices, now);
@@ -136,7 +136,7 @@ impl State {
         look(&mut self.sets[1], choices)
     }
 
-    /// By hash or at random in the current set; `None` to fall back to round robin.
+    /// Selects by hash or at random in the current set; `None` to fall back to round robin.
     fn looked_up(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let set = &mut self.sets[choices.set];
         let is_empty = match &choices.walk {
@@ -211,8 +211,8 @@ impl Walk {
 }
 
 impl Set {
-    /// One round of smooth weighted round robin: each server gains its weight, then the server with the highest sum is chosen and
-    /// its sum is reduced by the total.
+    /// Runs one round of smooth weighted round robin: each server gains its weight, then the server with the highest sum is chosen
+    /// and its sum is reduced by the total.
     fn round(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let session = self.of_session(choices.hint.as_deref(), &choices.tried, now);
         if let Some(place) = session {
@@ -261,7 +261,7 @@ impl Set {
         (best, total)
     }
 
-    /// The server with the least load relative to its weight; ties are resolved by round robin.
+    /// Returns the server with the least load relative to its weight; ties are resolved by round robin.
     fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         if let Some(place) = self.of_session(choices.hint.as_deref(), &choices.tried, now) {
             choices.took(&mut self.peers[place], now);
@@ -296,15 +296,15 @@ impl Set {
         Some(place)
     }
 
-    /// Of two servers, the index of the one with fewer requests relative to its weight.
+    /// Returns the index of the server, of two, with fewer requests relative to its weight.
     fn less_loaded(&self, first: usize, second: usize) -> usize {
         let (one, two) = (&self.peers[first], &self.peers[second]);
         let weighed = |conns: u64, weight: i64| u128::from(conns) * u128::from(weight.unsigned_abs());
         if weighed(two.conns, one.weight) > weighed(one.conns, two.weight) { first } else { second }
     }
 
-    /// The server at the key's point of the ring, or at one of the following points. Several addresses of a server are used in
-    /// round robin.
+    /// Returns the server at the key's point of the ring, or at one of the following points. Several addresses of a server are used
+    /// in round robin.
     fn on_ring(&mut self, choices: &mut Choices, generation: u32, now: Moment) -> Option<usize> {
         loop {
             let ring = self.ring.as_ref()?;
@@ -373,7 +373,7 @@ const TIME_MAX_MS: u64 = 5000;
 /// Resolution of times in ms: smaller differences are ignored.
 const TIME_STEP_MS: u64 = 20;
 
-/// Expected time in ms until a server would complete its requests and one more.
+/// Returns the expected time in ms until a server would complete its requests and one more.
 fn expected_ms(peer: &Peer, whole: bool, now: Moment) -> u64 {
     let times = &peer.times;
     let mut time = if whole { times.response } else { times.header };

@@ -86,18 +86,18 @@ impl Group {
         })
     }
 
-    /// The servers as directives, for the file of `state`.
+    /// Returns the servers as directives, for the file of `state`.
     pub fn state_text(&self) -> String {
         let lines = self.state().lock().shape().lines;
         lines.iter().map(|line| format!("{line};\n")).collect()
     }
 
-    /// A unique number for a write of the file.
+    /// Returns a unique number for a write of the file.
     pub fn next_save(&self) -> u64 {
         self.saves.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The server with this ID.
+    /// Returns the server with this ID.
     pub fn peer(&self, id: u32) -> Option<PeerState> {
         self.peers(rt::now()).into_iter().find(|peer| peer.id == id)
     }

@@ -45,8 +45,8 @@ impl Upstreams {
         self.0.push(Arc::new(Group::of_block(draft)));
     }
 
-    /// The group for an address without variables: that of a block, or an implicit one that is shared by all references to the same
-    /// address.
+    /// Returns the group for an address without variables: that of a block, or an implicit one that is shared by all references to
+    /// the same address.
     pub fn of_address(&mut self, url: &Url, place: &Span) -> Result<Arc<Group>, GroupFault> {
         if let Some(group) = self.block(url.host.as_bytes()) {
             return match url.has_port {
@@ -62,7 +62,7 @@ impl Upstreams {
         Ok(group)
     }
 
-    /// The group for a host from variables: that of a block if there is no port, or an implicit one with the same address.
+    /// Returns the group for a host from variables: that of a block if there is no port, or an implicit one with the same address.
     pub fn find(&self, host: &[u8], port: u16, has_port: bool) -> Option<&Arc<Group>> {
         self.0.iter().find(|group| {
             let fits = match group.port {
@@ -77,7 +77,7 @@ impl Upstreams {
         self.0.iter().find(|group| group.port.is_none() && group.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// All groups.
+    /// Returns all groups.
     pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
         self.0.iter()
     }

@@ -22,7 +22,7 @@ pub(super) type Known = BTreeMap<Named, Vec<Found>>;
 const NONE: &str = "-";
 
 impl Upstreams {
-    /// The known addresses of all names, in complete lines up to `bytes_max`.
+    /// Returns the known addresses of all names, in complete lines up to `bytes_max`.
     pub fn known_addresses(&self, bytes_max: usize) -> String {
         let mut text = String::new();
         for group in self.groups() {
@@ -39,7 +39,7 @@ impl Upstreams {
         text
     }
 
-    /// Like [`Upstreams::begin`], with the text of [`Upstreams::known_addresses`] from the previous process.
+    /// Works like [`Upstreams::begin`], with the text of [`Upstreams::known_addresses`] from the previous process.
     pub fn begin_with(&self, text: &str) {
         let mut known: BTreeMap<String, Known> = BTreeMap::new();
         for (group, named, found) in text.lines().filter_map(read_line) {

@@ -71,7 +71,7 @@ impl Line {
         }
     }
 
-    /// The name to resolve.
+    /// Returns the name to resolve.
     pub fn named(&self) -> Option<&Named> {
         match &self.source {
             Source::Fixed(_) => None,
@@ -223,7 +223,7 @@ pub struct Keepalive {
 }
 
 impl Default for Keepalive {
-    /// The default of every upstream block since nginx 1.29.7.
+    /// Returns the default of every upstream block since nginx 1.29.7.
     fn default() -> Keepalive {
         Keepalive {
             idle_max: 32,

@@ -98,7 +98,7 @@ impl Shared {
         Arc::new(Shared { state: Mutex::new(state), news })
     }
 
-    /// A panic cannot leave the state inconsistent.
+    /// Locks the state. It ignores poisoning, because a panic cannot leave the state inconsistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,12 +193,12 @@ impl Group {
         }
     }
 
-    /// The names to resolve.
+    /// Returns the names to resolve.
     pub fn names(&self) -> impl Iterator<Item = &Named> {
         self.names_with_places().map(|(named, _)| named)
     }
 
-    /// The names to resolve, with their locations in the configuration.
+    /// Returns the names to resolve, with their locations in the configuration.
     pub fn names_with_places(&self) -> impl Iterator<Item = (&Named, Option<&Span>)> {
         self.lines.iter().filter_map(|line| Some((line.named()?, line.place.as_ref())))
     }
@@ -238,13 +238,13 @@ impl Group {
         self.state().news.watch()
     }
 
-    /// The addresses of all servers.
+    /// Returns the addresses of all servers.
     pub fn addresses(&self) -> Vec<String> {
         let state = self.state().lock();
         state.sets.iter().flat_map(|set| &set.peers).map(|peer| peer.name.to_string()).collect()
     }
 
-    /// The group's name in metrics, with the port of an implicit group.
+    /// Returns the group's name in metrics, with the port of an implicit group.
     pub fn label(&self) -> String {
         match self.port {
             Some(port) => format!("{}:{port}", self.name),
@@ -252,12 +252,12 @@ impl Group {
         }
     }
 
-    /// The name of its shared zone.
+    /// Returns the name of its shared zone.
     pub fn zone(&self) -> Option<&str> {
         self.zone.as_ref().map(|zone| zone.name())
     }
 
-    /// The servers and their statistics.
+    /// Returns the servers and their statistics.
     pub fn peers(&self, now: Instant) -> Vec<PeerState> {
         let mut state = self.state().lock();
         let moment = state.moment(now);
@@ -331,7 +331,7 @@ impl Condition {
         matches!(self, Condition::Up | Condition::Draining)
     }
 
-    /// nginx's name of the state.
+    /// Returns nginx's name of the state.
     pub fn name(self) -> &'static str {
         match self {
             Condition::Up => "up",
@@ -396,7 +396,7 @@ impl PeerState {
     }
 }
 
-/// The address for `ip_hash`: that set by `realip`, otherwise that of the peer.
+/// Returns the address for `ip_hash`: that set by `realip`, otherwise that of the peer.
 fn client_of(request: &Request) -> Option<std::net::IpAddr> {
     match request.real_client.as_ref().unwrap_or(&request.conn.peer) {
         Address::Inet(address) => Some(address.ip()),
@@ -474,7 +474,7 @@ impl Selection {
         })
     }
 
-    /// Must be called when the header section of the response has arrived: methods that use times and learned sessions need it.
+    /// Notes the arrival of the response's header section, which methods that use times, and learned sessions, need.
     pub fn answered(&mut self, request: &Request, pick: &mut Pick) {
         if let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &self.group.sticky {
             let created = sticky::first_value(&learn.create, request);
@@ -510,7 +510,7 @@ impl Selection {
         pick.release(&mut state, Some(outcome), Some(tried), now)
     }
 
-    /// Number of remaining tries, including the one in flight.
+    /// Returns the number of remaining tries, including the one in flight.
     pub fn tries(&self) -> u32 {
         self.tries
     }
@@ -520,7 +520,7 @@ impl Selection {
         self.tries = self.tries.min(most);
     }
 
-    /// The group of the servers.
+    /// Returns the group of the servers.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
@@ -626,7 +626,7 @@ impl Pick {
 }
 
 impl Drop for Pick {
-    /// For abandoned tries: nothing is known about the server.
+    /// Ends the count of an abandoned try, which says nothing about the server.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
             // The system time instead of the turn's time: a pick may be dropped when the runtime no longer exists.

@@ -51,14 +51,14 @@ impl Ring {
         Ring { points }
     }
 
-    /// Index of the first point at or after the key's position. It may equal the number of points, which means the first point; see
-    /// [`Ring::server`].
+    /// Returns the index of the first point at or after the key's position. It may equal the number of points, which means the
+    /// first point; see [`Ring::server`].
     pub(super) fn start(&self, key: &[u8]) -> usize {
         let place = crc32fast::hash(key);
         self.points.partition_point(|point| point.place < place)
     }
 
-    /// The server at the point with this index, modulo the number of points; `None` if the ring is empty.
+    /// Returns the server at the point with this index, modulo the number of points; `None` if the ring is empty.
     pub(super) fn server(&self, number: usize) -> Option<u32> {
         let number = number.checked_rem(self.points.len())?;
         Some(self.points[number].server)
@@ -69,7 +69,7 @@ fn points_of(weight: i64) -> u64 {
     weight.unsigned_abs().saturating_mul(POINTS_PER_WEIGHT).min(u64::from(u32::MAX))
 }
 
-/// The hash of `HOST \0 PORT`, continued for each point.
+/// Returns the hash of `HOST \0 PORT`, continued for each point.
 fn base_of(server: &str) -> crc32fast::Hasher {
     let (host, port) = match server.split_at_checked(5) {
         Some((scheme, path)) if scheme.eq_ignore_ascii_case("unix:") => (path, ""),

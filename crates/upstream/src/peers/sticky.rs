@@ -39,7 +39,7 @@ impl Sid {
         })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.0
     }
@@ -97,7 +97,7 @@ pub enum Expires {
 pub const SAME_SITE: [&str; 3] = ["strict", "lax", "none"];
 
 impl Cookie {
-    /// The value of `Set-Cookie` for a client, after this server was chosen, with the attributes in nginx's order.
+    /// Returns the value of `Set-Cookie` for a client, after this server was chosen, with the attributes in nginx's order.
     pub(super) fn text(&self, sid: &Sid, request: &Request) -> Vec<u8> {
         let mut text = self.name.clone().into_bytes();
         text.push(b'=');
@@ -184,7 +184,7 @@ impl Kind for Declared {
     }
 }
 
-/// The first of these variables that is not empty.
+/// Returns the first of these variables that is not empty.
 pub(super) fn first_value(variables: &[VarRef], request: &Request) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     for variable in variables {
@@ -197,7 +197,7 @@ pub(super) fn first_value(variables: &[VarRef], request: &Request) -> Option<Vec
 }
 
 impl Learn {
-    /// The server of a session.
+    /// Returns the server of a session.
     pub fn find(&self, session: &[u8], now_ms: i64) -> Option<Vec<u8>> {
         let timeout = self.timeout_ms;
         self.zone.state().with(&Md5::digest(session), |entry| {

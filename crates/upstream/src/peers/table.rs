@@ -110,18 +110,18 @@ impl Peer {
         }
     }
 
-    /// Number of periods of `fail_timeout + 1` seconds since the last check; 0 until `fail_timeout` has passed.
+    /// Returns the number of periods of `fail_timeout + 1` seconds since the last check; 0 until `fail_timeout` has passed.
     pub(super) fn idle_steps(&self, now: Moment) -> i64 {
         let idle = now.seconds - self.checked;
         if idle > self.fail_timeout { idle / (self.fail_timeout + 1) } else { 0 }
     }
 
-    /// Weight added per round, multiplied by `scale`; reduced during a slow start.
+    /// Returns the weight added per round, multiplied by `scale`; reduced during a slow start.
     pub(super) fn gain(&self, now: Moment, scale: i64) -> i64 {
         self.slowed(self.effective, now, scale)
     }
 
-    /// Weight multiplied by `scale`, reduced during a slow start; at least 1.
+    /// Returns the weight multiplied by `scale`, reduced during a slow start; at least 1.
     pub(super) fn load_weight(&self, now: Moment, scale: i64) -> u128 {
         self.slowed(self.weight, now, scale).max(1).unsigned_abs().into()
     }
@@ -178,7 +178,7 @@ pub(super) struct Set {
 const SLOW_SCALE: i64 = 1000;
 
 impl Set {
-    /// Index of the server that a session names, if it is available and untried.
+    /// Returns the index of the server that a session names, if it is available and untried.
     pub(super) fn of_session(&self, hint: Option<&[u8]>, tried: &[PeerId], now: Moment) -> Option<usize> {
         let hint = hint?;
         let place = self.peers.iter().position(|peer| peer.sid.as_slice() == hint)?;
@@ -186,7 +186,7 @@ impl Set {
         (!tried.contains(&peer.id) && peer.is_open_for_session(now)).then_some(place)
     }
 
-    /// Index of the server whose range of the cumulative weights contains `weight`.
+    /// Returns the index of the server whose range of the cumulative weights contains `weight`.
     pub(super) fn at_weight(&self, mut weight: i64) -> usize {
         for (place, peer) in self.peers.iter().enumerate() {
             if weight < peer.weight {
@@ -258,7 +258,7 @@ impl State {
         self.rebuild();
     }
 
-    /// The current shape.
+    /// Returns the current shape.
     pub(super) fn shape(&self) -> Shape {
         self.shape.clone()
     }
@@ -276,7 +276,7 @@ impl State {
         self.found.entry(named.clone()).or_default();
     }
 
-    /// The addresses that were found for names.
+    /// Returns the addresses that were found for names.
     pub(super) fn found(&self) -> &BTreeMap<Named, Vec<Found>> {
         &self.found
     }
@@ -322,7 +322,8 @@ impl State {
         first.is_single = is_alone && first.peers.len() == 1;
     }
 
-    /// Known addresses keep their order, so that hashes do not change when a resolver rotates its responses; new addresses follow.
+    /// Adds the addresses of a name. Known addresses keep their order, so that hashes do not change when a resolver rotates its
+    /// responses; new addresses follow.
     fn place_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
         let known = |found: &Found| {
             let place = old.iter().position(|peer| peer.address == found.address.address);
@@ -403,7 +404,7 @@ impl State {
         }
     }
 
-    /// The server with this ID, in any set.
+    /// Returns the server with this ID, in any set.
     pub(super) fn peer(&mut self, id: PeerId) -> Option<&mut Peer> {
         self.sets.iter_mut().flat_map(|set| &mut set.peers).find(|peer| peer.id == id)
     }
@@ -441,7 +442,7 @@ impl State {
     }
 }
 
-/// The addresses that names of these lines take over from the previous configuration. A host of the same service keeps its
+/// Returns the addresses that names of these lines take over from the previous configuration. A host of the same service keeps its
 /// addresses if only the port or the kind of lookup has changed. A name without addresses is resolved again, and requests wait for
 /// it again.
 fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Named, Vec<Found>> {
@@ -475,7 +476,7 @@ impl Random {
         Random(RandomState::new().hash_one(0))
     }
 
-    /// A random number from 0 to below `limit`, which must be positive.
+    /// Returns a random number from 0 to below `limit`, which must be positive.
     pub(super) fn below(&mut self, limit: i64) -> i64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -126,7 +126,7 @@ impl QueriedServer {
     }
 }
 
-/// The outcome of the first server that has one, with its index; the server is removed.
+/// Returns the outcome of the first server that has one, with its index; the server is removed.
 async fn first_of(asked: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     poll_fn(|context| {
         for (place, slot) in asked.iter_mut().enumerate() {
@@ -142,14 +142,14 @@ async fn first_of(asked: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     .await
 }
 
-/// A random ID from the kernel's generator. If that is not ready, the random port must suffice.
+/// Returns a random ID from the kernel's generator. If that is not ready, the random port must suffice.
 fn random_id() -> u16 {
     let mut bytes = [0; 2];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     u16::from_be_bytes(bytes)
 }
 
-/// The response of one server, however late.
+/// Returns the response of one server, however late.
 async fn outcome(server: SocketAddr, question: Question, again: Event) -> QueryResult {
     match over_udp(server, &question, &again).await {
         Ok(Some(response)) => QueryResult::Response(response),

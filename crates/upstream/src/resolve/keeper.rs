@@ -92,7 +92,7 @@ pub(super) struct User {
     pub(super) place: Option<Span>,
 }
 
-/// The names that the system resolves, with the groups that use them.
+/// Returns the names that the system resolves, with the groups that use them.
 fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     let mut names: BTreeMap<String, Vec<User>> = BTreeMap::new();
     for group in config.http.of::<Upstreams>().groups() {
@@ -104,7 +104,7 @@ fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     names
 }
 
-/// The names that a configured resolver resolves (`resolve`).
+/// Returns the names that a configured resolver resolves (`resolve`).
 fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
     let groups = config.http.of::<Upstreams>().groups();
     let names = |group: &Arc<Group>| {
@@ -275,17 +275,17 @@ impl fmt::Display for RunTimeName {
     }
 }
 
-/// The name of the SRV records for `service=`: a service without a dot is a TCP service (RFC 2782).
+/// Returns the name of the SRV records for `service=`: a service without a dot is a TCP service (RFC 2782).
 fn service_name(service: &str, host: &str) -> String {
     if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }
 
-/// Pause after this many failures and one more.
+/// Returns the pause after this many failures and one more.
 fn pause(failures: u32) -> Duration {
     PAUSE_MIN.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
 }
 
-/// An address that is not from an SRV record.
+/// Returns an address that is not from an SRV record.
 fn found_at(address: SocketAddr) -> Found {
     Found { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
 }

@@ -83,7 +83,7 @@ pub fn begin(config: &Config, before: &Config) {
     }
 }
 
-/// The distinct resolvers of a configuration.
+/// Returns the distinct resolvers of a configuration.
 fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
     let http = &config.http;
     let of_locations =
@@ -98,7 +98,7 @@ fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
     found
 }
 
-/// The addresses of a name from variables, in an order that changes from request to request.
+/// Returns the addresses of a name from variables, in an order that changes from request to request.
 ///
 /// # Errors
 /// The status of the response; the log has the reason.

@@ -133,7 +133,7 @@ impl Resolver {
         self.table().names.extend(known);
     }
 
-    /// The addresses of a name, in the order of the response.
+    /// Returns the addresses of a name, in the order of the response.
     ///
     /// # Errors
     /// The error, at the latest after `timeout`.
@@ -169,7 +169,7 @@ impl Resolver {
         }
     }
 
-    /// Task of a lookup.
+    /// Runs the task of a lookup.
     async fn lead(
         self: Arc<Resolver>,
         name: Name,
@@ -273,7 +273,8 @@ impl Resolver {
         Err(Unresolved::Code(NXDOMAIN))
     }
 
-    /// The servers of a service: the targets of its SRV records with their addresses. Targets without addresses are omitted.
+    /// Returns the servers of a service: the targets of its SRV records with their addresses. Targets without addresses are
+    /// omitted.
     ///
     /// # Errors
     /// The error; if no target has addresses, that of the first target.
@@ -303,13 +304,13 @@ impl Resolver {
         }
     }
 
-    /// Time for which a result with this TTL is used.
+    /// Returns the time for which a result with this TTL is used.
     fn holds(&self, seconds: u32) -> Duration {
         let own = Duration::from_secs(seconds.into()).min(TTL_MAX);
         self.settings.valid.unwrap_or(own)
     }
 
-    /// The addresses of the name servers.
+    /// Returns the addresses of the name servers.
     async fn servers(&self) -> Vec<SocketAddr> {
         let mut servers = Vec::new();
         for server in &self.settings.servers {
@@ -344,12 +345,12 @@ impl Resolver {
     }
 }
 
-/// A panic cannot leave the data inconsistent.
+/// Locks a mutex. It ignores poisoning, because a panic cannot leave the data inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The result for the other address family, with a limited wait once the first has returned addresses.
+/// Returns the result for the other address family, with a limited wait once the first has returned addresses.
 async fn limited<T>(
     first: &Result<T, Unresolved>,
     other: impl Future<Output = Result<T, Unresolved>>,
@@ -430,7 +431,7 @@ impl NameTable {
         Ok(LookupStart::Leads(lookup, LookupDone(publisher), entry.stale(now)))
     }
 
-    /// If the table is full, removes an eighth of the names, the least recently used.
+    /// Removes an eighth of the names, the least recently used, if the table is full.
     fn make_room(&mut self, now: Instant) {
         if self.names.len() < NAMES_MAX {
             return;
@@ -446,7 +447,7 @@ impl NameTable {
 }
 
 impl Entry {
-    /// The expired result, for use while no name server responds.
+    /// Returns the expired result, for use while no name server responds.
     fn stale(&self, now: Instant) -> Option<Addresses> {
         let (addresses, _) = self.found.as_ref()?;
         (now < self.stale_until).then(|| (Arc::clone(addresses), now + STALE_TIME))

@@ -155,7 +155,7 @@ impl SystemSettings {
         settings
     }
 
-    /// The names that the system library queries for this name, in order.
+    /// Returns the names that the system library queries for this name, in order.
     pub(super) fn candidates(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];

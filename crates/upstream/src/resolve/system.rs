@@ -51,13 +51,13 @@ fn getaddrinfo(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(found.map(|address| address.ip()).collect())
 }
 
-/// The system's message, without the standard library's prefix.
+/// Returns the system's message, without the standard library's prefix.
 fn reason(text: &str) -> String {
     text.rsplit_once("information: ").map_or(text, |(_, reason)| reason).to_owned()
 }
 
 impl System {
-    /// The addresses of a name, at least one.
+    /// Returns the addresses of a name, at least one.
     ///
     /// # Errors
     /// The system's message.
@@ -67,7 +67,7 @@ impl System {
         done.unwrap_or_else(|| Err("the lookup has failed".to_owned()))
     }
 
-    /// Like [`System::look_up`], but blocks, for long if no name server responds.
+    /// Works like [`System::look_up`], but blocks, for long if no name server responds.
     pub(super) fn look_up_now(&self, name: &str) -> Result<SystemAddresses, String> {
         // Before the call: a change of the file during the call must be noticed afterwards.
         let hosts = self.has_host(name).then(|| self.stamp_now());
@@ -79,7 +79,7 @@ impl System {
         Ok(SystemAddresses { usable: self.usable(&found), all, hosts })
     }
 
-    /// The current version of the hosts file.
+    /// Returns the current version of the hosts file.
     pub(super) async fn stamp(&self) -> Stamp {
         let system = self.clone();
         rt::spawn_blocking(move || system.stamp_now()).await.flatten()
@@ -121,7 +121,7 @@ impl System {
         usable
     }
 
-    /// Which kinds of IPv6 addresses this machine has.
+    /// Returns which kinds of IPv6 addresses this machine has.
     #[expect(clippy::disallowed_methods, reason = "on a helper thread, and the kernel's own file")]
     fn own_v6(&self) -> OwnV6 {
         let text = std::fs::read_to_string(&*self.interfaces_v6).unwrap_or_default();

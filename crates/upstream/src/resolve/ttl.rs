@@ -39,12 +39,12 @@ impl TimeSource {
         TimeSource { resolver, resolv_conf: PathBuf::from("/etc/resolv.conf") }
     }
 
-    /// Lifetime of these addresses of a name.
+    /// Returns the lifetime of these addresses of a name.
     pub(super) async fn time(&self, host: &str, all: &BTreeSet<IpAddr>) -> Duration {
         self.told(host, all).await.unwrap_or(UNKNOWN)
     }
 
-    /// The lifetime according to the name servers, if they know the name.
+    /// Returns the lifetime according to the name servers, if they know the name.
     async fn told(&self, host: &str, all: &BTreeSet<IpAddr>) -> Option<Duration> {
         let host = host.trim_end_matches('.');
         if host == "localhost" || host.ends_with(".localhost") {

@@ -214,7 +214,7 @@ impl Response {
         Ok(Response { code: (flags & 0x0f) as u8, records })
     }
 
-    /// The addresses of a name.
+    /// Returns the addresses of a name.
     pub(super) fn addresses(&self, name: &Name) -> Said<IpAddr> {
         self.said(name, ADDRESSES_MAX, |data| match data {
             Data::Address(address) => Some(*address),
@@ -222,7 +222,7 @@ impl Response {
         })
     }
 
-    /// The servers of a service.
+    /// Returns the servers of a service.
     pub(super) fn services(&self, name: &Name) -> Said<Service> {
         self.said(name, SERVICES_MAX, |data| match data {
             Data::Service(service) => Some(service.clone()),
@@ -257,7 +257,7 @@ impl Response {
 /// Maximum number of SRV records; the addresses of each need separate lookups.
 const SERVICES_MAX: usize = 64;
 
-/// The flags of a message, if it is a response with the ID and the question of the query.
+/// Returns the flags of a message, if it is a response with the ID and the question of the query.
 fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
     let (id, flags, questions) = (word(message, 0)?, word(message, 2)?, word(message, 4)?);
     const RESPONSE: u16 = 0x8000;
@@ -270,7 +270,7 @@ fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
     (name == question.name && asked == (question.kind as u16, CLASS_IN)).then_some(flags)
 }
 
-/// The usable records of the answer section.
+/// Returns the usable records of the answer section.
 fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
     let count = word(message, 6)?;
     // It was parsed before and matched.
@@ -316,7 +316,7 @@ fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind
     }))
 }
 
-/// The 16-bit value at `at`.
+/// Returns the 16-bit value at `at`.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }

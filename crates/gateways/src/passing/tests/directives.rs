@@ -9,7 +9,7 @@ use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
 use upstream::{BindAddr, NextUpstream};
 
-/// The settings of the last location.
+/// Returns the settings of the last location.
 fn conf_of(http: &str) -> Conf {
     let config = loaded(http);
     config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().conf.clone()

@@ -176,7 +176,7 @@ impl Decoder {
     }
 }
 
-/// All `len` bytes belong to the body.
+/// Returns the first `len` bytes as bytes of the body.
 fn data(len: usize) -> BodyStep {
     let event = if len == 0 { BodyEvent::More } else { BodyEvent::Data { start: 0, end: len } };
     BodyStep { consumed: len, event }

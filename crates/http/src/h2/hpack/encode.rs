@@ -80,7 +80,7 @@ pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Like [`push_known`], for a number.
+/// Works like [`push_known`], for a number.
 pub fn push_known_decimal(out: &mut Vec<u8>, index: usize, value: u64) {
     with_decimal(value, |digits| push_known(out, index, digits));
 }
@@ -101,7 +101,7 @@ pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The index in the static table of a name that occurs in messages.
+/// Returns the index in the static table of a name that occurs in messages.
 fn static_name(name: &[u8]) -> Option<usize> {
     let candidates: &[usize] = match (name.len(), name.first()? | 0x20) {
         (3, b'a') => &[21],
@@ -259,7 +259,7 @@ impl<'a> Literal<'a> {
         self.name.len() + self.value.len()
     }
 
-    /// A hash that differs for nearly all different fields: few values have equal ends.
+    /// Returns a hash that differs for nearly all different fields: few values have equal ends.
     fn mark(&self) -> u32 {
         let name = if self.index == 0 { ends(self.name) } else { self.index as u64 };
         let lengths = (self.name.len() << 16 ^ self.value.len()) as u64;
@@ -272,7 +272,7 @@ impl<'a> Literal<'a> {
     }
 }
 
-/// The first and last bytes of a string as a number.
+/// Returns the first and last bytes of a string as a number.
 fn ends(text: &[u8]) -> u64 {
     match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
         (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29),
@@ -280,7 +280,7 @@ fn ends(text: &[u8]) -> u64 {
     }
 }
 
-/// A string without Huffman coding, and its end.
+/// Returns a string without Huffman coding, and its end.
 fn plain(block: &[u8], start: usize) -> Option<(&[u8], usize)> {
     let (len, used) = integer(block.get(start..)?, 7).ok()?;
     let end = start + used + len;

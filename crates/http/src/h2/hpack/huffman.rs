@@ -109,7 +109,7 @@ pub(super) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> 
     }
 }
 
-/// The symbol of a code longer than eight bits, and its length.
+/// Returns the symbol of a code longer than eight bits, and its length.
 fn long(window: u64) -> (usize, usize) {
     let mut length = SHORT + 1;
     while length < LONGEST && window >= TABLES.ends[length] {
@@ -120,7 +120,7 @@ fn long(window: u64) -> (usize, usize) {
     (usize::from(TABLES.ordered[usize::from(place) + (code - first) as usize]), length)
 }
 
-/// Length of the encoded `text` in bytes.
+/// Returns the length of the encoded `text` in bytes.
 pub(super) fn encoded_len(text: &[u8]) -> usize {
     text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum::<usize>().div_ceil(8)
 }

@@ -97,7 +97,7 @@ impl Table {
         Table { bytes: Vec::new(), entries: VecDeque::new(), size: 0, max }
     }
 
-    /// Maximum size of the table.
+    /// Returns the maximum size of the table.
     pub(super) fn max(&self) -> usize {
         self.max
     }
@@ -108,13 +108,13 @@ impl Table {
         self.evict();
     }
 
-    /// Name and value of the entry at `index`; 0 is the newest.
+    /// Returns name and value of the entry at `index`; 0 is the newest.
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let entry = self.entries.get(index)?;
         Some(self.bytes[entry.start..entry.start + entry.len].split_at(entry.name_len))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
