@@ -155,8 +155,8 @@ impl Live {
         &self.record
     }
 
-    /// Moves the bytes received with the header section to a buffer that is not larger than they need, because a slow client may
-    /// not read them soon.
+    /// Moves the bytes received with the header section to a buffer of about their size, because a slow client may not read them
+    /// soon.
     pub(super) fn shrink(&mut self) {
         self.rest = self.rest.take().map(fitting);
     }

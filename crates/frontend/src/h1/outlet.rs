@@ -461,7 +461,8 @@ mod tests {
         assert_eq!(got(false, None, write), "HEAD\r\n");
     }
 
-    /// At a rate of ten bytes per second, the bytes of the first second are sent immediately, the others one by one when they are
+    /// At a rate of ten bytes per second, the bytes of the first second are sent immediately. The others are sent one by one when
+    /// due.
     /// due.
     #[test]
     fn a_rate_cuts_sends_and_not_chunks() {

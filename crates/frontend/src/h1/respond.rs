@@ -127,7 +127,7 @@ impl Connection {
     }
 }
 
-/// Whether a broken body must end in a reset, because the client would treat an orderly end of the connection as the end of the
+/// Whether a broken body must end in a reset: the client would treat an orderly end of the connection as the end of the body.
 /// body.
 pub(super) fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
     let response = &request.response;

@@ -208,7 +208,7 @@ impl ChunkedDecoder {
         self.total
     }
 
-    /// Returns the number of body bytes returned so far plus the announced remainder of the current chunk, so that a limit can
+    /// Returns the number of body bytes returned so far plus the announced remainder of the current chunk. With it a limit can
     /// refuse a chunk before it arrives.
     #[must_use]
     pub fn announced(&self) -> u64 {

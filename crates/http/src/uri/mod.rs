@@ -138,8 +138,8 @@ enum UriState {
     DotDot,
 }
 
-/// Decodes and removes dot segments in one pass. A decoded byte counts like a plain one (`%2e%2e` is a dot segment, `%2F` a
-/// separator), but a decoded `?`, `#` or `%` is an ordinary byte.
+/// Decodes and removes dot segments in one pass. A decoded byte counts like a plain one: `%2e%2e` is a dot segment, `%2F` a
+/// separator. A decoded `?`, `#` or `%` is an ordinary byte.
 fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, UriError> {
     let mut state = UriState::Usual;
     let mut at = 0;
