@@ -71,7 +71,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Returns the range, and marks the request as one for a slice. Empty if a response already exists, and in subrequests.
+/// Appends the range to `out`, and marks the request as one for a slice. Appends nothing if a response already exists, or in subrequests.
 fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     let size = request.scope().of::<Conf>().size;
     if size == 0 {
