@@ -1,4 +1,4 @@
-//! Certificates from an authority: pebble validates at the server, by http-01 and tls-alpn-01. Skipped where pebble is not
+//! Certificates from an ACME server: pebble validates the server by http-01 and tls-alpn-01. Skipped if pebble is not
 //! installed.
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,8 @@ use rustix::process::Signal;
 use testkit::program::signal_process;
 use testkit::{Client, Deadline, Server, TempDir};
 
-/// A server that redirects everything on port 80 and serves on 443; the ports are the kernel's. `issuer` is the block of the authority.
+/// Returns the configuration of a server that redirects everything on port 80 and serves on 443; the kernel assigns the
+/// ports. `issuer` is the `acme_issuer` block.
 fn conf(threads: u32, issuer: &str, certificates: &[&str]) -> String {
     let servers: String = certificates
         .iter()
@@ -33,11 +34,11 @@ fn conf(threads: u32, issuer: &str, certificates: &[&str]) -> String {
     )
 }
 
-/// The place of the plain and of the encrypted address among those of [`conf`].
+/// Positions of the plain and of the TLS address among the addresses of [`conf`].
 const PLAIN: usize = 0;
 const SECURE: usize = 1;
 
-/// The lines that make a server show what is obtained for these names.
+/// Returns the directives that make a server use the certificate obtained for these names.
 fn certificate(names: &str) -> String {
     format!(
         "server_name {names}; acme_certificate one;
@@ -45,7 +46,7 @@ fn certificate(names: &str) -> String {
     )
 }
 
-/// The block of an authority that keeps its state in a directory.
+/// Returns an `acme_issuer` block with its state in a directory.
 fn issuer(pebble: &Pebble, state: &str, more: &str) -> String {
     format!(
         "acme_issuer one {{ uri {}; ssl_trusted_certificate {}; state_path {state};
@@ -55,7 +56,8 @@ fn issuer(pebble: &Pebble, state: &str, more: &str) -> String {
     )
 }
 
-/// A server whose authority is about to start, with the directory of its state. It listens, and obtains nothing yet.
+/// A server and the ACME server that it will use, with the state directory. The server listens, but obtains no
+/// certificate yet.
 struct Desk {
     server: Server,
     pebble: Pebble,
@@ -66,7 +68,7 @@ struct Desk {
 impl Desk {
     fn new(threads: u32, manners: &Manners) -> Option<Desk> {
         let binary = pebble::binary()?;
-        // The certificate is a placeholder of no authority that answers.
+        // The placeholder certificate is not from this ACME server.
         let plain = format!(
             "worker_processes {threads}; error_log logs/error.log info; events {{}}
              http {{ server {{ listen 127.0.0.1:0; listen 127.0.0.2:0 ssl; ssl_reject_handshake on; }} }}\n"
@@ -77,12 +79,12 @@ impl Desk {
         Some(Desk { server, pebble, state: TempDir::new("acme-state"), binary })
     }
 
-    /// The directory of the state, as text. The agent may be another user than the test.
+    /// Returns the path of the state directory. The agent may run as another user than the test.
     fn state(&self) -> String {
         self.state.path().join("one").display().to_string()
     }
 
-    /// Has the server obtain certificates.
+    /// Reloads the server with a configuration that obtains certificates.
     fn begin(&mut self, threads: u32, more: &str, certificates: &[&str]) {
         let issuer = issuer(&self.pebble, &self.state(), more);
         self.server.rewrite_conf(&conf(threads, &issuer, certificates));
@@ -94,7 +96,7 @@ impl Desk {
     }
 }
 
-/// The process that obtains certificates: the child of the master that is no worker.
+/// Returns the process ID of the ACME agent: the master's child that is not a worker.
 fn agent(server: &Server) -> i32 {
     let find = || {
         let log = server.error_log();
@@ -104,7 +106,7 @@ fn agent(server: &Server) -> i32 {
     testkit::wait::until("an acme process", Deadline::default(), find).expect("it starts")
 }
 
-/// When the certificate of a server ends, as its metrics have it.
+/// Returns the expiry time of a server's certificate, as its metrics report it.
 fn expiry(server: &Server, name: &str) -> u64 {
     let page = pebble::get(server, SECURE, name, "/metrics");
     let mut lines =
@@ -128,13 +130,13 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
     wait_until_trusted(&desk.server, SECURE, "www.a.example", &root);
     assert!(!is_trusted(&desk.server, SECURE, "b.example", &root));
-    // The server serves nothing under the path when nobody asks for a name.
+    // The server serves no challenge while no certificate is being validated.
     let response = Client::connect(desk.server.addr(PLAIN)).get("/.well-known/acme-challenge/x");
     assert_eq!(response.status, 301);
     let one = shown(&desk.server, SECURE, "a.example");
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is after 1970").as_secs();
     assert!(expiry(&desk.server, "a.example") > now);
-    // All that is kept is for the agent's user alone.
+    // All stored files are readable by the agent's user alone.
     let mode = |name: &str| {
         use std::os::unix::fs::PermissionsExt;
         let path = Path::new(&desk.state()).join(name);
@@ -145,7 +147,7 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
         (mode(""), mode("account.key"), mode("account.url"), mode("certificates")),
         (0o700, 0o600, 0o600, 0o700)
     );
-    // Another worker process has it too, and so has another master.
+    // A new worker process uses the certificate too, and so does a new master.
     let worker = desk.server.workers()[0];
     signal_process(worker, Signal::KILL).expect("it lives");
     desk.server.wait_for_log("exited on signal 9", Deadline::default());
@@ -154,7 +156,7 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
     desk.server.reload();
     desk.server.wait_for_log_count("in place", 1, Deadline::default());
     assert_eq!(shown(&desk.server, SECURE, "a.example"), one);
-    // A reload by another worker process.
+    // A reload, and requests to another worker process.
     let conf = desk.server.conf().replace("worker_processes 2", "worker_processes 1");
     desk.server.rewrite_conf(&conf);
     desk.server.reload();
@@ -207,12 +209,12 @@ fn a_chain_and_a_profile_are_chosen() {
         .parse()
         .expect("days");
     assert!(days < 6, "{line}");
-    // A profile that is not offered, and required.
+    // A required profile that the ACME server does not offer.
     desk.begin(1, "profile none require;", &[&certificate("b.example")]);
     desk.server.wait_for_log("the authority does not offer the profile \"none\"", Deadline::default());
 }
 
-/// The common name of pebble's roots, which openssl(1) would show: the text behind `Pebble Root CA `.
+/// Returns the common name of pebble's root certificate without `Pebble Root CA `, as openssl(1) would show it.
 fn common_name(der: &[u8]) -> String {
     let text = String::from_utf8_lossy(der);
     let start = text.find("Pebble Root CA ").expect("the name of a root");
@@ -228,13 +230,13 @@ fn the_authority_says_when_to_renew() {
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
     desk.server.wait_for_log("is renewed in", Deadline::default());
     let one = shown(&desk.server, SECURE, "a.example");
-    // The window is over, as for a certificate that is about to be revoked.
+    // The suggested renewal window has passed, as for a certificate that will be revoked soon.
     let window =
         r#"{\"suggestedWindow\": {\"start\": \"2020-01-01T00:00:00Z\", \"end\": \"2020-01-02T00:00:00Z\"}}"#;
     let pem = kept(&desk).replace('\n', "\\n");
     let body = format!("{{\"certificate\": \"{pem}\", \"ariResponse\": \"{window}\"}}");
     desk.pebble.manage("POST /set-renewal-info/", &body);
-    // The next agent asks at its start.
+    // The next agent requests the renewal window when it starts.
     signal_process(agent(&desk.server), Signal::KILL).expect("it lives");
     desk.server.wait_for_log_count("issued a certificate for", 2, Deadline::default());
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
@@ -242,7 +244,7 @@ fn the_authority_says_when_to_renew() {
     assert_ne!(one[0], two[0]);
 }
 
-/// The text of the only certificate that is kept, with its key.
+/// Returns the text of the only stored certificate, with its key.
 fn kept(desk: &Desk) -> String {
     let mut files = std::fs::read_dir(Path::new(&desk.state()).join("certificates")).expect("a directory");
     let file = files.next().expect("a file").expect("an entry");
@@ -257,7 +259,7 @@ fn an_authority_that_is_down_is_in_nobody_s_way() {
     let line = server
         .wait_for_log("acme: no certificate for \"a.example\" from issuer \"one\"", Deadline::default());
     assert!(line.contains("connection to 127.0.0.1 failed") && line.contains("next try in "), "{line}");
-    // Meanwhile there is a certificate that nobody trusts, and requests are served.
+    // Until then the server uses a certificate that no client trusts, and serves requests.
     let one = shown(&server, SECURE, "a.example");
     assert_eq!(one.len(), 1);
     assert_eq!(
@@ -299,7 +301,8 @@ fn an_account_that_the_authority_does_not_know_is_made_anew() {
     desk.begin(1, "", &[&line]);
     let root = desk.root();
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
-    // Another authority at the same address, which has forgotten everything; another certificate is wanted.
+    // Another ACME server at the same address, without the old account and orders; a certificate for another name is
+    // needed.
     let (http, tls) = (desk.server.addr(PLAIN).tcp().port(), desk.server.addr(SECURE).tcp().port());
     let other = Pebble::start(&desk.binary, http, tls, &Manners::default());
     other.know(&["b.example"]);
@@ -318,7 +321,7 @@ fn an_account_that_the_authority_does_not_know_is_made_anew() {
     assert_eq!(count(&desk.server, "acme: the account at issuer"), 2, "{}", desk.server.error_log());
 }
 
-/// Wherever the agent dies, the next one comes to the same end, and what is kept is whole.
+/// If the agent is killed at any step, the next agent obtains the certificate, and all stored files are complete.
 #[test]
 fn the_end_of_the_agent_at_any_step_is_harmless() {
     const STEPS: [&str; 4] = [
@@ -333,7 +336,7 @@ fn the_end_of_the_agent_at_any_step_is_harmless() {
     for step in STEPS {
         let log = desk.server.error_log();
         let (seen, deaths) = (log.matches(step).count(), log.matches("exited on signal 9").count());
-        // The account is made once.
+        // The account is created only once.
         if seen == 0 || step != STEPS[0] {
             desk.server.wait_for_log_count(step, seen.max(1), Deadline::default());
         }
@@ -343,7 +346,7 @@ fn the_end_of_the_agent_at_any_step_is_harmless() {
     }
     let root = desk.root();
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
-    // Nothing of a challenge is left in place.
+    // No challenge is served any more.
     let response = Client::connect(desk.server.addr(PLAIN)).get("/.well-known/acme-challenge/x");
     assert_eq!(response.status, 301);
     let kept = std::fs::read_dir(Path::new(&desk.state()).join("certificates")).expect("a directory");
@@ -398,7 +401,7 @@ fn two_hundred_names_in_twenty_orders() {
     }
 }
 
-/// One process serves and has the agent.
+/// A single process serves requests and starts the agent.
 #[test]
 fn a_server_without_a_master_obtains_certificates() {
     let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
@@ -406,7 +409,7 @@ fn a_server_without_a_master_obtains_certificates() {
     let (http, tls) = (desk.server.addr(PLAIN).tcp(), desk.server.addr(SECURE).tcp());
     let issuer = issuer(&desk.pebble, &desk.state(), "");
     let text = conf(1, &issuer, &[&certificate("a.example")]);
-    // The authority validates at the ports of the first server.
+    // The ACME server validates at the ports of the first server.
     let text = text.replace("listen 127.0.0.1:0", &format!("listen {http}"));
     let text = text.replace("listen 127.0.0.2:0", &format!("listen {tls}"));
     let root = desk.root();
@@ -418,7 +421,8 @@ fn a_server_without_a_master_obtains_certificates() {
     assert!(server.quit_and_wait().success());
 }
 
-/// `ringroad serve --tls NAME`: no configuration, a certificate after a moment, and the same one at the next start.
+/// `ringroad serve --tls NAME`: works without a configuration, soon obtains a certificate, and uses the same
+/// certificate after a restart.
 #[test]
 fn a_directory_is_served_under_a_public_name() {
     let Some(binary) = pebble::binary() else { return };
@@ -451,7 +455,7 @@ fn a_directory_is_served_under_a_public_name() {
     assert!(program.wait_until_ended(Deadline::default()).success());
 }
 
-/// An authority at which nobody listens, with its state in this directory.
+/// Returns an `acme_issuer` block for an address without a listener, with its state in this directory.
 fn nowhere(state: &Path) -> String {
     format!(
         "acme_issuer one {{ uri https://127.0.0.1:1/dir; ssl_verify off; state_path {}; accept_terms_of_service; }}",
@@ -468,7 +472,7 @@ fn a_state_directory_is_one_server_s() {
     let second = Server::start(BINARY, &text);
     let line = second.wait_for_log("acme: no certificate for", Deadline::default());
     assert!(line.contains("another process uses it"), "{line}");
-    // The lock goes with its holder.
+    // The lock is released when its holder exits.
     assert!(first.quit_and_wait().success());
     signal_process(agent(&second), Signal::KILL).expect("it lives");
     second.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());

@@ -1,5 +1,5 @@
-//! `admin_socket` with `ringroad log`, `ringroad top`, `explain` and `-t --diff`: what a request shows, limits, clients that hang or
-//! leave, reloads.
+//! `admin_socket` with `ringroad log`, `ringroad top`, `explain` and `-t --diff`: fields of a request, limits, clients
+//! that hang or disconnect, reloads.
 
 mod common;
 
@@ -39,7 +39,7 @@ http {
 }
 ";
 
-/// How long anything may take on a busy machine.
+/// Returns a deadline for any wait on a busy machine.
 fn deadline() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -66,14 +66,14 @@ impl Site {
         Client::connect(self.server.addr(0)).get(target).status
     }
 
-    /// Runs a command that asks this server.
+    /// Runs a command that queries this server.
     fn command(&self, args: &[&str]) -> testkit::program::Finished {
         let socket = self.socket().display().to_string();
         run(BINARY, &[args, &["--socket", &socket]].concat())
     }
 }
 
-/// A client of the socket, as the commands are.
+/// A client of the admin socket, as the commands are.
 struct Watch {
     socket: OwnedFd,
     answer: Value,
@@ -81,7 +81,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Asks; returns when a worker shows requests, or with the refusal.
+    /// Sends the request; returns once a worker reports requests, or after a refusal.
     fn begin(site: &Site, filter: &str) -> Watch {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("a socket");
@@ -97,7 +97,7 @@ impl Watch {
         watch
     }
 
-    /// Waits until a worker begins; returns its process.
+    /// Waits until a worker begins; returns its process ID.
     fn wait_for_worker(&mut self) -> u64 {
         loop {
             if let Some(place) = self.lines.iter().position(|line| line["watching"].is_u64()) {
@@ -107,7 +107,7 @@ impl Watch {
         }
     }
 
-    /// Takes a packet; false at the end.
+    /// Receives a packet; returns false at the end of the stream.
     fn receive(&mut self) -> bool {
         let mut buffer = vec![0; 256 << 10];
         let end = Instant::now() + Duration::from_secs(60);
@@ -129,7 +129,7 @@ impl Watch {
         }
     }
 
-    /// Takes lines until there are so many; in the order of their URIs.
+    /// Receives lines until there are `count` of them; returns them ordered by URI.
     fn lines(&mut self, count: usize) -> Vec<Value> {
         while self.lines.len() < count {
             assert!(self.receive(), "the server ended");
@@ -265,7 +265,7 @@ fn top_ranks_names() {
     assert!(rows("location")[1].ends_with("  a.example /empty"), "{text}");
 }
 
-/// Nothing is read until all requests have been served: what does not fit is counted, line by line.
+/// The client reads nothing until all requests have been served: lines that do not fit are dropped and counted.
 #[test]
 fn a_client_that_hangs_costs_lines_and_nothing_else() {
     if !ours_only("admin_socket") {
@@ -318,7 +318,7 @@ fn clients_that_leave_are_forgotten() {
     drop(all);
     site.get("/empty");
     let alone = wait::until("all are forgotten", deadline(), || {
-        // The request before may be logged behind its response.
+        // The preceding request may be logged after its response.
         let watch = Watch::begin(&site, "location=/none");
         (watch.answer["watchers"] == 1).then_some(watch)
     });
@@ -342,7 +342,7 @@ fn a_client_goes_on_over_reloads_until_the_socket_is_closed() {
     assert_eq!(watch.lines(1)[0]["server"], json!("b.example"));
     site.server.rewrite_conf(&text.replace("worker_processes 2", "worker_processes 1"));
     site.server.reload();
-    // The new process says that it begins.
+    // The new process reports that it begins.
     watch.wait_for_worker();
     let shown = wait::until("a line of the new process", deadline(), || {
         site.get("/empty");
@@ -400,14 +400,14 @@ fn a_test_of_the_configuration_shows_what_a_reload_would_change() {
     let said = run(BINARY, &args);
     let expected = "\na new worker process is needed: worker_processes 2 -> 3\n";
     assert!(said.stdout.ends_with(expected), "{}", said.stdout);
-    // The server is asked by the socket of the file that is tested.
+    // The command finds the server by the socket in the tested file.
     site.server.rewrite_conf(&text.replace("admin_socket admin.sock;", ""));
     let said = run(BINARY, &args);
     assert_eq!(said.status.code(), Some(1));
     assert!(said.stderr.contains("has no \"admin_socket\""), "{}", said.stderr);
 }
 
-/// The running configuration counts, whatever the file has become, and the cache is asked.
+/// `explain` uses the running configuration, whatever the file contains now, and queries the cache.
 fn explains(main: &str) {
     let mut site = start(main);
     let explained = |site: &Site, args: &[&str]| {
@@ -422,7 +422,7 @@ fn explains(main: &str) {
         text.contains("location   /none at ") && text.contains("404") && !text.contains("stored "),
         "{text}"
     );
-    // The port is that of the configuration.
+    // The configuration's port is used, not the URL's.
     let url = "http://a.example:0/cached/1";
     let text = explained(&site, &[url]);
     let key = format!("key http://{}/cached/1\n", site.origin.addr());

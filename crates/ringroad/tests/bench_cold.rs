@@ -1,5 +1,5 @@
-//! `ringroad bench cold` for a fraction of a second each: that every engine runs over files and out of the proxy cache,
-//! what it hands over, what wrong use gets, and that nothing is left behind. No figure is judged here.
+//! `ringroad bench cold` for a fraction of a second each: every engine runs over files and out of the proxy cache, the
+//! report is complete, wrong use is refused, and no file remains. No test compares measured values.
 #![forbid(unsafe_code)]
 
 use serde_json::Value;
@@ -8,7 +8,7 @@ use testkit::program::{Finished, run};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// Runs `ringroad bench cold` with directories of its own; what was made for the run has to be gone afterwards.
+/// Runs `ringroad bench cold` with separate directories; everything created for the run must be removed afterwards.
 fn cold(dir: &TempDir, args: &[&str]) -> Finished {
     let work = dir.path().join("work");
     std::fs::create_dir_all(&work).expect("a directory");
@@ -48,12 +48,12 @@ fn every_main_engine_has_its_row_for_files_and_for_the_cache() {
                 row["name"].as_str().is_some_and(|name| name.starts_with(&format!("ringroad {engine}")))
             };
             let row = rows.iter().find(ours).unwrap_or_else(|| panic!("{engine}: {table}"));
-            // A figure, or the reason why this machine has none: a kernel without the engine.
+            // The cell has a value, or the reason for its absence: a kernel without the engine.
             let cell = &row["cells"][0];
             let has_reason = cell["missing"].is_string() || cell["broken"].is_string();
             assert!(cell["figure"].is_object() || has_reason, "{row}");
         }
-        // What stands there as 100 % of itself: with root alone, where memory is limited.
+        // The row that is 100 % of itself: it exists only for root, where memory is limited.
         let limit = rows.iter().find(|row| row["name"] == "the machine's limit");
         assert_eq!(limit.is_some(), is_root(), "{table}");
         let measured = rows.iter().filter(|row| row["cells"][0]["figure"].is_object()).count();
@@ -61,7 +61,8 @@ fn every_main_engine_has_its_row_for_files_and_for_the_cache() {
     }
     assert!(!list(&section["runs"]).is_empty() && !list(&section["findings"]).is_empty());
     let configurations = list(&section["configurations"]);
-    // Of what was measured: in an instant a busy machine may have had no answer of one of them.
+    // Only for configurations with a measurement: in an instant run a busy machine may have received no response of
+    // some.
     let is_ours = |fact: &&Value| fact["name"].as_str().is_some_and(|name| name.starts_with("ringroad "));
     let ours = configurations.iter().find(is_ours);
     let text = ours.and_then(|fact| fact["value"].as_str()).unwrap_or_default();
@@ -82,7 +83,7 @@ fn the_write_ups_own_procedure_runs() {
     }
 }
 
-/// Whether this test may limit memory.
+/// Returns whether this test may limit memory.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -93,7 +94,7 @@ fn wrong_use_is_one_line_and_makes_nothing() {
         (&["--sizes", "5k"][..], "5k"),
         (&["--memory", "1"], "--memory"),
         (&["--seconds", "0"], "--seconds"),
-        // More than any disk has.
+        // More than the capacity of any disk.
         (&["--memory", "1048576", "--sizes", "1m,4k"], "MiB free"),
     ] {
         let dir = TempDir::new("bench-cold");

@@ -1,5 +1,5 @@
-//! The engine scenarios of `ringroad bench`, for a fraction of a second each: that they run, what they hand over, what
-//! wrong use gets, and that nothing is left behind. No figure is judged here.
+//! The engine scenarios of `ringroad bench`, for a fraction of a second each: they run, the report is complete, wrong
+//! use is refused, and no file remains. No test compares measured values.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use testkit::program::{Finished, run};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// Runs `ringroad bench` with a directory of its own for its files and for its report, and checks that the first is empty
+/// Runs `ringroad bench` with separate directories for its files and its report, and checks that the first is empty
 /// afterwards.
 fn bench(dir: &TempDir, args: &[&str]) -> Finished {
     let work = dir.path().join("work");
@@ -25,14 +25,14 @@ fn bench(dir: &TempDir, args: &[&str]) -> Finished {
     finished
 }
 
-/// How often an instant run is tried.
+/// Maximum number of attempts of an instant run.
 const INSTANTS_MAX: usize = 5;
 
-/// As [`bench`] for one scenario that is expected to work; answers its section of the report.
+/// Like [`bench`] for one scenario that must work; returns its section of the report.
 fn section(args: &[&str]) -> Value {
     let dir = TempDir::new("bench");
     let instant = || bench(&dir, &[args, &["--instant", "--repeat", "1"]].concat());
-    // An instant may be too short for a busy machine to send anything back.
+    // An instant run may be too short for a busy machine to return any response.
     let is_enough = |finished: &Finished| !finished.stderr.contains("answers no request");
     let finished = (1..INSTANTS_MAX).map(|_| instant()).find(is_enough).unwrap_or_else(instant);
     assert!(finished.status.success(), "{}", finished.stderr);
@@ -41,7 +41,7 @@ fn section(args: &[&str]) -> Value {
     report["sections"][0].take()
 }
 
-/// Every row has a cell for each column, and each cell says something; answers the titles.
+/// Checks that every row has a non-empty cell for each column; returns the titles.
 fn check_tables(section: &Value) -> Vec<String> {
     let list = |value: &Value| value.as_array().expect("a list").clone();
     let mut titles = Vec::new();
@@ -60,7 +60,7 @@ fn check_tables(section: &Value) -> Vec<String> {
     titles
 }
 
-/// Wrong use: one line that has `part`, exit status 2, and no report.
+/// Checks wrong use: one line that contains `part`, exit status 2, and no report.
 #[track_caller]
 fn refused(args: &[&str], part: &str) {
     let dir = TempDir::new("bench");
@@ -96,7 +96,7 @@ fn messages_come_back_and_connections_are_accepted() {
     assert!(titles[0].starts_with("Messages of 1 bytes"), "the write-up's form comes first: {titles:?}");
     assert!(titles.iter().any(|title| title.starts_with("Connections that are accepted")), "{titles:?}");
     let runs = section["runs"].as_array().expect("runs");
-    // Epoll is there on every machine; what it sent back was what came, or the run would be missing.
+    // Epoll exists on every machine; if it had echoed other bytes, the run would be absent.
     for (counted, bytes) in [("messages", "1"), ("messages", "5000"), ("connections", "0")] {
         let found = runs.iter().find(|run| {
             let labels = &run["labels"];
@@ -126,7 +126,7 @@ fn a_disk_is_measured_by_every_engine() {
     let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
     let engines = ["sync", "threads", "libaio", "uring", "uring-fixed", "uring-sqpoll", "uring-iopoll"];
     assert_eq!(names, engines);
-    // What needs nothing of the kernel works everywhere.
+    // Engines that need no special kernel support work everywhere.
     assert!(rows[0]["cells"][1]["figure"].is_object(), "{}", rows[0]);
 }
 
@@ -167,7 +167,7 @@ fn wrong_use_of_disk_is_one_line() {
     refused(&["disk", "--file", "/dev/nvme99n1"], "/dev/nvme99n1");
     refused(&["disk", "--file", "/dev/null"], "neither a file nor a block device");
     refused(&["disk", "--files", "/nowhere"], "/nowhere");
-    // A file that is there is not written to without a word of the user's, and stays as it is.
+    // An existing file is not written to unless the user requests it, and stays unchanged.
     refused(&["disk", "--file", &file], "--overwrite");
     refused(&["disk", "--file", &file, "--rw", "randread,write"], "--overwrite");
     assert!(std::fs::read(&file).expect("still there").iter().all(|&byte| byte == 7));

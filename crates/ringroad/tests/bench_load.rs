@@ -1,6 +1,6 @@
-//! `ringroad bench load` against scripted origins: every answer and every failure is counted for what it is.
+//! `ringroad bench load` against scripted origins: every response and every failure is counted as its kind.
 //!
-//! Nothing here gates on how fast anything is: latencies are only compared with what the origin made them at least.
+//! No test requires a speed: latencies are only compared with the minimum that the origin causes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use testkit::{Deadline, Gate, Program, TempDir};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// One load of an origin, with its outcome as JSON.
+/// Runs one load against an origin; returns the result as JSON.
 #[track_caller]
 fn load(engine: &str, url: &str, args: &[&str]) -> serde_json::Value {
     let all = [&["bench", "load", "--json", "--engine", engine, url][..], args].concat();
@@ -20,7 +20,7 @@ fn load(engine: &str, url: &str, args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
-/// A command that must end with status 2 and one line, which is answered.
+/// Runs a command that must exit with status 2 and one line; returns the line.
 fn refused(args: &[&str]) -> String {
     let all = [&["bench", "load"][..], args].concat();
     let Finished { status, stdout, stderr, .. } = program::run(BINARY, &all);
@@ -33,7 +33,7 @@ fn url(origin: &Origin, path: &str) -> String {
     format!("http://{}{path}", origin.addr())
 }
 
-/// Runs a test on each engine that this machine has.
+/// Runs a test on each engine that this machine supports.
 fn on_each_engine(test: impl Fn(&str)) {
     let engines = program::run(BINARY, &["engines"]).stdout;
     test("epoll");
@@ -42,7 +42,7 @@ fn on_each_engine(test: impl Fn(&str)) {
     }
 }
 
-/// A count somewhere in the outcome.
+/// Returns a count at a JSON path of the result.
 fn count(outcome: &serde_json::Value, path: &str) -> u64 {
     outcome.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{path}: {outcome}"))
 }
@@ -95,7 +95,7 @@ fn a_server_that_goes_away_is_a_failed_connection_for_each_request() {
         gate.open();
         assert!(load.wait_until_ended(Deadline::default()).success(), "{}", load.stderr());
         let outcome: serde_json::Value = serde_json::from_str(&load.stdout()).unwrap();
-        // One that the kernel had taken before the listening socket was closed is reset.
+        // A connection that the kernel had accepted before the listening socket was closed is reset.
         let failed = count(&outcome, "/errors/connect") + count(&outcome, "/errors/reset");
         assert_eq!((count(&outcome, "/answers"), failed), (1, 3), "{outcome}");
     });
@@ -145,8 +145,8 @@ fn a_list_says_what_each_answer_must_be() {
 #[test]
 fn an_open_loop_counts_the_waiting() {
     on_each_engine(|engine| {
-        // Two hundred requests are due in 200 ms, and the first answer takes 400 ms on the only connection: the last
-        // one of them has waited for 200 ms at least before it is even sent, half of them for 300 ms.
+        // Two hundred requests are due within 200 ms, and the first response takes 400 ms on the only connection: the
+        // last request waits at least 200 ms before it is sent, half of the requests at least 300 ms.
         let first = AtomicU64::new(0);
         let origin = Origin::start(move |_| {
             let reply = Reply::text([b'x'; 40]);
@@ -172,7 +172,7 @@ fn an_open_loop_is_not_faster_than_its_rate() {
         let origin = Origin::start(|_| Reply::text("x"));
         let outcome = load(engine, &url(&origin, "/"), &["--rate", "500", "--requests", "100", "-c", "10"]);
         assert_eq!(count(&outcome, "/answers"), 100);
-        // The last of a hundred is due 198 ms after the first.
+        // The last of a hundred requests is due 198 ms after the first.
         assert!(outcome["seconds"].as_f64().unwrap() > 0.19, "{outcome}");
         assert_eq!(origin.stats().requests, 100);
     });
@@ -181,7 +181,7 @@ fn an_open_loop_is_not_faster_than_its_rate() {
 #[test]
 fn what_an_open_loop_could_not_send_counts_as_late() {
     on_each_engine(|engine| {
-        // One is answered; then nobody is.
+        // Only the first request gets a response.
         let origin =
             Origin::start(|request| if request.sequence == 1 { Reply::text("x") } else { Reply::never() });
         let args = ["--rate", "100", "--seconds", "0.2", "--warm-up", "0", "-c", "1", "--timeout", "0.3"];
@@ -225,7 +225,7 @@ fn connections_are_kept_until_the_server_ends_them() {
 #[test]
 fn a_pipeline_is_filled_and_read_in_order() {
     on_each_engine(|engine| {
-        // Nothing is answered before four requests are there, and then all four at once.
+        // The origin sends no response until it has received four requests, and then all four responses together.
         let origin = Origin::raw(|connection| {
             loop {
                 let mut answers = Vec::new();
@@ -280,7 +280,7 @@ fn requests_are_what_the_options_say() {
     assert_eq!(request.header("x-a").as_deref(), Some("b"));
     assert_eq!(request.header("host"), Some(origin.addr().to_string()));
     assert_eq!(request.body, b"the body");
-    // What answers a HEAD has no body, whatever its length says.
+    // A response to HEAD has no body, whatever its Content-Length.
     let outcome = load("epoll", &url(&origin, "/"), &["--requests", "5", "-X", "HEAD", "-c", "1"]);
     assert_eq!((count(&outcome, "/answers"), count(&outcome, "/body_bytes")), (5, 0));
 }

@@ -1,9 +1,10 @@
-//! The report of `ringroad bench` in a real browser: every plot has its series, nothing is wider than a phone, no message
-//! on the console, and the page follows the reader's choice of dark or light.
+//! The report of `ringroad bench` in a real browser: every plot has its series, nothing is wider than a phone, the
+//! console has no message, and the page follows the browser's dark or light preference.
 //!
-//! The pages are of a made-up report that has everything a report can have, of an instant run of all scenarios, and of the
-//! whole runs that are kept. Debian's chromium loads each inside a frame as wide as a phone and as a desktop, dark and
-//! light, where a script of the test looks at it: the page itself has none, and its policy would not let it run one. Where there is no chromium the tests say so and pass.
+//! The pages are of a made-up report with every optional element, of an instant run of all scenarios, and of the stored
+//! full runs. Debian's chromium loads each in a frame as wide as a phone and as a desktop, dark and light, where a
+//! script of the test inspects it: the page itself has no script, and its policy forbids scripts. Without chromium the
+//! tests print that they are skipped, and pass.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -20,13 +21,13 @@ use testkit::wait::Deadline;
 
 const MADE_UP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/fixtures/made-up.json");
 
-/// What the browser may take, in seconds: it starts in two, and a busy machine is slow.
+/// Timeout of the browser in seconds: it starts in two, but a busy machine is slow.
 const BROWSER_SECONDS_MAX: &str = "120";
 
-/// What an instant run of all scenarios may take: one minute where nothing else runs.
+/// Timeout of an instant run of all scenarios: it takes one minute on an idle machine.
 const RUN_MAX: Duration = Duration::from_secs(900);
 
-/// Looks at the page in the frame and writes one line for each thing it sees.
+/// Inspects the page in the frame and writes one line for each observation.
 const SCRIPT: &str = r#"
 frame.onload = () => {
   const page = frame.contentDocument, lines = [];
@@ -34,7 +35,7 @@ frame.onload = () => {
   lines.push(`width ${root.clientWidth} of ${frame.contentWindow.innerWidth}, reaches ${root.scrollWidth}`);
   const background = frame.contentWindow.getComputedStyle(page.body).backgroundColor;
   lines.push('background ' + background);
-  // What is folded is looked at, too.
+  // Folded elements are inspected too.
   for (const details of page.querySelectorAll('details')) details.open = true;
   lines.push(`unfolded reaches ${root.scrollWidth}`);
   for (const figure of page.querySelectorAll('figure.plot')) {
@@ -63,7 +64,7 @@ frame.onload = () => {
 };
 "#;
 
-/// How a reader looks at the page.
+/// Size and colour scheme in which a page is viewed.
 #[derive(Clone, Copy, Debug)]
 struct View {
     width: u32,
@@ -78,7 +79,7 @@ const VIEWS: [View; 4] = [
     View { width: 1280, dark: true },
 ];
 
-/// The browser, where there is one.
+/// Returns the browser's path, if it is installed.
 fn browser() -> Option<PathBuf> {
     let directories = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -87,7 +88,7 @@ fn browser() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What the browser writes of a file, and what it says meanwhile.
+/// Loads a file; returns the browser's output and its messages.
 fn load(browser: &Path, directory: &TempDir, dark: bool, file: &Path) -> (String, String) {
     let profile = directory.path().join(if dark { "dark" } else { "light" });
     let output = Command::new("timeout")
@@ -124,7 +125,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// What the script sees of a page in a frame of the view's width.
+/// Returns the script's lines for a page in a frame of the view's width.
 fn look(browser: &Path, directory: &TempDir, page: &str, view: View) -> Vec<String> {
     let frame = format!(
         "<!DOCTYPE html><html><body><iframe id=\"frame\" style=\"width:{}px;height:844px;border:0\" srcdoc=\"{}\">\
@@ -145,14 +146,14 @@ fn look(browser: &Path, directory: &TempDir, page: &str, view: View) -> Vec<Stri
     lines
 }
 
-/// The figure behind a word of a line.
+/// Returns the number that follows a word of a line.
 fn figure(line: &str, word: &str) -> u32 {
     let rest = line.split(word).nth(1).unwrap_or_else(|| panic!("no {word} in {line}"));
     let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("no figure behind {word} in {line}"))
 }
 
-/// Id and number of series with points, of every plot of a report.
+/// Returns the ID and the number of non-empty series of every plot of a report.
 fn expected_plots(json: &Path) -> Vec<(String, u32)> {
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(json).expect("a report")).expect("JSON");
@@ -168,7 +169,7 @@ fn expected_plots(json: &Path) -> Vec<(String, u32)> {
         .collect()
 }
 
-/// Looks at a page in every view and compares what is drawn with what the JSON file has; nothing touches, nothing is too
+/// Inspects a page in every view and compares the drawn plots with the JSON file; no elements overlap, none is too
 /// wide.
 fn check(browser: &Path, directory: &TempDir, page: &str, json: &Path) {
     let plots = expected_plots(json);
@@ -185,14 +186,14 @@ fn check(browser: &Path, directory: &TempDir, page: &str, json: &Path) {
             let line = lines.iter().find(|line| line.starts_with(&start)).expect("a line for each plot");
             assert_eq!(figure(line, "drawn"), *series, "{view:?}: {line}");
         }
-        // Plots of the machine once a second are made of the recordings, so they are in the page alone.
+        // The plots of the machine's state each second come from the recordings, so they are only in the page.
         for line in lines.iter().filter(|line| line.starts_with("plot s")) {
             assert_eq!(figure(line, "drawn"), figure(line, "keys"), "{view:?}: {line}");
         }
     }
 }
 
-/// Names of the scenarios that a report has results of.
+/// Returns the names of the scenarios with results in a report.
 fn scenarios(json: &Path) -> Vec<String> {
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(json).expect("a report")).expect("JSON");
@@ -211,7 +212,7 @@ fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
     check(&browser, &directory, &page, Path::new(MADE_UP));
 }
 
-/// Every scenario, so that a plot of any of them is seen.
+/// Runs every scenario, so that every kind of plot is inspected.
 #[test]
 #[ignore = "all scenarios, three minutes"]
 fn a_report_of_this_machine_is_drawn_as_well() {
@@ -224,7 +225,7 @@ fn a_report_of_this_machine_is_drawn_as_well() {
         (directory.path().display().to_string(), directory.path().join("out").display().to_string());
     let mut program = Program::start(BINARY, &["bench", "all", "--instant", "--work", &work, "--out", &out]);
     let status = program.wait_until_ended(Deadline::after(RUN_MAX));
-    // With status 1 a scenario has failed, and the report has the reason.
+    // Status 1 means that a scenario has failed; the report contains the reason.
     assert!(matches!(status.code(), Some(0 | 1)), "{}", program.stderr());
     let json = directory.path().join("out/report.json");
     let page = std::fs::read_to_string(directory.path().join("out/report.html")).expect("the page");
@@ -254,7 +255,7 @@ fn the_page_is_dark_for_who_wants_it_dark() {
     assert!(light > 200 && dark < 60, "light {light}, dark {dark}");
 }
 
-/// The test's own eyes: a page that is too wide, has a plot without lines or says something on the console is seen.
+/// Checks the test itself: it detects a page that is too wide, has a plot without lines or writes to the console.
 #[test]
 fn a_page_with_faults_is_noticed() {
     let Some(browser) = browser() else {

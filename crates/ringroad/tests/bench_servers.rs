@@ -1,6 +1,7 @@
-//! `ringroad bench` where it starts servers: what it starts, what it leaves behind, and what wrong use gets.
+//! `ringroad bench` scenarios that start servers: the started processes, remaining files and processes, and the
+//! messages for wrong use.
 //!
-//! Nothing here looks at a figure. Peers are used where they are installed and are not needed.
+//! No test compares measured values. Peers are used if they are installed, but are not required.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +14,7 @@ use testkit::{Deadline, TempDir};
 
 const RINGROAD: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// Runs it, and expects one line, status 2 and nothing else.
+/// Runs the command; expects one line, status 2 and no other output.
 #[track_caller]
 fn refused(args: &[&str]) -> String {
     let finished = program::run(RINGROAD, args);
@@ -74,7 +75,7 @@ fn a_peer_that_is_named_wrongly_is_refused() {
     assert!(said.contains("known are nginx, lighttpd, h2o, fio"), "{said}");
 }
 
-/// A run in a directory of its own, in which it has to leave nothing but its report.
+/// A run in a separate directory, in which only its report may remain.
 struct Bench {
     dir: TempDir,
 }
@@ -90,7 +91,7 @@ impl Bench {
         self.dir.path().join("work")
     }
 
-    /// The command line with this directory.
+    /// Returns the command line with this directory.
     fn words(&self, args: &[&str]) -> Vec<String> {
         let directories = ["--work".to_owned(), self.work().display().to_string()];
         let out = ["--out".to_owned(), self.dir.path().join("out").display().to_string()];
@@ -106,7 +107,7 @@ impl Bench {
         finished
     }
 
-    /// Runs it to a good end; answers the report.
+    /// Runs the command to success; returns the report.
     #[track_caller]
     fn report(&self, args: &[&str]) -> serde_json::Value {
         let finished = self.run(args);
@@ -115,7 +116,7 @@ impl Bench {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// As [`refused`], with nothing left.
+    /// Like [`refused`]; checks that no file remains.
     #[track_caller]
     fn refused(&self, args: &[&str]) -> String {
         let finished = self.run(args);
@@ -125,8 +126,8 @@ impl Bench {
         finished.stderr
     }
 
-    /// No file, no process whose command line names the directory, no mount, no control group of this run. Other runs may have
-    /// been killed at this moment.
+    /// Checks that no file, process whose command line contains the directory, mount or cgroup of this run remains.
+    /// Other runs may have been killed in the same period.
     #[track_caller]
     fn assert_nothing_left(&self, pid: Pid) {
         let files: Vec<_> = std::fs::read_dir(self.work()).expect("the directory").collect();
@@ -138,7 +139,7 @@ impl Bench {
         assert!(groups.is_empty(), "{groups:?}");
     }
 
-    /// Command lines of programs that were started for this run.
+    /// Returns the command lines of programs that were started for this run.
     fn processes(&self) -> Vec<String> {
         let directory = self.work().display().to_string();
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
@@ -150,7 +151,7 @@ impl Bench {
     }
 }
 
-/// Control groups of a run.
+/// Returns the cgroups of a run.
 fn groups_of(pid: Pid) -> Vec<PathBuf> {
     let mut directories = vec![PathBuf::from("/sys/fs/cgroup")];
     let controllers =
@@ -164,7 +165,7 @@ fn groups_of(pid: Pid) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_one).collect()
 }
 
-/// Every cell of every table holds a figure, a text or a reason; and there are plots, findings and single runs.
+/// Every table cell has a number, a text or a reason, and the report has plots, findings and single runs.
 #[track_caller]
 fn assert_complete(report: &serde_json::Value, scenario: &str) {
     let section = &report["sections"][0];
@@ -189,7 +190,8 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
     }
 }
 
-/// The rows of proxied responses and of uploads: the origin answers an upload with 9 bytes, after its whole body.
+/// Checks the rows of proxied responses and of uploads: the origin responds to an upload with 9 bytes, after its
+/// complete body.
 #[track_caller]
 fn assert_proxied_requests(report: &serde_json::Value) {
     let section = &report["sections"][0];
@@ -344,9 +346,9 @@ fn a_peer_that_ends_or_never_answers_is_refused() {
     let peer = |path: &str| format!("nginx={path}");
     let said = bench.refused(&["http", "--instant", "--peer", &peer("/bin/false")]);
     assert!(said.contains("nginx, 1 workers ended with status 1"), "{said}");
-    // Its child would outlive it.
+    // The script's child process would outlive it.
     let script = bench.dir.path().join("silent.sh");
-    // A number of this run's own: others may be running.
+    // A number unique to this run: others may be running.
     let time = 1_000_000 + std::process::id();
     let text = format!("#!/bin/sh\ncase $1 in -V) ;; *) sleep {time} & sleep {time};; esac\n");
     std::fs::write(&script, text).expect("a script");
@@ -362,7 +364,7 @@ fn a_peer_that_ends_or_never_answers_is_refused() {
 
 #[test]
 fn a_folder_that_cannot_be_used_is_refused() {
-    // For root, too, whom permissions never refuse.
+    // Holds for root too, for whom file permissions are not checked.
     let said = refused(&["bench", "nop", "--instant", "--out", "/proc/none"]);
     assert!(said.contains("cannot write the report to /proc/none"), "{said}");
     let out = std::env::temp_dir().join("ringroad-bench-none").display().to_string();
@@ -412,7 +414,7 @@ fn servers_end_with_a_run_that_is_killed() {
         bench.processes().is_empty().then_some(())
     });
     assert!(gone.is_ok(), "{:?}", bench.processes());
-    // What it had no time for, the next run removes, if it is its own kind of thing.
+    // The next run removes what a killed run has left behind, if it is of the same kind.
     Bench::new("bench-after").report(&["http", "--instant", "--connections", "1"]);
     assert_eq!(groups_of(program.pid()), Vec::<PathBuf>::new());
 }

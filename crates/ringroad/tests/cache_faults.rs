@@ -1,8 +1,8 @@
-//! A cache whose origin, disk or clients fail: nobody gets a body that looks whole and is not, nothing of it is stored,
-//! and the next request is served.
+//! A cache whose origin, disk or clients fail: no client gets a truncated body that looks complete, no such body is
+//! stored, and the next request is served.
 //!
-//! Faults of the disk come from the fault engine, from a small file system where root is there, and from files that
-//! are changed by hand. Restarts are in `cache_restart.rs`; the store's own suite is that of crate `cache`.
+//! Disk faults come from the fault engine, from a small file system if the test runs as root, and from files changed by
+//! the test. Restarts are tested in `cache_restart.rs`; the store's own tests are in crate `cache`.
 
 mod common;
 
@@ -21,7 +21,7 @@ use testkit::{Burst, Client, Content, Deadline, Filesystem, Gate, Server, Setup,
 
 const NETS: [&str; 2] = ["io_uring", "epoll"];
 
-/// Directives for each disk engine, as one location would have them.
+/// Directives for each disk engine, for one location each.
 const DISKS: [(&str, &str); 6] = [
     ("ring", "aio io_uring;"),
     ("direct", "aio io_uring; directio 1;"),
@@ -31,7 +31,7 @@ const DISKS: [(&str, &str); 6] = [
     ("sendfile", "aio off; sendfile on;"),
 ];
 
-/// One read, two chunks, and more than a window of reads.
+/// Body sizes: one read, two chunks, and more than the window of concurrent reads.
 const SIZES: [u64; 3] = [15_530, 100 << 10, 1 << 20];
 
 fn disk_locations() -> String {
@@ -48,7 +48,7 @@ fn short_reads_of_entries_are_continued_on_every_engine() {
     }
     for net in NETS {
         let (_objects, origin) = sized_objects();
-        // Half of what is asked for, each time: as bad as it gets.
+        // Half of the requested bytes each time: the worst case.
         let faults = "engine_fault read short every=1 path=@CACHE@/; engine_fault sendfile short every=1;";
         let setup = setup(&origin, &[("NET", net), ("FAULTS", faults), ("SERVER", &disk_locations())]);
         let filling = start(&setup);
@@ -59,7 +59,7 @@ fn short_reads_of_entries_are_continued_on_every_engine() {
         }
         wait_for_entries(&setup, DISKS.len() * SIZES.len());
         drop(filling);
-        // As after any start, each is first read by whoever compares it, and then by its location's engine.
+        // As after every start, the first lookup reads each entry to compare it; later the location's engine reads it.
         let server = start(&setup);
         for _ in 0..3 {
             for (place, _) in DISKS {
@@ -77,7 +77,7 @@ fn short_reads_of_entries_are_continued_on_every_engine() {
     }
 }
 
-/// Every second send fails: an answer that took two would never arrive, and of those that take one every second does.
+/// Every second send fails: a response in two sends would never arrive, of responses in one send every second arrives.
 #[test]
 fn a_small_hit_leaves_in_one_send() {
     if !ours_only("faults come from the fault engine") {
@@ -101,7 +101,7 @@ fn a_small_hit_leaves_in_one_send() {
     }
 }
 
-/// A body of this size that breaks in the way that its target names, and comes whole once `mended` exists.
+/// Returns a body of this size that fails as its target names, and that is complete once `mended` exists.
 fn broken(target: &str, is_mended: bool) -> Reply {
     let whole = Reply::ok().header("Cache-Control", "max-age=3600").header("ETag", "\"1\"");
     let whole = whole.content(BODY);
@@ -133,7 +133,7 @@ fn broken(target: &str, is_mended: bool) -> Reply {
 
 const BODY: Content = Content::new(99, 300_000);
 
-/// Faults that show when the head is out, and faults instead of a head.
+/// Failures after the head has been sent, and failures instead of a head.
 const IN_BODIES: [&str; 11] = [
     "/closes",
     "/resets",
@@ -149,7 +149,7 @@ const IN_BODIES: [&str; 11] = [
 ];
 const IN_HEADS: [(&str, u16); 3] = [("/never", 504), ("/half-a-head", 502), ("/no-head", 502)];
 
-/// Three clients ask for what breaks: none gets a body that looks whole.
+/// Three clients request a failing resource: none gets a body that looks complete.
 fn assert_broken(server: &Server, target: &str) {
     let burst = Burst::new(server.addr(0)).get(target, 3).keep(0);
     for outcome in burst.run() {
@@ -168,7 +168,7 @@ fn what_an_origin_breaks_off_is_neither_whole_nor_stored() {
     let origin = Origin::start(move |request| {
         broken(&request.target, is_mended.load(std::sync::atomic::Ordering::SeqCst))
     });
-    // Who waits in vain does not wait long; what is mended may take any time.
+    // Failing responses have a short timeout; responses without a fault may take any time.
     let settings = "proxy_next_upstream off;
         location ~ ^/(hangs|never)$ { proxy_read_timeout 300ms; proxy_pass http://@ORIGIN@; }
         location ~ ^/mended(?<target>/.*)$ { proxy_cache_key $target; proxy_pass http://@ORIGIN@$target; }";
@@ -245,7 +245,8 @@ fn a_fill_goes_on_without_its_client_or_stops_as_configured() {
             assert_eq!(get(&server, "/a"), "HIT");
             assert_eq!(origin.stats().requests, 1);
         } else {
-            // The upstream's next bytes find nobody who wants them. The rest waits until that is known.
+            // The upstream sends more bytes when no client wants them. The rest of the body waits until the server has
+            // noticed that.
             gate.let_through(1);
             server.wait_for_log("while sending response to client", Deadline::default());
             gate.open();
@@ -287,7 +288,7 @@ fn who_reads_along_does_not_need_who_began() {
 
 // ---- the disk
 
-/// Makes a file that turns faults on.
+/// Creates or removes the file that enables faults.
 fn switch(setup: &Setup, is_on: bool) {
     let path = setup.data().join("switch");
     match is_on {
@@ -296,7 +297,7 @@ fn switch(setup: &Setup, is_on: bool) {
     }
 }
 
-/// Every target is served right, whatever the disk does; fresh ones too.
+/// Checks that every target is served correctly, including new ones, whatever the disk does.
 fn served(server: &Server, round: &str) {
     for size in SIZES {
         for number in 0..3 {
@@ -320,7 +321,7 @@ fn assert_degrades(fault: &str) {
     switch(&setup, true);
     served(&server, "during");
     assert_eq!(get(&server, "/before-100000"), "HIT", "{fault}: what is stored can be read");
-    // Once for the whole trouble: not for each request.
+    // Logged once for the entire failure: not for each request.
     let line = server.wait_for_log("answers pass through", Deadline::default());
     assert!(line.contains("[error]") || line.contains("[crit]"), "{line}");
     assert!(server.error_log().matches("answers pass through").count() <= 2, "{}", server.error_log());
@@ -360,7 +361,7 @@ fn a_folder_that_takes_no_names_is_passed_by() {
     }
 }
 
-/// What waits for the disk is nobody's connection: it used to count as one, so that nobody was let in any more.
+/// Disk operations must not count as connections: they used to, so that no new client was accepted.
 #[test]
 fn a_disk_that_is_behind_keeps_no_client_out() {
     if !ours_only("faults come from the fault engine") {
@@ -375,7 +376,7 @@ fn a_disk_that_is_behind_keeps_no_client_out() {
         let target = format!("/behind-{number}-4096");
         assert_eq!(checked(&target, &first.get(&target)), "MISS");
     }
-    // One is let in before the thread counts.
+    // One client is accepted before the thread counts.
     for number in 40..43 {
         assert_eq!(get(&server, &format!("/behind-{number}-4096")), "MISS");
     }
@@ -396,7 +397,8 @@ fn a_disk_that_fails_amid_a_fill_is_noticed_by_nobody_who_reads_it() {
     let setup = setup(&origin, &[("FAULTS", fault), ("THREADS", "2")]);
     let server = start(&setup);
     let fast = Burst::new(server.addr(0)).get("/a", 3).expect(objects.content("/a")).start();
-    // One takes nothing but its head until the disk has failed: what it lacks then is in the file, or held for it.
+    // One client reads only the head until the disk has failed: the rest of its body is in the file, or retained in
+    // memory for it.
     let mut slow = Client::connect(server.addr(0));
     slow.send(request_bytes("GET", "/a", &[]));
     let head = slow.head();
@@ -429,7 +431,8 @@ fn what_cannot_be_read_comes_from_the_origin() {
     switch(&setup, true);
     for _ in 0..3 {
         for size in SIZES {
-            // Who asks while the answer is on its way to the disk once more reads along, which is a hit too.
+            // A request that arrives while the response is being written to the disk again joins that fetch, which is a
+            // hit too.
             let target = format!("/a-{size}");
             let missed = || (get(&server, &target) != "HIT").then_some(());
             wait::until("a read that fails", Deadline::default(), missed).expect("it comes from the origin");
@@ -450,7 +453,7 @@ fn a_small_hit_takes_one_read() {
     }
     for net in NETS {
         let (_objects, origin) = sized_objects();
-        // The first read succeeds, and each one behind it fails.
+        // The first read succeeds, and each later one fails.
         let fault = "engine_fault read error=EIO after=1 path=@CACHE@/ while=@DATA@/switch;";
         let setup = setup(&origin, &[("NET", net), ("FAULTS", fault)]);
         let filling = start(&setup);
@@ -466,7 +469,7 @@ fn a_small_hit_takes_one_read() {
     }
 }
 
-/// Bytes of the cache's files that are in the page cache; `None` where the kernel does not tell.
+/// Returns the number of bytes of the cache's files in the page cache; `None` if the kernel does not report it.
 fn in_page_cache(setup: &Setup) -> Option<u64> {
     let pages = |path: &PathBuf| {
         let file = fs::File::open(path).expect("an entry");
@@ -496,7 +499,7 @@ fn direct_hits_leave_the_page_cache_alone() {
             return;
         }
         let server = start(&setup);
-        // How an entry is read is decided by its size.
+        // An entry's size decides how it is read.
         server.wait_for_log("entries known", Deadline::default());
         SIZES.iter().for_each(|size| assert_eq!(get(&server, &format!("/direct/{size}-{size}")), "HIT"));
         assert_eq!(in_page_cache(&setup), Some(0), "{net}");
@@ -508,7 +511,7 @@ fn a_body_that_breaks_off_on_the_disk_goes_on_from_the_origin() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
-    // The head and some chunks come, and then no more.
+    // The head and some chunks are received, and then no more.
     for spared in [1, 2, 3, 7] {
         let (_objects, origin) = sized_objects();
         let fault = format!("engine_fault read error=EIO after={spared} path=@CACHE@/ while=@DATA@/switch;");
@@ -525,7 +528,7 @@ fn a_body_that_breaks_off_on_the_disk_goes_on_from_the_origin() {
     }
 }
 
-/// Bytes on the disk of all that is in the cache's folder.
+/// Returns the disk usage in bytes of everything in the cache's directory.
 fn on_disk(setup: &Setup) -> u64 {
     let blocks = |path: &Path| fs::symlink_metadata(path).map_or(0, |stat| stat.blocks() * 512);
     setup.cache_files().iter().map(|path| blocks(path)).sum()
@@ -555,7 +558,7 @@ fn max_size_is_kept_while_more_comes_than_fits() {
     }
     assert!(most <= MAX, "{most} bytes");
     assert!(most > MAX / 2, "{most} bytes are hardly a cache");
-    // The last ones are there, so others have gone for them.
+    // The last entries are stored, so others have been evicted for them.
     assert!(entries(&setup).len() < 8 * 40);
     get_until(&server, "/new-150000", "HIT");
 }
@@ -575,7 +578,7 @@ fn a_small_file_system_fills_up_and_min_free_is_kept() {
     assert!(least >= 6 << 20, "{least} bytes were free");
     assert!(entries(&setup).len() > 5, "{} entries", entries(&setup).len());
     drop(server);
-    // Without the limit it is full in the end: nobody notices but the log.
+    // Without the limit the disk fills up: only the log shows it.
     let setup = common::cache::setup(&origin, &[("THREADS", "2")]).cache_in(disk.path());
     let server = start(&setup);
     for round in 0..60 {
@@ -590,8 +593,8 @@ fn a_small_file_system_fills_up_and_min_free_is_kept() {
     drop(server);
 }
 
-/// A server with a cache of 20 MB and all temporary files on a file system that has a few KiB left. The origin answers an
-/// upload with its length.
+/// Starts a server with a cache of 20 MB and all temporary files on a file system with a few KiB of free space. The
+/// origin responds to an upload with its length.
 fn on_a_full_disk(disk: &Filesystem) -> (Setup, Server, Origin) {
     let objects = Objects::new();
     objects.rule(|target| Some(object(target.rsplit_once('-')?.1.parse().ok()?)));
@@ -627,12 +630,12 @@ fn a_full_cache_gives_room_to_an_upload() {
         client.send("100000\r\n").send(&piece).send("\r\n");
     }
     client.send("0\r\n\r\n");
-    // Its length is known to the origin: it was in a file as a whole.
+    // The origin receives a Content-Length: the complete body was in a file first.
     assert_eq!(client.response().text(), "6291456 Some(\"6291456\")");
     let left = entries(&setup).len();
     assert!((1..40).contains(&left), "{left} entries");
     assert!(!server.error_log().contains("[crit]"), "{}", server.error_log());
-    // What was given is the cache's again.
+    // The cache can use the freed space again.
     get_until(&server, "/new-500000", "HIT");
 }
 
@@ -658,7 +661,7 @@ fn a_full_cache_gives_room_to_a_copy_and_one_that_fails_leaves_nothing() {
     get(&server, "/stored/a-2000000");
     let is_stored = || disk.path().join("stored/stored/a-2000000").exists().then_some(());
     wait::until("a copy", Deadline::default(), is_stored).expect("the cache gives room for it");
-    // More than all entries together.
+    // Larger than all entries together.
     get(&server, "/stored/b-30000000");
     server.wait_for_log("failed (28: ", Deadline::default());
     let listed = |folder: &Path| -> Vec<PathBuf> {
@@ -670,7 +673,7 @@ fn a_full_cache_gives_room_to_a_copy_and_one_that_fails_leaves_nothing() {
     wait::until("no temporary files", Deadline::default(), is_clean).expect("they are removed");
 }
 
-/// Makes a file system read-only amid fills: the kernel refuses that at moments at which one is being written.
+/// Remounts a file system read-only during fills; retries, as the kernel refuses while a file is being written.
 fn until_read_only(disk: &Filesystem) {
     let remounted = || disk.remount(true).ok();
     wait::until("a moment without writes", Deadline::default(), remounted).expect("fills have pauses");
@@ -691,7 +694,7 @@ fn a_file_system_that_becomes_read_only_is_passed_by() {
     wait_for_entries(&setup, kept.len());
     let is_over = std::sync::atomic::AtomicBool::new(false);
     let address = server.addr(0).clone();
-    // Fills and hits go on all the time, and each of their answers must be right.
+    // Fills and hits continue throughout, and each of their responses must be correct.
     let traffic = &|name: &str| {
         let mut round = 0;
         while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
@@ -707,7 +710,7 @@ fn a_file_system_that_becomes_read_only_is_passed_by() {
         let threads = ["one", "two"].map(|name| scope.spawn(move || traffic(name)));
         until_read_only(&disk);
         server.wait_for_log("answers pass through", Deadline::default());
-        // What cannot be made to last is not promised.
+        // A purge that cannot be made durable is not reported as done.
         assert_eq!(purge(&kept[1]), 500);
         let counters = Client::connect(&address).get("/counters").text();
         assert!(counters.contains("ringroad_cache_degraded{zone=\"one\"} 1\n"), "{counters}");
@@ -730,7 +733,7 @@ fn a_file_system_that_becomes_read_only_is_passed_by() {
 #[test]
 fn a_folder_that_cannot_be_had_is_no_reason_not_to_serve() {
     let (_objects, origin) = sized_objects();
-    // Below a file there is no folder, not even for root.
+    // A directory cannot exist below a file, not even for root.
     let place = TempDir::new("no-folder");
     place.write("file", "");
     let setup = setup(&origin, &[]).cache_in(&place.path().join("file"));
@@ -738,7 +741,7 @@ fn a_folder_that_cannot_be_had_is_no_reason_not_to_serve() {
     get(&server, "/a-4096");
     assert_ne!(get(&server, "/a-4096"), "HIT");
     server.wait_for_log("answers pass through and are not stored", Deadline::default());
-    // Nobody has to tell the server when it can be had.
+    // The server notices by itself when the directory becomes available.
     fs::remove_file(place.path().join("file")).expect("a file");
     let folder = place.dir("file");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("a folder of the test's own");
@@ -770,12 +773,12 @@ fn what_somebody_deletes_is_fetched_again() {
     for file in wait_for_entries(&setup, 3) {
         fs::remove_file(file).expect("an entry");
     }
-    // A file has its name before its fill has ended, and until then others read along.
+    // A file has its name before its fill has ended; until then other requests join the fill.
     let all_missed = || SIZES.iter().for_each(|size| get_until(&server, &format!("/a-{size}"), "MISS"));
     all_missed();
     wait_for_entries(&setup, 3);
     assert_eq!(all(), ["HIT"; 3]);
-    // All of it, folders and what is ours in them.
+    // Everything, directories and the server's files in them.
     for entry in fs::read_dir(setup.cache()).expect("the cache").flatten() {
         match entry.path() {
             path if path.is_dir() => fs::remove_dir_all(path).expect("a folder"),
@@ -790,10 +793,10 @@ fn what_somebody_deletes_is_fetched_again() {
     assert_eq!(SIZES.map(|size| get(&server, &format!("/a-{size}"))), ["HIT"; 3]);
 }
 
-/// Changes the bytes of a file.
+/// A function that changes the bytes of a file.
 type Spoil = fn(&mut Vec<u8>);
 
-/// Ways to spoil a file, by name.
+/// Ways to damage a file, by name.
 const DAMAGES: [(&str, Spoil); 11] = [
     ("first byte", |bytes| bytes[0] ^= 1),
     ("head", |bytes| bytes[100] ^= 0x10),
@@ -831,8 +834,8 @@ fn damaged_entries_are_never_served() {
         }
         server = start(&setup);
         for target in &targets {
-            // What shows only behind the head comes from the origin from there on; a large one has unused bytes
-            // between its parts, which say nothing.
+            // Damage that is detected only after the head is repaired from the origin from there on; a large entry has
+            // unused bytes between its sections, where damage has no effect.
             let first = get(&server, target);
             if target.ends_with("-15530") {
                 assert_eq!(first, "MISS", "{name}: a small one is compared before its head goes");
@@ -841,7 +844,7 @@ fn damaged_entries_are_never_served() {
         }
     }
     server.wait_for_log("is dropped: chunk ", Deadline::default());
-    // Names that were swapped.
+    // Files whose names were swapped.
     wait_for_entries(&setup, 3);
     drop(server);
     let files = entries(&setup);
@@ -855,7 +858,7 @@ fn damaged_entries_are_never_served() {
     }
 }
 
-/// Flips a bit of an entry's body in its file, so many bytes before the end.
+/// Flips a bit of an entry's body in its file, this many bytes before the end.
 fn rot(file: &Path, before_end: u64) {
     let open = fs::OpenOptions::new().read(true).write(true).open(file).expect("an entry");
     let at = open.metadata().expect("a file").len() - before_end;
@@ -864,14 +867,14 @@ fn rot(file: &Path, before_end: u64) {
     open.write_all_at(&[byte[0] ^ 0x20], at).expect("a byte");
 }
 
-/// Waits until another epoch of `verify=100ms` has begun, which shows nowhere.
+/// Waits until another epoch of `verify=100ms` has begun, which no log shows.
 fn next_epoch() {
     let epoch = Deadline::after(Duration::from_millis(200));
     let is_over = || epoch.left().is_none().then_some(());
     wait::until("the next epoch", Deadline::default(), is_over).expect("time passes");
 }
 
-/// Bodies whose checksums are compared once an epoch: one that is read with its head, and one that is not.
+/// Sizes of bodies whose checksums are compared once an epoch: one is read together with its head, the other is not.
 const LARGE: [u64; 2] = [100 << 10, 1 << 20];
 
 #[test]
@@ -880,7 +883,7 @@ fn what_rots_on_the_disk_while_the_server_runs_is_never_sent() {
         let objects = Objects::new();
         objects.rule(move |target| {
             let object = object(target.rsplit_once('-')?.1.parse().ok()?);
-            // Without a strong validator and ranges nothing can be put together: the whole has to be fetched again.
+            // Without a strong validator and ranges, parts cannot be combined: the complete object is fetched again.
             let alone = || object.clone().etag(Etag::Weak).without_last_modified().without_ranges();
             Some(if is_at_start { alone() } else { object })
         });

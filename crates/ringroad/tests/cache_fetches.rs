@@ -1,5 +1,5 @@
-//! Fetches of one key that overlap, stall, or bring less than was announced: a client never gets an older response after a
-//! newer one, never waits for the fetch of another client without end, and never gets a wrong byte.
+//! Fetches of one key that overlap, stall, or deliver less than announced: a client never gets an older response after
+//! a newer one, never waits endlessly for another client's fetch, and never gets a wrong byte.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn kept(size: u64) -> Object {
     Object::new(size).cache_control("max-age=3600")
 }
 
-/// The version of the object that a response is of; the response is whole and of one piece.
+/// Returns the version of the object in a response; checks that the response is complete and of one version.
 #[track_caller]
 fn version(target: &str, response: &Response) -> u64 {
     match origin::objects::check(target, response) {
@@ -58,7 +58,7 @@ fn version(target: &str, response: &Response) -> u64 {
     }
 }
 
-/// A small body is written when it is complete, a large one while it comes.
+/// A small body is written when it is complete, a large one while it is received.
 const SIZES: [u64; 3] = [1000, 100_000, 1_000_000];
 
 #[test]
@@ -66,7 +66,7 @@ fn no_client_gets_an_older_response_after_the_last_byte_of_a_newer_one() {
     let objects = Objects::new();
     objects.rule(|target| Some(kept(target.rsplit_once('-')?.1.parse().ok()?)));
     let origin = Origin::objects(&objects);
-    // The disk is slow: the response is complete long before its entry is in its place.
+    // The disk is slow: the response is complete long before its entry has its final name.
     let (_setup, server) = start_with(&origin, "engine_fault write delay=2ms;");
     let mut old = 0;
     for size in SIZES {
@@ -114,8 +114,8 @@ fn an_older_response_that_ends_last_does_not_replace_a_newer_one() {
     assert_eq!(origin.stats().requests, 2);
 }
 
-/// The first fetch stops where the gate is. The clients that have joined it get their responses all the same, and so does one
-/// that comes later; the first client waits.
+/// The first fetch stops at the gate. The clients that have joined it still get their responses, and so does a later
+/// one; the first client waits.
 #[track_caller]
 fn only_the_first_client_waits(
     target: &str,
@@ -170,7 +170,7 @@ fn a_fetch_that_stalls_blocks_no_other_client() {
         let (outcomes, requests) = only_the_first_client_waits(target, object, &get(target), stop_at);
         let content = Content::named(target, 1, outcomes[0].body_bytes);
         content.assert_body(&outcomes[0].body);
-        // What is far on is not fetched from the start again for this client.
+        // A position far from the start is not reached by a fetch from the start for this client.
         let has_range = requests.iter().any(|request| request.header("range").is_some());
         assert_eq!(has_range, stop_at == Some(2_000_000), "{target}");
     }
@@ -206,12 +206,12 @@ fn a_client_whose_fetch_stalls_gets_no_byte_of_another_response() {
     let (mut cut, mut whole) = (0, 0);
     for outcome in &outcomes {
         match &outcome.fault {
-            // What it has is of the first response.
+            // The received bytes are of the first response.
             Some(_) => {
                 cut += 1;
                 assert_eq!(outcome.body, content(1).bytes(0..outcome.body_bytes));
             }
-            // One that came when the first fetch had stalled already has another one.
+            // A client that arrived after the first fetch had stalled may get another response.
             None => {
                 whole += 1;
                 let is_whole = |sequence| outcome.body == content(sequence).bytes(0..SIZE);
@@ -222,14 +222,14 @@ fn a_client_whose_fetch_stalls_gets_no_byte_of_another_response() {
     assert_eq!((cut + whole, cut > 0), (6, true), "{whole} are whole");
 }
 
-/// Parts that are not as long as their `Content-Range` says; the whole is right.
+/// Parts whose length differs from their `Content-Range`; complete responses are correct.
 #[test]
 fn a_part_of_a_wrong_length_is_not_stored() {
     const SIZE: u64 = 1_000_000;
     const PART: std::ops::Range<u64> = 0..131_072;
     let content = Content::new(7, SIZE);
     let origin = Origin::start(|_| Reply::new(404));
-    // Whether the length of what comes is told before, and the bytes that come.
+    // Whether the part's length is announced, and the number of bytes that are sent.
     for (is_told, count) in [(true, 100_000), (true, 0), (true, 140_000), (false, 100_000), (false, 140_000)]
     {
         let (_setup, server) = start(&origin);
@@ -258,14 +258,15 @@ fn a_part_of_a_wrong_length_is_not_stored() {
                 origin.requests()
             );
         } else {
-            // The head is out before the length is known: it is cut, so that it does not look whole.
+            // The head is sent before the length is known: the response is truncated, so that it does not look
+            // complete.
             let head = client.head();
             assert_eq!(head.status, 206, "{count} bytes");
             gate.open();
             let body = client.read_to_end();
             assert!(body.len() < wanted.len() && wanted.starts_with(&body), "{count} bytes");
         }
-        // Nothing of it is left.
+        // Nothing of the wrong part is stored.
         for range in [&range[..], &[]] {
             let response = Client::connect(server.addr(0)).request("GET", "/a", range);
             let wanted = if range.is_empty() { content.bytes(0..SIZE) } else { wanted.clone() };
@@ -275,7 +276,7 @@ fn a_part_of_a_wrong_length_is_not_stored() {
     }
 }
 
-/// The origin is asked with GET, and the body is fetched for the cache beside the response.
+/// The origin receives a GET, and the body is fetched for the cache in the background.
 #[test]
 fn a_head_request_does_not_wait_for_the_body() {
     let bare = |size| kept(size).etag(Etag::None).without_last_modified();
@@ -291,7 +292,7 @@ fn a_head_request_does_not_wait_for_the_body() {
         objects.put(target, object.tune(move |_, reply| reply.wait_at(10, &held)));
         let origin = Origin::objects(&objects);
         let (_setup, server) = start(&origin);
-        // The origin is still in the body.
+        // The origin is still sending the body.
         for status in ["MISS", "HIT"] {
             let response = Client::connect(server.addr(0)).request("HEAD", target, &[]);
             assert_eq!((response.status, response.field("X-Cache")), (200, Some(status)), "{target}");
@@ -306,8 +307,8 @@ fn a_head_request_does_not_wait_for_the_body() {
     }
 }
 
-/// With `proxy_cache_convert_head off` a response to HEAD is stored as one, whether the method is in the key or not, and is no
-/// response to GET.
+/// With `proxy_cache_convert_head off` a response to HEAD is stored for HEAD, whether the method is in the key or not,
+/// and never used for GET.
 #[test]
 fn a_head_request_is_stored_by_itself_where_it_is_not_converted() {
     const SIZE: u64 = 50_000;

@@ -1,7 +1,8 @@
-//! What is stored, for how long, and what is served when it is not fresh any more: by what the origin says, by what the
-//! configuration says, and by what the client asks.
+//! Rules for storing a response, for its lifetime, and for stale responses: by the origin's fields, by the
+//! configuration, and by the client's request.
 //!
-//! The origin answers with the fields that a request names in `X-Say`, parted by `|`, and with the status in `X-Status`.
+//! The origin responds with the fields that a request names in `X-Say`, separated by `|`, and with the status in
+//! `X-Status`.
 
 mod common;
 
@@ -72,7 +73,7 @@ struct Site {
     server: Server,
 }
 
-/// The answer that a request asks for.
+/// Returns the response that a request describes.
 fn say(request: &OriginRequest) -> Reply {
     let status = request.header("x-status").and_then(|status| status.parse().ok()).unwrap_or(200);
     let body = format!("{} {}", request.sequence, request.target);
@@ -82,7 +83,7 @@ fn say(request: &OriginRequest) -> Reply {
 }
 
 impl Site {
-    /// Waits until so many answers, which are all that were asked for, are stored and were fresh for a second.
+    /// Waits until `count` responses, which are all that were requested, are stored and older than one second.
     #[track_caller]
     fn until_stale(&self, count: usize) {
         common::cache::wait_for_entries(&self.setup, count);
@@ -103,13 +104,13 @@ impl Site {
         Client::connect(self.server.addr(0)).request("GET", target, fields)
     }
 
-    /// Asks, and returns status and cache status.
+    /// Makes a request; returns status and cache status.
     fn cached(&self, target: &str, fields: &[(&str, &str)]) -> (u16, String) {
         let response = self.ask(target, fields);
         (response.status, response.field("X-Cache").unwrap_or("none").to_owned())
     }
 
-    /// Asks twice; whether the second answer is the first one, stored.
+    /// Makes a request twice; returns whether the second response is the first one, stored.
     #[track_caller]
     fn stores(&self, target: &str, say: &str, more: &[(&str, &str)]) -> bool {
         let fields = [&[("X-Say", say)], more].concat();
@@ -125,7 +126,7 @@ fn at(seconds_from_now: i64) -> String {
     date::format(date::now().wrapping_add_signed(seconds_from_now))
 }
 
-/// HTTP/0.9: there is no head that could be stored, also where the configuration says for how long the answer is good.
+/// HTTP/0.9: the response has no head that could be stored, also where the configuration sets a lifetime.
 #[test]
 fn an_answer_without_a_head_is_passed_on_and_not_stored() {
     let site = Site::of(Origin::raw(|connection| {
@@ -140,7 +141,7 @@ fn an_answer_without_a_head_is_passed_on_and_not_stored() {
     }
 }
 
-/// Each line on a target of its own: what the origin says, and whether it is stored for more than this moment.
+/// Each row uses a separate target: the origin's fields, and whether the response is stored with a remaining lifetime.
 #[test]
 fn what_the_origin_says_decides() {
     let site = Site::new();
@@ -164,21 +165,21 @@ fn what_the_origin_says_decides() {
         ("/", format!("Date: {now}|Expires: {now}"), false),
         ("/", format!("Expires: {past}|Cache-Control: max-age=60"), true),
         ("/", format!("Expires: {future}|Cache-Control: max-age=0"), false),
-        // What has come to its end on the way here: by Age, by Date.
+        // Lifetimes that are over before the response is received: by Age, by Date.
         ("/", "Cache-Control: max-age=600|Age: 540".into(), true),
         ("/", "Cache-Control: max-age=600|Age: 600".into(), false),
         ("/", format!("Cache-Control: max-age=60|Date: {past}"), false),
         ("/", format!("Cache-Control: max-age=7200|Date: {past}"), true),
-        // nginx's own field goes before all others.
+        // nginx's own field overrides all others.
         ("/", "X-Accel-Expires: 60".into(), true),
         ("/", "X-Accel-Expires: 60|Cache-Control: no-store".into(), true),
         ("/", "X-Accel-Expires: 0|Cache-Control: max-age=60".into(), false),
         ("/", "X-Accel-Expires: @1|Cache-Control: max-age=60".into(), false),
         ("/", "X-Accel-Expires: 60|Set-Cookie: a=b".into(), false),
-        // A field for caches like this one (RFC 9213).
+        // A field for shared caches in front of the origin (RFC 9213).
         ("/", "CDN-Cache-Control: max-age=60|Cache-Control: no-store".into(), true),
         ("/", "CDN-Cache-Control: no-store|Cache-Control: max-age=60".into(), false),
-        // Nothing is guessed unless the configuration says so, and then only where the origin says nothing.
+        // No heuristic lifetime unless the configuration enables it, and only if the origin sets none.
         ("/", format!("Last-Modified: {past}"), false),
         ("/guess/", format!("Last-Modified: {past}"), true),
         ("/guess/", format!("Last-Modified: {past}|Cache-Control: public"), true),
@@ -235,7 +236,7 @@ fn answers_to_those_who_log_in_are_theirs() {
     assert!(site.stores("/b", "Cache-Control: max-age=60, public", &log_in));
     assert!(site.stores("/c", "Cache-Control: s-maxage=60", &log_in));
     assert!(site.stores("/authorized/a", "Cache-Control: max-age=60", &log_in));
-    // One that is stored for everybody is for them too.
+    // A response that is stored for all clients is used for them too.
     assert!(site.stores("/d", "Cache-Control: max-age=60", &[]));
     assert_eq!(site.cached("/d", &log_in), (200, "HIT".into()));
 }
@@ -261,7 +262,7 @@ fn ages_grow_and_fields_stay() {
     assert_eq!(second.head.all("Age").count(), 1);
     assert_eq!((second.field("X-Own"), second.field("X-Hop")), (Some("here"), None));
     assert_eq!(second.field("Content-Length").map(str::to_owned), Some(second.body.len().to_string()));
-    // A new answer of the origin has no age.
+    // A new response of the origin has no age.
     assert_eq!(site.ask("/b", &[("X-Say", "Cache-Control: max-age=60")]).field("Age"), None);
 }
 
@@ -328,7 +329,7 @@ fn stale_answers_serve_where_the_origin_says_so() {
     fill("/short", ", stale-if-error=0");
     common::cache::wait_for_entries(&site.setup, 4);
     common::until_stale(3);
-    // The first one starts a fetch beside; those after it find it on its way.
+    // The first request starts a background fetch; later requests find it in progress.
     assert_eq!(site.cached("/swr", &[]), (200, "STALE".into()));
     gate.wait_reached();
     assert_eq!(site.cached("/swr", &[]), (200, "UPDATING".into()));
@@ -341,7 +342,7 @@ fn stale_answers_serve_where_the_origin_says_so() {
     assert_eq!(site.cached("/short", &[]), (503, "EXPIRED".into()));
 }
 
-/// RFC 9111 section 5.2.2.10: `s-maxage` forbids what is stale, unless the configuration has nginx's habit.
+/// RFC 9111 section 5.2.2.10: `s-maxage` forbids stale responses, unless the configuration selects nginx's behaviour.
 #[test]
 fn what_is_stale_beside_s_maxage() {
     let site = Site::new();
@@ -356,7 +357,7 @@ fn what_is_stale_beside_s_maxage() {
         assert_eq!(site.cached(target, &[("X-Fill", "1"), ("X-Say", say)]).1, "MISS");
         assert_eq!(site.cached(&format!("{target}-swr"), &[("X-Fill", "1"), ("X-Say", beside)]).1, "MISS");
     }
-    // One that was guessed for a second is stale by then too, and one for six minutes is not.
+    // A response with a heuristic lifetime of one second is stale by then too, and one with six minutes is not.
     let old = format!("Last-Modified: {}", at(-3600));
     let guessed = |target: &str| site.cached(target, &[("X-Fill", "1"), ("X-Say", &old)]).1;
     assert_eq!((guessed("/guess/a"), guessed("/guess/little/a")), ("MISS".into(), "MISS".into()));
@@ -423,7 +424,7 @@ fn what_is_still_right_is_not_sent_again() {
         assert_eq!(request.header("if-none-match").is_some(), matches!(target, "/again/a" | "/again/new"));
         assert_eq!(request.header("if-modified-since").is_some(), target.starts_with("/again/"));
     }
-    // The fields of the 304 are those of what is stored from now on.
+    // From now on the stored response has the fields of the 304.
     let response = site.ask("/again/a", &[]);
     assert_eq!((response.field("X-Cache"), response.field("X-Version")), (Some("HIT"), Some("two")));
     assert_eq!(response.head.all("X-Version").count(), 1);
@@ -435,7 +436,7 @@ fn clients_conditions_are_about_what_is_stored() {
     let objects = Objects::new();
     objects.put("/a", Object::new(5000).cache_control("max-age=60"));
     let site = Site::of(Origin::objects(&objects));
-    // A miss asks for the whole, whatever the client has of it.
+    // A miss requests the complete object, whatever version the client has.
     let first = site.ask("/a", &[("If-None-Match", "\"other\"")]);
     assert_eq!(first.status, 200);
     assert!(site.origin.last_request().header("if-none-match").is_none());
@@ -449,7 +450,7 @@ fn clients_conditions_are_about_what_is_stored() {
     assert_eq!(site.ask("/a", &[("If-Match", "\"other\"")]).status, 412);
     assert_eq!(site.ask("/a", &[("If-Unmodified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 412);
     assert_eq!(site.origin.stats().requests, 1);
-    // The first client too, when it has what comes.
+    // The first client gets a 304 too, if it has the version being fetched.
     objects.put("/b", Object::new(5000).cache_control("max-age=60"));
     let b = Client::connect(site.origin.addr()).request("GET", "/b", &[("Connection", "close")]);
     let etag = b.field("ETag").expect("it has one").to_owned();
@@ -465,7 +466,7 @@ fn methods() {
         let response = Client::connect(site.server.addr(0)).request(method, target, &fields);
         (response.status, response.field("X-Cache").unwrap_or("none").to_owned(), response.body.len())
     };
-    // HEAD asks for the whole, which GET has then.
+    // HEAD fetches the complete object, which a later GET uses.
     assert_eq!(request("HEAD", "/a"), (200, "MISS".into(), 0));
     assert_eq!(site.origin.last_request().method, "GET");
     let (status, cached, length) = request("GET", "/a");
@@ -473,12 +474,12 @@ fn methods() {
     assert_eq!(request("HEAD", "/a"), (200, "HIT".into(), 0));
     let head = Client::connect(site.server.addr(0)).request("HEAD", "/a", &[]);
     assert_eq!(head.field("Content-Length").map(str::to_owned), Some(length.to_string()));
-    // Without conversion it is asked as it is.
+    // Without conversion HEAD is sent upstream.
     assert_eq!(request("HEAD", "/head/a").1, "MISS");
     assert_eq!(site.origin.last_request().method, "HEAD");
     assert_eq!(request("GET", "/head/a").1, "MISS");
     assert_eq!(request("GET", "/head/a").1, "HIT");
-    // Others pass, and what they answer is not stored.
+    // Other methods are forwarded, and their responses are not stored.
     for method in ["PUT", "OPTIONS"] {
         assert_eq!((request(method, "/m").1, request(method, "/m").1), ("none".into(), "none".into()));
     }
@@ -522,7 +523,7 @@ fn uses_bypass_and_no_cache() {
     assert_eq!(site.cached("/pass/a", &[say, ("X-No-Cache", "1")]).1, "MISS");
     assert_eq!(site.cached("/pass/a", &[say]).1, "MISS");
     assert_eq!(site.cached("/pass/a", &[say, ("X-No-Cache", "1")]).1, "HIT");
-    // What is fetched past the cache is what is in it from then on, but where that is forbidden.
+    // A response fetched on a bypass replaces the stored one, except where that is forbidden.
     let new = site.ask("/pass/a", &[say, ("X-Bypass", "1")]);
     assert_eq!(new.field("X-Cache"), Some("BYPASS"));
     let same = || (site.ask("/pass/a", &[say]).body == new.body).then_some(());
@@ -546,7 +547,7 @@ fn filters_work_on_what_is_stored() {
         );
         bodies.push(response.body);
     }
-    // The encoder of the first one is flushed where the origin pauses.
+    // The first client's encoder is flushed when the origin pauses.
     assert_eq!(bodies[1].len(), bodies[2].len());
     objects.content("/zip/a").assert_body(&site.ask("/zip/a", &[]).body);
 
@@ -576,11 +577,11 @@ fn parts_of_a_page_are_cached_each_for_itself() {
     assert_eq!(site.ask("/ssi/page", &[]).text(), first);
     assert_eq!(site.origin.stats().requests, 2);
     assert_eq!(site.cached("/ssi/part", &[]), (200, "HIT".into()));
-    // A range of the page is none of the parts.
+    // A range request for the page must not become a range of its parts.
     assert_eq!(site.ask("/ssi/page", &[("Range", "bytes=0-3")]).status, 200);
 }
 
-/// `$upstream_cache_*` are about what was stored, and empty where nothing was.
+/// `$upstream_cache_*` describe the stored response, and are empty if nothing was stored.
 #[test]
 fn variables_tell_what_is_stored() {
     let site = Site::new();
@@ -609,7 +610,7 @@ fn what_the_cache_did_is_told() {
     let first = told("Cache-Control: max-age=60");
     assert!(first.starts_with("ringroad; fwd=uri-miss; fwd-status=200"), "{first}");
     assert!(first.contains("; stored"), "{first}");
-    // Until it is in its place, a request reads along.
+    // Until the entry has its final name, a request joins the fill.
     let hit = || told("").starts_with("ringroad; hit; ttl=").then_some(());
     testkit::wait::until("a hit", Deadline::default(), hit).expect("it is stored");
     let other = site.ask("/status/b", &[("X-Say", "Cache-Control: no-store")]);

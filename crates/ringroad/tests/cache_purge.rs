@@ -1,5 +1,5 @@
-//! What takes stored answers away, against the binary: purges by key, pattern, tag and of everything, hard and soft, and
-//! requests that change something. And what clients may say of stored answers where that is allowed.
+//! Removal of stored responses, tested with the binary: purges by key, pattern, tag and of everything, hard and soft,
+//! and requests with unsafe methods. Also the request fields by which clients control the cache where that is allowed.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{BINARY, ours_only};
 use testkit::origin::{Origin, OriginRequest, Reply};
 use testkit::{Client, Deadline, Gate, Server, Setup};
 
-/// One location for each way to purge; the key is what a client asks for.
+/// One location for each way to purge; the key is the requested URI.
 const CONF: &str = "worker_processes 2; error_log logs/error.log info;
 events { }
 http {
@@ -39,7 +39,7 @@ http {
 }
 ";
 
-/// Answers with a number that no answer had before.
+/// Returns an origin handler whose responses are numbered.
 fn numbered() -> impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static {
     let count = Arc::new(AtomicU64::new(0));
     move |request| {
@@ -49,7 +49,7 @@ fn numbered() -> impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static {
             "GET" => {
                 let tags = request.path().trim_matches('/').replace('/', " ");
                 let fresh_for = if request.path().contains("brief") { "max-age=1" } else { "max-age=600" };
-                // Some write several, others write commas.
+                // Some origins send several fields, others separate tags by commas.
                 let tags = if request.path().contains("comma") { tags.replace(' ', ",") } else { tags };
                 let reply = reply.header("Surrogate-Key", tags).header("Cache-Control", fresh_for);
                 match request.path().contains("vary") {
@@ -84,13 +84,14 @@ fn start() -> (Origin, Setup, Server, Client) {
     (origin, setup, server, client)
 }
 
-/// Cache status and body.
+/// Returns cache status and body.
 fn get(client: &mut Client, target: &str, fields: &[(&str, &str)]) -> (String, String) {
     let response = client.request("GET", target, fields);
     (response.head.field("X-Cache").unwrap_or("-").to_owned(), response.text())
 }
 
-/// Asks until it is stored, and not only on its way: a fill ends after its clients have their answers.
+/// Repeats a request until its response is stored, not merely being filled: a fill ends after its clients have their
+/// responses.
 #[track_caller]
 fn store(client: &mut Client, target: &str, fields: &[(&str, &str)]) -> String {
     for _ in 0..ASKED_MAX {
@@ -102,7 +103,7 @@ fn store(client: &mut Client, target: &str, fields: &[(&str, &str)]) -> String {
     panic!("{target} is not stored");
 }
 
-/// Far above what a disk takes to store a few bytes.
+/// Maximum number of requests, far more than are needed while a disk stores a few bytes.
 const ASKED_MAX: u32 = 10_000;
 
 fn status(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)]) -> u16 {
@@ -124,7 +125,7 @@ fn a_purge_takes_one_entry_with_all_its_variants() {
     }
     assert_eq!(get(&mut client, "/other", &[]), ("HIT".to_owned(), other));
     assert_eq!(status(&mut client, "PURGE", "/never-asked", &[]), 404);
-    // The upstream has seen none of it, but where there is no cache a purge is a request like others.
+    // The upstream receives no purge, but where no cache exists a purge is an ordinary request.
     assert!(origin.requests().iter().all(|request| request.method == "GET"));
     assert_eq!(status(&mut client, "PURGE", "/bare/x", &[]), 200);
     assert_eq!(origin.last_request().method, "PURGE");
@@ -160,9 +161,9 @@ fn tags_and_everything() {
     assert_eq!(get(&mut client, "/red/one", &[]).0, "MISS");
     assert_eq!(get(&mut client, "/blue/one", &[]).0, "MISS");
     assert_eq!(get(&mut client, "/red/two", &[]).0, "HIT");
-    // A field without a tag in it must not become a purge of the key.
+    // A field without any tag must not become a purge of the key.
     assert_eq!(status(&mut client, "PURGE", "/red/two", &[("Surrogate-Key", " , ")]), 400);
-    // Such an answer ends its connection, as in nginx.
+    // Such a response closes its connection, as in nginx.
     let mut client = Client::connect(server.addr(0));
     let many = (0..65).map(|number| format!("t{number} ")).collect::<String>();
     assert_eq!(status(&mut client, "PURGE", "/", &[("Surrogate-Key", &many)]), 400);
@@ -178,7 +179,7 @@ fn what_is_purged_softly_is_asked_for_again() {
         return;
     }
     let (_origin, _setup, _server, mut client) = start();
-    // An entry that is still on its way to the disk is purged as a whole, so the first ones may miss on a busy machine.
+    // A purge removes an entry that is being filled completely, so the first requests may miss on a busy machine.
     let mut last = String::new();
     for number in 0..10 {
         let target = format!("/soft/{number}");
@@ -203,11 +204,11 @@ fn a_purge_outlives_the_server() {
     let (_origin, setup, server, mut client) = start();
     store(&mut client, "/gone", &[]);
     let kept = store(&mut client, "/kept", &[]);
-    // Before that they are served from memory, which ends with the process.
+    // Before that, responses come from memory, which a killed process loses.
     common::cache::wait_for_entries(&setup, 2);
     assert_eq!(status(&mut client, "PURGE", "/gone", &[]), 204);
     drop(client);
-    // Nothing is saved at such an end.
+    // Nothing is saved when the process is killed.
     server.signal(rustix::process::Signal::KILL);
     drop(server);
     let server = setup.start(BINARY);
@@ -216,7 +217,8 @@ fn a_purge_outlives_the_server() {
     assert_eq!(get(&mut client, "/kept", &[]), ("HIT".to_owned(), kept));
 }
 
-/// What would not outlive a crash is not promised, and a process that does not own the folder cannot purge it.
+/// A purge that would not survive a crash is not reported as done, and a process that does not own the directory cannot
+/// purge it.
 #[test]
 fn a_purge_that_cannot_be_carried_out_says_so() {
     if !ours_only("nginx has purges in its commercial edition") {
@@ -228,7 +230,7 @@ fn a_purge_that_cannot_be_carried_out_says_so() {
     let server = setup.start(BINARY);
     let mut client = Client::connect(server.addr(0));
     let all = ["/one", "/two*", "/all/x"];
-    // A connection each: one on which there was a 500 ends.
+    // Each purge on a separate connection: a 500 closes its connection.
     let purge = |server: &Server, target: &str| {
         let fields: &[(&str, &str)] = if target.starts_with("/all/") { &[("X-All", "yes")] } else { &[] };
         status(&mut Client::connect(server.addr(0)), "PURGE", target, fields)
@@ -244,9 +246,9 @@ fn a_purge_that_cannot_be_carried_out_says_so() {
     for target in &all[1..] {
         assert_eq!(purge(&server, target), 204, "{target}");
     }
-    // Answers pass through for a second: longer than a thousand of them take, which is all that a connection has.
+    // Nothing is stored for a second: in that time more requests are made than the thousand that a connection allows.
     server.wait_for_log(": the disk works again", Deadline::default());
-    // Another server beside it reads, and purges nothing.
+    // A second server with the same directory only reads, and purges nothing.
     store(&mut client, "/three", &[]);
     let other = setup.start(BINARY);
     for target in all {
@@ -255,12 +257,12 @@ fn a_purge_that_cannot_be_carried_out_says_so() {
     other.wait_for_log("cache purge failed: another process owns the cache's directory", Deadline::default());
     assert_eq!(get(&mut client, "/three", &[]).0, "HIT");
     drop((client, server));
-    // Its folder is free now.
+    // The directory has no owner now.
     other.wait_for_log("this process fills it", Deadline::default());
     assert_eq!(purge(&other, "/two*"), 204);
 }
 
-/// A cache that could not be opened has nothing to purge, and may have later.
+/// A cache that could not be opened has nothing to purge, but it may be opened later.
 #[test]
 fn nothing_is_purged_from_a_cache_that_cannot_be_had() {
     if !ours_only("nginx has purges in its commercial edition") {
@@ -289,7 +291,7 @@ fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
             if request.method == "POST" {
                 return Reply::new(204);
             }
-            // Told by a field and not by its turn: one that is seen here may be answered behind the next one.
+            // Marked by a field and not by its order: the response to this request may be sent after the next one's.
             let is_early = request.header("x-early").is_some();
             let number = if is_early { 0 } else { 1 + count.fetch_add(1, Ordering::Relaxed) };
             let reply = Reply::text(format!("{number}")).header("Cache-Control", "max-age=600");
@@ -302,7 +304,7 @@ fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
         origin.wait_for("the first request", |stats| stats.of("/x") == 1);
         let mut client = Client::connect(server.addr(0));
         status(&mut client, how, "/x", &[]);
-        // Who comes after it does not wait for what was asked for before.
+        // A later request does not join a fetch that was started before the purge.
         assert_eq!(get(&mut client, "/x", &[]).1, "1", "{how}");
         gate.open();
         assert_eq!(early.response().text(), "0", "{how}");
@@ -359,7 +361,7 @@ fn the_key_that_is_invalidated_is_that_of_a_get() {
         return;
     }
     let (origin, _setup, _server, mut client) = start();
-    // The method is in the key, the path has escapes, and the URI is rewritten on its way.
+    // The method is in the key, the path has escapes, and the URI is rewritten.
     for target in ["/own/a%2Fb%20c?x=1", "/old/x"] {
         store(&mut client, target, &[]);
         let before = origin.stats().requests;
@@ -380,7 +382,7 @@ fn clients_may_ask_for_newer_answers_where_that_is_allowed() {
     let (status_word, second) = get(&mut client, "/control/a", &no_cache);
     assert_eq!(status_word, "EXPIRED");
     assert_ne!(first, second);
-    // While the new one is on its way to the disk, it is as new as what would be asked for.
+    // While the new response is being stored, it is as new as a response of the origin.
     for field in [("Pragma", "no-cache"), ("Cache-Control", "min-fresh=601")] {
         let is_new = (0..ASKED_MAX).any(|_| get(&mut client, "/control/a", &[field]).0 == "EXPIRED");
         assert!(is_new, "{field:?}");
@@ -388,7 +390,7 @@ fn clients_may_ask_for_newer_answers_where_that_is_allowed() {
     for harmless in ["max-age=600", "min-fresh=300", "max-stale", "no-transform"] {
         assert_eq!(get(&mut client, "/control/a", &[("Cache-Control", harmless)]).0, "HIT", "{harmless}");
     }
-    // Elsewhere nobody can empty the cache.
+    // In other locations a client cannot bypass the cache.
     store(&mut client, "/a", &[]);
     assert_eq!(get(&mut client, "/a", &no_cache).0, "HIT");
 }
@@ -428,7 +430,7 @@ fn clients_may_ask_for_stored_answers_alone_and_for_none_to_be_stored() {
     assert_eq!(status(&mut client, "GET", "/control/b", &only), 200);
 }
 
-/// A variant that is still on its way to the disk is at hand for requests; a purge takes that away too.
+/// A variant that is still being written to the disk is available to requests; a purge removes it too.
 #[test]
 fn no_variant_outlives_its_purge_on_the_way_to_the_disk() {
     if !ours_only("nginx has purges in its commercial edition") {

@@ -1,5 +1,5 @@
-//! Ranges of what is cached: of stored objects, of what is on its way, of what is not there at all. The origin's record
-//! says what was fetched for them, and every body is compared with what the origin has.
+//! Ranges of cached objects: stored completely, being filled, or not stored. The origin's record shows the fetched
+//! ranges, and every body is compared with the origin's object.
 
 mod common;
 
@@ -38,7 +38,7 @@ http {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What holes and parts are made of.
+/// Unit of holes and stored parts in bytes.
 const CHUNK: u64 = 64 * KIB;
 
 fn kept(size: u64) -> Object {
@@ -65,7 +65,7 @@ impl Site {
         Client::connect(self.server.addr(0)).request("GET", target, fields)
     }
 
-    /// Asks for ranges and returns the answer's cache status; what it has must be what the origin has now.
+    /// Requests a range; checks that the response is the origin's current object, and returns its cache status.
     #[track_caller]
     fn range(&self, target: &str, range: &str) -> String {
         self.range_with(target, range, &[])
@@ -77,7 +77,7 @@ impl Site {
         response.field("X-Cache").unwrap_or_default().to_owned()
     }
 
-    /// An answer that is what the origin has now.
+    /// Returns a response; checks that it is the origin's current object.
     #[track_caller]
     fn checked(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
         let response = self.part(target, range, more);
@@ -85,7 +85,7 @@ impl Site {
         response
     }
 
-    /// The same while the origin is busy.
+    /// The same while the origin is still sending.
     #[track_caller]
     fn part(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
         let response = self.ask(target, &[&[("Range", range)], more].concat());
@@ -106,7 +106,7 @@ impl Site {
         response.field("X-Cache").unwrap_or_default().to_owned()
     }
 
-    /// Waits until a range is stored: its last client has it a little before.
+    /// Waits until a range is stored: its last client gets it shortly before.
     #[track_caller]
     fn until_stored(&self, target: &str, range: &str) {
         let stored = || is_stored(&self.checked(target, range, &[])).then_some(());
@@ -115,7 +115,7 @@ impl Site {
         let _ = self.asked();
     }
 
-    /// Waits until a range is stored, without asking the origin for it.
+    /// Waits until a range is stored, without causing requests to the origin.
     #[track_caller]
     fn until_kept(&self, target: &str, range: &str) {
         let fields = [("Range", range), ("Cache-Control", "only-if-cached")];
@@ -124,7 +124,7 @@ impl Site {
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// The file of an entry. Its key is the target.
+    /// Returns the file of an entry, whose key is the target.
     fn file_of(&self, target: &str) -> std::path::PathBuf {
         let holds = |path: &std::path::PathBuf| {
             let bytes = std::fs::read(path).unwrap_or_default();
@@ -134,12 +134,12 @@ impl Site {
         found.next().unwrap_or_else(|| panic!("no entry for {target}"))
     }
 
-    /// Waits until the origin is done with what it was asked.
+    /// Waits until the origin has responded to all requests.
     fn settled(&self) {
         self.origin.wait_for("the end of all", |stats| stats.in_flight == 0);
     }
 
-    /// The ranges that the origin was asked for since the last look, `-` for the whole.
+    /// Returns the ranges that the origin received since the last call, `-` for the complete object.
     fn asked(&self) -> Vec<String> {
         let requests = self.origin.requests();
         self.origin.forget_requests();
@@ -147,7 +147,7 @@ impl Site {
     }
 }
 
-/// A hit is also what reads along with somebody else's fetch.
+/// Returns whether a response is a hit; a request that joined another's fetch is a hit too.
 fn is_stored(response: &Response) -> bool {
     response.field("Cache-Status").is_some_and(|value| value.starts_with("test; hit"))
 }
@@ -161,7 +161,7 @@ fn resolve(text: &str, size: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// The range of whole chunks around one.
+/// Returns the range of complete chunks around a range.
 fn chunks(first: u64, end: u64) -> String {
     format!("bytes={}-{}", first / CHUNK * CHUNK, end.next_multiple_of(CHUNK) - 1)
 }
@@ -197,7 +197,7 @@ fn a_miss_fetches_what_is_needed() {
     assert_eq!(site.range("/a", "bytes=3000000-3100000"), "MISS");
     assert_eq!(site.asked(), [chunks(3_000_000, 3_100_001)]);
     site.until_stored("/a", "bytes=3000000-3100000");
-    // Any range of what is there by now, and of the chunks around it.
+    // Any stored range, including the chunks around the requested bytes.
     assert_eq!(site.range("/a", "bytes=3000000-3100000"), "HIT");
     assert_eq!(site.range("/a", "bytes=3050000-3050001"), "HIT");
     assert_eq!(site.range("/a", "bytes=2950000-3000000"), "HIT");
@@ -205,14 +205,14 @@ fn a_miss_fetches_what_is_needed() {
     assert_eq!(site.range("/a", "bytes=-1000"), "MISS");
     assert!(site.asked().len() == 1);
     site.until_stored("/a", "bytes=-1000");
-    // A part on either side of what is there: the hole between is all that is fetched.
+    // A range that extends beyond the stored part on one side: only the hole between them is fetched.
     assert_eq!(site.range("/a", "bytes=3400000-3500000"), "MISS");
     site.until_stored("/a", "bytes=3400000-3500000");
     let (from, to) = (3_100_001_u64.next_multiple_of(CHUNK), 3_400_000 / CHUNK * CHUNK);
     assert_eq!(site.range("/a", "bytes=3000000-3500000"), "MISS");
     assert_eq!(site.asked(), [format!("bytes={from}-{}", to - 1)]);
     site.until_stored("/a", "bytes=3000000-3500000");
-    // The whole, with the fewest holes: before, behind.
+    // The complete object, with the fewest holes: before and after.
     assert_eq!(site.whole("/a"), "MISS");
     site.settled();
     let asked = site.asked();
@@ -223,7 +223,7 @@ fn a_miss_fetches_what_is_needed() {
     assert_eq!(site.asked(), [""; 0]);
 }
 
-/// The condition of the range does not hold, so that the client gets the whole; nothing of it is there but the part.
+/// The range's condition is false, so the client gets the complete object, of which only the part is stored.
 #[test]
 fn more_than_the_range_may_be_wanted() {
     let site = Site::new();
@@ -231,13 +231,13 @@ fn more_than_the_range_may_be_wanted() {
     let response = site.ask("/a", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
     assert_eq!(response.status, 200);
     objects::check("/a", &response).expect("it is the whole");
-    // A filter that changes the body takes the whole of it, whatever the client asks for.
+    // A filter that changes the body needs the complete object, whatever range the client requests.
     site.objects.put("/zip/a", kept(MIB));
     let fields = [("Range", "bytes=200000-300000"), ("Accept-Encoding", "gzip")];
     let zipped = site.ask("/zip/a", &fields);
     assert_eq!((zipped.status, zipped.field("Content-Encoding")), (200, Some("gzip")));
     site.settled();
-    // The same with a part of it stored, behind the one that is asked for.
+    // The same with a stored part after the requested range.
     site.range("/zip/a", "bytes=900000-");
     site.until_stored("/zip/a", "bytes=900000-");
     let zipped = site.ask("/zip/a", &fields);
@@ -266,7 +266,7 @@ fn ranges_of_what_is_on_its_way() {
     let whole = Burst::new(site.server.addr(0)).get("/a", 1).expect(site.objects.content("/a")).start();
     gate.wait_reached();
     whole.wait_for("its first half", |progress| progress.body_bytes >= 2 * MIB - CHUNK);
-    // What has come is served of it; what is far behind is fetched beside.
+    // Received bytes are served from the fill; bytes far ahead of it are fetched separately.
     let response = site.ask("/a", &[("Range", "bytes=1000000-1000099")]);
     objects::check("/a", &response).expect("it is a part");
     assert_eq!(response.field("X-Cache"), Some("HIT"));
@@ -275,7 +275,7 @@ fn ranges_of_what_is_on_its_way() {
     let response = site.ask("/a", &[("Range", "bytes=4000000-4000099")]);
     objects::check("/a", &response).expect("it is a part");
     assert_eq!(site.asked(), ["-".to_owned(), chunks(4_000_000, 4_000_100)]);
-    // One that begins in what has come and ends behind it goes along.
+    // A range that begins within the received bytes and ends after them joins the fill.
     let request = request_bytes("GET", "/a", &[("Range", "bytes=2000000-3000000")]);
     let along = Burst::new(site.server.addr(0)).request(request).keep(2 * MIB as usize).start();
     along.wait_for("its head", |progress| progress.heads == 1);
@@ -307,12 +307,12 @@ fn the_same_range_is_fetched_once() {
     assert_eq!(site.origin.stats().requests, 1);
 }
 
-/// Those who follow have the bytes when the first one has them, not when all of the range is there.
+/// Requests that join have the bytes as soon as the first request has them, not only when the range is complete.
 #[test]
 fn who_wants_the_same_range_reads_along() {
     let site = Site::new();
     let size = 12 * MIB;
-    // More than is kept in memory, from a place that is no chunk's start.
+    // More than is buffered in memory, from an offset that is not a chunk's start.
     for (number, range, held_at) in [(1, "bytes=1000000-9000000", 5 * MIB), (2, "bytes=-7000001", 3 * MIB)] {
         let target = format!("/{number}");
         let gate = Gate::new();
@@ -326,7 +326,7 @@ fn who_wants_the_same_range_reads_along() {
         let first = clients(1).start();
         gate.wait_reached();
         let others = clients(20).start();
-        // What has come before the gate, for each of them.
+        // The bytes received before the gate, for each client.
         let least = 20 * (held_at - 2 * MIB);
         others.wait_for("the first bytes", |progress| progress.heads == 20 && progress.body_bytes >= least);
         assert_eq!(site.origin.stats().of(&target), 1, "{range}");
@@ -339,7 +339,7 @@ fn who_wants_the_same_range_reads_along() {
             }
         }
         assert_eq!(site.origin.stats().of(&target), 1, "{range}");
-        // What came is stored, but for chunks of which only a part came.
+        // Received bytes are stored, except those of incomplete chunks.
         site.until_kept(&target, "bytes=6000000-8900000");
     }
 }
@@ -358,7 +358,7 @@ fn what_is_stored_in_part_answers_those_who_want_nothing_else() {
     assert_eq!(site.asked(), [""; 0]);
 }
 
-/// A part of what is on its way is not asked for again, unless it is far off.
+/// A part of a range being fetched is not fetched again, unless it is far ahead.
 #[test]
 fn who_wants_a_part_of_a_range_reads_along() {
     let site = Site::new();
@@ -384,7 +384,7 @@ fn who_wants_a_part_of_a_range_reads_along() {
     assert_all_right(&first.join(), 206);
 }
 
-/// Ranges of what nobody had asked for before, all on their way at once: none takes another one's place.
+/// Concurrent fetches of ranges of an object that was not stored before: none replaces another's entry.
 #[test]
 fn first_ranges_that_come_at_once_are_all_stored() {
     let site = Site::new();
@@ -411,7 +411,7 @@ fn first_ranges_that_come_at_once_are_all_stored() {
     assert_eq!(site.origin.stats().requests, ranges.len() as u64);
 }
 
-/// What two requests lack at two places is stored, both of it.
+/// Two requests fetch different holes: both are stored.
 #[test]
 fn different_holes_are_stored_at_once() {
     let site = Site::new();
@@ -439,7 +439,8 @@ fn different_holes_are_stored_at_once() {
     assert_eq!(site.asked(), [""; 0]);
 }
 
-/// A hole is fetched once, whoever comes to it; a client that goes leaves the others what it had begun.
+/// A hole is fetched once, whichever requests need it; if a client disconnects, the others use the fetch that it had
+/// begun.
 #[test]
 fn who_lacks_the_same_bytes_reads_along() {
     let site = Site::new();
@@ -467,7 +468,7 @@ fn who_lacks_the_same_bytes_reads_along() {
     assert_eq!(site.whole("/a"), "HIT");
 }
 
-/// What the first one hears of an origin that fails is what all hear who waited for it.
+/// If the origin fails, all requests that waited for the fetch get the same failure.
 #[test]
 fn who_waits_for_a_range_hears_of_a_failure() {
     let site = Site::new();
@@ -480,14 +481,14 @@ fn who_waits_for_a_range_hears_of_a_failure() {
     let running = burst.start();
     running.wait_for("all requests", |progress| progress.sent == 20);
     gate.wait_reached();
-    // Those who came later than that was published ask themselves.
+    // Requests that arrive after the failure are sent upstream themselves.
     let waiting = site.origin.stats().requests;
     gate.open();
     assert_all_right(&running.join(), 502);
     assert!(waiting == 1 && site.origin.stats().requests < 20, "{:?}", site.origin.stats());
 }
 
-/// One request, whoever wants what of it.
+/// The origin gets one request, whatever ranges the clients request.
 #[test]
 fn an_origin_without_ranges_is_asked_once() {
     let site = Site::new();
@@ -530,7 +531,7 @@ fn something_new_replaces_what_is_stored() {
         if !ranges {
             site.objects.change(target, Object::without_ranges);
         }
-        // The stored part is of the old version, and the hole is not: never both in one answer.
+        // The stored part is of the old version, the hole of the new one: never both in one response.
         assert_eq!(site.range(target, "bytes=0-400000"), "MISS");
         site.until_stored(target, "bytes=0-1000");
         let response = site.ask(target, &[]);
@@ -538,7 +539,8 @@ fn something_new_replaces_what_is_stored() {
     }
 }
 
-/// The second of two holes is of something else than the first one: the head is out, so the answer ends.
+/// The second of two holes is of another version than the first: the head is already sent, so the response is
+/// truncated.
 #[test]
 fn a_change_in_the_middle_ends_the_answer() {
     let site = Site::new();
@@ -580,7 +582,7 @@ fn parts_without_a_strong_validator_are_not_joined() {
         assert_eq!(site.asked().len(), 2);
         assert_eq!(site.whole(&target), "MISS");
         site.until_stored(&target, "bytes=0-1000");
-        // The whole is one piece, which any range can be had of.
+        // The complete object is one entry, of which any range is available.
         assert_eq!(site.range(&target, "bytes=0-1000"), "HIT");
     }
 }
@@ -625,7 +627,7 @@ fn uses_are_counted_for_parts_as_well() {
     site.until_stored("/uses/a", "bytes=0-99");
 }
 
-/// What is stale and whole serves ranges where the origin does not answer, and is not given up for a part.
+/// A complete stale object serves ranges if the origin fails, and is not discarded for a part.
 #[test]
 fn stale_objects_and_ranges() {
     let site = Site::new();
@@ -643,7 +645,7 @@ fn stale_objects_and_ranges() {
     site.objects.change("/again/a", |_| Object::new(MIB).header("X-Accel-Expires", "600"));
     assert_eq!(site.range("/stale/a", "bytes=500000-600000"), "STALE");
     assert_eq!(site.range("/stale/part", "bytes=0-99"), "STALE");
-    // There is no such part to be served.
+    // The requested range is not stored.
     assert_eq!(site.ask("/stale/part", &[("Range", "bytes=500000-600000")]).status, 500);
     let _ = site.asked();
     assert_eq!(site.range("/again/a", "bytes=500000-600000"), "REVALIDATED");
@@ -651,7 +653,7 @@ fn stale_objects_and_ranges() {
     assert_eq!(site.origin.stats().of("/again/a"), 1);
 }
 
-/// A part that is stale is no part of what comes next: by a 304 it is fresh again, and by anything else it is gone.
+/// A stale part is never combined with later bytes: a 304 makes it fresh again, any other response removes it.
 #[test]
 fn parts_that_are_stale() {
     let site = Site::new();
@@ -664,19 +666,19 @@ fn parts_that_are_stale() {
     site.objects.renew("/again/b");
     site.objects.change("/again/c", |_| Object::new(MIB).header("X-Accel-Expires", "600"));
     let _ = site.asked();
-    // Another range of the same, and the whole of it: nothing of the old part is in either.
+    // Another range of the same object, and the complete object: neither contains bytes of the old part.
     assert_eq!(site.range("/a", "bytes=200000-300000"), "EXPIRED");
     assert_eq!(site.asked(), [chunks(200_000, 300_001)]);
     assert_eq!(site.range("/again/a", "bytes=0-99"), "EXPIRED");
     assert_eq!(site.range("/again/b", "bytes=0-99"), "EXPIRED");
     let response = site.ask("/again/b", &[]);
     assert_eq!(objects::check("/again/b", &response).expect("it is of one piece").version, 2);
-    // That the part is still right would not make it the whole.
+    // A validated part would still not be the complete object.
     assert_eq!(site.whole("/again/c"), "EXPIRED");
     assert_eq!(site.whole("/again/c"), "HIT");
 }
 
-/// A part that is damaged on the disk is a hole, or a miss: its bytes come from the origin.
+/// A part that is damaged on the disk becomes a hole, or the request a miss: its bytes come from the origin.
 #[test]
 fn parts_that_are_damaged() {
     let mut site = Site::new();
@@ -708,7 +710,7 @@ fn parts_that_are_damaged() {
         spoil(&mut bytes);
         std::fs::write(&file, bytes).expect("a file");
         let _ = site.asked();
-        // Right in any case; and what is right is stored again.
+        // The response is correct in any case, and the correct bytes are stored again.
         site.range(target, "bytes=200000-500000");
         assert!(!site.asked().is_empty(), "{target}: it was damaged");
         site.range(target, "bytes=100000-600000");
@@ -717,14 +719,14 @@ fn parts_that_are_damaged() {
     }
 }
 
-/// The client has its bytes before the chunk has come that they are in.
+/// The client has all its bytes before their chunk is complete.
 #[test]
 fn a_chunk_is_stored_whose_client_has_enough() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
     site.objects.put("/a", kept(MIB).tune(move |_, reply| reply.wait_at(1000, &held)));
-    // One that others wait for, and one that is too long for that and is left.
+    // One chunk that other requests wait for, and one that takes too long and is abandoned.
     assert_eq!(site.ask("/a", &[("Range", "bytes=0-99")]).status, 206);
     gate.wait_reached();
     gate.open();
@@ -749,7 +751,7 @@ fn a_chunk_is_stored_whose_client_has_enough() {
     site.until_stored("/b", "bytes=10-60000");
 }
 
-/// More than is kept in memory while it comes, to the disk and back.
+/// Larger than the memory buffers, to the disk and back.
 #[test]
 fn large_objects_arrive_as_they_are() {
     let site = Site::new();
@@ -765,7 +767,7 @@ fn large_objects_arrive_as_they_are() {
     for range in ranges {
         assert_eq!(site.range("/a", range), "HIT");
     }
-    // In parts: the first of which is far from the start.
+    // In parts, the first of which is far from the start.
     site.objects.put("/b", kept(size));
     for range in ["bytes=20000000-23000000", "bytes=1000000-15000000", "bytes=500000-21000000"] {
         assert_eq!(site.range("/b", range), "MISS");

@@ -1,8 +1,8 @@
-//! A cache over stops, crashes and reloads: everything that was stored is used at once, everything that is served is
-//! right, and no key is stuck.
+//! A cache across stops, crashes and reloads: every stored entry is used immediately, every response is correct, and no
+//! key is stuck.
 //!
-//! What was being written when a process is killed shows after the next start, so each round looks at all keys. Faults
-//! of disks and origins are in `cache_faults.rs`.
+//! Damage by a kill during a write is visible only after the next start, so each round requests all keys. Faults of
+//! disks and origins are in `cache_faults.rs`.
 
 mod common;
 
@@ -17,16 +17,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use testkit::client::request_bytes;
 use testkit::{Client, Deadline, Server, Setup, origin, wait};
 
-/// Sizes below and above one chunk, and those of no multiple of anything.
+/// Sizes below and above one chunk, some not a multiple of any block size.
 const SIZES: [u64; 4] = [4_096, 15_530, 100_000, 600_000];
 
-/// So many targets, of all sizes.
+/// Returns this many targets, of all sizes.
 fn targets(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("/{number}-{}", SIZES[number % SIZES.len()])).collect()
 }
 
 fn fill(server: &Server, setup: &Setup, targets: &[String]) {
-    // A disk that is behind has some answers pass through.
+    // If the disk is slow, some responses are not stored.
     targets.iter().for_each(|target| get_until(server, target, "HIT"));
     wait_for_entries(setup, targets.len());
 }
@@ -38,7 +38,7 @@ fn everything_is_used_at_once_after_a_stop_and_after_a_crash() {
     }
     for is_clean in [true, false] {
         let (_objects, origin) = sized_objects();
-        // Folders are read so slowly that all is asked for before they are known.
+        // Directories are read so slowly that all entries are requested before they are known.
         let faults = "engine_fault readdir delay=3s path=@CACHE@/ while=@DATA@/slow;";
         let setup = setup(&origin, &[("FAULTS", faults)]);
         let targets = targets(24);
@@ -72,7 +72,7 @@ fn kill(pid: i32) {
     kill_process(pid, Signal::KILL).expect("it runs");
 }
 
-/// Asks for targets until told to stop, of whoever answers. What comes whole must be right.
+/// Requests targets until told to stop, from any process that responds. Every complete response must be correct.
 fn ask_on(
     address: &testkit::ListenAddr,
     targets: &[String],
@@ -88,7 +88,7 @@ fn ask_on(
         if client.try_send(&request_bytes("GET", target, &[])).is_err() {
             continue;
         }
-        // A crash cuts some off. 500 and the like would be a stuck entry.
+        // A crash truncates some responses. A status such as 500 would be a stuck entry.
         if let Ok(response) = client.try_response() {
             assert_eq!(response.status, 200, "{target}");
             origin::objects::check(target, &response).unwrap_or_else(|wrong| panic!("{target}: {wrong}"));
@@ -97,7 +97,8 @@ fn ask_on(
     }
 }
 
-/// Runs `crash` amid a load with fills, which ends after it. `crash` gets what waits for so many more answers.
+/// Runs `crash` during a load with fills, which ends after it. `crash` gets a function that waits for the given number
+/// of further responses.
 fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u64))) {
     let (stop, whole) = (AtomicBool::new(false), AtomicU64::new(0));
     let address = server.addr(0);
@@ -115,7 +116,7 @@ fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u6
     });
 }
 
-/// Stops by a signal amid fills; the next start has the whole index from what was saved, and nothing is missing from it.
+/// Stops the server by a signal during fills; the next start loads the complete index from the saved one.
 fn a_stop_saves_what_is_known(signal: Signal) {
     if !ours_only("nginx has no index on disk") {
         return;
@@ -155,7 +156,7 @@ fn a_stop_by_quit_saves_what_is_known() {
     a_stop_saves_what_is_known(Signal::QUIT);
 }
 
-/// Every key is answered, rightly, and is in the cache in the end.
+/// Every key gets a correct response, and is in the cache in the end.
 fn assert_none_is_stuck(server: &Server, setup: &Setup, targets: &[String]) {
     targets.iter().for_each(|target| drop(get(server, target)));
     targets.iter().for_each(|target| get_until(server, target, "HIT"));
@@ -209,7 +210,7 @@ fn the_server_is_killed(rounds: usize) {
             more(12);
             wait::until("an entry", Deadline::default(), || (!entries(&setup).is_empty()).then_some(()))
                 .expect("fills end");
-            // The master first, which would start another worker.
+            // The master is killed first, as it would start another worker.
             let workers = server.workers();
             kill(server.pid());
             workers.into_iter().for_each(kill);
@@ -232,14 +233,14 @@ fn a_reload_keeps_the_cache_whoever_carries_it_out() {
     fill(&server, &setup, &targets);
     let text = server.conf().to_owned();
     let worker = server.workers();
-    // In place: the same process and the same index.
+    // A reload in the same process, with the same index.
     server.rewrite_conf(&text.replace("X-Cache", "X-Cache-Too x always; add_header X-Cache"));
     server.reload();
     let is_new = || Client::connect(server.addr(0)).get("/0-4096").field("X-Cache-Too").map(|_| ());
     wait::until("the new configuration", Deadline::default(), is_new).expect("it comes into force");
     assert_eq!(server.workers(), worker);
     targets.iter().for_each(|target| assert_eq!(get(&server, target), "HIT"));
-    // By a new process, while the old one still has requests.
+    // A reload with a new process, while the old one still has requests.
     let mut slow = [Client::connect(server.addr(0)), Client::connect(server.addr(0))];
     for client in &mut slow {
         client.send("GET /");
@@ -248,7 +249,7 @@ fn a_reload_keeps_the_cache_whoever_carries_it_out() {
         (testkit::process::open_fds(worker[0]) > 0).then_some(())
     })
     .expect("it runs");
-    // An answer on a later connection: the two before it were accepted.
+    // A response on a later connection proves that the two before it were accepted.
     get(&server, "/0-4096");
     server.rewrite_conf(&text.replace("worker_processes 1", "worker_processes 2"));
     server.reload();
@@ -280,7 +281,7 @@ fn what_is_held_in_memory_needs_no_file_and_keeps_to_its_size() {
     let server = start(&setup);
     let targets: Vec<String> = (0..400).map(|number| format!("/{number}-30000")).collect();
     fill(&server, &setup, &targets);
-    // Memory is empty after a start. What was asked for beside a fill has been read from the disk or not.
+    // The memory cache is empty after a start. Requests that joined a fill may or may not have been read from the disk.
     assert!(server.quit_and_wait().success());
     let server = start(&setup);
     let (hot, others) = targets.split_at(20);
@@ -298,7 +299,7 @@ fn what_is_held_in_memory_needs_no_file_and_keeps_to_its_size() {
     assert!(hits * 30_000 <= 8 << 20, "{hits} hits in 8 MiB");
 }
 
-/// Purges as an operator does, with the field that the configuration names.
+/// Purges as an operator does, with the request field that the configuration names.
 fn purge(server: &Server, target: &str) -> u16 {
     Client::connect(server.addr(0)).request("GET", target, &[("X-Purge", "1")]).status
 }
@@ -319,7 +320,7 @@ fn what_was_purged_does_not_come_back_after_a_crash() {
         let one = format!("/one-{round}-100000");
         assert_eq!(purge(&server, &one), 204, "{}", server.error_log());
         assert_eq!(purge(&server, "/all-*"), 204);
-        // At once: nothing but the log of purges says that these are gone.
+        // Immediately after the start only the log of purges lists the removed entries.
         drop(server);
         server = start(&setup);
         for target in &targets {
@@ -341,7 +342,7 @@ fn a_purge_reaches_what_is_held_in_memory() {
         get(&server, target);
     }
     let files = wait_for_entries(&setup, 2);
-    // After a start nobody reads along with a fill: the first read takes an entry into memory.
+    // After a start no request joins a fill: the first read puts an entry into memory.
     assert!(server.quit_and_wait().success());
     let server = start(&setup);
     for target in ["/a-4096", "/b-4096"] {
@@ -362,7 +363,7 @@ fn other_limits_hold_after_a_reload() {
     let setup = setup(&origin, &[("PATH", "max_size=64m")]);
     let mut server = start(&setup);
     let targets: Vec<String> = (0..30).map(|number| format!("/{number}-100000")).collect();
-    // Nothing is stored within a limit before it is known what there is already.
+    // No response is stored in a limited cache before the existing entries are known.
     targets.iter().for_each(|target| get_until(&server, target, "HIT"));
     wait_for_entries(&setup, targets.len());
     let worker = server.workers();
@@ -377,7 +378,7 @@ fn other_limits_hold_after_a_reload() {
     assert!(entries(&setup).len() <= 10);
 }
 
-/// The gate has a few rounds of each crash; this takes a minute.
+/// The normal test run has a few rounds of each crash; this test takes a minute.
 #[test]
 #[ignore = "many crashes"]
 fn many_crashes() {

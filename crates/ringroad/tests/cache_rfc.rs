@@ -1,8 +1,9 @@
-//! What RFC 9111 and RFC 9110 ask of a cache where nginx does otherwise: dates, validation, credentials, ranges, interim
-//! responses. `side_by_side_rfc9111` has the wide table; here is a test for each behaviour that was once wrong.
+//! Requirements of RFC 9111 and RFC 9110 on a cache where nginx deviates: dates, validation, credentials, ranges,
+//! interim responses. `side_by_side_rfc9111` has the complete table; here is a test for each behaviour that was once
+//! wrong.
 //!
-//! The origin answers with the fields that a request names in `X-Say`, parted by `|`. A request whose `If-None-Match` is in
-//! the `X-Same` of the same request gets a 304 with those fields.
+//! The origin responds with the fields that a request names in `X-Say`, separated by `|`. A request whose
+//! `If-None-Match` is in its own `X-Same` gets a 304 with those fields.
 
 mod common;
 
@@ -42,7 +43,7 @@ struct Site {
     server: Server,
 }
 
-/// What the request asks for.
+/// Returns the response that a request describes.
 fn say(request: &OriginRequest) -> Reply {
     let same = request.header("x-same").filter(|tag| request.header("if-none-match").as_ref() == Some(tag));
     let status =
@@ -74,7 +75,7 @@ impl Site {
         self.ask(target, &[("X-Say", say)])
     }
 
-    /// Waits for so many entries.
+    /// Waits until this number of entries is stored.
     fn stored(&self, count: usize) {
         common::cache::wait_for_entries(&self.setup, count);
     }
@@ -99,7 +100,7 @@ fn a_range_is_stored_as_the_200_that_it_is_a_part_of() {
     objects.put("/valid/a", Object::new(1000));
     let site = Site::of(Origin::objects(&objects));
     let ask = || site.ask("/valid/a", &[("Range", "bytes=10-19")]);
-    // On a busy machine the first one has an age too, as its `Date` is of the second before.
+    // On a busy machine the first response has an age too, as its `Date` is of the previous second.
     let age = |response: &Response| response.field("Age").map_or(0, |age| age.parse().expect("a number"));
     let first = ask();
     assert!(first.status == 206 && age(&first) < 60, "{first:?}");
@@ -112,7 +113,7 @@ fn a_range_is_stored_as_the_200_that_it_is_a_part_of() {
     assert_eq!(site.fetches(), 1);
 }
 
-/// Nothing says how long it is good: it passes through, and its age is the upstream's own.
+/// The response has no lifetime: it is forwarded without being stored, with the upstream's own `Age`.
 #[test]
 fn a_range_that_is_not_stored_has_no_invented_age() {
     let objects = Objects::new();
@@ -138,7 +139,7 @@ fn a_key_that_holds_the_credential_permits_to_store() {
     let second = ask("Basic YTpi");
     assert_eq!((cached(&second), second.text()), ("HIT", first));
     assert_eq!(cached(&ask("Basic Yzpk")), "MISS");
-    // Without such a key nothing is shared.
+    // Without such a key no response is shared.
     for _ in 0..2 {
         assert_eq!(cached(&site.ask("/valid/a", &[("Authorization", "Basic YTpi")])), "MISS");
     }
@@ -158,13 +159,13 @@ fn a_stored_response_keeps_its_date() {
     let third = site.ask("/a", &[("If-Modified-Since", &at(0))]);
     assert_eq!((third.status, third.field("Date")), (304, Some(made.as_str())));
     assert_eq!(second.head.all("Date").count(), 1);
-    // Without a cache it is this server's, as in nginx; so it is where it is hidden.
+    // Without a cache, or where the field is hidden, the date is this server's, as in nginx.
     for target in ["/plain/a", "/hidden/a"] {
         assert_ne!(site.say(target, &text).field("Date"), Some(made.as_str()), "{target}");
     }
 }
 
-/// RFC 9110 section 6.6.1: a recipient that caches a response records when it came.
+/// RFC 9110 section 6.6.1: a recipient that caches a response records the time of receipt.
 #[test]
 fn a_stored_response_without_a_date_gets_one_when_it_comes() {
     let site = Site::of(Origin::raw(|connection| {
@@ -196,7 +197,7 @@ fn expires_in_another_zone_is_stale() {
     }
 }
 
-/// Stored where `proxy_cache_revalidate` can use it, asked for at each use, and never used without.
+/// Stored where `proxy_cache_revalidate` can use it, revalidated at each use, and never used without.
 #[test]
 fn a_response_with_no_cache_is_stored_and_revalidated_at_each_use() {
     let site = Site::new();
@@ -210,14 +211,14 @@ fn a_response_with_no_cache_is_stored_and_revalidated_at_each_use() {
         assert_eq!(site.fetches(), count);
     }
     assert_eq!(site.origin.last_request().header("if-none-match").as_deref(), Some("\"a\""));
-    // Where nothing is revalidated it would be of no use.
+    // Where nothing is revalidated, a stored response would be useless.
     for _ in 0..2 {
         assert_eq!(cached(&site.ask("/a", &fields)), "MISS");
     }
     site.stored(1);
 }
 
-/// A fetch of such a response is not shared (RFC 9111 section 5.2.2.4): those who waited ask themselves.
+/// A fetch of such a response is not shared (RFC 9111 section 5.2.2.4): waiting requests are sent upstream themselves.
 #[test]
 fn those_who_wait_for_a_response_with_no_cache_ask_themselves() {
     let site = Site::new();
@@ -239,7 +240,7 @@ fn those_who_wait_for_a_response_with_no_cache_ask_themselves() {
     assert_eq!(bodies, ["1", "2", "3"]);
 }
 
-/// RFC 9111 section 4.3.4: a 304 with another strong validator says nothing of what is stored.
+/// RFC 9111 section 4.3.4: a 304 with another strong validator does not apply to the stored response.
 #[test]
 fn a_304_with_another_tag_is_not_about_what_is_stored() {
     let site = Site::new();
@@ -251,7 +252,7 @@ fn a_304_with_another_tag_is_not_about_what_is_stored() {
     });
     assert_eq!(site.say("/again/a", "").text(), "1");
     site.stored(1);
-    // The file has its name a moment before the index knows it: a request of that moment is sent without a validator.
+    // The file has its name shortly before the index knows it: a request in between is sent without a validator.
     let asked_with_tag = || {
         let response = site.say("/again/a", "");
         site.origin
@@ -277,7 +278,7 @@ fn a_stored_200_keeps_its_content_range() {
     assert_eq!((part.status, part.head.all("Content-Range").count()), (206, 1));
 }
 
-/// `s-maxage` alone does not forbid what the configuration allows: docs/caching.md says why.
+/// `s-maxage` alone does not forbid use of stale entries that the configuration allows: docs/caching.md explains it.
 #[test]
 fn must_revalidate_goes_before_use_stale() {
     let site = Site::new();
@@ -310,7 +311,7 @@ fn several_ranges_are_honoured_below_min_uses() {
     let first = ask();
     assert_eq!((first.status, cached(&first)), (206, "MISS"));
     assert_eq!(site.origin.last_request().header("range").as_deref(), Some("bytes=0-1,90000-90001"));
-    // This use is the second one: now the whole is fetched, and stored.
+    // This is the second use: now the complete response is fetched and stored.
     let second = ask();
     assert_eq!((second.status, cached(&second)), (206, "MISS"));
     assert_eq!(site.origin.last_request().header("range"), None);
@@ -338,7 +339,7 @@ fn an_accel_expires_in_the_past_allows_stale_while_revalidate() {
 #[test]
 fn if_modified_since_on_a_stored_response_follows_the_rfc() {
     let site = Site::new();
-    // One clock for all dates: they are compared to the second.
+    // One clock reading for all dates: they are compared to the second.
     let now = date::now();
     let at = |seconds: i64| date::format(now.wrapping_add_signed(seconds));
     let (modified, made) = (at(-5000), at(-100));
@@ -352,7 +353,7 @@ fn if_modified_since_on_a_stored_response_follows_the_rfc() {
         ("/a", modified.clone(), 304),
         ("/a", at(-4000), 304),
         ("/a", "yesterday".to_owned(), 200),
-        // Its date stands for a modification time that is not known.
+        // The date replaces an unknown modification time.
         ("/b", at(-101), 200),
         ("/b", at(-100), 304),
         ("/exact/a", modified.clone(), 304),
@@ -401,7 +402,7 @@ fn interim_responses_pass_on_a_miss() {
     assert_eq!(statuses("/a"), [200]);
 }
 
-/// A fetch beside a response that is being sent must not write into it.
+/// A background fetch must not write to the connection on which the response is being sent.
 #[test]
 fn interim_responses_of_a_background_fetch_are_dropped() {
     let site = Site::of(Origin::start(|request| {

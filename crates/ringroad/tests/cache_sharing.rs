@@ -1,5 +1,5 @@
-//! What requests for the same object have of one another: one of them fetches, all of them get it while it comes, and
-//! nobody gets what is another one's.
+//! Coalesced requests for the same object: one request fetches, all get the response while it is received, and no
+//! client gets a response meant for another.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn status_of(outcome: &Outcome) -> &str {
     outcome.field("X-Cache").unwrap_or("")
 }
 
-/// How many of the answers have this `$upstream_cache_status`.
+/// Returns how many of the responses have this `$upstream_cache_status`.
 fn count(outcomes: &[Outcome], status: &str) -> usize {
     outcomes.iter().filter(|outcome| status_of(outcome) == status).count()
 }
@@ -70,7 +70,8 @@ fn cookies_and_bodies_of_others_are_never_seen() {
         request_bytes("GET", "/own", &[("X-Client", &client.to_string()), ("Connection", "close")])
     });
     let running = requests.fold(Burst::new(server.addr(0)), Burst::request).start();
-    // All but the first wait for its head, and then go at once: the origin has them side by side.
+    // All requests but the first wait for the first response's head, and are then sent immediately: the origin has them
+    // concurrently.
     gate.wait_reached();
     running.wait_for("all requests", |progress| progress.sent == 200);
     gate.let_through(1);
@@ -87,15 +88,15 @@ fn cookies_and_bodies_of_others_are_never_seen() {
     assert_eq!(origin.stats().requests, 200);
 }
 
-/// How long a key is marked whose last answer was for one request only.
+/// Time for which a key is marked after a response that was for one request only.
 const MARK_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Requests for a marked key: few enough that a slow machine gets them there before the mark is over.
+/// Number of requests for a marked key: few enough that a slow machine sends them before the mark expires.
 const CROWD: usize = 20;
 
-/// Makes requests for a marked key, which wait at the gate, until all but one are at the origin side by side: one may have
-/// marked it. A machine that does not get them there before the mark is over has another try, as the answers have marked the
-/// key anew.
+/// Makes requests for a marked key, which wait at the gate, until all but one are at the origin concurrently: one may
+/// have marked the key. Retries if a slow machine does not send them before the mark expires; the responses have marked
+/// the key again.
 fn ask_side_by_side(origin: &Origin, gate: &Gate, burst: impl Fn() -> Burst) -> Vec<Outcome> {
     let deadline = Deadline::default();
     loop {
@@ -112,7 +113,7 @@ fn ask_side_by_side(origin: &Origin, gate: &Gate, burst: impl Fn() -> Burst) -> 
     }
 }
 
-/// The mark of a key whose last answer was for one only: nobody waits for anybody.
+/// After an unshareable response the key is marked: no request waits for another.
 #[test]
 fn what_may_not_be_stored_is_fetched_side_by_side() {
     let gate = Gate::new();
@@ -127,7 +128,7 @@ fn what_may_not_be_stored_is_fetched_side_by_side() {
     assert_all_right(&ask_side_by_side(&origin, &gate, burst), 200);
 }
 
-/// A range of it too.
+/// The same for a range.
 #[test]
 fn ranges_that_may_not_be_stored_are_fetched_side_by_side() {
     let gate = Gate::new();
@@ -149,8 +150,8 @@ fn ranges_that_may_not_be_stored_are_fetched_side_by_side() {
     assert!(outcomes.iter().all(|outcome| outcome.body == content[..outcome.body.len()]));
 }
 
-/// A quarter of what the measurement sends: a gigabyte through a server that is not optimised would take most of the suite's
-/// time and tell nothing more.
+/// A quarter of the body size in the measurement: a gigabyte through an unoptimised server would take most of the
+/// suite's time and show nothing more.
 #[test]
 fn a_thousand_clients_cause_one_request() {
     const SIZE: u64 = MIB / 4;
@@ -169,7 +170,7 @@ fn a_thousand_clients_cause_one_request() {
     running.wait_for("all heads", |progress| progress.heads == 1000);
     first.open();
     last.wait_reached();
-    // Everything that the origin has sent reaches everybody, with nothing else happening.
+    // Every client receives all that the origin has sent, without any other event.
     running.wait_for("all but the last byte", |progress| progress.body_bytes >= 1000 * (SIZE - 64 * 1024));
     last.open();
     let outcomes = running.join();
@@ -178,7 +179,7 @@ fn a_thousand_clients_cause_one_request() {
     assert_eq!((count(&outcomes, "MISS"), count(&outcomes, "HIT")), (1, 999));
 }
 
-/// The measurement of the gate-driven test above: the last client of a thousand beside one alone.
+/// The measurement for the gate-driven test above: the last client of a thousand compared with a single client.
 #[test]
 #[ignore = "takes ten seconds and compares times"]
 fn a_thousand_clients_are_not_later_than_one() {
@@ -217,7 +218,7 @@ fn each_variant_is_fetched_for_those_who_want_it() {
     };
     let requests = (0..120).map(|client| request_bytes("GET", "/v", &fields(client)));
     let running = requests.fold(Burst::new(server.addr(0)).keep(200_000), Burst::request).start();
-    // Each of six is asked for by one, whatever the order in which they came to know of one another.
+    // Each of six variants is fetched by one request, in whichever order the requests learn of `Vary`.
     origin.wait_for("all variants", |stats| stats.in_flight == 6);
     gate.open();
     let check = |outcomes: &[Outcome]| {
@@ -235,7 +236,7 @@ fn each_variant_is_fetched_for_those_who_want_it() {
     assert_all_right(&outcomes, 200);
     check(&outcomes);
     assert_eq!(origin.stats().requests, 6);
-    // Those that still wait for the disk answer for their keys as well.
+    // Entries that still wait to be written to disk are used as well.
     let requests = (0..6).map(|client| request_bytes("GET", "/v", &fields(client)));
     let outcomes = requests.fold(Burst::new(server.addr(0)).keep(200_000), Burst::request).run();
     check(&outcomes);
@@ -251,7 +252,7 @@ fn a_slow_client_slows_nobody() {
     let (_setup, server) = start(&origin);
     let gate = Gate::new();
     let request = request_bytes("GET", "/large", &[]);
-    // It leads, and stops reading.
+    // The slow client's request leads the fetch; the client stops reading.
     let slow = SlowClient::start(server.addr(0), &request, vec![(10_000, gate.clone())], Some(4096));
     gate.wait_reached();
     let burst = Burst::new(server.addr(0)).get("/large", 10).expect(objects.content("/large")).keep(0);
@@ -277,7 +278,7 @@ fn a_leader_that_goes_takes_nothing_with_it() {
     let burst = Burst::new(server.addr(0)).get("/a", 20).expect(objects.content("/a")).keep(0);
     let running = burst.start();
     running.wait_for("all requests", |progress| progress.sent == 20);
-    // Before the head has come.
+    // Before the head is received.
     leader.reset();
     server.wait_for_access_log(1, Deadline::default());
     before.open();
@@ -286,7 +287,7 @@ fn a_leader_that_goes_takes_nothing_with_it() {
     assert_all_right(&running.join(), 200);
     assert_eq!(origin.stats().requests, 1);
 
-    // In the middle of the body, with nobody else there.
+    // In the middle of the body, without other clients.
     let half = Gate::new();
     let held = half.clone();
     objects.put("/b", kept(MIB).tune(move |_, reply| reply.wait_at(MIB / 2, &held)));
@@ -328,7 +329,7 @@ fn without_finish_a_fill_that_nobody_reads_stops() {
     objects.content("/stop/a").assert_body(&response.body);
     assert_eq!(response.field("X-Cache"), Some("MISS"), "half of it is no entry");
 
-    // A small body goes to its client at once, who does not read along.
+    // A small body is sent to its client immediately; the client does not join a fill.
     objects.put("/stop/b", kept(4096));
     assert_eq!(Client::connect(server.addr(0)).get("/stop/b").field("X-Cache"), Some("MISS"));
     common::cache::wait_for_entries(&setup, 2);
@@ -369,7 +370,7 @@ fn a_body_that_breaks_off_is_nobodys_answer() {
     }
 }
 
-/// Entries have the digest of their key as a name; beside them lie a lock and a log.
+/// Returns whether a file is an entry, named by its key's digest; the directory also has a lock and a log.
 fn is_entry(path: &std::path::Path) -> bool {
     path.file_name().is_some_and(|name| name.len() == 32)
 }
@@ -412,7 +413,8 @@ fn locks_have_the_meaning_of_nginx() {
     });
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
-    // Off: everybody asks. With a timeout: who has waited asks, and gets what is not stored. With an age: one more asks.
+    // Lock off: every request is sent upstream. With a timeout: a request that has waited is sent upstream, and its
+    // response is not stored. With an age: one more request is sent.
     let off = Burst::new(server.addr(0)).get("/off/a", 20).start();
     origin.wait_for("all of them", |stats| stats.of("/off/a") == 20);
     let impatient = Burst::new(server.addr(0)).get("/impatient/a", 5).start();
@@ -435,7 +437,7 @@ fn locks_have_the_meaning_of_nginx() {
     let first = Burst::new(server.addr(0)).get("/hasty/a", 1).start();
     gate.wait_reached();
     let second = testkit::wait::until("a second fetch", Deadline::default(), || {
-        // Each that comes after the age of the first one starts another; those before it wait.
+        // Each request that arrives after the age of the first fetch starts another; those before it wait.
         let one = Burst::new(server.addr(0)).get("/hasty/a", 1).start();
         one.wait_for("its request", |progress| progress.sent == 1);
         (origin.stats().of("/hasty/a") > 1).then_some(one)
@@ -445,7 +447,7 @@ fn locks_have_the_meaning_of_nginx() {
     assert_all_right(&first.join(), 200);
 }
 
-/// The one who comes first fetches; `updating` lets the others have what is there.
+/// The first request fetches; `updating` lets the others use the stale entry.
 #[test]
 fn what_is_stale_is_fetched_once() {
     let gate = Gate::new();

@@ -1,5 +1,5 @@
-//! The cache of the write-up in `examples/write-up-000-cache`, run as it stands there but for the port and the origin's
-//! address: filled, restarted, served from disk under a memory limit, and purged by hand.
+//! The cache of the write-up in `examples/write-up-000-cache`, run unchanged except for the port and the origin's
+//! address: filled, restarted, served from disk under a memory limit, and purged manually.
 //!
 //! The origin is Debian's nginx; without it the test is skipped.
 
@@ -13,13 +13,13 @@ use testkit::server::ServerBuilder;
 use testkit::setup::nginx_origin;
 use testkit::{Client, Content, Server, Setup, TempDir, wait};
 
-/// The mail's sizes.
+/// Sizes used in the write-up.
 const SIZES: [u64; 3] = [4096, 100 * 1024, 1 << 20];
 
-/// Objects of each size: with the limit below, more than fits into memory.
+/// Number of objects of each size: with the limit below, more than fits into memory.
 const COUNT: u64 = 48;
 
-/// What the server may take with its page cache.
+/// Memory limit of the server including its page cache.
 const LIMIT_BYTES: u64 = 40 << 20;
 
 fn read(name: &str) -> String {
@@ -27,7 +27,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The configuration with its places, of which each stands there once.
+/// Returns the configuration with its paths and addresses replaced, each of which occurs once.
 fn conf(name: &str, origin: &str, cache: &Path) -> String {
     let cache = cache.display().to_string();
     let places = [
@@ -49,7 +49,7 @@ fn content(size: u64, number: u64) -> Content {
     Content::new(size + number, size)
 }
 
-/// All objects by one client after the other; answers what `field` said, each with its size.
+/// Requests all objects sequentially on one connection; returns the size and the value of `field` of each.
 fn all(server: &Server, field: &str) -> Vec<(u64, String)> {
     let mut client = Client::connect(server.addr(0));
     let each = (0..COUNT).flat_map(|number| SIZES.map(|size| (size, number)));
@@ -62,13 +62,13 @@ fn all(server: &Server, field: &str) -> Vec<(u64, String)> {
     .collect()
 }
 
-/// A memory cgroup of a test's own, of either version; removed when dropped.
+/// A cgroup with a memory limit for one test, of either version; removed when dropped.
 struct Limit(PathBuf);
 
 impl Limit {
     fn new(name: &str) -> Option<Limit> {
         let name = format!("ringroad-test-{}-{name}", std::process::id());
-        // Version 2 by itself or beside version 1, which the mail used.
+        // Version 2 alone or mounted beside version 1, which the write-up used.
         for (root, file) in [
             ("/sys/fs/cgroup", "memory.max"),
             ("/sys/fs/cgroup/unified", "memory.max"),
@@ -87,7 +87,7 @@ impl Limit {
         None
     }
 
-    /// What a shell does to be in it.
+    /// Returns the shell command that enters the cgroup.
     fn enter(&self) -> String {
         format!("echo $$ > {}", self.0.join("cgroup.procs").display())
     }
@@ -96,14 +96,14 @@ impl Limit {
 impl Drop for Limit {
     fn drop(&mut self) {
         let removed = || fs::remove_dir(&self.0).ok();
-        // Processes leave it a moment after their end was seen.
+        // Processes leave the cgroup shortly after their exit was seen.
         let _ = wait::until("the cgroup to be empty", testkit::Deadline::default(), removed);
     }
 }
 
 fn start(conf: &str, limit: Option<&Limit>) -> Result<Server, String> {
     let prepare = |builder: ServerBuilder| {
-        // The configuration logs errors alone; the harness reads the port from a notice.
+        // The configuration logs only errors; the test harness reads the port from a notice.
         let builder =
             builder.arg("-g").arg("error_log error.log notice;").text("conf/mime.types", &read("mime.types"));
         match limit {
@@ -114,7 +114,7 @@ fn start(conf: &str, limit: Option<&Limit>) -> Result<Server, String> {
     prepare(Server::builder(BINARY).conf(conf)).try_start()
 }
 
-/// Runs one of the two copies; the reason where it does not start.
+/// Runs one of the two copies; returns the reason if the server does not start.
 fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
     let files = TempDir::new("origin");
     for number in 0..COUNT {
@@ -122,7 +122,7 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
             .iter()
             .for_each(|&size| content(size, number).write_to(&files.path().join(&target(size, number)[1..])));
     }
-    // Without one it is skipped, which is no reason against the engine.
+    // Without nginx the test is skipped; that is not a failure of the engine.
     let origin = nginx_origin(files.path())?;
     let setup = Setup::new("");
     let conf = conf(name, &origin.addr(0).to_string(), setup.cache());
@@ -131,22 +131,22 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
         Err(reason) => return Some(reason),
     };
     assert!(all(&server, "X-Cache").iter().all(|(_, status)| status == "MISS"));
-    // A disk that is behind has some answers pass through.
+    // If the disk is slow, some responses are not stored.
     let stored = || all(&server, "X-Cache").iter().all(|(_, status)| status == "HIT").then_some(());
     wait::until("all in the cache", testkit::Deadline::default(), stored).expect("they may be stored");
     assert!(server.quit_and_wait().success());
-    // From here on what is not on the disk cannot be had.
+    // From here on only the disk has the objects.
     let address = origin.addr(0).clone();
     assert!(origin.quit_and_wait().success());
     assert!(Client::try_connect(&address).is_err(), "it is gone");
     let limit = Limit::new(name);
     let server = testkit::server::start_with_memory(|| start(&conf, limit.as_ref()));
     assert!(all(&server, "X-Cache").iter().all(|(_, status)| status == "HIT"), "{}", server.error_log());
-    // It is read by the engine that the configuration names, past the page cache.
+    // The engine named by the configuration reads the body, bypassing the page cache.
     for (size, engine) in all(&server, "X-Body-Engine") {
         assert!(engine.contains("direct"), "{size}: {engine:?}");
     }
-    // As operators do: the file goes, and the entry with it.
+    // As operators do: after the file is deleted, the entry is gone as well.
     let key = format!("http://{address}{}", target(4096, COUNT - 1));
     let file = file_of(&setup, &key);
     fs::remove_file(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -158,7 +158,7 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
     None
 }
 
-/// The file of the entry with this key, which is in its head.
+/// Returns the file of the entry with this key, which is in the file's head.
 fn file_of(setup: &Setup, key: &str) -> PathBuf {
     let holds = |path: &PathBuf| {
         let bytes = fs::read(path).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `slice`, against the binary: large answers that are asked for and stored in slices, ranges of them, and slices that do
-//! not belong together. All of it holds for Debian's nginx as well.
+//! `slice`, tested with the binary: large responses fetched and stored in slices, ranges of them, and slices of
+//! different versions. Debian's nginx passes the same tests.
 
 mod common;
 
@@ -29,7 +29,7 @@ http {
 }
 ";
 
-/// Bytes of a slice.
+/// Size of a slice in bytes.
 const SLICE: u64 = 100 << 10;
 
 fn start(origin: &Origin) -> Option<(Setup, Server)> {
@@ -41,7 +41,7 @@ fn start(origin: &Origin) -> Option<(Setup, Server)> {
     Some((setup, server))
 }
 
-/// The ranges that the origin was asked for, in order.
+/// Returns the ranges that the origin received, in order.
 fn ranges(origin: &Origin) -> Vec<String> {
     let requests = origin.requests();
     origin.forget_requests();
@@ -77,7 +77,7 @@ fn an_answer_is_fetched_and_stored_in_slices() {
         };
         assert_eq!(ranges(&origin), slices(&[0, 1, 2][..expected]), "{target}");
     }
-    // Nothing of it is asked for again.
+    // No slice is fetched again.
     let response = client.get("/a");
     objects.content("/a").assert_body(&response.body);
     assert_eq!(response.head.field("X-Cache"), Some("HIT"));
@@ -108,7 +108,7 @@ fn ranges_fetch_the_slices_that_they_touch() {
         objects.content(target).assert_range(first..last + 1, &response.body);
         assert_eq!(ranges(&origin), slices(touched), "{target} {range}");
     }
-    // Nobody knows where the end is before the first slice is here.
+    // The total size is unknown before the first slice is received.
     let response = client.request("GET", "/direct/b", &[("Range", "bytes=-9")]);
     assert_eq!((response.head.status, response.body.len()), (206, 9));
     assert_eq!(ranges(&origin), slices(&[0, 4]));
@@ -129,7 +129,7 @@ fn what_is_no_slice_is_passed_on() {
     assert_eq!(client.get("/plain/x").text(), "no range");
 }
 
-/// The head has gone out: the end of the connection says that the body is not whole.
+/// The head has been sent: closing the connection shows that the body is incomplete.
 #[test]
 fn slices_of_different_contents_are_not_joined() {
     let content = testkit::Content::new(3, 3 * SLICE);

@@ -1,4 +1,4 @@
-//! `use_temp_path` as an operator sees it: where an answer is written before it is whole.
+//! `use_temp_path` as an operator sees it: the directory to which a response is written before it is complete.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::cache::{checked, entries, get, get_until, object, wait_for_entries};
 use testkit::origin::{Objects, Origin};
 use testkit::{Client, Deadline, Gate, Server, Setup, TempDir, wait};
 
-/// Two locations with folders for temporary files of their own.
+/// Starts a server whose two locations have separate directories for temporary files.
 fn start(origin: &Origin, parameter: &str, first: &Path, second: &Path) -> (Setup, Server) {
     let text = "worker_processes 1; error_log logs/error.log info;
 events { }
@@ -32,14 +32,14 @@ http {
     (setup, server)
 }
 
-/// The files below a folder that the worker has open, also those without a name.
+/// Returns the files below a directory that the worker has open, unnamed ones included.
 fn open_below(server: &Server, folder: &Path) -> Vec<PathBuf> {
     let fds = std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("the worker lives");
     let targets = fds.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     targets.filter(|target| target.starts_with(folder) && target.as_path() != folder).collect()
 }
 
-/// Objects of a megabyte whose second half waits.
+/// Starts an origin with objects of a megabyte whose second half waits.
 fn held(gate: &Gate) -> Origin {
     let (objects, gate) = (Objects::new(), gate.clone());
     let handler = objects.handler();
@@ -72,7 +72,7 @@ fn answers_are_written_in_the_folder_of_their_location_first() {
         wait::until("a file without a name", Deadline::default(), begun).expect("it is being filled");
         assert_eq!(open_below(&server, &setup.cache().join("ringroad.tmp")), Vec::<PathBuf>::new());
         gate.let_through(1);
-        // All of them, those that read along too.
+        // All clients, including those that joined the fetch.
         for client in &mut clients {
             checked(target, &client.response());
         }
@@ -84,7 +84,7 @@ fn answers_are_written_in_the_folder_of_their_location_first() {
     }
     assert_eq!(wait_for_entries(&setup, 4).len(), entries(&setup).len());
     assert_eq!(origin.stats().requests, 4);
-    // What was brought over lasts.
+    // The moved entry survives a restart.
     assert!(server.quit_and_wait().success());
     let server = setup.start(BINARY);
     gate.open();
@@ -93,7 +93,7 @@ fn answers_are_written_in_the_folder_of_their_location_first() {
     }
 }
 
-/// Only where it is written, unlike in nginx.
+/// Otherwise a response is only written inside the cache's directory, unlike in nginx.
 #[test]
 fn answers_stay_inside_of_the_cache_otherwise() {
     let here = TempDir::new("cache-temp");
@@ -121,7 +121,7 @@ fn a_folder_that_cannot_be_had_is_told_once_and_done_without() {
     gate.open();
     let origin = held(&gate);
     let (_setup, server) = start(&origin, "use_temp_path=on", &gone, &gone);
-    // A master that runs as root has made it for its workers.
+    // A master that runs as root has created it for its workers.
     if gone.exists() {
         std::fs::remove_dir_all(&gone).expect("it is ours");
     }

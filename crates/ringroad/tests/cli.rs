@@ -1,4 +1,4 @@
-//! The command line against nginx's: texts, streams, exit statuses. Nothing here starts a server for long.
+//! The command line compared with nginx's: texts, streams, exit statuses. No test keeps a server running for long.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use control::BINARY;
 use testkit::{Client, Server, TempDir};
 
-/// What one call says.
+/// Exit status and output of one call.
 struct Said {
     code: i32,
     out: String,
@@ -23,7 +23,7 @@ fn run(args: &[&str]) -> Said {
     Said { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
 }
 
-/// A prefix with a configuration.
+/// Creates a prefix directory with a configuration.
 fn prefix(conf: &str) -> (TempDir, String) {
     let dir = TempDir::new("cli");
     dir.write("conf/nginx.conf", conf);
@@ -97,7 +97,8 @@ fn a_right_configuration_is_said_to_be_right() {
 
 #[test]
 fn a_relative_prefix_counts_once() {
-    // As the commands of the examples do it: from the folder around the prefix, with files and logs below it.
+    // As the commands of the examples do it: from the parent directory of the prefix, with files and logs below the
+    // prefix.
     let builder = Server::builder(BINARY);
     let folder = builder.dir().to_owned();
     let (around, name) =
@@ -134,13 +135,13 @@ fn wrong_configurations_say_where_and_end_with_status_1() {
     assert_eq!(said.code, 1);
     assert!(said.err.starts_with(&emerg) && said.err.ends_with(&failed), "{}", said.err);
     assert!(!said.err.contains("syntax is ok"));
-    // A start says the same and nothing of a test.
+    // A start prints the same message, without the lines about a test.
     let said = run(&["-p", &prefix]);
     assert_eq!(said.code, 1);
     let marked = "    3 |   lsten 80;\n      |   ^^^^^\n";
     assert!(said.err.starts_with(&emerg) && said.err.ends_with(marked), "{}", said.err);
     assert_eq!(said.err.lines().count(), 3, "{}", said.err);
-    // -q hides success only.
+    // `-q` hides only success.
     assert!(run(&["-tq", "-p", &prefix]).err.ends_with(&failed));
 
     let said = run(&["-t", "-p", &prefix, "-c", "none.conf"]);
@@ -183,17 +184,17 @@ fn a_test_shows_several_errors_with_their_lines() {
     }
     assert_eq!((said.code, rest), (1, ""));
     assert_eq!(said.err.matches("[emerg]").count(), 6, "{}", said.err);
-    // Tools read the first line, and the log has lines alone.
+    // Tools read the first line, and the log contains only complete lines.
     let log = std::fs::read_to_string(dir.path().join("logs/error.log")).expect("the default log");
     assert!(log.contains("unknown directive \"proxy_pas\"") && !log.contains("^^^"), "{log}");
-    // Not more than a page.
+    // No more messages than fit on a page.
     dir.write("conf/nginx.conf", format!("events {{}}\n{}", "foo;\n".repeat(30)));
     let said = run(&["-t", "-p", &prefix]);
     assert_eq!(said.err.matches("[emerg]").count(), 20, "{}", said.err);
     assert!(said.err.contains("\nringroad: 10 more errors\n"), "{}", said.err);
 }
 
-/// What comes from a definition that is wrong is not told a second time.
+/// An error caused by a wrong definition is not reported a second time.
 #[test]
 fn an_error_is_not_followed_by_those_that_it_causes() {
     let (_dir, prefix) = prefix(
@@ -252,7 +253,7 @@ fn a_dump_shows_every_file_once_on_standard_output() {
     assert!(said.err.ends_with("test is successful\n"));
 }
 
-/// Included files are named below the prefix as it was given, with one slash.
+/// Included files are named below the prefix as given, with one slash.
 fn shown(path: &Path, prefix: &str) -> String {
     let below = path.display().to_string();
     let below = below.strip_prefix(prefix.trim_end_matches('/')).expect("the file is below the prefix");
@@ -274,7 +275,7 @@ fn signals_need_a_pid_file_that_makes_sense() {
         let expected = format!("ringroad: [error] invalid PID number \"{}\" in \"{pid}\"\n", text.trim());
         assert_eq!((said.code, said.err), (1, expected));
     }
-    // A process that is certainly gone: our own child, reaped.
+    // A process ID that is certainly unused: our own child, reaped.
     let mut child = Command::new("true").spawn().expect("true is everywhere");
     child.wait().expect("it ends");
     dir.write("logs/nginx.pid", format!("{}\n", child.id()));
@@ -318,7 +319,7 @@ fn an_error_log_that_cannot_be_opened_is_an_alert() {
          (2: No such file or directory)\n"
     );
     assert!(said.code == 0 && said.err.starts_with(&alert), "{}", said.err);
-    // With -e stderr lines have the form of the log.
+    // With `-e stderr` lines have the form of the log.
     let said = run(&["-t", "-p", &prefix, "-e", "stderr", "-c", "none.conf"]);
     let line = said.err.lines().next().unwrap_or_default();
     assert!(line.contains(" [emerg] ") && line.contains("#") && !line.starts_with("ringroad"), "{line}");
@@ -343,7 +344,7 @@ fn serve_explains_what_it_cannot_do() {
     assert_eq!((said.code, said.err.as_str()), (1, expected));
 }
 
-/// The user of the workers cannot reach it, whether the test runs as root or not.
+/// The workers' user cannot access it, whether the test runs as root or not.
 #[test]
 fn a_directory_of_temporary_files_that_workers_cannot_write_to_is_a_warning() {
     let folder = TempDir::new("cli-temp");
@@ -366,7 +367,7 @@ fn a_directory_of_temporary_files_that_workers_cannot_write_to_is_a_warning() {
     }
 }
 
-/// What beginners write, and the remedy that each message names.
+/// Typical mistakes of beginners, and the correction that each message names.
 #[test]
 fn wrong_words_are_told_what_to_write() {
     let (dir, prefix) = prefix(EMPTY);
@@ -402,7 +403,7 @@ fn a_relative_configuration_that_lies_here_is_told_of_the_prefix() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("a relative -c starts from the prefix"), "{said}");
     assert!(said.contains(&format!("-c \"{}\"", here.join("site.conf").display())), "{said}");
-    // A prefix that is not there is a typing error: nothing is made for it.
+    // A nonexistent prefix is a typing error: the server creates nothing for it.
     let missing = here.join("prefiks");
     let output = Command::new(BINARY).arg("-p").arg(&missing).output().expect("it runs");
     assert!(!output.status.success() && !missing.exists(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! The texts that come out of the table of commands: help, manual page, completions. Each option is in all of them.
+//! The texts generated from the table of commands: help, manual page, completions. Each option is in all of them.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -9,14 +9,14 @@ use control::BINARY;
 use testkit::TempDir;
 use testkit::program::{Finished, run};
 
-/// A text that has to be printed, with success and nothing on standard error.
+/// Runs a command that must print a text with success and nothing on standard error; returns the text.
 fn printed(args: &[&str]) -> String {
     let Finished { status, stdout, stderr, .. } = run(BINARY, args);
     assert!(status.success() && stderr.is_empty() && !stdout.is_empty(), "{args:?}: {status} {stderr}");
     stdout
 }
 
-/// The commands that the help lists.
+/// Returns the commands that the help lists.
 fn commands() -> Vec<String> {
     let help = printed(&["help"]);
     let (_, list) = help.split_once("\nCommands:\n").expect("a list of commands");
@@ -24,7 +24,7 @@ fn commands() -> Vec<String> {
     names.map(|line| line.split_whitespace().next().expect("a name").to_owned()).collect()
 }
 
-/// The options in a help text: `--listen`, `-w`.
+/// Returns the options in a help text: `--listen`, `-w`.
 fn options(help: &str) -> Vec<String> {
     let (_, list) = help.split_once("\nOptions:\n").expect("a list of options");
     let lines = list.lines().take_while(|line| !line.is_empty()).filter(|line| line.starts_with("  -"));
@@ -46,12 +46,12 @@ fn every_command_has_a_line_and_a_help() {
         let shown = printed(&["help", name]);
         assert!(shown.starts_with(&format!("Usage: ringroad {name}")), "{shown}");
         assert!(shown.lines().all(|line| line.chars().count() <= 90), "{shown}");
-        // `bench` of builds that have it shows what it reads itself.
+        // `bench`, in builds that include it, prints the help of its own parser.
         if name != "bench" {
             assert_eq!(printed(&[name, "--help"]), shown);
         }
     }
-    // The short form goes where nginx writes it.
+    // The short form writes to the same stream as nginx.
     let said = run(BINARY, &["-h"]);
     assert!(said.status.success() && said.stdout.is_empty());
     assert_eq!(said.stderr, printed(&["--help"]));
@@ -95,7 +95,7 @@ fn each_option_is_in_the_manual_and_in_all_completions() {
     }
 }
 
-/// Runs a checker over a text; says so where it is not installed.
+/// Runs a checker over a text; reports if it is not installed.
 fn checked(program: &str, args: &[&str], name: &str, text: &str) {
     let dir = TempDir::new("checked");
     let file = dir.write(name, text);
@@ -121,7 +121,7 @@ fn each_shell_reads_its_completions() {
     checked("fish", &["-n"], "ringroad.fish", &printed(&["completions", "fish"]));
 }
 
-/// What bash offers for a line.
+/// Returns bash's completions for a line.
 fn offered(words: &[&str]) -> Vec<String> {
     let script = printed(&["completions", "bash"]);
     let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();

@@ -1,4 +1,4 @@
-//! `ringroad serve` and `ringroad check`: the commands beside nginx's options, on real files.
+//! `ringroad serve` and `ringroad check`: the commands in addition to nginx's options, on real files.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use testkit::program::{Program, run};
 use testkit::{Client, Deadline, ListenAddr, TempDir};
 
-/// Starts `ringroad serve` on a free port and returns where it listens.
+/// Starts `ringroad serve` on a free port; returns its address.
 fn serve(dir: &TempDir) -> (Program, ListenAddr) {
     let folder = dir.path().display().to_string();
     let mut program = Program::start(BINARY, &["serve", &folder, "--listen", "127.0.0.1:0"]);
@@ -134,7 +134,7 @@ fn check_tells_all_problems_at_once() {
     for line in [
         format!("unknown directive \"sendfil\" in {path}:4; did you mean \"sendfile\"?\n"),
         format!("invalid number of arguments in \"root\" directive in {path}:5"),
-        // Each of them, where a start names the first one.
+        // Every error is listed, while a start reports only the first.
         "  invalid value \"yes\" in \"autoindex\" directive".to_owned(),
         "  invalid value \"1\" in \"etag\" directive".to_owned(),
         "  invalid value \"2\" in \"etag\" directive".to_owned(),
@@ -185,7 +185,7 @@ fn the_reference_has_a_row_for_each_directive() {
     for name in ["worker_processes", "sendfile", "root_beneath", "aio_sendfile", "access_log"] {
         assert!(said.stdout.contains(&format!("| `{name} ")), "{name}");
     }
-    // Unsupported directives are listed too, supported ones are not among them.
+    // The list contains unsupported directives, but no supported ones.
     assert!(said.stdout.contains("\n| http_degradation | `degradation` | http |"), "{}", said.stdout);
     assert!(!said.stdout.contains("`sendfile` |") && !said.stdout.contains("`include` |"));
 }

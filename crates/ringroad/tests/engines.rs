@@ -1,4 +1,4 @@
-//! Which engine runs, what is said about it, and what happens where the kernel refuses the ring.
+//! The selected engine, its messages, and the behaviour if the kernel refuses io_uring.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -10,12 +10,12 @@ use testkit::program::run;
 use testkit::seccomp::{Call, forbid};
 use testkit::{Client, Content, Deadline, ListenAddr, Program, Server, TempDir};
 
-/// What the probe says under the filter: the cause and the remedy.
+/// The probe's messages under the seccomp filter: the cause and the remedy.
 const CAUSE: &str = "a seccomp filter of this process";
 const REMEDY: &str =
     "remedy: allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile";
 
-/// Whether the system forbids rings already, which is then the cause that is told.
+/// Returns whether the system forbids io_uring already, which is then the reported cause.
 fn is_forbidden_by_sysctl() -> bool {
     let value = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let forbids = !matches!(value.trim(), "" | "0");
@@ -68,13 +68,13 @@ fn without_a_ring_a_server_that_was_told_to_use_it_refuses_to_start() {
         assert!(line.contains(CAUSE) && line.contains(REMEDY), "{line}");
     }
     let conf = with("");
-    // A test of the configuration may run elsewhere than the server will: it warns.
+    // The configuration may be tested in another environment than the server's: this is a warning.
     let tested = forbid(Call::IoUringSetup, || Server::builder(BINARY).conf(&conf).arg("-t").run_to_end());
     let Some((status, stderr)) = tested else { return };
     assert!(status.success() && stderr.contains("test is successful"), "{stderr}");
     let line = stderr.lines().find(|line| line.contains("[warn]")).expect("the warning");
     assert!(line.contains("\"use io_uring\"") && line.contains(REMEDY), "{line}");
-    // What asks for no ring says nothing of it.
+    // A configuration that does not use io_uring gets no message about it.
     for method in ["events {}", "events { use epoll; }"] {
         let conf = site("", "here").replace("events {}", method);
         let tested =
@@ -148,7 +148,7 @@ fn the_probe_and_the_server_agree() {
     let server = Server::start(BINARY, &site("", "here"));
     let log = server.error_log();
     if log.contains("limit on locked memory") {
-        // That counts for all processes of the worker's user, and not for root, who asked the probe.
+        // The limit applies to all processes of the workers' user together, but not to root, who ran the probe.
         return testkit::skip("other servers have locked the memory of this user");
     }
     assert!(log.contains(&format!(": using the \"{net}\" event method\n")), "{json}\n{log}");
@@ -157,7 +157,7 @@ fn the_probe_and_the_server_agree() {
 
 #[test]
 fn a_thread_that_panics_ends_its_process_and_the_next_one_starts() {
-    // An engine that cannot wait is beyond repair for its thread: the runtime panics.
+    // If an engine cannot wait, its thread cannot continue: the runtime panics.
     let main = "worker_processes 2;";
     let conf = site(main, "here").replace("events {}", "events { use epoll; }");
     let Some(server) = forbid(Call::EpollPwait, || Server::start(BINARY, &conf)) else { return };
@@ -165,6 +165,6 @@ fn a_thread_that_panics_ends_its_process_and_the_next_one_starts() {
     server.wait_for_log_count(": start worker process ", 5, Deadline::default());
     let log = server.error_log();
     assert!(log.contains("[alert]") && log.contains("a worker thread has panicked"), "{log}");
-    // Each was ready before, so none is waited for.
+    // Each worker was ready before, so the master waits for none.
     assert!(!log.contains("the next one"), "{log}");
 }

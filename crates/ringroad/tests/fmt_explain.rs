@@ -1,4 +1,5 @@
-//! `ringroad fmt` over every configuration of the repository, and `ringroad explain` against a server that runs the same configuration.
+//! `ringroad fmt` over every configuration in the repository, and `ringroad explain` compared with a server that runs
+//! the same configuration.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -12,7 +13,7 @@ use control::BINARY;
 use testkit::program::run;
 use testkit::{Client, Server, TempDir};
 
-/// Files that look like configurations below a directory.
+/// Adds the files below a directory that look like configurations.
 fn configurations(folder: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(folder).expect("the directory is there").flatten().map(|entry| entry.path()).collect();
@@ -29,7 +30,7 @@ fn configurations(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The statements without their lines.
+/// Returns the statements without their line numbers.
 fn shape(text: &[u8]) -> Option<String> {
     fn write(statements: &[Statement], out: &mut String) {
         for statement in statements {
@@ -41,7 +42,7 @@ fn shape(text: &[u8]) -> Option<String> {
             *out += if statement.block.is_some() { "}\n" } else { "" };
         }
     }
-    // Files of includes are not there: each is read as a statement that is not there either.
+    // Included files do not exist here: `include` is parsed as an unknown directive.
     let text = String::from_utf8_lossy(text).replace("include ", "include_ ");
     let loader: MapLoader = [("/n.conf", text.into_bytes())].into_iter().collect();
     let tree = parse(&Source::new("/n.conf"), &loader).expect("the file is in the map");
@@ -75,13 +76,13 @@ fn formatting_changes_no_configuration_of_the_repository() {
     assert!(count > 25, "{count} of {files:?}");
 }
 
-/// The examples are how a configuration should look.
+/// The examples must be formatted as `fmt` does.
 #[test]
 fn the_examples_are_formatted() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for entry in fs::read_dir(examples).expect("the directory is there").flatten() {
         let file = entry.path().join("nginx.conf");
-        // The write-ups stand as they were published.
+        // The write-ups are unchanged since their publication.
         if file.exists() && !entry.file_name().to_string_lossy().starts_with("write-up") {
             let said = run(BINARY, &["fmt", "--check", &file.display().to_string()]);
             assert!(said.status.success() && said.stdout.is_empty(), "{}", said.stderr);
@@ -139,7 +140,7 @@ http {
 }
 ";
 
-/// Starts nothing: the lines that follow from the text.
+/// Runs `explain` without a server: returns the lines that follow from the configuration.
 fn explained(file: &Path, args: &[&str]) -> String {
     let path = file.display().to_string();
     let all: Vec<&str> = ["explain", "-c", &path].iter().chain(args).copied().collect();
@@ -233,7 +234,7 @@ fn explain_tells_listener_server_location_and_handler() {
     }
 }
 
-/// The same configuration serves: each location names itself in the response.
+/// The same configuration serves requests: each location names itself in the response.
 #[test]
 fn explain_names_what_the_worker_may_not_read() {
     if !rustix::process::geteuid().is_root() {

@@ -1,8 +1,9 @@
-//! CPU per request through FastCGI, beside nginx: a measurement, which asserts nothing.
+//! CPU time per request through FastCGI, compared with nginx: a measurement without assertions.
 //!
-//! Both servers have one worker, the same configuration, and the same scripted application server behind kept connections.
-//! `wrk` loads them in turns. The CPU time is that of the worker's threads (`/proc/PID/task/*/schedstat`, proc(5)).
-//! `RINGROAD_MEASURED` names the binary that is measured, a release; `RINGROAD_REPORT` a file for the table.
+//! Both servers have one worker, the same configuration, and the same scripted application server with keep-alive
+//! connections. `wrk` loads them alternately. The CPU time is that of the worker's threads
+//! (`/proc/PID/task/*/schedstat`, proc(5)). `RINGROAD_MEASURED` names the measured binary, a release build;
+//! `RINGROAD_REPORT` a file for the table.
 
 mod common;
 
@@ -42,7 +43,7 @@ const ROUNDS: usize = 7;
 const SECONDS: u64 = 3;
 const CLIENTS: u64 = 16;
 
-/// CPU time of a process and of those that it has started, in nanoseconds.
+/// Returns the CPU time of a process and of its children, in nanoseconds.
 fn cpu_ns(server: &Server) -> u64 {
     let mut sum = 0;
     for pid in server.workers() {
@@ -55,7 +56,7 @@ fn cpu_ns(server: &Server) -> u64 {
     sum
 }
 
-/// Loads a server; nanoseconds of CPU for each request, and the requests of a second.
+/// Loads a server; returns the CPU time per request in nanoseconds, and the requests per second.
 fn measure(server: &Server, target: &str) -> Option<(f64, f64)> {
     let url = format!("http://{}{target}", server.addr(0).tcp());
     let before = cpu_ns(server);
@@ -81,7 +82,7 @@ fn median(values: &mut [f64]) -> (f64, f64, f64) {
 #[test]
 #[ignore = "a measurement of a minute and a half, of a release"]
 fn cpu_of_a_request_through_fastcgi() {
-    // Made once: the application server must not be what takes the time.
+    // Created once: the application server must not use most of the time.
     let response = |len: usize| {
         let text = format!("Content-Type: text/plain\r\n\r\n{}", "x".repeat(len)).into_bytes();
         let parts = text.chunks(u16::MAX.into()).map(|part| record(STDOUT, part));
@@ -101,7 +102,7 @@ fn cpu_of_a_request_through_fastcgi() {
     for (target, name) in [("/small", "1 KiB"), ("/large", "100 KiB")] {
         let (mut mine, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            // The one that begins changes: a machine that grows warm favours neither.
+            // The servers alternate in going first, so that a warming machine favours neither.
             let order = [(&ours, "ringroad"), (&nginx, "nginx")];
             let order = if round % 2 == 0 { order } else { [order[1], order[0]] };
             let mut found = [0.0; 2];

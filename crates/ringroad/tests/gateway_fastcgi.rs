@@ -1,5 +1,5 @@
-//! FastCGI: the same requests to this server and to nginx, in front of one scripted application server; what hostile
-//! servers cause; and Debian's php-fpm where it is installed.
+//! FastCGI: the same requests to this server and to nginx with one scripted application server; effects of hostile
+//! application servers; and Debian's php-fpm if it is installed.
 
 mod common;
 
@@ -51,7 +51,7 @@ http {
 }
 "#;
 
-/// Answers by the path: with all that came, or with what the path names.
+/// Responds according to the path: with all received parameters, or with the response that the path names.
 fn script(request: &Request) -> Reply {
     let name = request.param("SCRIPT_NAME").unwrap_or_default();
     let text = |text: &str| Reply::script(request, text);
@@ -90,7 +90,7 @@ fn setup() -> (FastCgi, Setup) {
     (app, setup)
 }
 
-/// A request with a host that does not depend on the server.
+/// Sends a request with a fixed host; returns the response as text.
 fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> String {
     let length = body.len().to_string();
     let mut all = vec![("Host", "example.org")];
@@ -110,7 +110,7 @@ fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)],
 /// Method, target and fields of a request.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// What both servers are asked.
+/// Requests for both servers.
 const CASES: &[Case] = &[
     (
         "GET",
@@ -166,7 +166,7 @@ fn requests_and_responses_are_nginxs() {
     let mut client = Client::connect(nginx.addr(0));
     for ((method, target, fields), ours) in CASES.iter().zip(found) {
         let theirs = ask(&mut client, method, target, fields, b"");
-        // Their own pages differ in the server's name.
+        // Built-in pages differ in the server's name.
         let page = |text: String| text.replace("ringroad", "nginx").replace("<hr>", "");
         assert_eq!(page(ours), page(theirs), "{method} {target}");
     }
@@ -188,7 +188,7 @@ fn bodies_arrive_whole_in_records() {
         let shown = ask(&mut client, "POST", "/bare/up", &[], &body);
         assert!(shown.contains("body 0 0\n"), "{shown}");
     }
-    // Chunks of an unknown length.
+    // A chunked body, whose length is unknown.
     client.send(
         "POST /stream/up HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     );
@@ -229,7 +229,7 @@ fn messages_of_the_application_are_in_the_error_log() {
     server.wait_for_log(line, Deadline::default());
 }
 
-/// Bytes of servers that break the rules, with what the log says of them.
+/// Bytes from servers that violate the protocol, with the message in the log.
 fn hostile() -> Vec<(Vec<u8>, &'static str)> {
     let head = || record(STDOUT, b"Content-Type: a\r\n\r\n");
     vec![
@@ -267,7 +267,7 @@ fn hostile_applications_cause_a_502_and_a_line() {
     }
 }
 
-/// A body that breaks off behind its header section: the client sees that it is not whole.
+/// A body that is truncated after its header section: the client detects that it is incomplete.
 #[test]
 fn a_response_that_breaks_off_is_seen_to() {
     for bytes in [
@@ -281,14 +281,14 @@ fn a_response_that_breaks_off_is_seen_to() {
         for target in ["/a", "/stream/a", "/cache/a"] {
             let mut client = Client::connect(server.addr(0));
             client.send(testkit::client::request_bytes("GET", target, &[]));
-            // What is known to be broken before the header section has left is a 502.
+            // A failure that is detected before the header section was sent is a 502.
             let is_seen = client.try_response().map_or(true, |response| response.status == 502);
             assert!(is_seen, "{target} {bytes:?}");
         }
     }
 }
 
-/// A flood of messages fills neither memory nor the log, and what follows is heard.
+/// A flood of messages fills neither memory nor the log, and the response after them is still read.
 #[test]
 fn a_flood_of_messages_ends_with_the_response() {
     let app = FastCgi::start(|request| {
@@ -303,12 +303,12 @@ fn a_flood_of_messages_ends_with_the_response() {
     assert!(server.error_log().len() < 1 << 20, "{}", server.error_log().len());
 }
 
-/// Debian's php-fpm, ended with the value.
+/// Debian's php-fpm, stopped when dropped.
 struct Php(Child);
 
 impl Drop for Php {
     fn drop(&mut self) {
-        // Killed, it would leave its workers behind.
+        // Killed, it would leave its workers running.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         let _ = self.0.wait();
     }

@@ -33,7 +33,7 @@ enum State {
     Ended,
 }
 
-/// What is checked and stored of a body.
+/// The checks and the stored parts of a body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyWish {
     /// The expected bytes.

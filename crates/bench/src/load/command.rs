@@ -180,7 +180,7 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
     Ok(())
 }
 
-/// Serializes data as JSON, with the final newline that a terminal needs.
+/// Serialises data as JSON, with the final newline that a terminal needs.
 fn json(data: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(data).map_err(|error| Failure::Other(error.to_string()))?;
     Ok(text + "\n")

@@ -20,7 +20,7 @@ pub(crate) mod workspace;
 
 // `process` starts programs through `enter`. `cgroup`, `page_cache`, `namespace` and `pin` set the conditions.
 // `disturbance`, `machine`, `memory`, `syscalls` and `timeline` observe, by means of `proc_stat` and `system_stat`.
-// `stats` summarizes the measurements.
+// `stats` summarises the measurements.
 
 use std::time::Duration;
 

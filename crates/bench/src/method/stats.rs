@@ -14,7 +14,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Summarizes figures; returns `None` without figures or if one is not a number.
+    /// Summarises figures; returns `None` without figures or if one is not a number.
     pub(crate) fn of(figures: &[f64]) -> Option<Summary> {
         let mut sorted = figures.to_vec();
         if sorted.iter().any(|figure| figure.is_nan()) {
@@ -31,7 +31,7 @@ impl Summary {
         Some(Summary { median, low, high })
     }
 
-    /// Summarizes the ratios `ours / theirs` pair by pair: the figures of a pair were measured consecutively, so a
+    /// Summarises the ratios `ours / theirs` pair by pair: the figures of a pair were measured consecutively, so a
     /// drift during the run affects both.
     pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Summary> {
         let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();

@@ -1,63 +1,64 @@
-//! The same requests to Debian's nginx and to this server, over the same configuration and the same files: status,
-//! fields and bodies must be the same, but for the date, the port and the boundaries of parts.
+//! Sends the same requests to Debian's nginx and to this server, with the same configuration and the same files:
+//! status, fields and bodies must be equal, except for the date, the port and multipart boundaries.
 //!
-//! Where an answer is meant to differ, the request names the row of `docs/nginx-differences.md` that says so. Such a
-//! row is held to its word: against the version of nginx that the page compares with, the answers have to differ.
-//! Skipped, with the reason printed, where nginx is not installed.
+//! Where responses differ intentionally, the request names the row of `docs/nginx-differences.md` that documents the
+//! difference. The row is verified: compared with the page's version of nginx, the responses must differ. Skipped, with
+//! the reason printed, if nginx is not installed.
 
 use std::process::Command;
 
 use testkit::response::{BodyLength, Fault};
 use testkit::{Client, Response, Server, TempDir, date, nginx};
 
-/// The page that lists what differs, with a row for each mark in a suite.
+/// The page that lists the differences, with a row for each mark in a test.
 const PAGE: &str = include_str!("../../../../docs/nginx-differences.md");
 
-/// The version of nginx that the rows of the page are about.
+/// Version of nginx to which the page's rows refer.
 const COMPARED: &str = "nginx/1.22.";
 
-/// A request, and the row of the page that lets its answers differ.
+/// A request, and the row of the page that permits different responses.
 pub(crate) struct Case {
     bytes: Vec<u8>,
     differs: Option<&'static str>,
-    /// Whether the bodies are the same nevertheless.
+    /// Whether the bodies must still be equal.
     same_body: bool,
 }
 
-/// A request of HTTP/1.1 with these fields after `Host`.
+/// Returns an HTTP/1.1 request with these fields after `Host`.
 pub(crate) fn ask(method: &str, target: &str, fields: &[(&str, &str)]) -> Case {
     raw(testkit::client::request_bytes(method, target, fields))
 }
 
-/// A GET.
+/// Returns a GET request.
 pub(crate) fn get(target: &str) -> Case {
     ask("GET", target, &[])
 }
 
-/// A request as it goes over the wire.
+/// Returns a request with exactly these bytes.
 pub(crate) fn raw(bytes: impl Into<Vec<u8>>) -> Case {
     Case { bytes: bytes.into(), differs: None, same_body: false }
 }
 
 impl Case {
-    /// Names the row that says how the answers differ.
+    /// Names the row that documents how the responses differ.
     pub(crate) fn differs(self, row: &'static str) -> Case {
         Case { differs: Some(row), ..self }
     }
 
-    /// Names the row that says how the heads differ; the bodies are compared.
+    /// Names the row that documents how the heads differ; the bodies are compared.
     pub(crate) fn differs_in_head(self, row: &'static str) -> Case {
         Case { differs: Some(row), same_body: true, ..self }
     }
 }
 
-/// Sends the cases one by one, each on a connection of its own, and compares. `ROOT` in the configuration is the
-/// folder of the files.
+/// Sends the cases sequentially, each on a separate connection, and compares the responses. `ROOT` in the configuration
+/// is the files' directory.
 pub(crate) fn compare(conf: &str, site: &TempDir, cases: Vec<Case>) {
     let conf = conf.replace("ROOT", &site.path().display().to_string());
-    // Under the same name, pages and their lengths are the same too.
+    // With the same server name, pages and their lengths are equal too.
     let ours = conf.replace("server_tokens off;", "server_tokens \"nginx\";");
-    // First: what this server takes and nginx does not know is of a module that nginx was built without.
+    // This server starts first: if nginx refuses a configuration that this server accepts, nginx was built without a
+    // module.
     let ours = Server::start(super::BINARY, &ours);
     let Some(theirs) = nginx::start(&conf) else { return };
     let strict = version().contains(COMPARED);
@@ -85,13 +86,14 @@ pub(crate) fn compare(conf: &str, site: &TempDir, cases: Vec<Case>) {
     assert!(wrong.is_empty(), "{} of {} requests:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// What `nginx -v` says, on standard error.
+/// Returns the output of `nginx -v` on standard error.
 fn version() -> String {
     let output = Command::new(nginx::binary()).arg("-v").output().expect("it has just been started");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The answer as text, without what has to differ. A server that says nothing and closes is an answer as well.
+/// Returns the response as text, without the parts that always differ. Closing the connection without a response also
+/// counts as a response.
 fn answer(server: &Server, request: &[u8]) -> String {
     let mut client = Client::connect(server.addr(0));
     client.send(request);
@@ -100,15 +102,15 @@ fn answer(server: &Server, request: &[u8]) -> String {
         Err(fault) => return format!("no response: {fault}\n"),
     };
     if response.field("connection") == Some("close") && response.length != BodyLength::Close {
-        // Without it either server would go on reading for the five seconds of `lingering_timeout`.
+        // Otherwise either server would continue to read for the five seconds of `lingering_timeout`.
         client.half_close().expect_end();
     }
     let port = server.addr(0).tcp().port().to_string();
     shown(&response, &port)
 }
 
-/// The value of a field, where it is a moment near the answer's own as seconds since that: a second may begin between
-/// two answers.
+/// Returns a field's value; a time near the response's `Date` is returned as seconds since that: a new second may begin
+/// between two responses.
 fn since(date: Option<&str>, name: &str, value: &str) -> String {
     let moments = (date.and_then(date::parse), date::parse(value));
     match moments {
@@ -123,7 +125,8 @@ fn receive(client: &mut Client, to_head: bool) -> Result<Response, Fault> {
     if to_head { Ok(client.response_to_head()) } else { client.try_response() }
 }
 
-/// Fields sorted by name: their order has no meaning, and nginx's depends on who sets them.
+/// Returns status and fields sorted by name: their order has no meaning, and nginx's depends on the module that sets
+/// them.
 fn shown(response: &Response, port: &str) -> String {
     let head = &response.head;
     let fields = head.fields.iter().filter(|(name, _)| name != "Date");
@@ -134,7 +137,7 @@ fn shown(response: &Response, port: &str) -> String {
     let text = format!("HTTP/1.{version} {status} {reason}\n{}\n{}", fields.concat(), response.text());
     let text = text.replace(&format!(":{port}/"), ":PORT/");
     match head.field("content-type").and_then(|kind| kind.split_once("boundary=")) {
-        // nginx counts twenty digits; the part of the length that follows from it is the same.
+        // nginx's boundary is a 20-digit number; it adds the same length.
         Some((_, boundary)) => text.replace(boundary, "BOUNDARY"),
         None => text,
     }

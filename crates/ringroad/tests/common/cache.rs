@@ -1,5 +1,5 @@
-//! A cache in front of a scripted origin, for the suites that break things: its configuration, requests whose answers
-//! are checked by what they say of themselves, and a look at the files of the entries.
+//! A cache in front of a scripted origin, for tests with faults: its configuration, requests whose responses verify
+//! themselves, and access to the files of the entries.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use testkit::{Client, Deadline, Response, Server, Setup, wait};
 
 use super::BINARY;
 
-/// A location for each way in which a file is moved, and one cache for all. `@FAULTS@` goes into `events`, `@PATH@` to
-/// the end of `proxy_cache_path`, `@SERVER@` into the server.
+/// A location for each way in which a file is moved, and one cache for all. `@FAULTS@` is inserted into `events`,
+/// `@PATH@` at the end of `proxy_cache_path`, `@SERVER@` into the server block.
 const CONF: &str = "worker_processes @THREADS@; error_log logs/error.log info;
 events { use @NET@; try_cached off; @FAULTS@ }
 http {
@@ -27,8 +27,8 @@ http {
 }
 ";
 
-/// A configuration with one thread, the network engine that is everywhere, and no faults; `parts` are the values that
-/// differ, which may have placeholders of [`Setup`] in them.
+/// Returns a configuration with one thread, the network engine that exists everywhere, and no faults; `parts` are the
+/// values that differ, which may contain placeholders of [`Setup`].
 pub(crate) fn setup(origin: &Origin, parts: &[(&str, &str)]) -> Setup {
     let defaults = [("THREADS", "1"), ("NET", "epoll"), ("FAULTS", ""), ("PATH", ""), ("SERVER", "")];
     let fill = |text: String, (name, value): &(&str, &str)| text.replace(&format!("@{name}@"), value);
@@ -36,12 +36,12 @@ pub(crate) fn setup(origin: &Origin, parts: &[(&str, &str)]) -> Setup {
     Setup::new(&text).origin(origin)
 }
 
-/// An object that may be kept for an hour.
+/// Returns an object with a lifetime of an hour.
 pub(crate) fn object(size: u64) -> Object {
     Object::new(size).cache_control("max-age=3600")
 }
 
-/// An origin whose targets end with the sizes of their objects (`/a-4096`), which may be kept for an hour.
+/// Returns an origin whose targets end with their objects' sizes (`/a-4096`), with a lifetime of an hour.
 pub(crate) fn sized_objects() -> (Objects, Origin) {
     let objects = Objects::new();
     objects.rule(|target| Some(object(target.rsplit_once('-')?.1.parse().ok()?)));
@@ -49,14 +49,14 @@ pub(crate) fn sized_objects() -> (Objects, Origin) {
     (objects, origin)
 }
 
-/// An answer that is right: whole, and of one version of the object. Says what the cache did.
+/// Makes a request; checks that the response is complete and of one version, and returns the cache status.
 #[track_caller]
 pub(crate) fn get(server: &Server, target: &str) -> String {
     let response = Client::connect(server.addr(0)).get(target);
     checked(target, &response)
 }
 
-/// What the cache did for an answer, which must be right.
+/// Checks a response; returns its cache status.
 #[track_caller]
 pub(crate) fn checked(target: &str, response: &Response) -> String {
     if let Err(wrong) = origin::objects::check(target, response) {
@@ -65,7 +65,7 @@ pub(crate) fn checked(target: &str, response: &Response) -> String {
     response.field("X-Cache").unwrap_or("none").to_owned()
 }
 
-/// Asks until the cache has it; every answer on the way must be right too.
+/// Repeats a request until it has this cache status; every response in between must be correct too.
 #[track_caller]
 pub(crate) fn get_until(server: &Server, target: &str, status: &str) {
     let hit = || (get(server, target) == status).then_some(());
@@ -74,7 +74,7 @@ pub(crate) fn get_until(server: &Server, target: &str, status: &str) {
         .unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));
 }
 
-/// The files of entries: their names are 32 hexadecimal digits.
+/// Returns the files of entries: their names are 32 hexadecimal digits.
 pub(crate) fn entries(setup: &Setup) -> Vec<PathBuf> {
     let is_entry = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -83,7 +83,8 @@ pub(crate) fn entries(setup: &Setup) -> Vec<PathBuf> {
     setup.cache_files().into_iter().filter(is_entry).collect()
 }
 
-/// Waits until there are so many entries: a body is at its end for its client before it is in its place.
+/// Waits until this number of entries exists: a client has the complete body before the entry's file has its final
+/// name.
 #[track_caller]
 pub(crate) fn wait_for_entries(setup: &Setup, count: usize) -> Vec<PathBuf> {
     let look = || Some(entries(setup)).filter(|found| found.len() == count);
@@ -97,7 +98,7 @@ pub(crate) fn start(setup: &Setup) -> Server {
     setup.start(BINARY)
 }
 
-/// Waits until nothing is left of fills: what was broken off is removed a moment later.
+/// Waits until no temporary files of fills remain: those of aborted fills are removed shortly after.
 #[track_caller]
 pub(crate) fn wait_for_no_leftovers(setup: &Setup) {
     let folder = setup.cache().join("ringroad.tmp");

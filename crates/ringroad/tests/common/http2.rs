@@ -1,6 +1,6 @@
-//! A client of HTTP/2 that does what a script says: frames as they are, and requests that are composed.
+//! An HTTP/2 client controlled by a test: sends given frames, and composes requests.
 //!
-//! It acknowledges settings, and opens windows only where it is told to.
+//! It acknowledges SETTINGS, and updates windows only if told to.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -25,12 +25,12 @@ pub(crate) const WHOLE: u8 = 4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a script waits for a frame.
+/// Timeout for a frame.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) type Fields = Vec<(String, String)>;
 
-/// What a stream has brought.
+/// The received parts of a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Got {
     /// Status and fields of the response.
@@ -42,7 +42,7 @@ pub(crate) struct Got {
     pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
-    /// Lengths of its DATA frames.
+    /// Lengths of the DATA frames.
     pub(crate) frames: Vec<usize>,
 }
 
@@ -56,24 +56,24 @@ impl Got {
     }
 }
 
-/// One connection.
+/// A connection.
 pub(crate) struct Http2<S> {
     stream: S,
     buf: Vec<u8>,
     decoder: Decoder,
     next: u32,
     pub(crate) streams: BTreeMap<u32, Got>,
-    /// Last streams and codes of GOAWAY.
+    /// Last stream IDs and error codes of GOAWAY frames.
     pub(crate) goodbyes: Vec<(u32, u32)>,
     pub(crate) settings: Vec<(u16, u32)>,
     pub(crate) pings: Vec<Vec<u8>>,
-    /// Streams in the order of their DATA.
+    /// Stream IDs in the order of their DATA frames.
     pub(crate) order: Vec<u32>,
-    /// Windows that the server has opened, by stream.
+    /// Window increments from the server, by stream.
     pub(crate) windows: BTreeMap<u32, u64>,
-    /// Whether windows are opened again for what comes.
+    /// Whether the client sends window updates for received data.
     pub(crate) opens: bool,
-    /// Whether PINGs of the server are acknowledged.
+    /// Whether the server's PINGs are acknowledged.
     pub(crate) acknowledges: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn setting(id: u16, value: u32) -> Vec<u8> {
     [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()
 }
 
-/// A header block without a table.
+/// Returns a header block that does not use the dynamic table.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -118,7 +118,7 @@ pub(crate) fn connect(server: &Server) -> Http2<TcpStream> {
     connect_with(server, &[])
 }
 
-/// As [`connect`], with a payload of SETTINGS.
+/// Like [`connect`], with a SETTINGS payload.
 pub(crate) fn connect_with(server: &Server, settings: &[u8]) -> Http2<TcpStream> {
     let stream = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -159,13 +159,13 @@ impl<S: Read + Write> Http2<S> {
         self.send(&frame(kind, flags, stream, payload));
     }
 
-    /// The number of the next stream.
+    /// Returns the next stream ID.
     pub(crate) fn next_stream(&mut self) -> u32 {
         self.next += 2;
         self.next - 2
     }
 
-    /// Begins a request, whose body follows unless it `ends`.
+    /// Begins a request, whose body follows unless `ends`.
     pub(crate) fn begin(&mut self, method: &str, path: &str, fields: &[(&str, &str)], ends: bool) -> u32 {
         let stream = self.next_stream();
         let line = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "here")];
@@ -174,18 +174,18 @@ impl<S: Read + Write> Http2<S> {
         stream
     }
 
-    /// Begins to ask for a path.
+    /// Sends a GET request for a path; returns its stream ID.
     pub(crate) fn ask(&mut self, path: &str) -> u32 {
         self.begin("GET", path, &[], true)
     }
 
-    /// Asks for a path, and returns the whole response.
+    /// Sends a GET request for a path; returns the complete response.
     pub(crate) fn get(&mut self, path: &str) -> Got {
         let stream = self.ask(path);
         self.response(stream)
     }
 
-    /// Sends a request with a body as fast as the server takes it.
+    /// Sends a request with a body as fast as the server's windows allow.
     pub(crate) fn post(&mut self, path: &str, fields: &[(&str, &str)], body: &[u8]) -> Got {
         let stream = self.begin("POST", path, fields, body.is_empty());
         if !body.is_empty() {
@@ -194,12 +194,12 @@ impl<S: Read + Write> Http2<S> {
         self.response(stream)
     }
 
-    /// Sends a body within its windows, and its end.
+    /// Sends a body within its windows, with END_STREAM.
     pub(crate) fn body(&mut self, stream: u32, body: &[u8]) {
         self.part_of_body(stream, body, END);
     }
 
-    /// Sends a body that trailers follow.
+    /// Sends a body before a trailer section.
     pub(crate) fn body_without_end(&mut self, stream: u32, body: &[u8]) {
         self.part_of_body(stream, body, 0);
     }
@@ -207,7 +207,7 @@ impl<S: Read + Write> Http2<S> {
     fn part_of_body(&mut self, stream: u32, body: &[u8], end: u8) {
         let (mut sent, count) = (0, body.len());
         while sent < count {
-            // The first windows are those of RFC 9113; the server's settings may have made that of streams another one.
+            // The initial windows are those of RFC 9113; the server's SETTINGS may have changed that of streams.
             let initial =
                 self.settings.iter().rev().find(|(id, _)| *id == 4).map_or(65_535, |(_, value)| *value);
             let window = |id: u32, first: u64| first + self.windows.get(&id).copied().unwrap_or(0);
@@ -228,14 +228,14 @@ impl<S: Read + Write> Http2<S> {
         }
     }
 
-    /// The whole response of a stream, or what there is of it when it was reset.
+    /// Returns the complete response of a stream, or the received part if the stream was reset.
     #[track_caller]
     pub(crate) fn response(&mut self, stream: u32) -> Got {
         self.until(|client| client.streams.get(&stream).is_some_and(|got| got.ended || got.reset.is_some()));
         self.streams[&stream].clone()
     }
 
-    /// Reads frames until something holds.
+    /// Reads frames until a condition is true.
     #[track_caller]
     pub(crate) fn until(&mut self, holds: impl Fn(&Http2<S>) -> bool) {
         while !holds(self) {
@@ -270,7 +270,7 @@ impl<S: Read + Write> Http2<S> {
         }
     }
 
-    /// Waits until the server has received all that was sent before.
+    /// Waits until the server has received everything sent before.
     #[track_caller]
     pub(crate) fn settle(&mut self) {
         let count = self.pings.len();
@@ -278,7 +278,7 @@ impl<S: Read + Write> Http2<S> {
         self.until(|client| client.pings.len() > count);
     }
 
-    /// Reads a frame and keeps what it says.
+    /// Reads a frame and stores its content.
     pub(crate) fn read_frame(&mut self) -> std::io::Result<()> {
         while self.buf.len() < 9 || self.buf.len() < 9 + self.payload_len() {
             let mut piece = [0; 65_536];

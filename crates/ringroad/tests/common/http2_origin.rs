@@ -1,4 +1,4 @@
-//! A server of HTTP/2 that does what a script says with each of its connections.
+//! An HTTP/2 server that runs a test's script for each connection.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,19 +14,19 @@ use super::http2::{
     CONTINUATION, DATA, END, Fields, HEADERS, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame,
 };
 
-/// How long a script waits for a frame.
+/// Timeout for a frame.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A window before anything was said about it.
+/// Initial window in bytes, before any SETTINGS.
 const FIRST_WINDOW: u64 = 65_535;
 
-/// A request as far as it has come.
+/// The received part of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) stream: u32,
     pub(crate) fields: Fields,
     pub(crate) body: Vec<u8>,
-    /// The fields behind the body.
+    /// The trailer fields.
     pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
@@ -42,25 +42,25 @@ impl Asked {
     }
 }
 
-/// One connection of it.
+/// A connection of the server.
 pub(crate) struct Conn {
     stream: TcpStream,
     buf: Vec<u8>,
     decoder: Decoder,
-    /// Which connection of the server it is, from 0.
+    /// Number of the connection, from 0.
     pub(crate) number: usize,
     pub(crate) requests: BTreeMap<u32, Asked>,
-    /// Windows for what is sent, by stream, where they are not the first ones.
+    /// Send windows by stream, where they differ from the initial ones.
     pub(crate) windows: BTreeMap<u32, u64>,
-    /// The first window of streams.
+    /// Initial window of streams.
     pub(crate) initial: u64,
-    /// Whether windows are opened again for what comes.
+    /// Whether the server sends window updates for received data.
     pub(crate) opens: bool,
     /// Whether PINGs are acknowledged.
     pub(crate) acknowledges: bool,
 }
 
-/// The server. It ends with the value.
+/// The server; it stops when dropped.
 pub(crate) struct Http2Origin {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
@@ -70,7 +70,7 @@ pub(crate) struct Http2Origin {
 }
 
 impl Http2Origin {
-    /// Starts one that runs `script` for each connection; `settings` are those that it sends first.
+    /// Starts a server that runs `script` for each connection; it sends `settings` first.
     pub(crate) fn start(settings: &[u8], script: impl Fn(&mut Conn) + Send + Sync + 'static) -> Http2Origin {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
         let address = listener.local_addr().expect("it is bound");
@@ -100,7 +100,7 @@ impl Http2Origin {
         Http2Origin { address, is_over, count, open, thread: Some(thread) }
     }
 
-    /// One that answers each request as soon as it is whole.
+    /// Starts a server that responds to each request as soon as it is complete.
     pub(crate) fn answering(answer: impl Fn(&mut Conn, &Asked) + Send + Sync + 'static) -> Http2Origin {
         Http2Origin::start(&[], move |conn| {
             while let Some(asked) = conn.request() {
@@ -113,7 +113,7 @@ impl Http2Origin {
         self.address.to_string()
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -149,12 +149,12 @@ impl Conn {
         }
     }
 
-    /// Another handle to send by.
+    /// Returns a second handle for sending.
     pub(crate) fn sender(&self) -> TcpStream {
         self.stream.try_clone().expect("a descriptor")
     }
 
-    /// Sends bytes; whether the other end took them.
+    /// Sends bytes; returns whether the peer accepted them.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
@@ -163,7 +163,7 @@ impl Conn {
         self.send(&frame(kind, flags, stream, payload))
     }
 
-    /// Bytes that may be sent on a stream, or on the connection.
+    /// Returns the number of bytes that may be sent on a stream, or on the connection.
     pub(crate) fn window(&self, id: u32) -> u64 {
         let first = if id == 0 { FIRST_WINDOW } else { self.initial };
         self.windows.get(&id).copied().unwrap_or(first)
@@ -176,11 +176,11 @@ impl Conn {
         self.frame(HEADERS, WHOLE | if ends { END } else { 0 }, stream, &block(&all));
     }
 
-    /// Sends a part of a body within its windows; `false` when the other end does not want it.
+    /// Sends a part of a body within its windows; returns `false` if the peer has closed the stream or connection.
     pub(crate) fn data(&mut self, stream: u32, body: &[u8], ends: bool) -> bool {
         let mut at = 0;
         while at < body.len() {
-            // What both windows allow, of which the sum is kept here.
+            // The number of bytes that both windows allow.
             let part = (self.window(0).min(self.window(stream)) as usize).min(16_384).min(body.len() - at);
             if part == 0 {
                 let is_reset = |conn: &Conn| conn.requests.get(&stream).is_some_and(|it| it.reset.is_some());
@@ -202,12 +202,12 @@ impl Conn {
         !(body.is_empty() && ends) || self.frame(DATA, END, stream, &[])
     }
 
-    /// Ends a response with trailers.
+    /// Ends a response with a trailer section.
     pub(crate) fn trailers(&mut self, stream: u32, fields: &[(&str, &str)]) {
         self.frame(HEADERS, WHOLE | END, stream, &block(fields));
     }
 
-    /// A whole response.
+    /// Sends a complete response.
     pub(crate) fn reply(&mut self, stream: u32, status: u16, fields: &[(&str, &str)], body: &[u8]) {
         self.head(stream, status, fields, body.is_empty());
         if !body.is_empty() {
@@ -215,7 +215,7 @@ impl Conn {
         }
     }
 
-    /// The next request that is whole; none when the other end is gone.
+    /// Returns the next complete request; `None` if the peer has closed the connection.
     pub(crate) fn request(&mut self) -> Option<Asked> {
         loop {
             let whole =
@@ -229,7 +229,7 @@ impl Conn {
         }
     }
 
-    /// Reads frames until something holds; `false` when the other end is gone.
+    /// Reads frames until a condition is true; returns `false` if the peer has closed the connection.
     pub(crate) fn until(&mut self, holds: impl Fn(&Conn) -> bool) -> bool {
         while !holds(self) {
             if !self.read_frame() {

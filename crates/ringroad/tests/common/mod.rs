@@ -1,10 +1,10 @@
-//! What the `serve_*` suites share: which binary is under test, and what its name is on the wire.
+//! Shared by the `serve_*` tests: the choice of the binary under test, and its name in responses.
 //!
-//! The suites describe nginx's behaviour, so they can be run against nginx itself: with
-//! `RINGROAD_TEST_PEER=nginx` in the environment [`serve`] starts Debian's nginx, and a test that [`ours_only`]
-//! marks is passed over. That is how an expectation is checked before the server is blamed for missing it.
+//! The tests describe nginx's behaviour, so they can be run against nginx itself: with `RINGROAD_TEST_PEER=nginx` in
+//! the environment [`serve`] starts Debian's nginx, and a test marked by [`ours_only`] is skipped. This verifies an
+//! expectation before a failure is regarded as the server's.
 //!
-//! Not here: the harness itself, which is crate `testkit`.
+//! The test harness itself is crate `testkit`.
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
 pub(crate) mod beside;
@@ -16,18 +16,18 @@ pub(crate) mod tls;
 use testkit::server::ServerBuilder;
 use testkit::{Client, Server, nginx};
 
-/// The binary that Cargo built for this test run.
+/// Path of the binary that Cargo built for this test run.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// The environment variable that names another server to run the suites against.
+/// Environment variable that names another server to run the tests against.
 const PEER_VARIABLE: &str = "RINGROAD_TEST_PEER";
 
-/// Whether the suites run against Debian's nginx instead of the binary.
+/// Returns whether the tests run against Debian's nginx instead of the binary.
 pub(crate) fn against_nginx() -> bool {
     std::env::var_os(PEER_VARIABLE).is_some_and(|peer| peer == "nginx")
 }
 
-/// Whether a test of what only this project promises can go on; says so when not.
+/// Returns whether a test of a feature specific to this project may run; prints a line if not.
 pub(crate) fn ours_only(what: &str) -> bool {
     if against_nginx() {
         testkit::skip(format_args!("against nginx: {what}"));
@@ -35,7 +35,7 @@ pub(crate) fn ours_only(what: &str) -> bool {
     !against_nginx()
 }
 
-/// The name that stands in the `Server` field and below error pages with `server_tokens off`.
+/// Returns the name in the `Server` field and on error pages with `server_tokens off`.
 pub(crate) fn server_name() -> &'static str {
     if against_nginx() { "nginx" } else { "ringroad" }
 }
@@ -46,7 +46,7 @@ pub(crate) fn serve(conf: &str) -> Server {
     serve_with(conf, |builder| builder)
 }
 
-/// As [`serve`], with files and links that `prepare` makes first.
+/// Like [`serve`], with files and links that `prepare` creates first.
 #[track_caller]
 pub(crate) fn serve_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Server {
     if against_nginx() {
@@ -55,21 +55,22 @@ pub(crate) fn serve_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBu
     prepare(Server::builder(BINARY).conf(conf)).start()
 }
 
-/// A configuration with one server on a port that the kernel picks; `http` goes before the server block.
+/// Returns a configuration with one server on a port that the kernel assigns; `http` is inserted before the server
+/// block.
 pub(crate) fn one_server(http: &str, server: &str) -> String {
     format!(
         "worker_processes 1;\nevents {{}}\nhttp {{ {http}\nserver {{ listen 127.0.0.1:0;\n{server}\n}} }}\n"
     )
 }
 
-/// A connection to the first listener.
+/// Connects to the first listener.
 #[track_caller]
 pub(crate) fn client(server: &Server) -> Client {
     Client::connect(server.addr(0))
 }
 
-/// Sends raw bytes on a connection of their own and returns the status of the answer, after which the server
-/// must have closed the connection.
+/// Sends bytes on a separate connection and returns the response's status; checks that the server then closes the
+/// connection.
 #[track_caller]
 pub(crate) fn refused(server: &Server, bytes: impl AsRef<[u8]>) -> u16 {
     let mut client = client(server);
@@ -86,7 +87,7 @@ pub(crate) fn refused(server: &Server, bytes: impl AsRef<[u8]>) -> u16 {
     response.status
 }
 
-/// Asserts that a server had nothing to complain of.
+/// Asserts that the server has logged no errors.
 pub(crate) fn assert_no_errors(server: &Server) {
     let log = server.error_log();
     for level in ["[error]", "[crit]", "[alert]", "[emerg]"] {
@@ -94,8 +95,8 @@ pub(crate) fn assert_no_errors(server: &Server) {
     }
 }
 
-/// Waits until what came before this call is older than so many seconds. Whether something is fresh goes by the clock's
-/// full seconds, and nothing but the clock says when they are over.
+/// Waits until everything received before this call is older than this many seconds. Freshness is computed in full
+/// seconds of the clock, so only the clock can be waited for.
 #[track_caller]
 pub(crate) fn until_stale(seconds: u64) {
     let end = testkit::date::now() + seconds + 1;
@@ -103,7 +104,7 @@ pub(crate) fn until_stale(seconds: u64) {
     testkit::wait::until("the clock", testkit::Deadline::default(), over).expect("it goes on");
 }
 
-/// The built-in page for a status, as nginx words it.
+/// Returns the built-in page for a status, with nginx's text.
 pub(crate) fn error_page(status: &str) -> String {
     let name = server_name();
     format!(
@@ -112,12 +113,12 @@ pub(crate) fn error_page(status: &str) -> String {
     )
 }
 
-/// A program that is stopped with the test.
+/// A program that is killed when the value is dropped.
 pub(crate) struct Running(pub(crate) std::process::Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! Certificates of the tests of TLS, and the client: rustls.
+//! Certificates for the TLS tests, and the client: rustls.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ClientConnection, NamedGroup, RootCertStore, StreamOw
 use testkit::Server;
 use testkit::server::ServerBuilder;
 
-/// An authority and the PEM files that it makes.
+/// A CA and the PEM files that it issues.
 pub(crate) struct Authority {
     pub(crate) issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
@@ -35,17 +35,17 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate and its key.
+    /// Returns a certificate and its key.
     pub(crate) fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
         self.sign(&[name], purpose, KeyPair::generate().expect("a key"))
     }
 
-    /// The certificate of a server with several names.
+    /// Returns a server's certificate with several names.
     pub(crate) fn issue_names(&self, names: &[&str]) -> (String, String) {
         self.sign(names, ExtendedKeyUsagePurpose::ServerAuth, KeyPair::generate().expect("a key"))
     }
 
-    /// The certificate of a server with a key of RSA.
+    /// Returns a server's certificate with an RSA key.
     pub(crate) fn rsa(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048);
         self.sign(&[name], ExtendedKeyUsagePurpose::ServerAuth, key.expect("a key"))
@@ -70,7 +70,7 @@ impl Authority {
         roots
     }
 
-    /// What clients that trust it make connections with; `identity` is their own certificate with its key.
+    /// Returns the configuration of clients that trust the CA; `identity` is their own certificate with its key.
     pub(crate) fn clients(
         &self,
         versions: &[&'static rustls::SupportedProtocolVersion],
@@ -94,7 +94,7 @@ pub(crate) const BOTH: &[&rustls::SupportedProtocolVersion] = &[&version::TLS13,
 
 pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection to the first address, before its handshake.
+/// Connects to the first address, before the TLS handshake.
 pub(crate) fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Tls {
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     let socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
@@ -102,7 +102,7 @@ pub(crate) fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -
     StreamOwned::new(ClientConnection::new(Arc::clone(config), name).expect("a session"), socket)
 }
 
-/// The response to a GET on a connection of its own, all of it.
+/// Returns the complete response to a GET on a separate connection.
 pub(crate) fn get(server: &Server, config: &Arc<ClientConfig>, name: &str, target: &str) -> Vec<u8> {
     let mut tls = connect(server, config, name);
     let request = format!("GET {target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
@@ -110,7 +110,7 @@ pub(crate) fn get(server: &Server, config: &Arc<ClientConfig>, name: &str, targe
     to_end(&mut tls)
 }
 
-/// All that comes to the closing alert.
+/// Returns all bytes up to the close_notify alert.
 pub(crate) fn to_end(tls: &mut Tls) -> Vec<u8> {
     let mut response = Vec::new();
     tls.read_to_end(&mut response).expect("a closing alert");
@@ -139,7 +139,7 @@ pub(crate) fn files(
     builder.text(&format!("conf/{name}.pem"), certificate).text(&format!("conf/{name}.key"), key)
 }
 
-/// A configuration with one TLS server.
+/// Returns a configuration with one TLS server.
 pub(crate) fn one(server: &str) -> String {
     format!(
         "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0 ssl; server_name a.test;\n\
@@ -147,14 +147,14 @@ pub(crate) fn one(server: &str) -> String {
     )
 }
 
-/// The same client, which offers sessions of one server to any other too.
+/// Returns the same client configuration, but offering sessions of one server to any other too.
 pub(crate) fn mixing_sessions(config: &ClientConfig) -> Arc<ClientConfig> {
     let mut config = config.clone();
     config.resumption = Resumption::store(Arc::new(OneName(ClientSessionMemoryCache::new(8))));
     Arc::new(config)
 }
 
-/// Sessions of all servers under one name.
+/// Stores the sessions of all servers under one name.
 #[derive(Debug)]
 struct OneName(ClientSessionMemoryCache);
 

@@ -48,7 +48,7 @@ pub(super) struct ColdServer {
     pub(super) program: Program,
 }
 
-/// What is measured next. The limit is measured in each round too, so that a drift of the disk affects it like the
+/// The next subject of a measurement. The limit is measured in each round too, so that a drift of the disk affects it like the
 /// servers.
 enum Turn<'a> {
     Limit,

@@ -174,7 +174,7 @@ impl From<Vec<(u64, u64)>> for Times {
 }
 
 impl From<Times> for Vec<(u64, u64)> {
-    // Serialized as counts, since base64 of the histogram's own format would need two more libraries.
+    // Serialised as counts, since base64 of the histogram's own format would need two more libraries.
     fn from(times: Times) -> Vec<(u64, u64)> {
         times.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
     }

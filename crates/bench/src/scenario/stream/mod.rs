@@ -168,7 +168,7 @@ impl Scenario for StreamOptions {
     }
 }
 
-/// Summarizes the times of all clients of a round.
+/// Summarises the times of all clients of a round.
 fn measured(seen: &[Seen]) -> Run {
     let us = |times: &mut dyn Iterator<Item = Duration>, percent: f64| {
         percentile(times.map(|time| time.as_secs_f64() * 1e6).collect(), percent)
