@@ -1,5 +1,5 @@
-//! Application servers that break the rules of FastCGI, SCGI, uwsgi and memcached, or hang: the client gets 502 or 504, or sees
-//! that its response is cut; the log has one line; other clients of the same worker thread are served meanwhile; nothing is
+//! Application servers that violate FastCGI, SCGI, uwsgi or memcached, or hang: the client gets 502 or 504, or detects
+//! that its response is truncated; the log has one line; the same worker thread still serves other clients; nothing is
 //! stored.
 
 mod common;
@@ -16,7 +16,7 @@ use testkit::client::request_bytes;
 use testkit::fastcgi::{END_REQUEST, STDERR, STDOUT, record};
 use testkit::{Client, Deadline, Server, Setup};
 
-/// One worker thread. The good server is an Origin of HTTP of the server itself.
+/// One worker thread. The good upstream is the test's HTTP origin.
 const CONF: &str = r#"worker_processes 1; error_log logs/error.log info;
 events { }
 http {
@@ -34,35 +34,35 @@ http {
 }
 "#;
 
-/// Settings that memcached does not have.
+/// Directives that do not exist for memcached.
 const PATHS: &str =
     "@P@_temp_path @DATA@/temp; @P@_cache_path @CACHE@ keys_zone=c:1m; @P@_param REQUEST_URI $request_uri;";
 const LOCATIONS: &str =
     "location /cache/ { @P@_cache c; @P@_cache_key $uri; @P@_cache_valid any 1h; @P@_pass @APP@; }
     location /stream/ { @P@_buffering off; @P@_request_buffering off; @P@_pass @APP@; }";
 
-/// How a server goes on behind its bytes.
+/// Actions of a server after it has sent its bytes.
 #[derive(Clone, Debug)]
 enum End {
-    /// It closes the connection.
+    /// Closes the connection.
     Close,
-    /// It resets the connection.
+    /// Resets the connection.
     Reset,
-    /// It does nothing more.
+    /// Sends nothing more.
     Hang,
-    /// It sends these bytes for as long as they are read.
+    /// Sends these bytes repeatedly for as long as they are read.
     Endless(Vec<u8>),
 }
 
-/// What the client gets.
+/// The response that the client must get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gets {
     Status(u16),
-    /// A response that is cut, or an error where nothing of it has left.
+    /// A truncated response, or an error if none of it has been sent.
     Cut,
 }
 
-/// A server that breaks a rule.
+/// A violation of the protocol by a server.
 #[derive(Clone, Debug)]
 struct Case {
     name: &'static str,
@@ -75,7 +75,7 @@ fn case(name: &'static str, bytes: impl Into<Vec<u8>>, end: End, gets: Gets) -> 
     Case { name, bytes: bytes.into(), end, gets }
 }
 
-/// A server that finds the case in the path of a request.
+/// A server that selects the case by the request's path.
 struct Hostile {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
@@ -125,7 +125,7 @@ fn serve(mut stream: TcpStream, cases: &[Case], is_over: &AtomicBool) {
             break &cases[digits.parse::<usize>().expect("a number")];
         }
     };
-    // A response of memcached names the key.
+    // A memcached response contains the key.
     let text = String::from_utf8_lossy(&request).into_owned();
     let key = text.strip_prefix("get ").and_then(|rest| rest.split("\r\n").next()).unwrap_or_default();
     let bytes = match case.bytes.windows(5).position(|window| window == b"@KEY@") {
@@ -137,7 +137,7 @@ fn serve(mut stream: TcpStream, cases: &[Case], is_over: &AtomicBool) {
     }
     match &case.end {
         End::Close => {
-            // What was sent is read before the end is seen.
+            // The peer reads the sent bytes before it sees the end of the connection.
             let _ = stream.shutdown(Shutdown::Write);
             let _ = stream.read_to_end(&mut request);
         }
@@ -149,7 +149,7 @@ fn serve(mut stream: TcpStream, cases: &[Case], is_over: &AtomicBool) {
     }
 }
 
-/// The cases that scripts of all protocols have in common; `part` makes bytes of a text.
+/// Returns the cases that are the same for all script protocols; `part` encodes a text.
 fn of_scripts(part: impl Fn(&[u8]) -> Vec<u8>) -> Vec<Case> {
     use Gets::{Cut, Status};
     let (bad, late) = (Status(502), Status(504));
@@ -277,16 +277,16 @@ fn start(prefix: &str, cases: Vec<Case>) -> (Hostile, Setup, Server) {
     (hostile, setup, server)
 }
 
-/// Bytes of lines about a request: 64 KiB of messages, and what stands around them.
+/// Maximum size in bytes of log lines about a request: 64 KiB of messages, and the rest of their lines.
 const MESSAGES_MAX: usize = 80 << 10;
 
-/// The lines of the error log about a target.
+/// Returns the error log's lines about a target.
 fn lines(server: &Server, target: &str) -> Vec<String> {
     let request = format!("request: \"GET {target} HTTP/1.1\"");
     server.error_log().lines().filter(|line| line.contains(&request)).map(str::to_owned).collect()
 }
 
-/// Sends each case at each place. While it waits for a response another client is served.
+/// Sends each case to each location. While a case waits for its response, another client is served.
 fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
     let (hostile, setup, server) = start(prefix, cases.clone());
     let mut wrong = Vec::new();
@@ -309,7 +309,7 @@ fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
             };
             server.wait_for_log(&format!("GET {target} HTTP/1.1"), Deadline::default());
             let lines = lines(&server, &target);
-            // Messages of the application have lines besides.
+            // Messages of the application have additional lines.
             let about = lines.iter().filter(|line| !line.contains("sent in stderr")).count();
             let messages: usize = lines.iter().map(String::len).sum();
             if !is_right || about != 1 || messages > MESSAGES_MAX {

@@ -1,5 +1,5 @@
-//! HTTP/2 and gRPC to upstreams: how requests and responses look, what exchanges on one connection do to each other, and what
-//! hostile servers cause.
+//! HTTP/2 and gRPC to upstreams: forwarded requests and responses, effects of exchanges on one connection on each
+//! other, and effects of hostile servers.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn start(app: &Http2Origin) -> Server {
     start_with(app, app)
 }
 
-/// Tells what came.
+/// Returns the received request as text.
 fn shown(asked: &Asked) -> String {
     let fields = asked.fields.iter().map(|(name, value)| format!("{name}={value}\n"));
     let sum: u64 = asked.body.iter().map(|byte| u64::from(*byte)).sum();
@@ -113,7 +113,7 @@ fn bodies_of_all_lengths_pass_both_ways() {
     }
 }
 
-/// RFC 9113 section 8.1: which responses have a body, and interim ones.
+/// RFC 9113 section 8.1: responses without a body, and interim responses.
 #[test]
 fn heads_without_a_body_and_interim_responses() {
     let app = Http2Origin::answering(|conn, asked| {
@@ -148,7 +148,7 @@ fn heads_without_a_body_and_interim_responses() {
 fn exchanges_share_a_connection_as_far_as_the_server_allows() {
     let most = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&most);
-    // The first connection answers when four requests are on it at once.
+    // The first connection gets responses once it has four concurrent requests.
     let app = Http2Origin::start(&setting(3, 4), move |conn| {
         let wants = |conn: &Conn| match conn.requests.values().next() {
             Some(first) if conn.number == 0 && first.path() == "/held" => conn.requests.len() >= 4,
@@ -162,7 +162,7 @@ fn exchanges_share_a_connection_as_far_as_the_server_allows() {
         }
     });
     let server = start(&app);
-    // The limit is known from here on.
+    // From here on the server knows the limit.
     assert_eq!(Client::connect(server.addr(0)).get("/warm").status, 200);
     let mut clients: Vec<_> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
     clients.iter_mut().for_each(|client| _ = client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n"));
@@ -171,11 +171,11 @@ fn exchanges_share_a_connection_as_far_as_the_server_allows() {
     assert!((2..=3).contains(&app.connections()), "{}", app.connections());
 }
 
-/// A client that takes nothing holds its own stream alone.
+/// A client that does not read blocks only its own stream.
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody_on_its_connection() {
     let app = Http2Origin::answering(|conn, asked| match asked.path() {
-        // Windows of the stream stop it, and those of the connection are far larger.
+        // The stream's window stops it; the connection's window is far larger.
         "/stream/big" => {
             conn.head(asked.stream, 200, &[], false);
             let stream = asked.stream;
@@ -204,7 +204,7 @@ fn a_client_that_does_not_read_holds_up_nobody_on_its_connection() {
     assert!(slow.streams[&stream].body.is_empty());
 }
 
-/// RFC 9113 section 6.9: no more is sent than the windows allow, and the rest goes out when they open.
+/// RFC 9113 section 6.9: no more is sent than the windows allow, and the rest is sent when they open.
 #[test]
 fn bodies_wait_for_the_windows_of_their_server() {
     let app = Http2Origin::start(&setting(4, 10), |conn| {
@@ -221,7 +221,7 @@ fn bodies_wait_for_the_windows_of_their_server() {
                 if conn.requests[&id].ended {
                     break;
                 }
-                // A ping that comes back shows that nothing more was on its way.
+                // The PING's acknowledgement proves that no more DATA was sent.
                 allowed += 1_000;
                 conn.send(&[frame(WINDOW, 0, id, &1_000u32.to_be_bytes())].concat());
             }
@@ -230,7 +230,7 @@ fn bodies_wait_for_the_windows_of_their_server() {
         }
     });
     let server = start(&app);
-    // Until its settings are known, windows are those of the RFC.
+    // Until the server's SETTINGS are known, windows have the RFC's initial size.
     assert_eq!(Client::connect(server.addr(0)).get("/warm").head.status, 200);
     let body = numbers(20_500);
     let sum: u64 = body.iter().map(|byte| u64::from(*byte)).sum();
@@ -243,7 +243,7 @@ fn bodies_wait_for_the_windows_of_their_server() {
     }
 }
 
-/// RFC 9113 section 8.7: what a server says it did not process is sent again, whatever the method is.
+/// RFC 9113 section 8.7: requests that a server reports as unprocessed are sent again, whatever the method.
 #[test]
 fn requests_that_were_not_processed_are_sent_again() {
     let refusals = AtomicUsize::new(0);
@@ -266,7 +266,7 @@ fn requests_that_were_not_processed_are_sent_again() {
     assert!(response.head.status == 200 && response.text().contains("body 3 294"), "{}", response.text());
     assert_eq!(app.connections(), 2);
 
-    // A group: the other server gets what this one refuses.
+    // An upstream group: requests that this server refuses are sent to the other.
     let refusing = Http2Origin::answering(|conn, asked| {
         conn.frame(RESET, 0, asked.stream, &7u32.to_be_bytes());
     });
@@ -280,7 +280,7 @@ fn requests_that_were_not_processed_are_sent_again() {
     }
 }
 
-/// The connection ends with its streams when the server says so: what it began it brings to the end.
+/// After a GOAWAY the connection is closed when its streams have ended: begun streams are completed.
 #[test]
 fn a_goaway_lets_streams_end() {
     let app = Http2Origin::answering(|conn, asked| {
@@ -296,7 +296,8 @@ fn a_goaway_lets_streams_end() {
     }
 }
 
-/// What a server says wrongly is a 502 with its reason in the log; the next request has a new connection or a new stream.
+/// A protocol violation by the server is a 502 with its reason in the log; the next request uses a new connection or a
+/// new stream.
 #[test]
 fn hostile_servers_get_502_and_a_line() {
     let head = |fields: &[(&str, &str)], flags: u8| frame(HEADERS, WHOLE | flags, 1, &block(fields));
@@ -348,7 +349,7 @@ fn hostile_servers_get_502_and_a_line() {
     }
 }
 
-/// A body that breaks off breaks the response off, and nothing of it is stored.
+/// A truncated body truncates the response, and nothing of it is stored.
 #[test]
 fn broken_bodies_are_not_taken_for_whole_ones() {
     let count = AtomicUsize::new(0);
@@ -369,7 +370,8 @@ fn broken_bodies_are_not_taken_for_whole_ones() {
         client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n"));
         let rest = client.read_to_end();
         let text = String::from_utf8_lossy(&rest);
-        // The end of it is missing, or there is nothing of it but the reason. A frame that is too short for its body is none.
+        // The response is truncated, or is only an error page. A frame that is too short for its payload delivers
+        // nothing.
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         let is_cut = head.starts_with("HTTP/1.1 200 ") && ["", "half", "4\r\nhalf\r\n"].contains(&body);
         assert!(is_cut || head.starts_with("HTTP/1.1 502 "), "{target}: {text}");
@@ -415,7 +417,8 @@ fn trailers_reach_clients_of_both_versions() {
     assert!(text.ends_with("4\r\nbody\r\n0\r\nx-sum: 1\r\nx-sum: 2\r\n\r\n"), "{text}");
 }
 
-/// Trailers of a request go on, behind the last byte of its body, and those that could change the message do not. By HTTP/1 they are dropped.
+/// Trailers of a request are forwarded after the last byte of its body, except those that could change the message. For
+/// HTTP/1 they are dropped.
 #[test]
 fn trailers_of_requests_reach_upstreams_of_http2() {
     let app = Http2Origin::answering(|conn, asked| {
@@ -446,7 +449,7 @@ fn trailers_of_requests_reach_upstreams_of_http2() {
     assert_eq!(client.response().text(), "3 ");
 }
 
-/// Both directions stay open: the client sends its next message when it has the answer to the last one.
+/// Both directions stay open: the client sends its next message after it has received the response to the last one.
 #[test]
 fn grpc_messages_go_back_and_forth_on_one_stream() {
     let app = Http2Origin::start(&[], |conn| {
@@ -488,7 +491,7 @@ fn grpc_messages_go_back_and_forth_on_one_stream() {
     assert_eq!(got.reset, None);
 }
 
-/// A response that is nothing but trailers is a head that ends its stream.
+/// A response with only trailers is a HEADERS frame with END_STREAM.
 #[test]
 fn grpc_errors_come_without_a_body() {
     let app = Http2Origin::answering(|conn, asked| {
@@ -499,7 +502,8 @@ fn grpc_errors_come_without_a_body() {
     assert_eq!((got.status, got.field("grpc-status"), got.body.len(), got.ended), (200, Some("12"), 0, true));
 }
 
-/// A client that gives up cancels its stream at the server (RFC 9113 section 7), and leaves the connection to others.
+/// A client that cancels a request cancels its stream to the upstream (RFC 9113 section 7); the connection stays usable
+/// for others.
 #[test]
 fn a_client_that_cancels_cancels_its_stream_alone() {
     let (tell, told) = channel();
@@ -526,7 +530,7 @@ fn a_client_that_cancels_cancels_its_stream_alone() {
     assert_eq!(app.connections(), 1);
 }
 
-/// The same for a client of either version that leaves: before the response, and within it.
+/// The same for a client of either HTTP version that disconnects: before the response, and within it.
 #[test]
 fn a_client_that_leaves_cancels_its_stream() {
     for (path, has_begun) in
@@ -568,8 +572,8 @@ fn a_client_that_leaves_cancels_its_stream() {
     }
 }
 
-/// A reset by the server, before its response: nginx's 502, and another try after REFUSED_STREAM alone. Within its response, the codes
-/// that are about the call reach the client, for which they are a status of gRPC.
+/// A reset by the upstream before its response: a 502 as in nginx, and a retry only after REFUSED_STREAM. Within its
+/// response, the client receives the codes that concern the call; gRPC clients map them to a status.
 #[test]
 fn resets_of_servers_have_their_meaning() {
     let app = Http2Origin::answering(|conn, asked| {
@@ -602,7 +606,7 @@ fn resets_of_servers_have_their_meaning() {
     assert_eq!([7, 8].map(has_failed), [false, true], "a POST is tried again where it was not processed");
 }
 
-/// With `grpc_error_status` clients of gRPC get a status of gRPC for every error that no server of theirs has sent.
+/// With `grpc_error_status` gRPC clients get a gRPC status for every error that is not from their upstream.
 #[test]
 fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
     let app = Http2Origin::answering(|conn, asked| match asked.path().rsplit('/').next().expect("a name") {
@@ -642,7 +646,7 @@ fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
     assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
 }
 
-/// A server that is there no more is not asked again and again: its connection is left when a question stays open.
+/// Requests are not sent to a dead server repeatedly: its connection is closed after an unanswered PING.
 #[test]
 fn a_connection_that_went_dead_is_left() {
     let app = Http2Origin::start(&[], |conn| {
@@ -662,7 +666,7 @@ fn a_connection_that_went_dead_is_left() {
     wait::until("another connection", Deadline::default(), answered).expect("the dead one is left");
 }
 
-/// Streams that are open end under their configuration, and later requests have connections of their own.
+/// Open streams are completed under their configuration, and later requests use new connections.
 #[test]
 fn a_reload_lets_streams_end() {
     let (go, gone) = channel();
@@ -722,7 +726,7 @@ http {
 }
 "#;
 
-/// What both servers are asked by, what it comes to, and what the upstream saw.
+/// Makes a call; returns the response and the request that the upstream received.
 fn called(client: &mut http2::Http2<std::net::TcpStream>, case: &GrpcCase) -> String {
     let (method, path, fields, body) = *case;
     let stream = client.begin(method, path, fields, body.is_empty());
@@ -730,7 +734,7 @@ fn called(client: &mut http2::Http2<std::net::TcpStream>, case: &GrpcCase) -> St
         client.body(stream, body.as_bytes());
     }
     let got = client.response(stream);
-    // A `Host` that was set is the same as the authority (RFC 9113 section 8.3.1).
+    // A `Host` that was set is equivalent to the authority (RFC 9113 section 8.3.1).
     let named =
         |line: &str| line.strip_prefix("host=").map_or(line.to_owned(), |host| format!(":authority={host}"));
     let mut lines: Vec<String> = got.text().lines().map(named).collect();
@@ -818,7 +822,7 @@ fn calls_of_grpc_are_nginxs() {
     let mut differences = String::new();
     for (case, ours) in GRPC_CASES.iter().zip(found) {
         let theirs = called(&mut client, case);
-        // Their own pages differ in the server's name.
+        // Built-in pages differ in the server's name.
         let page = |text: String| text.replace("ringroad", "nginx");
         let (ours, theirs) = (page(ours), page(theirs));
         if ours != theirs {

@@ -1,5 +1,5 @@
-//! Application servers as they are installed: uWSGI, fcgiwrap, flup's SCGI, and the examples for PHP and Python. A test
-//! says so where a program is missing.
+//! Real application servers: uWSGI, fcgiwrap, flup's SCGI, and the examples for PHP and Python. A test prints a line if
+//! a program is not installed.
 
 mod common;
 mod gateways;
@@ -68,7 +68,7 @@ http {
 }
 "#;
 
-/// What an application of [`WSGI`] has to show.
+/// Checks the responses of the [`WSGI`] application.
 fn check_wsgi(server: &Server) {
     let mut client = Client::connect(server.addr(0));
     let empty = "0 d41d8cd98f00b204e9800998ecf8427e";
@@ -91,11 +91,11 @@ fn check_wsgi(server: &Server) {
     }
     client.send("PUT /chunks HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
     assert_eq!(client.response().text(), "PUT /chunks  - 3 900150983cd24fb0d6963f7d28e17f72");
-    // The connection to the application ends without a response, or with a 500 of its server.
+    // The application's server closes the connection without a response, or sends a 500.
     assert!(matches!(client.get("/broken").status, 500 | 502));
 }
 
-/// A folder with the application, open to all users.
+/// Creates a directory with the application, accessible to all users.
 fn wsgi_setup(prefix: &str) -> Setup {
     let setup = Setup::new(CONF).value("P", prefix);
     fs::write(setup.data().join("application.py"), WSGI).expect("the folder is writable");
@@ -114,7 +114,7 @@ fn uwsgi_runs_an_application() {
 #[test]
 fn flup_runs_an_application_by_scgi() {
     let mut setup = wsgi_setup("scgi");
-    // SCGI tells the length by itself.
+    // SCGI always sends the length.
     setup.set_text(&CONF.replace("@P@_param CONTENT_LENGTH $content_length;", ""));
     let socket = setup.data().join("app.sock");
     let Some(_app) = programs::flup(setup.data(), "application", &socket) else { return };
@@ -151,7 +151,7 @@ fn fcgiwrap_runs_cgi_scripts() {
     assert_eq!(client.get("/hello.cgi?log").status, 200);
     server.wait_for_log("FastCGI sent in stderr: \"words for the log", Deadline::default());
     assert_eq!(client.get("/hello.cgi?silent").status, 502);
-    // What fcgiwrap says of a script that is not there.
+    // fcgiwrap's status for a nonexistent script.
     assert_eq!(client.get("/none.cgi").status, 403);
     let body = vec![b'x'; 1 << 20];
     client.send(request_bytes("POST", "/hello.cgi", &[("Content-Length", &body.len().to_string())]));
@@ -160,7 +160,7 @@ fn fcgiwrap_runs_cgi_scripts() {
     wrap.end();
 }
 
-/// Copies a folder of `examples/` and what is beside it into the folder of a server.
+/// Copies a directory of `examples/` into the server's directory.
 fn copy(from: &Path, to: &Path) {
     testkit::create_dir_all(to).expect("a folder in the test's own");
     for entry in fs::read_dir(from).expect("the folder is there") {
@@ -174,7 +174,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// An example as it stands there, with sockets in the place of ports: the setup, and its configuration.
+/// Returns the setup and the configuration of an example, unchanged except that sockets replace ports.
 fn example(name: &str, app: &str) -> (Setup, String) {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let setup = Setup::new("");
@@ -195,7 +195,7 @@ fn example(name: &str, app: &str) -> (Setup, String) {
     (setup, conf)
 }
 
-/// Starts an example whose files are in the folder of its setup.
+/// Starts an example whose files are in its setup's directory.
 fn start(setup: &Setup, conf: &str) -> Server {
     let folder = setup.data().join("example").display().to_string();
     let conf = ["root ", "fastcgi_cache_path ", "access_log ", "include ../"].iter().fold(
@@ -225,7 +225,7 @@ fn the_example_of_php_does_what_its_readme_says() {
     fs::write(&path, text.replace("127.0.0.1:9024", &listen)).expect("it is a copy");
     let Some(app) = programs::php_fpm(&path, &socket) else { return };
     let server = start(&setup, &conf);
-    // Until the directory of the cache is this server's, nothing is stored; a slow disk takes its time.
+    // Nothing is stored until this server owns the cache's directory, which takes long on a slow disk.
     server.wait_for_log("entries known", Deadline::default());
     let first = get(&server, "/article/7", &[]);
     assert_eq!((first.status, first.field("X-Cache")), (200, Some("MISS")), "{}", app.output());
@@ -243,7 +243,7 @@ fn the_example_of_php_does_what_its_readme_says() {
     let missing = get(&server, "/none/here", &[]);
     assert_eq!((missing.status, missing.field("X-Cache")), (404, Some("MISS")));
     assert_eq!(get(&server, "/none/here", &[]).field("X-Cache"), Some("HIT"));
-    // A form with a file of 10 MB.
+    // An upload form with a file of 10 MB.
     let content = vec![b'u'; 10_000_000];
     let head = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"r.pdf\"\r\n\r\n";
     let form = [head.as_bytes(), &content, b"\r\n--x--\r\n"].concat();

@@ -1,5 +1,5 @@
-//! SCGI and uwsgi: the same requests to this server and to nginx, in front of one scripted application server, and what
-//! hostile servers cause.
+//! SCGI and uwsgi: the same requests to this server and to nginx with one scripted application server, and effects of
+//! hostile servers.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::BINARY;
 use testkit::script::{Protocol, Request, ScriptServer};
 use testkit::{Client, Deadline, Setup};
 
-/// The configuration of one protocol; `@P@` is its prefix.
+/// Configuration for one protocol; `@P@` is its prefix.
 const CONF: &str = r#"worker_processes 1; error_log logs/error.log info;
 events { }
 http {
@@ -47,7 +47,7 @@ http {
 const BOTH: [(Protocol, &str); 2] = [(Protocol::Scgi, "scgi"), (Protocol::Uwsgi, "uwsgi")];
 
 fn setup(prefix: &str, app: &ScriptServer) -> Setup {
-    // SCGI tells the length by itself, and its own name only where nginx's `scgi_params` is used.
+    // SCGI always sends the length, and the `SCGI` parameter only if nginx's `scgi_params` is included.
     let (length, more) = match prefix {
         "uwsgi" => (
             "uwsgi_param CONTENT_LENGTH $content_length;",
@@ -62,7 +62,7 @@ fn setup(prefix: &str, app: &ScriptServer) -> Setup {
         .value("MORE", more)
 }
 
-/// Answers by the path: with all that came, or with what the path names.
+/// Responds according to the path: with all received parameters, or with the response that the path names.
 fn script(request: &Request) -> Vec<u8> {
     let path = request.param("REQUEST_URI").unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
@@ -103,7 +103,7 @@ fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)],
 /// Method, target and fields of a request.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// What both servers are asked.
+/// Requests for both servers.
 const CASES: &[Case] = &[
     ("GET", "/a?b=c", &[("User-Agent", "client/1"), ("X-Set", "of the client"), ("Cookie", "a=1")]),
     ("GET", "/a%20b/c?empty=1", &[]),
@@ -165,7 +165,7 @@ fn bodies_arrive_whole() {
                 assert!(shown.contains(&format!("body {len} {sum}\n")), "{prefix} {target} {len}: {shown}");
             }
         }
-        // Chunks are read as a whole first: their length stands in front of them.
+        // A chunked body is read completely first, as SCGI and uwsgi send its length before it.
         let chunked = "Host: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
         client.send(format!("POST /stream/up HTTP/1.1\r\n{chunked}"));
         let text = client.response().text();

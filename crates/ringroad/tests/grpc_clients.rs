@@ -1,7 +1,7 @@
-//! gRPC as its own libraries speak it: grpc-go and Python's grpcio, on both sides of `grpc_pass`. Each kind of call, with and
-//! without TLS, and calls that go on while connections and processes end.
+//! gRPC with its official libraries: grpc-go and Python's grpcio, on both sides of `grpc_pass`. Each kind of call, with
+//! and without TLS, and calls that continue while connections are closed and processes exit.
 //!
-//! The programs are `grpc/go` and `grpc/calls.py`. Both have the same words.
+//! The programs are `grpc/go` and `grpc/calls.py`. Both have the same command-line words.
 
 mod common;
 
@@ -28,13 +28,13 @@ http {
 }
 "#;
 
-/// Each kind of call.
+/// Every kind of call.
 const KINDS: [&str; 9] = ["unary", "large", "metadata", "down", "up", "both", "fails", "deadline", "cancel"];
 
-/// Calls that go on at once.
+/// Number of concurrent calls.
 const WORKERS: usize = 6;
 
-/// How a program is started.
+/// How to start the program of a language.
 struct Language {
     program: PathBuf,
     script: Option<PathBuf>,
@@ -45,7 +45,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc")
 }
 
-/// The program of Go, which is built here; its modules come from the cache, or from the proxy.
+/// Builds the Go program; its modules come from the module cache, or from the proxy.
 fn go() -> Option<Language> {
     let dir = TempDir::new("grpc-go");
     let program = dir.path().join("calls");
@@ -69,11 +69,11 @@ fn python() -> Option<Language> {
     Some(Language { program: PathBuf::from("python3"), script, _folder: TempDir::new("grpc-python") })
 }
 
-/// A program that runs, and the lines that it prints.
+/// A running program, and the lines that it prints.
 struct Peer {
     input: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// All that it has printed so far.
+    /// All lines printed so far.
     seen: Vec<String>,
     _running: Running,
 }
@@ -93,7 +93,7 @@ impl Language {
         Peer { input, lines, seen: Vec::new(), _running: Running(child) }
     }
 
-    /// A server, and its address.
+    /// Starts a gRPC server; returns it with its address.
     fn serve(&self) -> (Peer, String) {
         let mut peer = self.start(&["server"]);
         let address = peer.wait(|line| Some(line.strip_prefix("listening ")?.to_owned()));
@@ -117,13 +117,13 @@ impl Peer {
         }
     }
 
-    /// Calls, streams and failures so far.
+    /// Returns the number of calls, streams and failures so far.
     fn counts(&mut self) -> [u64; 3] {
         self.input.as_mut().and_then(|input| input.write_all(b"?").and_then(|()| input.flush()).ok());
         self.wait(|line| numbers(line, "so far "))
     }
 
-    /// Waits until so many calls more, and a stream more, have been made.
+    /// Waits until a number of further calls, and a further stream, have been made.
     fn go_on(&mut self) {
         let [calls, streams, _] = self.counts();
         let more = || {
@@ -133,7 +133,7 @@ impl Peer {
         wait::until("calls", Deadline::default(), more).expect("they go on");
     }
 
-    /// Ends the calls, and says how many there were.
+    /// Stops the calls, and returns their numbers.
     fn finish(&mut self) -> [u64; 3] {
         self.input = None;
         self.wait(|line| numbers(line, "done "))
@@ -149,7 +149,7 @@ fn numbers(line: &str, name: &str) -> Option<[u64; 3]> {
     Some(std::array::from_fn(|_| numbers.next().expect("three of them")))
 }
 
-/// The server between both, and the file of its authority.
+/// Starts the proxy between both; returns it with its CA file.
 fn start(app: &str, requests: usize) -> (Server, PathBuf) {
     let authority = Authority::new("root");
     let (pem, key) = authority.server("a.test");
@@ -187,8 +187,8 @@ fn each_kind_of_call_of_python_passes() {
     python().iter().for_each(each_kind);
 }
 
-/// Connections that end after some requests, a reload in place, and processes that are replaced: clients learn of each by GOAWAY,
-/// and no call fails.
+/// Connections that are closed after some requests, a reload in place, and replaced processes: clients are informed of
+/// each by GOAWAY, and no call fails.
 fn no_call_fails(language: &Language) {
     let (_app, address) = language.serve();
     let (mut server, _) = start(&address, 25);
@@ -224,8 +224,8 @@ fn python_reconnects_without_a_failed_call() {
     python().iter().for_each(no_call_fails);
 }
 
-/// A worker that is killed takes the calls with it that are under way. A client may give its next calls to the same connection until
-/// it has read of the end: two more for each of its threads are allowed.
+/// If a worker is killed, its active calls fail. A client may send its next calls on the same connection until it has
+/// read the end of the connection: two more failures per thread are allowed.
 fn a_kill_ends_what_is_under_way(language: &Language) {
     let (_app, address) = language.serve();
     let (server, _) = start(&address, 1000);
@@ -254,16 +254,16 @@ fn a_killed_worker_costs_python_the_calls_under_way() {
     python().iter().for_each(a_kill_ends_what_is_under_way);
 }
 
-/// The first number in a line.
+/// Returns the first number in a line.
 fn first_number(line: &str) -> usize {
     let digits = line.split(|char: char| !char.is_ascii_digit()).find(|part| !part.is_empty());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Load by ghz, on connections that end after 500 calls.
+/// Load by ghz, on connections that are closed after 500 calls.
 ///
-/// ghz has an old grpc-go (1.34). It may choose a connection for a call whose end it has just read of, and it gives a
-/// call up when that happens twice. The server may have had such a call once.
+/// ghz has an old grpc-go (1.34). It may choose a connection for a call although it has just read its end, and fails
+/// the call if that happens twice. The server may have seen such a call once.
 #[test]
 fn ghz_has_a_response_to_each_call() {
     let home = std::env::var_os("HOME").unwrap_or_default();

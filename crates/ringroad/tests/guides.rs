@@ -1,7 +1,7 @@
-//! The commands of `docs/guides/` and of the tasks in README run as they stand there, but for the ports.
+//! Runs the commands in `docs/guides/` and in README's tasks unchanged, except for the ports.
 //!
-//! The blocks of a page that are marked `sh` run in one shell. A line `#> text` is text that the commands since the line before it have
-//! to print. `needs=PROGRAM` behind `sh` skips a block where that program is missing.
+//! The blocks of a page that are marked `sh` run in one shell. A line `#> text` is text that the commands since the
+//! preceding such line must print. `needs=PROGRAM` after `sh` skips a block if that program is not installed.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -20,21 +20,21 @@ use testkit::TempDir;
 use testkit::program::{Program, signal_process};
 use testkit::{Deadline, skip};
 
-/// The first of the ports that pages use, and how many they are.
+/// Range of ports that the pages use.
 const PORTS: std::ops::Range<u16> = 8010..8090;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Commands, and the texts that they have to print.
+/// Commands, and the texts that they must print.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Segment {
     commands: String,
     expected: Vec<String>,
 }
 
-/// The commands of a page that can run here.
+/// Returns the commands of a page that can run here.
 fn segments(page: &str, has: &dyn Fn(&str) -> bool) -> Vec<Segment> {
     let mut segments = vec![Segment::default()];
     let mut runs = None;
@@ -60,7 +60,7 @@ fn segments(page: &str, has: &dyn Fn(&str) -> bool) -> Vec<Segment> {
     segments
 }
 
-/// Whether a program is installed.
+/// Returns whether a program is installed.
 fn has(program: &str) -> bool {
     let found = Command::new("sh").arg("-c").arg(format!("command -v {program} >/dev/null")).status();
     let found = found.is_ok_and(|status| status.success());
@@ -70,7 +70,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// The daemons that a page started, by their pid files; killed at the end.
+/// The daemons that a page has started, found by their pid files; stopped when dropped.
 struct Daemons<'a>(&'a Path);
 
 impl Drop for Daemons<'_> {
@@ -79,13 +79,13 @@ impl Drop for Daemons<'_> {
             Command::new("find").arg(self.0).args(["-name", "*.pid"]).output().expect("find is everywhere");
         for file in String::from_utf8_lossy(&found.stdout).lines() {
             let pid = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = pid.map(|pid| signal_process(pid, Signal::TERM));
         }
     }
 }
 
-/// Runs a page in an empty directory, or in one that has a link to the examples.
+/// Runs a page in an empty directory, or in one with a link to the examples.
 fn run_page(page: &str) {
     let dir = TempDir::new("guide");
     let work = dir.path().join("work");
@@ -96,12 +96,12 @@ fn run_page(page: &str) {
     symlink(BINARY, work.join("bin/ringroad")).expect("a link");
     let copied = Command::new("cp").arg("-r").arg(root().join("examples")).arg(&work).status();
     assert!(copied.is_ok_and(|status| status.success()), "the examples are copied");
-    // As with the usual umask, which the pages assume: the worker is another user.
+    // As with the usual umask, which the pages assume: the worker runs as another user.
     let opened = Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(work.join("examples")).status();
     assert!(opened.is_ok_and(|status| status.success()), "they are ours");
     let text = fs::read_to_string(root().join(page)).expect("the page is there");
     let segments = segments(&text, &has);
-    // Ports that are free now: the pages use fixed ones, which others may have.
+    // Ports that are free now replace the fixed ports of the pages, which may be in use.
     let free: BTreeMap<u16, TcpListener> =
         PORTS.map(|port| (port, TcpListener::bind("127.0.0.1:0").expect("a free port"))).collect();
     let mut script = String::from("set -eu\numask 022\nexport PATH=\"$PWD/bin:$PATH:/usr/sbin\"\n");
@@ -151,7 +151,7 @@ fn run_page(page: &str) {
     drop(daemons);
 }
 
-/// Every page has a test below.
+/// Every page must have a test below.
 #[test]
 fn every_guide_is_run() {
     let here = include_str!("guides.rs");

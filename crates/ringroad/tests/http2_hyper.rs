@@ -1,5 +1,5 @@
-//! Hostile clients of HTTP/2 by another implementation than the scripts of `http2_limits`: hyper-h2 with its own checks turned
-//! off. The sessions, and what has to come of each, are in `hyper/hostile.py`.
+//! Hostile HTTP/2 clients with another implementation than the test client of `http2_limits`: hyper-h2 with its own
+//! checks disabled. The sessions and their expected results are in `hyper/hostile.py`.
 
 mod common;
 

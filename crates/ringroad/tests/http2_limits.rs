@@ -1,5 +1,6 @@
-//! Hostile clients of HTTP/2 against the binary: each limit of docs/http2.md is reached by a script, the connection ends with
-//! its code or the stream does, and other clients are served. The rules themselves are tested in `http::h2`.
+//! Hostile HTTP/2 clients, tested with the binary: a test reaches each limit of docs/http2.md, the connection or the
+//! stream ends with the limit's error code, and other clients are served. The rules themselves are tested in
+//! `http::h2`.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn start() -> Server {
     serve(&one_server("http2 on;", "location / { return 200 x; }"))
 }
 
-/// Sends until the server reads no more, and expects the end with this code. Others are served then.
+/// Sends until the server reads no more, and expects GOAWAY with this code. Other clients must be served then.
 #[track_caller]
 fn ends_with(
     server: &Server,
@@ -46,8 +47,8 @@ fn get(stream: u32) -> Vec<u8> {
     frame(HEADERS, WHOLE | END, stream, &block(&LINE))
 }
 
-/// Streams that are opened and reset at once, in front of an upstream that never responds: each is worked for until its end is
-/// known, so the upstream gets no more requests than streams may be open.
+/// Streams that are opened and immediately reset, with an upstream that never responds: each request remains until its
+/// cancellation is complete, so the upstream gets no more requests than the limit of concurrent streams.
 #[test]
 fn rapid_resets() {
     let origin = Origin::raw(|connection| {
@@ -63,7 +64,7 @@ fn rapid_resets() {
         [frame(HEADERS, WHOLE | END, stream, &slow), frame(RESET, 0, stream, &8u32.to_be_bytes())].concat()
     });
     assert!(origin.stats().requests <= 256, "{}", origin.stats().requests);
-    // Without an upstream: responses are ready before the reset is read, so nothing is left to be reset.
+    // Without an upstream: responses are complete before the reset is read, so no stream remains to be reset.
     let mut client = http2::connect(&server);
     for number in 0..900 {
         let stream = 2 * number + 1;
@@ -73,7 +74,8 @@ fn rapid_resets() {
     assert!(client.goodbyes.is_empty());
 }
 
-/// Ten thousand requests whose bodies never come: as many are open as may be, and the others are refused until that is a flood.
+/// Ten thousand requests whose bodies never arrive: the permitted number is open, and the others are refused until they
+/// count as a flood.
 #[test]
 fn ten_thousand_half_open_streams() {
     let text = "client_body_early_read 1; location / { return 200 x; }";
@@ -90,8 +92,9 @@ fn ten_thousand_half_open_streams() {
     assert_eq!(http2::connect(&server).get("/").status, 200);
 }
 
-/// Bodies that never come, on several connections: their windows have a limit for the thread, here of 256 requests. A request
-/// above it is refused in a way that lets the client repeat it; others are served, and a connection that ends makes room.
+/// Bodies that never arrive, on several connections: their windows have a limit per thread, here 256 requests. A
+/// request above it is refused in a way that lets the client retry; other clients are served, and closing a connection
+/// releases its windows.
 #[test]
 fn windows_of_bodies_have_a_limit_for_the_thread() {
     let server = serve(&one_server(
@@ -123,7 +126,7 @@ fn windows_of_bodies_have_a_limit_for_the_thread() {
     assert!(served.is_ok(), "the connection that has ended makes room");
 }
 
-/// Requests whose bodies have come and were taken, as long responses have them: their windows are free for others.
+/// Requests whose bodies were received and consumed, as during long responses: their windows are available to others.
 #[test]
 fn windows_of_bodies_that_were_taken_are_free() {
     let origin = Origin::raw(|connection| {
@@ -141,7 +144,7 @@ fn windows_of_bodies_that_were_taken_are_free() {
             client.body(stream, b"x");
         }
         client.settle();
-        // Each is taken by its upstream before the next connection opens as many.
+        // The upstream has each body before the next connection opens the same number.
         let count = 100 * (index as u64 + 1);
         let asked = || (origin.stats().requests >= count).then_some(());
         testkit::wait::until("the requests", testkit::Deadline::default(), asked)
@@ -192,8 +195,8 @@ fn floods_of_fragments_and_the_counters_of_limits() {
     }
 }
 
-/// A table of 4 KiB, and bytes that each stand for all of it: the head is refused by what it comes to, and the connection
-/// goes on.
+/// A table entry of 4 KiB, and bytes that each reference it: the head is refused for its decoded size, and the
+/// connection continues.
 #[test]
 fn a_header_bomb() {
     let server = start();
@@ -214,7 +217,7 @@ fn a_header_bomb() {
     assert_eq!(client.response(stream).status, 431, "max_headers");
 }
 
-/// A body that is asked for byte by byte.
+/// A body received byte by byte through small window updates.
 #[test]
 fn a_dribbled_body() {
     let server =
@@ -227,7 +230,7 @@ fn a_dribbled_body() {
     ends_with(&server, CALM, &mut client, |_| frame(WINDOW, 0, stream, &1u32.to_be_bytes()));
 }
 
-/// Clients that ask without reading: what is ready for each of them is bounded, and others are served.
+/// Clients that send requests without reading: the memory for each is bounded, and other clients are served.
 #[test]
 fn clients_that_do_not_read() {
     let server =
@@ -255,12 +258,12 @@ fn clients_that_do_not_read() {
         assert_eq!(http2::connect(&server).get("/").status, 200);
     }
     let grown = memory().saturating_sub(before);
-    // Of 8 connections with 128 responses of 1 MB, each reads ahead twice 16 to 128 KiB for a stream.
+    // For 8 connections with 128 responses of 1 MB each, readahead is two buffers of 16 to 128 KiB per stream.
     assert!(grown < 80 << 10, "{grown} KiB");
     drop(clients);
 }
 
-/// Windows that are opened too far, and bytes beyond those of the server.
+/// Windows that overflow, and bytes beyond the server's windows.
 #[test]
 fn windows_are_kept_to() {
     let server = serve(&one_server("http2 on; http2_body_preread_size 100;", "location / { return 200 x; }"));
@@ -268,7 +271,7 @@ fn windows_are_kept_to() {
     client.settle();
     let stream = client.begin("POST", "/", &[], false);
     client.response(stream);
-    // Not begun to be read: the response is there, and what comes late is passed over.
+    // The body was never read: the response is complete, and late DATA is discarded.
     client.frame(DATA, 0, stream, &[0; 50]);
     client.settle();
     assert!(client.goodbyes.is_empty());

@@ -1,4 +1,4 @@
-//! Limits of the system: raised where that is allowed, told of where they are too low.
+//! System limits: raised where permitted, reported where they are too low.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -6,7 +6,7 @@ mod control;
 use control::{BINARY, ask, site};
 use testkit::{Client, Content, Deadline, Origin, Reply, Server, Setup};
 
-/// Soft and hard limit of a process, as proc(5) shows them.
+/// Returns the soft and hard limit of a process, as proc(5) shows them.
 fn limit(pid: i32, name: &str) -> (String, String) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("procfs");
     let row = text.lines().find_map(|line| line.strip_prefix(name)).expect("a row").to_owned();
@@ -27,7 +27,7 @@ fn the_worker_raises_descriptors_and_locked_memory_as_far_as_it_may() {
     let (soft, hard) = limit(worker, "Max open files");
     assert_eq!((&soft, &hard), (&own_limit("Max open files").1, &soft));
     let (soft, hard) = limit(worker, "Max locked memory");
-    // Root with CAP_SYS_RESOURCE takes the limit off.
+    // Root with CAP_SYS_RESOURCE removes the limit.
     assert_eq!(soft, hard);
     assert!(soft == "unlimited" || soft == own_limit("Max locked memory").1, "{soft}");
 }
@@ -43,26 +43,26 @@ fn connections_that_cannot_fit_are_told_before_they_come() {
     assert!(status.success() && stderr.contains(warning), "{stderr}");
     let (status, stderr) = Server::builder(BINARY).conf(&conf(60)).arg("-t").run_to_end();
     assert!(status.success() && !stderr.contains("worker_connections"), "{stderr}");
-    // Unset, the hard limit counts.
+    // Without the directive, the hard limit applies.
     let conf = conf(50).replace("worker_rlimit_nofile 50;", "");
     let builder = Server::builder(BINARY).conf(&conf).arg("-t");
     let (status, stderr) = builder.shell("ulimit -S -n 100 && ulimit -H -n 200").run_to_end();
     assert!(status.success() && stderr.contains(warning), "{stderr}");
 }
 
-/// Some threads have their rings when the next one finds no locked memory left, and all of them start anew without. The
-/// cache is that of the process, and was not to end with the first ones.
+/// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without
+/// it. The cache belongs to the process, and must survive that.
 #[test]
 fn a_cache_stores_after_rings_were_given_up() {
     let conf = "worker_processes 16; error_log logs/error.log info; events {}
         http { access_log off; proxy_cache_path @CACHE@ keys_zone=z:1m;
           server { listen 127.0.0.1:0; proxy_cache z; proxy_cache_valid 1h;
             add_header X-Cache $upstream_cache_status; location / { proxy_pass http://@ORIGIN@; } } }";
-    // How much fits into which is the kernel's to say.
+    // The kernel decides how many rings fit into a limit.
     for kib in [500, 1000, 2000, 4000] {
         let origin = Origin::start(|_| Reply::text("kept"));
         let setup = Setup::new(conf).origin(&origin);
-        // Where less is allowed than this, that is what there is.
+        // If a limit below this one applies, that one is used.
         let limit = format!("ulimit -l {kib} 2>/dev/null || true");
         let server = setup.builder(BINARY).shell(&limit).start();
         let is_hit = || {
@@ -76,7 +76,7 @@ fn a_cache_stores_after_rings_were_given_up() {
     }
 }
 
-/// A worker that is no root and may lock so many KiB; `None` where the limit does not hold.
+/// Starts a worker without root privileges that may lock this many KiB; returns `None` if the limit has no effect.
 fn with_locked_memory(kib: u32, threads: u32, files: u32) -> Option<Server> {
     let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a row").trim().to_owned();
@@ -113,7 +113,7 @@ fn buffers_that_cannot_be_registered_are_told_once_with_the_remedy() {
 
 #[test]
 fn a_ring_that_only_the_probe_could_have_is_a_reason_to_fall_back() {
-    // Enough for one small ring, not for those of sixteen threads.
+    // Enough for one small ring, but not for those of sixteen threads.
     let Some(server) = with_locked_memory(1000, 16, 1) else { return };
     Content::new(0, 100_000).assert_body(&Client::connect(server.addr(0)).get("/0.bin").body);
     let line = server.wait_for_log("[warn]", Deadline::default());

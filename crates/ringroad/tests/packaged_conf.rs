@@ -1,4 +1,4 @@
-//! The configurations of the packages and of the image serve their page.
+//! The configurations of the packages and of the container image serve their page.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -17,7 +17,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Paths and ports of a package become those of a test.
+/// Replaces paths and ports of a package by those of a test.
 fn moved(text: &str, dir: &Path) -> String {
     let at = |name: &str| dir.join(name).display().to_string();
     let text = text
@@ -93,7 +93,7 @@ fn the_commented_parts_of_the_site_load() {
         .text("conf/snippets/php.conf", &text("packaging/etc/snippets/php.conf"))
         .text("conf/snippets/proxy.conf", &text("packaging/etc/snippets/proxy.conf"))
         .start();
-    // No script is there, and php-fpm is not asked for it; no application listens.
+    // The script does not exist, so php-fpm gets no request for it; no application listens.
     assert_eq!(Client::connect(server.addr(0)).get("/none.php/path").status, 404);
     assert_eq!(Client::connect(server.addr(0)).get("/app/").status, 502);
 }

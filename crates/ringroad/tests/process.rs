@@ -1,4 +1,4 @@
-//! Master and worker as processes: signals, deaths, privileges, pid file, daemon, sockets.
+//! Master and worker processes: signals, crashes, privileges, pid file, daemon, sockets.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -72,12 +72,12 @@ fn the_log_tells_the_start_in_nginx_s_words_before_the_pid_file() {
 fn a_killed_worker_is_back_and_nobody_is_refused() {
     let server = Server::start(BINARY, &site("worker_processes 2;", "back"));
     kill_worker(&server);
-    // A delay would have been told with the death.
+    // A delay would have been logged with the worker's exit.
     let log = server.error_log();
     assert!(!log.contains("the next one"), "{log}");
 }
 
-/// The measurement of the test above.
+/// The measurement for the test above.
 #[test]
 #[ignore = "takes times"]
 fn a_killed_worker_is_back_within_200_ms() {
@@ -86,13 +86,13 @@ fn a_killed_worker_is_back_within_200_ms() {
     assert!(away < Duration::from_millis(200), "{away:?}");
 }
 
-/// Kills the worker of a server, of which no client may see more than a pause; answers how long that was.
+/// Kills the worker of a server; clients may see only a pause. Returns its length.
 fn kill_worker(server: &Server) -> Duration {
     let first = only_worker(server);
     let address = server.addr(0).tcp();
     signal_process(first, Signal::KILL).expect("it runs");
     let killed = Instant::now();
-    // The socket never closes: each connection is taken, and answered by the next worker.
+    // The listening socket stays open: each connection is accepted, and served by the next worker.
     let waiting: Vec<TcpStream> =
         (0..20).map(|_| TcpStream::connect(address).expect("never refused")).collect();
     assert_eq!(ask(server.addr(0)), "back");
@@ -176,7 +176,7 @@ fn workers_that_die_before_they_are_ready_are_tried_later_and_later() {
     signal_process(only_worker(&server), Signal::KILL).expect("it runs");
     let line = server.wait_for_log("workers cannot start", Deadline::default());
     assert!(line.contains("(\"exited with code 2\"), the next one is tried in 500 ms"), "{line}");
-    // Five tries without a delay: the death of the worker that served does not count.
+    // Five attempts without a delay: the crash of the worker that had served requests does not count.
     let log = server.error_log();
     let before = log.split("workers cannot start").next().expect("the log begins somewhere");
     assert_eq!(before.matches("exited with code 2").count(), 5, "{log}");
@@ -184,7 +184,7 @@ fn workers_that_die_before_they_are_ready_are_tried_later_and_later() {
     assert_eq!(ask(server.addr(0)), "here");
 }
 
-/// A server that is still starting: its configuration is written, and its log goes to standard error.
+/// Starts a server without waiting: writes its configuration, and logs to standard error.
 fn begin(folder: &TempDir, main: &str) -> Program {
     let conf = folder.write("a.conf", site(&format!("{main} error_log stderr notice; daemon off;"), "here"));
     let prefix = format!("{}/", folder.path().display());
@@ -196,7 +196,7 @@ fn a_reload_that_is_asked_for_during_the_start_is_carried_out() {
     for round in 0..5 {
         let folder = TempDir::new("early");
         let mut server = begin(&folder, "pid a.pid;");
-        // The worker needs a while to be ready. The signal arrives before that as a rule, and never before it is blocked.
+        // The worker is not ready immediately. The signal usually arrives before that, and never before it is blocked.
         server.wait_for_output(": start worker process ", Deadline::default());
         server.signal(Signal::HUP);
         server.wait_for_output("was replaced by 2 in place", Deadline::default());
@@ -252,7 +252,7 @@ fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
                 location /ring/ { alias html/; aio io_uring; directio 512; } } }";
     let mut builder = Server::builder(BINARY).conf(conf);
     for file in 0..40 {
-        // Names that nobody has asked for: the kernel's workers look them up.
+        // Files that were not requested before: io_uring worker threads open them.
         builder = builder.file(&format!("html/{file}.bin"), Content::new(file, 200_000));
     }
     let server = builder.start();
@@ -262,7 +262,7 @@ fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
         Content::new(file, 200_000).assert_body(&response.body);
     }
     let nobody = id_of("/etc/passwd", "nobody", 2);
-    // A new thread has its maker's name until it gives itself its own.
+    // A new thread has its creator's name until it sets its own.
     wait_until("two threads with a worker's name", || {
         let names = threads(only_worker(&server)).into_iter().map(|thread| thread.name);
         names.filter(|name| name.starts_with("worker ")).count() == 2
@@ -275,7 +275,7 @@ fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
     }
     let names: Vec<&str> = all.iter().map(|thread| thread.name.as_str()).collect();
     assert!(names.len() > 3, "threads of the pool: {names:?}");
-    // They come with the first operation that would block, and go some time after the last.
+    // They are created by the first operation that would block, and exit some time after the last.
     if !names.iter().any(|name| name.starts_with("iou-wrk-")) {
         eprintln!("no kernel worker was seen: {names:?}");
     }
@@ -303,7 +303,7 @@ fn a_worker_without_rights_finds_its_folder_for_bodies() {
     let made = fs::metadata(&folder).expect("the master made it");
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), id_of("/etc/passwd", "nobody", 2));
     drop(server);
-    // One that cannot be made is no reason not to start.
+    // A directory that cannot be created does not prevent the start.
     let conf = "user nobody; events {} http { access_log off; client_body_temp_path /proc/none;
         server { listen 127.0.0.1:0; location / { return 200 here; } } }";
     let server = Server::start(BINARY, conf);
@@ -323,7 +323,7 @@ fn id_of(file: &str, name: &str, field: usize) -> u32 {
 fn a_daemon_leaves_its_parent_and_its_terminal() {
     let mut server = Server::start(BINARY, &site("daemon on;", "detached"));
     assert_eq!(ask(server.addr(0)), "detached");
-    // It ends right after the daemon has told it to, which is not before the daemon serves.
+    // The parent exits right after the daemon has notified it, which is not before the daemon serves requests.
     let parent = testkit::wait::until("the end of the parent", Deadline::default(), || server.exited());
     let parent = parent.expect("the process that was started ends");
     assert!(parent.success());
@@ -333,7 +333,7 @@ fn a_daemon_leaves_its_parent_and_its_terminal() {
     assert_eq!(fields[4], "0", "no terminal");
     let targets = [0, 1].map(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).expect("open"));
     assert!(targets.iter().all(|target| target.as_os_str() == "/dev/null"), "{targets:?}");
-    // Nobody holds what the caller may wait for the end of, such as the pipe of `$(ringroad)`.
+    // No process keeps a descriptor open whose end the caller may wait for, such as the pipe of `$(ringroad)`.
     let log = server.path("logs/error.log");
     for worker in server.workers() {
         let stderr = fs::read_link(format!("/proc/{worker}/fd/2")).expect("open");
@@ -352,7 +352,7 @@ fn what_a_daemon_makes_is_not_writable_for_others() {
     let mode = |path: &Path| fs::metadata(path).expect("the daemon made it").permissions().mode() & 0o777;
     let mut server = Server::start(BINARY, &site("daemon on; pid first.pid;", "one"));
     assert_eq!(mode(&server.path("first.pid")), 0o644);
-    // The umask of a daemon is 0. A reload makes what is missing.
+    // The umask of a daemon is 0. A reload creates missing files and directories.
     fs::rename(server.path("logs"), server.path("old")).expect("they are siblings");
     server.rewrite_conf(&site("daemon on; pid logs/second.pid; error_log logs/new.log notice;", "two"));
     server.reload();
@@ -366,7 +366,7 @@ fn what_a_daemon_makes_is_not_writable_for_others() {
 #[test]
 fn a_reload_works_after_winch_has_dismissed_the_worker_of_another_one() {
     let mut server = Server::start(BINARY, &site("daemon on;", "first"));
-    // Another number of threads takes another process. It is hardly ready when it is dismissed.
+    // Another number of threads needs another process. It is hardly ready when it is told to stop.
     server.rewrite_conf(&site("daemon on; worker_processes 2;", "second"));
     server.reload();
     server.wait_for_log_count(": start worker process ", 2, Deadline::default());
@@ -416,14 +416,14 @@ fn unix_sockets_come_and_go_with_the_server() {
     let server = Server::start(BINARY, &conf);
     assert_eq!(server.addr(0), &ListenAddr::Unix(path.clone()));
     assert_eq!(ask(server.addr(0)), "unix");
-    // Somebody listens: the address is taken.
+    // The address is in use: another server listens.
     let (status, stderr) = Server::builder(BINARY).conf(&conf).run_to_end();
     assert!(!status.success());
     let refused = format!("[emerg] bind() to unix:{} failed (98: Address already in use)", path.display());
     assert!(stderr.contains(&refused) && stderr.contains("still could not bind()"), "{stderr}");
     assert!(server.quit_and_wait().success());
     assert!(!path.exists());
-    // What a killed server leaves behind does not stand in the way of the next one.
+    // Files left behind by a killed server do not prevent the next start.
     let mut server = Server::start(BINARY, &conf);
     server.signal(Signal::KILL);
     server.wait_until_ended(Deadline::default());
@@ -459,7 +459,8 @@ fn a_port_that_is_given_up_while_it_is_tried_is_taken() {
     drop(taken);
     let answer = testkit::wait::until("an answer", Deadline::default(), || {
         let mut client = Client::try_connect(&ListenAddr::Tcp(address)).ok()?;
-        // As long as nobody listens a client may have got the port for its own end, and hear itself.
+        // While no server listens, the kernel may have assigned the port to the client itself, which then receives its
+        // own bytes.
         client.send(testkit::client::request_bytes("GET", "/", &[]));
         Some(client.try_response().ok()?.text())
     });
@@ -468,7 +469,7 @@ fn a_port_that_is_given_up_while_it_is_tried_is_taken() {
     assert!(program.wait_until_ended(Deadline::default()).success(), "{}", program.stderr());
 }
 
-/// What a process had in flight in a ring holds its sockets for a moment longer than it lives.
+/// Operations of a killed process in io_uring keep its sockets open slightly longer than the process lives.
 #[test]
 fn a_port_that_a_killed_server_leaves_goes_to_the_next() {
     let mut server = Server::start(BINARY, &site("worker_processes 2;", "first"));
@@ -526,7 +527,7 @@ fn the_prefix_and_the_command_line_decide_where_things_are() {
 fn a_port_that_a_stopped_server_leaves_is_free_at_once() {
     let server = Server::start(BINARY, &site("", "first"));
     let address = server.addr(0).tcp();
-    // A connection that the server closes first leaves its port in TIME_WAIT.
+    // If the server closes a connection first, its port is in TIME_WAIT.
     let mut open = TcpStream::connect(address).expect("it listens");
     assert!(server.stop_and_wait().success());
     let _ = open.read(&mut [0; 16]);
@@ -545,10 +546,10 @@ fn limits_environment_and_folder_reach_the_worker() {
     let read = |name: &str| fs::read(format!("/proc/{worker}/{name}")).expect("procfs");
     let limits = String::from_utf8(read("limits")).expect("text");
     let files: Vec<&str> = limits.lines().filter(|line| line.starts_with("Max open files")).collect();
-    // For each thread, as nginx counts for each worker.
+    // Multiplied per thread, as nginx counts per worker.
     assert!(files[0].split_whitespace().skip(3).take(2).all(|limit| limit == "300"), "{files:?}");
     let environment = String::from_utf8(read("environ")).expect("text");
-    // The server's own variables go to the worker as well, and the gate runs the tests with one of them.
+    // The worker inherits the server's own variables too, and the test run sets one of them.
     let asked_for = |variable: &&str| !variable.is_empty() && !variable.starts_with("RINGROAD_");
     let variables: Vec<&str> = environment.split('\0').filter(asked_for).collect();
     assert_eq!(variables, ["FROM_CALLER=kept", "WRITTEN=value"]);
@@ -561,7 +562,7 @@ fn quit_finishes_what_is_under_way() {
     let body = Content::new(7, 3 << 20);
     let conf = "events {} http { access_log off; server { listen 127.0.0.1:0; root html; } }";
     let mut server = Server::builder(BINARY).conf(conf).file("html/large.bin", body).start();
-    // A narrow client: most of the body is still with the server when the signal comes.
+    // A client with a small receive buffer: most of the body is unsent when the signal arrives.
     let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
     client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
     let head = client.head();
@@ -582,7 +583,7 @@ fn a_retired_worker_ends_at_its_timeout() {
     let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
     client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.head().status, 200);
-    // Nobody reads on; without the timeout this would take for ever.
+    // The client does not read on; without the timeout the server would never stop.
     server.signal(Signal::QUIT);
     assert!(server.wait_until_ended(Deadline::default()).success(), "{}", server.error_log());
 }

@@ -1,7 +1,7 @@
-//! Answers of other servers and the requests that led to them, where nginx has a rule of its own: fields that are shown
-//! although they are this server's, charsets, redirects inside of the server, trailers, and the variables of all that.
+//! Upstream responses and their requests where nginx has a special rule: the upstream's fields in place of this
+//! server's, charsets, internal redirects, trailers, and the related variables.
 //!
-//! Each expectation was compared with nginx 1.31.5. What logs show of upstreams in general is in `proxy_variables`.
+//! Each expectation was compared with nginx 1.31.5. Logging of upstreams in general is tested in `proxy_variables`.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::BINARY;
 use testkit::origin::{Origin, OriginRequest, Reply};
 use testkit::{Client, Deadline, Response, Server, Setup};
 
-/// A server with these directives in `http` and in its server block.
+/// Starts a server with these directives in `http` and in its server block.
 fn start(origin: &Origin, http: &str, locations: &str) -> Server {
     let text = format!(
         "worker_processes 1; error_log logs/error.log info;
@@ -31,7 +31,7 @@ fn get(server: &Server, target: &str) -> Response {
     ask(server, target, &[])
 }
 
-/// A request with a body that arrives together with its head.
+/// Sends a request whose body arrives together with its head.
 fn post(server: &Server, target: &str, body: &str) -> Response {
     let mut client = Client::connect(server.addr(0));
     let length = body.len();
@@ -125,7 +125,7 @@ fn a_streamed_body_that_came_with_its_head_is_a_whole_one() {
     let mut client = Client::connect(server.addr(0));
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
     assert_eq!(client.response().text(), "hello|5|hello");
-    // The rest of this one comes later.
+    // The rest of this request's body arrives later.
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel");
     origin.wait_for("its connection", |stats| stats.connections > 2);
     client.send("lo");
@@ -274,7 +274,7 @@ fn variables_of_fields_are_nginxs() {
     assert_eq!(lines, expected, "{log}");
 }
 
-/// The documented default of nginx, written out: one site must not get what is stored of another.
+/// nginx's documented default key, written out: responses of one site must not be used for another.
 #[test]
 fn a_key_with_the_upstreams_name_tells_upstreams_apart() {
     let site = |name: &'static str| {
@@ -296,7 +296,7 @@ http {
 }
 ",
     );
-    // Kept, because the folder of the cache goes with it.
+    // Returned, because dropping it removes the cache's directory.
     let setup = setup.upstream("ONE", one.addr()).upstream("TWO", two.addr());
     let server = setup.start(BINARY);
     for name in ["one", "two"] {

@@ -1,5 +1,5 @@
-//! Bodies on their way to and from other servers, against the binary: uploads that are read first or passed on while
-//! they come, other protocols after a 101, and proxied answers inside of other requests.
+//! Bodies to and from upstreams, tested with the binary: uploads that are buffered first or streamed, other protocols
+//! after a 101, and proxied responses in subrequests.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn start(origin: &Origin) -> Server {
     start_with(origin, "/proc/none", "")
 }
 
-/// `/full/` has its temporary files in this folder.
+/// `/full/` has its temporary files in this directory.
 fn start_with(origin: &Origin, folder: &str, whole: &str) -> Server {
     Setup::new(CONF).origin(origin).value("TEMP", folder).value("WHOLE", whole).start(BINARY)
 }
@@ -85,16 +85,16 @@ fn uploads_of_every_size_and_framing_arrive() {
         let pieces = [&body[..1], &body[1..70_000], &body[70_000..]];
         assert_eq!(upload_chunked(&mut client, target, &pieces).body, body, "{target}");
         let chunked = origin.last_request().header("transfer-encoding");
-        // What was read first has a length; what was not goes on as it comes.
+        // A buffered body has a length; a streamed one is forwarded as it arrives.
         assert_eq!(chunked.as_deref(), (target == "/stream/").then_some("chunked"));
     }
 }
 
-/// Sends uploads for whose files there is no place.
+/// Sends uploads whose temporary files cannot be created.
 fn assert_arrives_without_a_file(server: &Server, origin: &Origin, failed: &str) {
     let mut client = Client::connect(server.addr(0));
     let body = Content::new(4, 900_000).bytes(0..900_000);
-    // The third one finds that the connection is as good as before.
+    // The third request proves that the connection is still usable.
     for count in 1..=3 {
         assert_eq!(upload(&mut client, "/full/", &body).body, body);
         assert_eq!(origin.stats().requests, count);
@@ -133,14 +133,14 @@ fn an_upload_over_http2_goes_on_when_the_file_system_of_its_temporary_file_is_fu
     let conf = CONF.replacen("http {", "http { http2 on;", 1);
     let folder = disk.path().display().to_string();
     let server = Setup::new(&conf).origin(&origin).value("TEMP", &folder).value("WHOLE", "").start(BINARY);
-    // The client has sent all of it when the file fails: what waits in the server is not lost.
+    // The client has sent the complete body when the file fails: bytes buffered in the server are not lost.
     let body = Content::new(4, 900_000).bytes(0..900_000);
     let got = common::http2::connect(&server).post("/full/", &[("content-length", "900000")], &body);
     assert_eq!(got.status, 200, "{}", got.text());
     assert!(got.body == body, "{} bytes", got.body.len());
 }
 
-/// Whoever needs the whole body: it is kept in memory up to a megabyte, and what is longer is refused.
+/// Where the complete body is needed: it is buffered in memory up to a megabyte, and a longer one is refused.
 fn assert_is_kept_whole(server: &Server, origin: &Origin, failed: &str) {
     let mut client = Client::connect(server.addr(0));
     let body = Content::new(4, 900_000).bytes(0..900_000);
@@ -181,7 +181,7 @@ fn a_body_that_must_be_whole_is_kept_in_memory_where_the_file_system_is_full() {
     assert_is_kept_whole(&server, &origin, &format!("write() \"{folder}/"));
 }
 
-/// A file that is asked for cannot be done without.
+/// A file that the configuration requires cannot be omitted.
 #[test]
 fn an_upload_whose_file_is_wanted_fails_with_the_reason_in_the_log() {
     let origin = Origin::start(|request| Reply::text(&request.body));
@@ -245,7 +245,7 @@ fn what_is_wrong_with_a_streamed_upload_ends_it() {
     assert_eq!(asked(format!("{head}Content-Length: 2000000\r\n\r\n")), 413);
     assert_eq!(asked(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n200000\r\n")), 413);
     assert_eq!(asked(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n")), 400);
-    // As in nginx a client that says nothing gets nothing, and the log has 408.
+    // As in nginx an idle client gets no response, and the log has 408.
     let mut client = Client::connect(server.addr(0));
     client.send("POST /stalled/ HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
     client.expect_end();
@@ -282,8 +282,8 @@ fn another_protocol_passes_in_both_directions() {
     assert!(fields[2].parse::<u64>().is_ok_and(|sent| sent > 300_005), "{log}");
 }
 
-/// A message that takes several segments does not wait for the client's acknowledgement of the first one: so many of them
-/// would take longer than the script may.
+/// A message of several segments does not wait for the client's acknowledgement of the first segment: with this many
+/// messages, the waits would exceed the test's timeout.
 #[test]
 fn long_messages_of_a_tunnel_arrive_at_once() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
@@ -314,7 +314,7 @@ fn a_tunnel_without_a_word_ends() {
     origin.wait_for("the end", |stats| stats.connections_open == 0);
 }
 
-/// A worker that is told to end lets a tunnel go on, and ends with it.
+/// A worker that is told to stop gracefully lets a tunnel continue, and exits after its end.
 #[test]
 fn a_tunnel_outlives_the_order_to_end() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
@@ -360,7 +360,7 @@ fn answers_of_others_inside_of_requests() {
     assert_eq!(copy.body, b"both");
 }
 
-/// An origin with a page that includes so many parts, which wait for the gate.
+/// Starts an origin with a page that includes this many parts, which wait for the gate.
 fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
     let gate = gate.clone();
     Origin::start(move |request| match request.target.strip_prefix("/page/part") {
@@ -372,7 +372,7 @@ fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
     })
 }
 
-/// None of the parts is answered before all are asked for; their order is that of the page.
+/// No part gets its response before all are requested; their order is that of the page.
 #[test]
 fn includes_that_do_not_wait_run_side_by_side() {
     let gate = Gate::new();
@@ -400,7 +400,7 @@ fn includes_that_wait_run_one_after_the_other() {
     assert_eq!(client.response().text(), "[0][1][2][3][4]");
 }
 
-/// A page with many parts has a bounded number of them under way, and all of them in the end.
+/// A page with many parts has a bounded number of concurrent subrequests, and all of them in the end.
 #[test]
 fn includes_that_run_side_by_side_are_bounded() {
     let gate = Gate::new();
@@ -412,11 +412,11 @@ fn includes_that_run_side_by_side_are_bounded() {
     gate.open();
     let expected: String = (0..100).map(|part| format!("[{part}]")).collect();
     assert_eq!(client.response().text(), expected);
-    // The end of the page may be told after that.
+    // The origin may record the page's end after that.
     assert!(origin.stats().in_flight_max <= 17, "{:?}", origin.stats());
 }
 
-/// What is under way for a client that goes away is given up.
+/// The pending subrequests of a client that disconnects are cancelled.
 #[test]
 fn includes_end_with_their_client() {
     let gate = Gate::new();
@@ -444,7 +444,7 @@ fn trailers_go_on_where_they_are_wanted() {
     assert!(wire.ends_with("0\r\nX-Sum: 6\r\n\r\n"), "{wire:?}");
 }
 
-/// No test of time but of the order of things: the origin is held up by the rate, not by the client.
+/// Tests the order of events and not a duration: the rate limit delays the origin, not the client.
 #[test]
 fn what_is_read_from_an_origin_keeps_to_a_rate() {
     let origin = Origin::start(|_| Reply::ok().content(Content::new(1, 100_000)));

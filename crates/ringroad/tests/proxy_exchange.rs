@@ -1,7 +1,7 @@
-//! The exchange with other servers, against the binary: what origins do wrong, connections that are kept, bodies of
-//! any size in both directions, clients and origins that are slow, and other protocols after a 101.
+//! The exchange with upstreams, tested with the binary: faulty origins, keep-alive connections, bodies of any size in
+//! both directions, slow clients and origins, and other protocols after a 101.
 //!
-//! What a location does with an answer's fields is elsewhere (`proxy_*`), and so is which server is chosen.
+//! Changes to a response's fields and the choice of a server are tested elsewhere (`proxy_*`).
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{BINARY, ours_only};
 use testkit::origin::{At, Do, Origin, Reply};
 use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup, process};
 
-/// One location for everything that needs no other settings, and logs of each request.
+/// One location for everything that needs no other settings, and a log of each request.
 const CONF: &str = "worker_processes @THREADS@; error_log logs/error.log info;
 events { @EVENTS@ }
 http {
@@ -47,7 +47,7 @@ fn start(origin: &Origin) -> Server {
     setup(origin).start(BINARY)
 }
 
-/// The last line of the access log, in fields, when it has this many lines.
+/// Waits until the access log has this many lines; returns the last one, split into fields.
 fn logged(server: &Server, lines: usize) -> Vec<String> {
     let log = server.wait_for_access_log(lines, Deadline::default());
     let last = log.lines().nth(lines - 1).expect("the line is there");
@@ -112,7 +112,8 @@ fn an_answer_that_breaks_off_never_looks_complete() {
     let _ = origin.take_faults();
 }
 
-/// HTTP/1.0 clients find the end of such a body by the end of the connection: only a reset tells it from the proper one.
+/// HTTP/1.0 clients find the end of such a body by the end of the connection: only a reset distinguishes a truncated
+/// body from a complete one.
 #[test]
 fn a_body_until_the_end_of_the_connection_breaks_off_with_a_reset() {
     let origin = Origin::start(|_| {
@@ -168,7 +169,7 @@ fn what_is_no_answer_is_a_bad_gateway() {
     let _ = origin.take_faults();
 }
 
-/// Where nothing has gone to the client yet, it can have an error instead of a part.
+/// If nothing has been sent to the client yet, it can get an error instead of a truncated response.
 #[test]
 fn a_short_answer_that_breaks_off_is_an_error_page() {
     let origin = Origin::start(|_| Reply::ok().body("0123456789").at(At::Body(5), Do::Close));
@@ -221,8 +222,8 @@ fn connections_are_kept_and_used_again() {
     let _ = origin.take_faults();
 }
 
-/// What the kernel sends without a copy is the client's alone: an upload is over when all of it is sent, not when its bytes
-/// come back, and leaves its connection to the next one.
+/// The client's connection uses zero-copy sends: an upload is complete when all of it is sent, not when its buffers are
+/// released, and its upstream connection is reused.
 #[test]
 fn uploads_of_any_size_leave_their_connection_to_the_next() {
     let origin = Origin::start(|request| Reply::text(request.body.len().to_string()));
@@ -242,8 +243,8 @@ fn uploads_of_any_size_leave_their_connection_to_the_next() {
     }
 }
 
-/// An upstream that answers on the head alone, as one that refuses a body does, and reads the rest later: the request is
-/// sent to its end although its response is over, and the connection is used again.
+/// An upstream that responds after the head, as one that refuses a body does, and reads the rest later: the request is
+/// sent completely although its response is complete, and the connection is reused.
 #[test]
 fn an_upload_that_is_answered_before_its_end_keeps_its_connection() {
     let gate = Gate::new();
@@ -252,7 +253,7 @@ fn an_upload_that_is_answered_before_its_end_keeps_its_connection() {
         while let Some(mut request) = connection.read_head() {
             let reply = match connection.number() {
                 1 => Reply::text("first"),
-                // Nothing but the first connection is kept, so that it is the one that is found again.
+                // Only the first connection is kept alive, so that it is the one that is reused.
                 _ => Reply::text("other").closing(),
             };
             if !matches!(connection.reply(&request, &reply), testkit::origin::Ended::Kept) {
@@ -279,8 +280,8 @@ fn an_upload_that_is_answered_before_its_end_keeps_its_connection() {
     let _ = origin.take_faults();
 }
 
-/// Bodies of a known length are received into memory of that size. What a client sends behind one belongs to the next
-/// request, however the pieces fall.
+/// Bodies of a known length are received into memory of that size. Bytes that a client sends after a body belong to the
+/// next request, however they are segmented.
 #[test]
 fn a_request_behind_a_long_body_is_not_lost() {
     let told = |body: &[u8]| {
@@ -310,7 +311,7 @@ fn a_request_behind_a_long_body_is_not_lost() {
     }
 }
 
-/// The origin closes a connection with the request already on it: asked again where that does no harm.
+/// The origin closes a keep-alive connection on which the request has already been sent: retried if that is safe.
 #[test]
 fn a_kept_connection_that_ends_is_replaced_where_that_is_safe() {
     let origin = Origin::raw(|connection| {
@@ -404,11 +405,11 @@ fn a_slow_client_costs_a_bounded_amount() {
     let mut slow = Client::connect_narrow(*address, 4096);
     slow.send("GET /memory/ HTTP/1.1\r\nHost: a\r\n\r\n");
     let head = slow.head();
-    // Another client's answers pass meanwhile; the origin of the first is held up by it.
+    // Responses to other clients are still forwarded; the first client's slowness blocks its origin.
     Client::connect(server.addr(0)).get("/memory/");
     let sent = origin.stats().bytes_sent;
     assert!(sent < SIZE + (SIZE / 2), "{sent} bytes: the slow one's are held back");
-    // With a file the origin is rid of its answer.
+    // With a temporary file the origin can send its complete response.
     let mut spooled = Client::connect_narrow(*address, 4096);
     spooled.send("GET /file HTTP/1.1\r\nHost: a\r\n\r\n");
     let spooled_head = spooled.head();
@@ -419,7 +420,7 @@ fn a_slow_client_costs_a_bounded_amount() {
     Content::new(3, SIZE).compare(0..SIZE, &mut slow.body(&head)).expect("the bytes are right");
 }
 
-/// Asks for more than buffers and sockets take, has the file fail, and reads all of it then.
+/// Requests more than buffers and sockets hold, makes the file fail, and then reads everything.
 fn assert_goes_on_without_a_file(folder: &str, failed: &str) {
     const SIZE: u64 = 64 << 20;
     let origin = Origin::start(|_| Reply::ok().content(Content::new(3, SIZE)));
@@ -496,7 +497,7 @@ fn a_client_that_leaves_ends_the_exchange() {
     origin.wait_for("the end of both", |stats| stats.connections_open == 0);
 }
 
-/// The first event of a stream is with the client before the second one exists.
+/// The client receives the first event of a stream before the second one exists.
 #[test]
 fn without_buffering_each_piece_goes_on_at_once() {
     let gate = Gate::new();
@@ -512,7 +513,7 @@ fn without_buffering_each_piece_goes_on_at_once() {
     assert_eq!(client.read_exact(16), b"6\r\nsecond\r\n0\r\n\r\n");
 }
 
-/// The same exchanges on each network engine, which move bytes in their own ways.
+/// The same exchanges on each network engine, as each transfers bytes differently.
 #[test]
 fn all_engines_exchange() {
     if !ours_only("engines") {
@@ -553,7 +554,7 @@ fn all_engines_exchange() {
     }
 }
 
-/// Short and interrupted calls, and receives that end early, change nothing of what arrives.
+/// Partial and interrupted system calls, and receives that end early, do not change the received bytes.
 #[test]
 fn what_kernels_do_on_bad_days_changes_nothing() {
     if !ours_only("faults come from the fault engine") {

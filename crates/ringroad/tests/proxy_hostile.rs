@@ -1,8 +1,8 @@
-//! Hostile peers of a proxy, against the binary: origins that answer with anything, and clients that want an upstream
-//! to see another request than the one that was checked.
+//! Hostile peers of a proxy, tested with the binary: origins with arbitrary responses, and clients that try request
+//! smuggling.
 //!
-//! Answers are made from a seed, which is also the target that asks for them, so a failure names the one to run again.
-//! The reading of the harness is strict, at both ends: what it takes for whole is whole.
+//! Responses are generated from a seed, which is also the requested target, so a failure names the seed to run again.
+//! The test harness parses strictly at both ends: a message that it regards as complete is complete.
 
 mod common;
 
@@ -38,7 +38,7 @@ http {
 }
 ";
 
-/// Locations that answers go through.
+/// Locations through which responses are forwarded.
 const PLACES: [&str; 7] = ["plain", "direct", "filters", "cache", "spool", "hints", "impatient"];
 
 /// A generator whose numbers are the same everywhere (xorshift64*).
@@ -61,18 +61,18 @@ impl Dice {
     }
 }
 
-/// What a client may see of an answer.
+/// The part of a response that a client may see.
 #[derive(Debug, PartialEq)]
 enum Truth {
-    /// This body, with 200.
+    /// This body, with status 200.
     Whole(Vec<u8>),
-    /// An error, or an answer that does not end properly.
+    /// An error, or a truncated response.
     Broken,
-    /// Whatever is well-formed and holds nothing of another answer.
+    /// Any well-formed response that contains nothing of another response.
     Any,
 }
 
-/// What the origin does behind the bytes.
+/// The origin's action after the bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Next,
@@ -81,12 +81,12 @@ enum Then {
     Silence,
 }
 
-/// An answer that is made from a number.
+/// A response generated from a number.
 struct Case {
     bytes: Vec<u8>,
     truth: Truth,
     then: Then,
-    /// Bytes of a write; the last ones come together.
+    /// Bytes per write; the last bytes are sent together.
     piece: usize,
 }
 
@@ -108,7 +108,7 @@ impl Case {
         Case { bytes, truth, then, piece }
     }
 
-    /// Sends it; whether another request may come on the connection.
+    /// Sends the response; returns whether the connection may be used for another request.
     fn play(&self, connection: &mut Connection) -> bool {
         let (slow, rest) = self.bytes.split_at(self.bytes.len().min(self.piece * 40));
         for piece in slow.chunks(self.piece) {
@@ -127,7 +127,7 @@ impl Case {
     }
 }
 
-/// A body that tells whose it is all over.
+/// Returns a body in which every part identifies its response.
 fn body(seed: u64, dice: &mut Dice) -> Vec<u8> {
     let len = [1, 60, 3000, 5000, 5000, 9000, 9000, 60_000][dice.roll(8)];
     let len = len + dice.roll(len);
@@ -192,7 +192,7 @@ fn cut_short(dice: &mut Dice, body: &[u8]) -> (Vec<u8>, Truth, Then) {
             end = bytes.len();
         }
     }
-    // From the first byte of the status line on, at any place.
+    // Truncates after the first byte of the status line, or anywhere later.
     bytes.truncate(
         [
             end - dice.roll(end.min(20)).min(end - 16) - usize::from(end < bytes.len()),
@@ -205,7 +205,7 @@ fn cut_short(dice: &mut Dice, body: &[u8]) -> (Vec<u8>, Truth, Then) {
     (bytes, Truth::Broken, [Then::Close, Then::Reset, Then::Silence, Then::Close][dice.roll(4)])
 }
 
-/// Heads of which two readers may think differently.
+/// Returns heads that two parsers may interpret differently.
 fn ambiguous(dice: &mut Dice, body: &[u8]) -> (Vec<u8>, Truth, Then) {
     let len = body.len();
     let fields = match dice.roll(13) {
@@ -239,9 +239,10 @@ fn interim(dice: &mut Dice, body: Vec<u8>) -> (Vec<u8>, Truth, Then) {
     }
 }
 
-/// More than belongs to the answer: nobody may ever get it.
+/// Returns more bytes than belong to the response: no client may ever get the excess.
 ///
-/// It is short and sent in one piece: what comes when the connection is in use again cannot be told from its answer.
+/// The response is short and sent in one write: bytes that arrive after the connection is reused cannot be
+/// distinguished from the next response.
 fn excess(dice: &mut Dice, mut body: Vec<u8>) -> (Vec<u8>, Truth, Then) {
     body.truncate(3000);
     let mut bytes = with_length(&body);
@@ -279,7 +280,7 @@ fn garbage(dice: &mut Dice) -> (Vec<u8>, Truth, Then) {
     (bytes, Truth::Any, [Then::Close, Then::Reset][dice.roll(2)])
 }
 
-/// The origin of the cases. What it reads has to be right, whatever it says.
+/// Starts the origin of the cases. The requests that it reads must be correct, whatever its responses.
 fn hostile() -> Origin {
     Origin::raw(|connection| {
         while let Some(request) = connection.read_request() {
@@ -295,7 +296,7 @@ fn hostile() -> Origin {
     })
 }
 
-/// Asks for one answer, and looks at what came.
+/// Requests one response, and checks it.
 fn check(client: &mut Client, place: &str, seed: u64) -> bool {
     let case = Case::new(seed);
     let extra = match (place, seed % 3) {
@@ -322,7 +323,7 @@ fn check(client: &mut Client, place: &str, seed: u64) -> bool {
             assert!(!matches!(case.truth, Truth::Whole(_)), "{error}: {about}");
             return false;
         }
-        // `obs-text`, which RFC 9110 section 5.5 lets through and the harness does not read.
+        // `obs-text`, which RFC 9110 section 5.5 permits and the harness does not parse.
         Err(testkit::response::Fault::Malformed { rule, .. }) if rule.ends_with("not text") => return false,
         Err(fault) => panic!("{fault}: {about}"),
     };
@@ -336,7 +337,7 @@ fn check(client: &mut Client, place: &str, seed: u64) -> bool {
             }
         }
         Truth::Broken => {
-            // The first byte of a body may be had although the last one never comes.
+            // The first byte of a body may be received although the last one never arrives.
             assert!(
                 response.status >= 500 || response.status == 206,
                 "{} looks whole: {about}",
@@ -354,7 +355,7 @@ fn check(client: &mut Client, place: &str, seed: u64) -> bool {
     !closes
 }
 
-/// Plays this many cases through all places by several clients at once.
+/// Runs this many cases through all locations with several concurrent clients.
 fn play(cases: u64, first: u64) {
     let origin = hostile();
     let server = Setup::new(CONF).origin(&origin).start(BINARY);
@@ -370,7 +371,7 @@ fn play(cases: u64, first: u64) {
                     if seed >= first + cases {
                         return;
                     }
-                    // Those that wait for the upstream's silence have a place of their own.
+                    // Cases in which the upstream is silent have a separate location with a short timeout.
                     let place = match Case::new(seed).then {
                         Then::Silence => "impatient",
                         _ => PLACES[seed as usize % (PLACES.len() - 1)],
@@ -387,19 +388,19 @@ fn play(cases: u64, first: u64) {
     sane(&server, &origin, before);
 }
 
-/// Nothing was lost on the way.
+/// Checks that no connection and no descriptor was leaked.
 fn sane(server: &Server, origin: &Origin, fds_before: usize) {
     let log = server.error_log();
     assert!(!log.contains("panicked") && !server.stderr().contains("panicked"), "{log}");
     assert!(!log.contains("[alert]") && !log.contains("[crit]") && !log.contains("[emerg]"), "{log}");
-    // Four for each thread may be kept.
+    // Four per thread may be kept alive.
     origin.wait_for("the end of connections", |stats| stats.connections_open <= 8);
     let fds = || server.workers().iter().map(|&pid| process::open_fds(pid)).sum::<usize>();
     let settled = || (fds() <= fds_before + 16).then_some(());
     if testkit::wait::until("descriptors", Deadline::default(), settled).is_err() {
         panic!("{} descriptors, {fds_before} before", fds());
     }
-    // Requests that were cut are those whose answers came early; none was malformed.
+    // Truncated requests are those with early responses; no request was malformed.
     assert_eq!(origin.take_faults(), Vec::<String>::new());
 }
 
@@ -408,14 +409,14 @@ fn an_origin_may_say_anything() {
     play(3000, 1);
 }
 
-/// The same for longer.
+/// The same with more cases.
 #[test]
 #[ignore = "takes minutes"]
 fn an_origin_may_say_anything_for_long() {
     play(200_000, 1_000_000);
 }
 
-/// Requests that two readers could take for different ones. Nothing of a body is ever a request at the origin.
+/// Requests that two parsers could interpret as different ones. No part of a body is ever a request at the origin.
 #[test]
 fn an_origin_sees_one_request_for_one() {
     const INNER: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -468,7 +469,7 @@ fn an_origin_sees_one_request_for_one() {
         for case in &cases {
             let text = case.replace("/P/", &format!("/{place}/"));
             let mut client = Client::connect(server.addr(0));
-            // The server may close before it has all of it.
+            // The server may close the connection before it has read everything.
             let _ = client.try_send(text.as_bytes());
             let got = client.try_response();
             if let Ok(response) = &got {

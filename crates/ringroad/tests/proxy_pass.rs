@@ -1,5 +1,5 @@
-//! Requests that are passed on, where nginx of the suites beside it is too old to compare with, or where this server
-//! promises more.
+//! Forwarded requests where the nginx of the comparing tests is too old to compare with, or where this server
+//! guarantees more.
 
 mod common;
 
@@ -8,7 +8,7 @@ use testkit::origin::{At, Do, Origin, OriginRequest, Reply};
 use testkit::response::Head;
 use testkit::{Client, Content, Deadline, Gate, Response, Server, Setup, TempDir};
 
-/// A server in front of an origin, with these locations.
+/// Starts a server in front of an origin, with these locations.
 fn start(origin: &Origin, locations: &str) -> (Setup, Server) {
     let setup = Setup::new(&common::one_server("", locations)).origin(origin);
     let server = setup.start(BINARY);
@@ -19,7 +19,7 @@ fn get(server: &Server, target: &str) -> Response {
     common::client(server).get(target)
 }
 
-/// An origin that answers with what it was asked.
+/// Starts an origin that responds with the received request.
 fn mirror() -> Origin {
     Origin::start(|request| Reply::text(shown(request)))
 }
@@ -69,7 +69,7 @@ fn unix_sockets_and_addresses_in_brackets() {
     }
 }
 
-/// The interim heads in front of an answer, and the answer.
+/// Returns the heads of interim responses and of the final response.
 fn heads(client: &mut Client) -> Vec<Head> {
     let mut heads = Vec::new();
     loop {
@@ -106,7 +106,7 @@ fn early_hints_are_passed_on_where_they_are_wanted() {
     assert_eq!(found, [103, 200]);
     assert_eq!(heads[0].field("link"), Some("</a.css>; rel=preload"));
     assert_eq!((heads[0].field("server"), heads[0].field("x-hint")), (None, None));
-    // A client of HTTP/1.0 knows none.
+    // An HTTP/1.0 client gets no interim response.
     let mut client = common::client(&server);
     client.send("GET /hints?hints=1 HTTP/1.0\r\n\r\n");
     assert_eq!(client.head().status, 200);
@@ -173,7 +173,8 @@ fn answers_are_stored_as_files() {
     assert_eq!(origin.stats().requests, 1, "the second time it is a file");
     assert_eq!(get(&server, "/at/b").text(), "kept");
     appears("other/at/b");
-    // What is no whole answer of 200 is no file; by the time that the last one is stored, these would be.
+    // Only a complete response with status 200 becomes a file; these files would exist by the time that the last one is
+    // stored.
     assert_eq!(get(&server, "/at/missing").status, 404);
     let mut client = common::client(&server);
     client.send("GET /at/broken HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -183,15 +184,15 @@ fn answers_are_stored_as_files() {
     assert!(!seen("other/at/missing").exists() && !seen("other/at/broken").exists());
 }
 
-/// Waits for a stored file and looks that it is the whole answer.
+/// Waits for a stored file and checks that it is the complete response.
 fn assert_stored(path: &std::path::Path, content: Content) {
-    // It has its name only when all of it is there.
+    // It has its name only when it is complete.
     let read = || std::fs::read(path).ok();
     let bytes = testkit::wait::until("a stored file", Deadline::default(), read).expect("it is stored");
     content.assert_body(&bytes);
 }
 
-/// No rename leads from one file system to another one.
+/// A rename cannot cross file systems.
 #[test]
 fn answers_are_stored_across_file_systems() {
     use std::os::unix::fs::MetadataExt;
@@ -211,14 +212,14 @@ fn answers_are_stored_across_file_systems() {
     assert_stored(&path, content);
     let stat = std::fs::metadata(&path).expect("it is stored");
     assert_eq!((stat.mode() & 0o777, stat.mtime()), (0o664, 1_767_225_600));
-    // A second answer takes the place of the first one, and nothing else is left on either side.
+    // A second response replaces the first one, and no other file remains in either directory.
     content.assert_body(&get(&server, "/deep/a").body);
     let left = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
     let is_clean = || (left(temp.path()) == 0 && left(path.parent()?) == 1).then_some(());
     testkit::wait::until("the end of the temporary files", Deadline::default(), is_clean).expect("they go");
 }
 
-/// As in nginx: what was begun is of use to the next client.
+/// As in nginx: a begun response is stored for the next client.
 #[test]
 fn an_answer_is_stored_when_its_client_has_left() {
     let gate = Gate::new();

@@ -1,18 +1,18 @@
-//! Random requests, and random responses of application servers: the same for the same seed.
+//! Random requests, and random responses of application servers: equal for the same seed.
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
 pub(crate) mod programs;
 
 use testkit::fastcgi::{END_REQUEST, STDERR, STDOUT};
 
-/// xorshift64*, which gives every machine the same numbers.
+/// xorshift64*, which generates the same numbers on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The numbers of one case of a seed.
+    /// Returns the generator for one case of a seed.
     pub(crate) fn of(seed: u64, case: u64) -> Random {
         let mut random = Random((seed ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
-        // The first numbers of neighbours are alike.
+        // The first numbers of neighbouring seeds are similar.
         for _ in 0..8 {
             random.next();
         }
@@ -132,7 +132,7 @@ pub(crate) struct Ask {
     pub(crate) target: String,
 }
 
-/// A random request below one of these places. Its field `X-Case` names the response.
+/// Returns a random request to this location. Its field `X-Case` selects the response.
 pub(crate) fn request(random: &mut Random, case: u64, place: &str, methods: &[&str]) -> Ask {
     let method = if methods.is_empty() { random.one_of(METHODS) } else { random.one_of(methods) };
     let mut target = place.to_owned();
@@ -148,16 +148,16 @@ pub(crate) fn request(random: &mut Random, case: u64, place: &str, methods: &[&s
     let (mut is_conditional, mut once) = (false, Vec::new());
     for _ in 0..random.below(7) {
         let (name, values) = random.one_of(FIELDS);
-        // Several lines of a name are one parameter since nginx 1.23, and several before. Responses to requests with a
-        // password are stored by other rules (row C7 of docs/caching.md).
+        // Several lines with the same name are one parameter since nginx 1.23, and were several before. Responses to
+        // requests with credentials are stored by other rules (row C7 of docs/caching.md).
         if once.contains(&name) || (place == "/cache/" && name == "Authorization") {
             continue;
         }
         once.push(name);
-        // Two conditions, and conditions of unsafe methods, are rows of docs/nginx-differences.md.
+        // Two conditions in a request, and conditions with unsafe methods, are documented in docs/nginx-differences.md.
         let is_condition = name.starts_with("If-");
-        // Nor does either keep a response that the client did not want.
-        // Conditions are not those of the page of an error (row H17).
+        // Neither server stores a response that failed a precondition. Conditions are not applied to error pages (row
+        // H17).
         let is_refusal = (name == "If-Match" && place == "/cache/") || place == "/page/";
         if is_condition && (is_conditional || is_refusal || method != "GET") {
             continue;
@@ -167,9 +167,9 @@ pub(crate) fn request(random: &mut Random, case: u64, place: &str, methods: &[&s
     }
     let has_body = matches!(method, "POST" | "PUT" | "PATCH" | "PROPFIND" | "FOO") || random.chance(5);
     let mut body = Vec::new();
-    // Whether the length is known when such a request is passed on depends on how much of it has come.
+    // Whether the length is known when such a request is forwarded depends on how much of it has been received.
     let is_chunked = random.chance(30) && place != "/unbuffered/";
-    // There a body is announced and not sent, which its server waits for.
+    // That location announces a body and does not send it, so its server would wait for it.
     if has_body && place != "/bare/" {
         let len = random.one_of(&[0, 1, 7, 300, 5_000, 40_000]);
         body = random.bytes(len);
@@ -187,10 +187,10 @@ pub(crate) fn request(random: &mut Random, case: u64, place: &str, methods: &[&s
     Ask { bytes: [head.as_bytes(), &body].concat(), is_head: method == "HEAD", target }
 }
 
-/// What a script prints.
+/// The output of a script.
 pub(crate) struct Script {
     pub(crate) text: Vec<u8>,
-    /// Whether it says how long its body is.
+    /// Whether the response has a Content-Length.
     pub(crate) has_length: bool,
 }
 
@@ -252,7 +252,7 @@ const REPLY_FIELDS: &[(&str, &[&str])] = &[
     ("x-lower-Case", &["kept"]),
 ];
 
-/// The response of a case; the same for every server that asks.
+/// Returns the response of a case; equal for every server that requests it.
 pub(crate) fn script(seed: u64, case: u64, may_have_line: bool, plain: bool) -> Script {
     let random = &mut Random::of(seed ^ 0x5c21_9e00, case);
     let end = if random.chance(15) { "\n" } else { "\r\n" };
@@ -279,8 +279,7 @@ pub(crate) fn script(seed: u64, case: u64, may_have_line: bool, plain: bool) -> 
         head.push_str(&format!("{name}: {}{end}", random.one_of(values)));
     }
     if random.chance(8) {
-        // Within the limit of one buffer, and beyond it.
-        // nginx stores its own 502 as well.
+        // Smaller than one buffer, or larger. nginx stores its own 502 as well.
         let len = if plain { 1_000 } else { random.one_of(&[1_000, 6_000]) };
         head.push_str(&format!("X-Big: {}{end}", "b".repeat(len)));
     }
@@ -295,12 +294,12 @@ pub(crate) fn script(seed: u64, case: u64, may_have_line: bool, plain: bool) -> 
     Script { text: [head.as_bytes(), &body].concat(), has_length }
 }
 
-/// The records of a FastCGI response: of any length, with padding, with messages between them.
+/// Splits a FastCGI response into records of any length, with padding, and with messages between them.
 pub(crate) fn records(random: &mut Random, text: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut in_head = true;
     let mut record = |random: &mut Random, in_head: bool, kind: u8, content: &[u8]| {
-        // In nginx the headers of records count as a part of the header section (row P35).
+        // In nginx the record headers count towards the size of the header section (row P35).
         let padding = random.one_of(if in_head { &[0, 1, 7] } else { &[0, 7, 255] });
         let [high, low] = (content.len() as u16).to_be_bytes();
         out.extend([1, kind, 0, 1, high, low, padding, 0]);

@@ -1,4 +1,4 @@
-//! Application servers of others, where they are installed: they end with their value.
+//! Installed application servers; they are stopped when dropped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -10,21 +10,21 @@ use rustix::process::{
 };
 use testkit::{Deadline, wait};
 
-/// A program that is running.
+/// A running program.
 pub(crate) struct Program {
     child: Child,
-    /// What it writes to standard output and standard error.
+    /// File with its standard output and standard error.
     log: PathBuf,
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         let pid = Pid::from_child(&self.child);
-        // Killed at once, it would leave sockets and files behind.
+        // After SIGKILL it would leave sockets and files behind.
         let _ = kill_process(pid, Signal::TERM);
-        // While it is not reaped, no other process group gets its number.
+        // Until it is reaped, no other process group gets its ID.
         let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-        // fcgiwrap leaves its children running.
+        // fcgiwrap does not stop its children.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();
     }
@@ -46,23 +46,23 @@ impl Program {
         program
     }
 
-    /// Ends it; panics where one of its children goes on.
+    /// Stops it; panics if one of its children is still running.
     pub(crate) fn end(self) {
         let group = Pid::from_child(&self.child);
         drop(self);
-        // What was killed belongs to the group until init has reaped it.
+        // A killed process belongs to the group until init has reaped it.
         let is_over = || test_kill_process_group(group).is_err().then_some(());
         wait::until("the end of all children", Deadline::default(), is_over)
             .unwrap_or_else(|late| panic!("{late}"));
     }
 
-    /// What it has written so far.
+    /// Returns its output so far.
     pub(crate) fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 
-/// The first of these files that exists; a test that needs it says how to install it.
+/// Returns the first of these files that exists; if none does, prints the package to install.
 fn installed(paths: &[&str], package: &str) -> Option<PathBuf> {
     let found = paths.iter().map(PathBuf::from).find(|path| path.exists());
     if found.is_none() {
@@ -71,7 +71,7 @@ fn installed(paths: &[&str], package: &str) -> Option<PathBuf> {
     found
 }
 
-/// Debian's php-fpm with this configuration, which has to listen on the socket.
+/// Starts Debian's php-fpm with this configuration, which must listen on the socket.
 pub(crate) fn php_fpm(conf: &Path, socket: &Path) -> Option<Program> {
     let paths = ["/usr/sbin/php-fpm8.2", "/usr/sbin/php-fpm8.3", "/usr/sbin/php-fpm8.4"];
     let mut command = Command::new(installed(&paths, "php-fpm")?);
@@ -79,7 +79,7 @@ pub(crate) fn php_fpm(conf: &Path, socket: &Path) -> Option<Program> {
     Some(Program::start(command, socket))
 }
 
-/// Debian's uWSGI with this module of Python in the folder.
+/// Starts Debian's uWSGI with this Python module in the directory.
 pub(crate) fn uwsgi(folder: &Path, module: &str, socket: &Path) -> Option<Program> {
     let program = installed(&["/usr/bin/uwsgi-core"], "uwsgi-core uwsgi-plugin-python3")?;
     let plugins = "/usr/lib/uwsgi/plugins";
@@ -91,20 +91,20 @@ pub(crate) fn uwsgi(folder: &Path, module: &str, socket: &Path) -> Option<Progra
     Some(Program::start(command, socket))
 }
 
-/// Debian's Flask, which the Python of uWSGI finds.
+/// Returns whether Debian's Flask is installed, which uWSGI's Python finds.
 pub(crate) fn has_flask() -> bool {
     installed(&["/usr/lib/python3/dist-packages/flask/__init__.py"], "python3-flask").is_some()
 }
 
-/// Debian's fcgiwrap, which runs CGI scripts.
+/// Starts Debian's fcgiwrap, which runs CGI scripts.
 pub(crate) fn fcgiwrap(socket: &Path) -> Option<Program> {
     let mut command = Command::new(installed(&["/usr/sbin/fcgiwrap"], "fcgiwrap")?);
-    // `-f` sends what a script writes to standard error to the web server.
+    // With `-f`, a script's standard error is sent to the web server.
     command.args(["-f", "-c", "2", "-s"]).arg(format!("unix:{}", socket.display()));
     Some(Program::start(command, socket))
 }
 
-/// The SCGI server of flup (PyPI) with the application of this file.
+/// Starts flup's SCGI server (PyPI) with the application in this file.
 pub(crate) fn flup(folder: &Path, module: &str, socket: &Path) -> Option<Program> {
     let module_of_flup = "import flup.server.scgi";
     let has = Command::new("python3").args(["-c", module_of_flup]).stderr(Stdio::null()).status();

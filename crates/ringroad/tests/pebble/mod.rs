@@ -1,5 +1,6 @@
-//! Pebble, a certificate authority for tests (Let's Encrypt's), with a DNS server that leads every name to this machine, and clients
-//! that look at what a server shows. Pebble validates at the ports of the server under test, so that one starts first.
+//! Pebble, an ACME server for tests (by Let's Encrypt), with a DNS server that resolves every name to this machine, and
+//! clients that inspect a server's certificates. Pebble validates at the ports of the server under test, so the server
+//! starts first.
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
 use std::io::{Read, Write};
@@ -19,7 +20,7 @@ use testkit::dns::DnsServer;
 use testkit::program::Program;
 use testkit::{Deadline, Server, TempDir};
 
-/// Where pebble is: in the path, or where `go install` puts it.
+/// Returns pebble's path: in `PATH`, or where `go install` installs it.
 pub(crate) fn binary() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -33,35 +34,35 @@ pub(crate) fn binary() -> Option<PathBuf> {
     found
 }
 
-/// How an authority behaves.
+/// Behaviour of an ACME server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manners {
-    /// Nonces of a hundred that it does not take.
+    /// Percentage of nonces that it rejects.
     pub(crate) bad_nonces: u32,
-    /// Roots beside the first one.
+    /// Number of root certificates in addition to the first.
     pub(crate) other_roots: u32,
-    /// The name and the key of an account that is required.
+    /// Name and key of a required external account.
     pub(crate) external_account: Option<(String, String)>,
 }
 
-/// A running authority.
+/// A running ACME server.
 pub(crate) struct Pebble {
     program: Program,
     dir: TempDir,
     /// Ports for ACME and for management.
     ports: (u16, u16),
-    /// Its own certificate comes from this root.
+    /// Root certificate (PEM) of its own TLS certificate.
     root: String,
     pub(crate) dns: DnsServer,
 }
 
-/// A port that is free at this moment.
+/// Returns a port that is free now.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
     listener.local_addr().expect("it is bound").port()
 }
 
-/// A root in PEM, and a certificate for this machine with its key.
+/// Returns a root certificate (PEM), and a certificate for this machine with its key.
 fn certificates() -> (String, String, String) {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.distinguished_name.push(DnType::CommonName, "root of pebble itself");
@@ -77,7 +78,7 @@ fn certificates() -> (String, String, String) {
 }
 
 impl Pebble {
-    /// Starts an authority that validates at these ports.
+    /// Starts an ACME server that validates at these ports.
     pub(crate) fn start(binary: &std::path::Path, http: u16, tls: u16, manners: &Manners) -> Pebble {
         let dns = DnsServer::start();
         let (root, certificate, key) = certificates();
@@ -128,29 +129,29 @@ impl Pebble {
         panic!("pebble does not start");
     }
 
-    /// The directory of the protocol.
+    /// Returns the URL of the ACME directory.
     pub(crate) fn uri(&self) -> String {
         format!("https://127.0.0.1:{}/dir", self.ports.0)
     }
 
-    /// The file with the root of its own certificate.
+    /// Writes the root of its own certificate to a file; returns the path.
     pub(crate) fn trusted(&self) -> PathBuf {
         self.dir.write("root.pem", &self.root)
     }
 
-    /// Leads names to this machine.
+    /// Resolves names to this machine.
     pub(crate) fn know(&self, names: &[&str]) {
         for name in names {
             self.dns.set_addresses(name, &["127.0.0.1"], 60);
         }
     }
 
-    /// What it says of its work.
+    /// Returns its output.
     pub(crate) fn said(&self) -> String {
         self.program.stdout()
     }
 
-    /// A request to its management: the body of the response.
+    /// Makes a request to its management port; returns the response body.
     pub(crate) fn manage(&self, request: &str, body: &str) -> String {
         let address = SocketAddr::from(([127, 0, 0, 1], self.ports.1));
         let (mut tls, _) = connect(address, "127.0.0.1", &[]);
@@ -160,14 +161,14 @@ impl Pebble {
         );
         tls.write_all(message.as_bytes()).expect("it is sent");
         let mut response = String::new();
-        // It ends connections without a closing alert.
+        // It closes connections without close_notify.
         let _ = tls.read_to_string(&mut response);
         let (head, body) = response.split_once("\r\n\r\n").expect("a header section");
         assert!(head.contains(" 200 "), "{request}: {response}");
         body.to_owned()
     }
 
-    /// One of the roots of the certificates that it issues.
+    /// Returns one of the roots of the certificates that it issues.
     pub(crate) fn issuing_root(&self, number: u32) -> CertificateDer<'static> {
         let pem = self.manage(&format!("GET /roots/{number}"), "");
         CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM")
@@ -176,7 +177,7 @@ impl Pebble {
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// Takes any certificate, and keeps what was shown.
+/// Accepts any certificate, and stores the received ones.
 #[derive(Debug, Default)]
 struct Anyone(Mutex<Vec<CertificateDer<'static>>>);
 
@@ -221,7 +222,7 @@ fn server_name(name: &str) -> ServerName<'static> {
     ServerName::try_from(name.to_owned()).expect("a name")
 }
 
-/// A connection whose handshake is over, and the certificates that were shown.
+/// Connects and completes the TLS handshake; returns the connection and the server's certificates.
 fn connect(address: SocketAddr, name: &str, alpn: &[&str]) -> (Tls, Vec<CertificateDer<'static>>) {
     let anyone = Arc::new(Anyone::default());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -239,17 +240,17 @@ fn connect(address: SocketAddr, name: &str, alpn: &[&str]) -> (Tls, Vec<Certific
     (tls, shown)
 }
 
-/// The certificates that a server shows for a name.
+/// Returns the certificates that a server sends for a name.
 pub(crate) fn shown(server: &Server, index: usize, name: &str) -> Vec<CertificateDer<'static>> {
     connect(server.addr(index).tcp(), name, &[]).1
 }
 
-/// Whether a server shows a certificate for a name that leads to this root; a request is served then.
+/// Returns whether a server's certificate for a name chains to this root; also checks that a request is served.
 pub(crate) fn is_trusted(server: &Server, index: usize, name: &str, root: &CertificateDer<'static>) -> bool {
     is_trusted_at(server.addr(index).tcp(), name, root)
 }
 
-/// As [`is_trusted`], at an address.
+/// Like [`is_trusted`], for an address.
 pub(crate) fn is_trusted_at(address: SocketAddr, name: &str, root: &CertificateDer<'static>) -> bool {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).expect("a root");
@@ -269,7 +270,7 @@ pub(crate) fn is_trusted_at(address: SocketAddr, name: &str, root: &CertificateD
     tls.read_to_end(&mut response).is_ok() && response.starts_with(b"HTTP/1.1 200 ")
 }
 
-/// The response to a request over TLS, whoever is there.
+/// Returns the response to a request over TLS, without verifying the certificate.
 pub(crate) fn get(server: &Server, index: usize, name: &str, target: &str) -> String {
     let (mut tls, _) = connect(server.addr(index).tcp(), name, &[]);
     let request = format!("GET {target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
@@ -279,7 +280,7 @@ pub(crate) fn get(server: &Server, index: usize, name: &str, target: &str) -> St
     response
 }
 
-/// Waits until [`is_trusted`].
+/// Waits until [`is_trusted`] is true.
 #[track_caller]
 pub(crate) fn wait_until_trusted(server: &Server, index: usize, name: &str, root: &CertificateDer<'static>) {
     let trusted = || is_trusted(server, index, name, root).then_some(());
