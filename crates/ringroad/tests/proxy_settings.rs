@@ -1,5 +1,6 @@
-//! Settings of the way to other servers that show only when something is slow, full or gone: times and counts of kept
-//! connections and of tries, the address that goes out, limits of temporary files, uploads that cannot be sent twice.
+//! Proxy settings whose effect is visible only if a peer is slow, a limit is reached or a connection has been closed:
+//! timeouts and counts of keep-alive connections and retries, the local address, limits of temporary files, uploads
+//! that cannot be resent.
 
 mod common;
 
@@ -9,7 +10,7 @@ use common::BINARY;
 use testkit::origin::{Origin, Reply};
 use testkit::{Client, Content, Deadline, Gate, ListenAddr, Server, Setup, process};
 
-/// A server with these locations and groups.
+/// Starts a server with these locations and groups.
 fn start(origin: &Origin, other: &Origin, groups: &str, locations: &str) -> (Setup, Server) {
     let text = format!(
         "worker_processes 1; error_log logs/error.log info;
@@ -34,13 +35,13 @@ fn text() -> Origin {
     Origin::start(|_| Reply::text("x"))
 }
 
-/// Takes at least so long: what is tested is a limit of time.
+/// Waits at least this long: the tested setting is a timeout.
 fn take(ms: u64) {
     let never = testkit::wait::until("the time", Deadline::after(Duration::from_millis(ms)), || None::<()>);
     never.expect_err("nothing comes");
 }
 
-/// The rest of a body that another upstream has the start of would look like all of it.
+/// If another upstream has received the start of a body, the rest alone would look like a complete body.
 #[test]
 fn a_streamed_upload_is_not_sent_on_in_part() {
     let origin = Origin::raw(|connection| {
@@ -65,7 +66,7 @@ fn a_streamed_upload_is_not_sent_on_in_part() {
     }
     assert_eq!(other.stats().requests, 0);
     server.wait_for_log("request body was passed on already", Deadline::default());
-    // Of a body that nobody has seen, nothing is lost.
+    // A body of which no upstream has received anything can be sent to another.
     origin.refuse();
     let mut client = Client::connect(server.addr(0));
     client.send("POST /streamed/ HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nfirstsecond");
@@ -73,7 +74,7 @@ fn a_streamed_upload_is_not_sent_on_in_part() {
     let _ = origin.take_faults();
 }
 
-/// A client that is always a little behind does not have the whole answer written to the disk.
+/// For a client that is slightly slow, the complete response is not written to the disk.
 #[test]
 fn a_temporary_file_keeps_to_its_limit() {
     const SIZE: u64 = 8 << 20;
@@ -102,7 +103,7 @@ fn a_temporary_file_keeps_to_its_limit() {
     assert!(most <= 256 << 10, "{most} bytes in the file");
 }
 
-/// The length of the largest temporary file below this folder that the worker has open.
+/// Returns the length of the largest temporary file below this directory that the worker has open.
 fn temp_length(server: &Server, folder: &std::path::Path) -> Option<u64> {
     let fds = std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("the worker lives");
     let folder = folder.display().to_string();
@@ -112,7 +113,7 @@ fn temp_length(server: &Server, folder: &std::path::Path) -> Option<u64> {
     files.filter_map(|entry| std::fs::metadata(entry.path()).ok()).map(|stat| stat.len()).max()
 }
 
-/// The disk takes three writes and no more, so the file shows how large they are.
+/// The disk accepts three writes and no more, so the file's length shows their size.
 #[test]
 fn writes_to_a_temporary_file_have_a_size() {
     let origin = Origin::start(|_| Reply::ok().content(Content::new(3, 8 << 20)));
@@ -128,7 +129,7 @@ http { proxy_temp_path @DATA@/temp; proxy_buffers 4 16k; @SIZE@
         client.head();
         let begun = || temp_length(&server, &setup.data().join("temp")).filter(|&length| length > 0);
         testkit::wait::until("a file", Deadline::default(), begun).expect("it is written");
-        // What the disk refuses stays in memory: nothing is written from here on.
+        // Bytes that the disk refuses stay in memory: nothing is written from here on.
         server.wait_for_log("goes on without a temporary file", Deadline::default());
         let length = temp_length(&server, &setup.data().join("temp")).expect("the client has not read it");
         assert!(length > least && length <= most, "{size} {length}");
@@ -136,7 +137,7 @@ http { proxy_temp_path @DATA@/temp; proxy_buffers 4 16k; @SIZE@
     let _ = origin.take_faults();
 }
 
-/// A body without a length goes on in chunks, one for each piece that is handed out.
+/// A body without a length is sent in chunks, one for each buffer that is flushed.
 #[test]
 fn pieces_for_the_client_have_a_size() {
     let origin = Origin::start(|_| Reply::ok().chunked(&[300_000]).content(Content::new(3, 3_000_000)));
@@ -199,7 +200,7 @@ fn kept_connections_have_a_count_an_age_and_a_rest() {
         }
         assert_eq!(origin.stats().connections - before, connections, "{target}");
     }
-    // Only the plain one stays.
+    // Only the connection without a limit remains.
     origin.wait_for("the end of the one that rests", |stats| stats.connections_open == 1);
 }
 
@@ -245,14 +246,14 @@ fn a_client_that_leaves_is_minded_or_not() {
         client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
         gate.wait_reached_by(before + 1);
     }
-    // The one that is minded ends while the other one still waits.
+    // The connection of the location without `proxy_ignore_client_abort` is closed while the other one still waits.
     assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("499|"));
     gate.open();
     let log = server.wait_for_access_log(2, Deadline::default());
     assert!(log.lines().nth(1).is_some_and(|line| line.ends_with("|200")), "{log}");
 }
 
-/// An origin that does not read costs its time, and no more memory than the buffers on the way.
+/// An origin that does not read delays its request, but needs no more memory than the buffers.
 #[test]
 fn an_origin_that_takes_nothing() {
     let origin = Origin::raw(|connection| {
@@ -287,7 +288,7 @@ fn an_origin_that_takes_nothing() {
     assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("504|504"));
 }
 
-/// What an answer says of buffering counts, unless it is not listened to.
+/// The response's field controls buffering, unless it is ignored.
 #[test]
 fn an_answer_may_ask_not_to_be_buffered() {
     let gate = Gate::new();
@@ -306,7 +307,7 @@ fn an_answer_may_ask_not_to_be_buffered() {
     assert_eq!(client.read_exact(16), b"6\r\nsecond\r\n0\r\n\r\n");
 }
 
-/// The address that an upstream sees, and upstreams of the other family.
+/// The address that an upstream sees, and upstreams of the other address family.
 #[test]
 fn connections_go_out_from_the_address_that_was_told() {
     let origin = common::serve(

@@ -1,5 +1,5 @@
-//! Sockets to other servers: how long a connection may take, where it goes out from, what is asked of the kernel, and
-//! which of those that are kept may be used again.
+//! Sockets to upstreams: connect timeouts, local addresses, socket options, and the keep-alive connections that may be
+//! reused.
 
 mod common;
 
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use testkit::origin::{Origin, Reply};
 use testkit::{Client, Deadline, Gate, Server, Setup, TempDir, process};
 
-/// A server that listens and whose queue is full: the kernel answers no more attempts, which hang.
+/// A listening server whose backlog is full: the kernel responds to no more connection attempts, which hang.
 struct Full {
     address: SocketAddr,
     _listener: OwnedFd,
@@ -60,7 +60,7 @@ fn a_connection_that_takes_too_long_is_given_up() {
     assert!(lines[1].starts_with("200|504, 200|-, 0."), "{log}");
 }
 
-/// What the kernel has of a socket: `SO_KEEPALIVE`, `SO_RCVBUF`, `SO_SNDBUF`.
+/// Returns a socket's `SO_KEEPALIVE`, `SO_RCVBUF` and `SO_SNDBUF`.
 fn options(socket: &OwnedFd) -> (bool, usize, usize) {
     let keepalive = sockopt::socket_keepalive(socket).expect("a socket");
     let receive = sockopt::socket_recv_buffer_size(socket).expect("a socket");
@@ -93,7 +93,7 @@ fn the_kernel_is_asked_for_what_is_written() {
             return testkit::skip("the kernel hands out no descriptors of others");
         }
         let [socket] = sockets.as_slice() else { panic!("{} sockets", sockets.len()) };
-        // The kernel doubles what it is told (socket(7)), and sizes a connection's own buffers by itself.
+        // The kernel doubles a set value (socket(7)), and sizes an accepted connection's buffers by itself.
         let (keepalive, receive, send) = options(socket);
         assert_eq!(keepalive, expected.0, "{target}");
         if target == "/" {
@@ -107,7 +107,7 @@ fn the_kernel_is_asked_for_what_is_written() {
     }
 }
 
-/// Answers with the address that the connection comes from.
+/// Starts a server that responds with the client's address.
 fn seen() -> Server {
     common::serve(
         "worker_processes 1; events {} http { keepalive_requests 100; server { listen 127.0.0.1:0;
@@ -115,7 +115,7 @@ fn seen() -> Server {
     )
 }
 
-/// nginx would give a request that is to go out from one address a connection from another one.
+/// nginx would reuse a connection from another local address than the request's.
 #[test]
 fn a_kept_connection_goes_out_from_the_address_of_its_location() {
     let origin = seen();
@@ -136,7 +136,7 @@ fn a_kept_connection_goes_out_from_the_address_of_its_location() {
         ("/fixed", "127.0.0.2 1"),
         ("/none", "127.0.0.1 2"),
         ("/fixed", "127.0.0.2 2"),
-        // The same address is the same, whatever says so.
+        // The same address may come from different sources.
         ("/asked?from=127.0.0.2", "127.0.0.2 3"),
         ("/asked?from=127.0.0.3", "127.0.0.3 1"),
         ("/asked", "127.0.0.1 3"),
@@ -147,7 +147,7 @@ fn a_kept_connection_goes_out_from_the_address_of_its_location() {
     }
 }
 
-/// 192.0.2.0/24 is nobody's (RFC 5737).
+/// 192.0.2.0/24 is not in use (RFC 5737).
 #[test]
 fn an_address_that_is_not_ours_is_an_error_of_ours() {
     let (origin, other) = (Origin::start(|_| Reply::text("x")), Origin::start(|_| Reply::text("x")));
@@ -181,7 +181,7 @@ fn transparent(origin: &Server) -> String {
     )
 }
 
-/// Workers keep what `transparent` needs, and nothing else.
+/// Workers retain the capability that `transparent` needs, and no other.
 #[test]
 fn a_transparent_address_needs_no_worker_that_is_root() {
     if !rustix::process::geteuid().is_root() {
@@ -201,7 +201,7 @@ fn a_transparent_address_needs_no_worker_that_is_root() {
     assert_eq!(common::client(&server).get("/").text(), "127.0.0.9 1");
 }
 
-/// Without the capability the log names the call that the kernel refused.
+/// Without the capability the log names the system call that failed.
 #[test]
 fn a_transparent_address_without_the_capability_is_told() {
     let origin = seen();

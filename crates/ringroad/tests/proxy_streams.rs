@@ -1,8 +1,8 @@
-//! Bodies that come piece by piece, with pauses of the origin's choice: the client has each piece before the origin may
-//! send the next one, whatever the bytes pass on their way.
+//! Bodies that are sent in pieces, with pauses chosen by the origin: the client has each piece before the origin may
+//! send the next one, through every filter and protocol.
 //!
-//! Nothing measures time. Where a piece waits in the kernel for 200 ms (`MSG_MORE`) or 40 ms (delayed acknowledgements),
-//! so many of them take longer than a script may.
+//! No test measures time. If each piece waited in the kernel for 200 ms (`MSG_MORE`) or 40 ms (delayed
+//! acknowledgements), this many pieces would exceed a test's timeout.
 
 mod common;
 
@@ -43,17 +43,17 @@ http {
 }
 ";
 
-/// Pieces of a body.
+/// Number of pieces of a body.
 const PIECES: usize = 200;
 
-/// What a script may take: the pieces alone would take longer if each waited in the kernel.
+/// Timeout of a test: the pieces alone would take longer if each waited in the kernel.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn piece(number: usize) -> String {
     format!("piece {number:04} of a body that pauses\n")
 }
 
-/// How an origin tells the end of its bodies.
+/// Begins a response whose body's end is marked as `framing` names.
 fn begin(connection: &mut Connection, framing: &str) -> bool {
     let length = PIECES * piece(0).len();
     let framing = match framing {
@@ -64,7 +64,7 @@ fn begin(connection: &mut Connection, framing: &str) -> bool {
     connection.send(format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{framing}\r\n"))
 }
 
-/// An origin that sends a piece for each time that the gate lets it through.
+/// Starts an origin that sends a piece each time that the gate lets it through.
 fn origin(gate: &Gate) -> Origin {
     let gate = gate.clone();
     Origin::raw(move |connection| {
@@ -94,7 +94,7 @@ fn origin(gate: &Gate) -> Origin {
     })
 }
 
-/// A server for each network engine of this machine.
+/// Starts a server for each network engine that this machine supports.
 fn servers(origin: &Origin) -> Vec<(&'static str, Setup, Server)> {
     let mut servers = Vec::new();
     for net in testkit::engines::NETS {
@@ -109,7 +109,7 @@ fn servers(origin: &Origin) -> Vec<(&'static str, Setup, Server)> {
     servers
 }
 
-/// Asks for a target.
+/// Requests a target.
 fn ask(server: &Server, target: &str, fields: &[(&str, &str)]) -> Client {
     let mut client = Client::connect(server.addr(0));
     client.deadline(LIMIT);
@@ -117,21 +117,21 @@ fn ask(server: &Server, target: &str, fields: &[(&str, &str)]) -> Client {
     client
 }
 
-/// Reads what a body is to start with.
+/// Reads the expected start of a body.
 fn expect(body: &mut dyn Read, text: &str, what: &str) {
     let mut bytes = vec![0; text.len()];
     body.read_exact(&mut bytes).unwrap_or_else(|error| panic!("{what}: {text:?}: {error}"));
     assert_eq!(String::from_utf8_lossy(&bytes), text, "{what}");
 }
 
-/// Reads all pieces, and lets the origin send each one when the one before it is here.
+/// Reads all pieces; lets the origin send each one after the preceding one was received.
 fn expect_pieces(body: &mut dyn Read, gate: &Gate, what: &str) {
     gate.let_through(1);
     expect(body, &piece(0), what);
     expect_more_pieces(body, gate, what);
 }
 
-/// As [`expect_pieces`], behind the first one.
+/// Like [`expect_pieces`], after the first piece.
 fn expect_more_pieces(body: &mut dyn Read, gate: &Gate, what: &str) {
     for number in 1..PIECES {
         gate.let_through(1);
@@ -154,7 +154,7 @@ fn a_client_has_each_piece_before_the_next_is_sent() {
         for target in ["/", "/direct/", "/cached/", "/sub/"] {
             let what = format!("{target} on {net}");
             let mut client = ask(&server, target, &[]);
-            // Its header section too, before the first piece.
+            // The header section too is received before the first piece.
             let head = client.head();
             assert_eq!(head.status, 200, "{what}");
             expect_pieces(&mut client.body(&head), &gate, &what);
@@ -171,7 +171,7 @@ fn a_body_of_known_length_comes_piece_by_piece() {
         for target in ["/", "/direct/", "/cached/known", "/sub/"] {
             let what = format!("{target} on {net}");
             let mut client = ask(&server, target, &[("X-Framing", "length")]);
-            // A header section that says how much follows may wait for the first piece.
+            // A header section with a length may wait for the first piece.
             gate.let_through(1);
             let head = client.head();
             let mut body = client.body(&head);
@@ -214,7 +214,7 @@ http {
 }
 ";
 
-/// `postpone_output`, as nginx has it: few bytes of a page wait for the part behind them.
+/// `postpone_output`, as in nginx: a few bytes of a page wait for the next part.
 #[test]
 fn postponed_bytes_wait_for_the_part_behind_them() {
     let gate = Gate::new();
@@ -250,7 +250,7 @@ fn postponed_bytes_wait_for_the_part_behind_them() {
     }
 }
 
-/// Whoever waits for the fetch of another gets the pieces when that one does.
+/// Requests that have joined a fetch get each piece at the same time as the first request.
 #[test]
 fn who_shares_a_fetch_has_each_piece_before_the_next_is_sent() {
     let gate = Gate::new();
@@ -271,7 +271,7 @@ fn who_shares_a_fetch_has_each_piece_before_the_next_is_sent() {
     }
 }
 
-/// A page begins before the part that is included has begun.
+/// A page begins before its included part has begun.
 #[test]
 fn an_included_stream_comes_piece_by_piece() {
     let gate = Gate::new();
@@ -285,7 +285,7 @@ fn an_included_stream_comes_piece_by_piece() {
     }
 }
 
-/// Where the origin pauses, the encoder is flushed: what has come can be decoded.
+/// When the origin pauses, the encoder is flushed: the received bytes can be decoded.
 #[test]
 fn a_compressed_stream_comes_piece_by_piece() {
     let gate = Gate::new();
@@ -296,13 +296,13 @@ fn a_compressed_stream_comes_piece_by_piece() {
             let mut client = ask(&server, target, &[("Accept-Encoding", "gzip")]);
             let head = client.head();
             assert_eq!(head.field("Content-Encoding"), Some("gzip"), "{what}");
-            // A decoder reads its header when it is made.
+            // A decoder reads its header when it is created.
             gate.let_through(1);
             let mut body = flate2::read::GzDecoder::new(client.body(&head));
             expect(&mut body, &piece(0), &what);
             expect_more_pieces(&mut body, &gate, &what);
         }
-        // That these bytes can be decoded is shown where the encoders are.
+        // The encoders' own tests verify that these bytes can be decoded.
         for (coding, target) in
             [("br", "/br/"), ("br", "/br/slow/"), ("zstd", "/zstd/"), ("zstd", "/zstd/slow/")]
         {
@@ -321,7 +321,7 @@ fn a_compressed_stream_comes_piece_by_piece() {
     }
 }
 
-/// An origin that ends its connection in the middle of a chunked body.
+/// Starts an origin that closes its connection in the middle of a chunked body.
 fn breaking_origin(pieces: usize) -> Origin {
     Origin::raw(move |connection| {
         if connection.read_request().is_some() {
@@ -337,7 +337,7 @@ fn breaking_origin(pieces: usize) -> Origin {
     })
 }
 
-/// What has come of a body that breaks off reaches the client, and the end of the body does not.
+/// The client receives the bytes before the truncation, and not the end of the body.
 #[test]
 fn what_came_of_a_body_that_breaks_off_is_sent() {
     let origin = breaking_origin(3);
@@ -362,8 +362,8 @@ fn what_came_of_a_body_that_breaks_off_is_sent() {
     }
 }
 
-/// A client of HTTP/1.0 takes the end of the connection for that of the body, so it gets a reset; what came before it is
-/// not lost in that, also where the client is slow to read.
+/// An HTTP/1.0 client regards the end of the connection as the end of the body, so it gets a reset; the bytes before
+/// the reset are not lost, even if the client reads slowly.
 #[test]
 fn a_client_of_http_1_0_has_what_came_before_the_reset() {
     const MANY: usize = 20_000;

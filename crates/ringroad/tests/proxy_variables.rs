@@ -1,5 +1,5 @@
-//! What logs and fields show of other servers: `$upstream_*` and `$proxy_*`, all of them, for one server, for several, for
-//! none, and for answers out of a cache.
+//! Upstream data in logs and fields: all `$upstream_*` and `$proxy_*` variables, for one server, for several, for none,
+//! and for cached responses.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn start(origin: &Origin, other: &Origin) -> (Setup, Server) {
     (setup, server)
 }
 
-/// The words of the line for a target, by their names.
+/// The values in the log line of a target, by their names.
 struct Line(String);
 
 impl Line {
@@ -81,7 +81,7 @@ impl Line {
     fn get(&self, name: &str) -> &str {
         let start = self.0.find(&format!(" {name}=")).unwrap_or_else(|| panic!("{name}: {}", self.0));
         let rest = &self.0[start + name.len() + 2..];
-        // Values have blanks, and the next name is what follows them.
+        // Values contain spaces; the next name follows them.
         let end = rest.match_indices('=').next().and_then(|(at, _)| rest[..at].rfind(' '));
         &rest[..end.unwrap_or(rest.len())]
     }
@@ -93,7 +93,7 @@ impl Line {
         }
     }
 
-    /// Seconds with three digits.
+    /// Returns a time in seconds, written with three decimals.
     #[track_caller]
     fn time(&self, name: &str) -> f64 {
         let text = self.get(name);
@@ -138,7 +138,7 @@ fn one_server_has_answered() {
     client.get("/trailers");
     Line::of(&server, 2, "/trailers").has(&[("trailer", "4"), ("length", "4"), ("body", "-")]);
     client.send("POST /streamed/ HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
-    // What comes along with the head as a whole is sent on with its length.
+    // A body that arrives together with the head is forwarded with its length.
     origin.wait_for("its connection", |stats| stats.connections > 2);
     client.send("0\r\n\r\n");
     assert_eq!(client.response().status, 200);
@@ -162,10 +162,10 @@ fn several_servers_have_been_asked() {
         ("status", "503, 200"),
         ("addr", &format!("{first}, {second}")),
         ("length", "0, 4"),
-        // Of the last one.
+        // Values of the last server.
         ("server", &second),
         ("field", "good"),
-        // Of the group, which has no port.
+        // Values of the group, which has no port.
         ("host", "pair"),
         ("port", "80"),
     ]);
@@ -185,7 +185,7 @@ fn a_cache_has_answered() {
     let line = testkit::wait::until("a hit", Deadline::default(), || {
         count += 1;
         client.get("/cached/a");
-        // Who reads along with a fetch that is about to end has a hit too, of what is not in the cache yet.
+        // A request that joins a fetch shortly before its end is a hit too, although the response is not yet cached.
         let line = Line::of(&server, count, "/cached/a");
         (line.get("cache") == "HIT" && line.get("age") != "-").then_some(line)
     });
@@ -201,7 +201,7 @@ fn a_cache_has_answered() {
     assert!(line.get("age").parse::<u64>().is_ok_and(|age| age < 60), "{}", line.0);
 }
 
-/// The head of an answer is 5000 bytes long.
+/// The head of a response is 5000 bytes long.
 #[test]
 fn the_head_of_an_answer_has_a_buffer_of_its_own() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));
@@ -211,7 +211,7 @@ fn the_head_of_an_answer_has_a_buffer_of_its_own() {
     server.wait_for_log("upstream sent too big header", Deadline::default());
 }
 
-/// In fields of the answer, and the same in nginx; before 1.23 it shows the first of several fields only.
+/// In response fields, and the same in nginx; nginx before 1.23 shows only the first of several fields.
 #[test]
 fn fields_show_what_nginx_shows() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));
@@ -225,7 +225,7 @@ fn fields_show_what_nginx_shows() {
     let address = origin.addr().to_string();
     let port = address.rsplit_once(':').map(|(_, port)| port).unwrap_or_default();
     assert_eq!(fields[1], Some(format!("{address}|{port}|0|")));
-    // Debian's does not have all of the others.
+    // Debian's nginx lacks some of the other variables.
     let text = "events {} http { server { listen 127.0.0.1:0; location /shown/ {
       add_header X-Shown '$upstream_status|$upstream_http_x_one|$upstream_cookie_sid';
       add_header X-Asked '$proxy_host|$proxy_port|$proxy_internal_body_length|$proxy_internal_chunked';

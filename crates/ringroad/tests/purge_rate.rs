@@ -1,9 +1,10 @@
-//! Purges a second on 64 keep-alive connections, and what each takes: a measurement, which asserts nothing about time.
+//! Purges per second on 64 keep-alive connections, and CPU time and writes per purge: a measurement without assertions
+//! about time.
 //!
-//! Two threads send `PURGE` on 32 connections each and then read the 32 responses. Nothing is stored under the keys. A
-//! fetch that began before them is held in flight, so that every purge is kept: with the last rounds a million are. The CPU
-//! time is that of the worker's threads (`/proc/PID/task/*/schedstat`, proc(5)), the writes are the worker's own count.
-//! `RINGROAD_MEASURED` names the binary that is measured, a release; `RINGROAD_PURGES` the purges of a round.
+//! Two threads send `PURGE` on 32 connections each and then read the 32 responses. Nothing is stored under the keys. An
+//! older fetch is kept in flight, so that the server must remember every purge: after the last rounds a million. The
+//! CPU time is that of the worker's threads (`/proc/PID/task/*/schedstat`, proc(5)), the writes are the worker's own
+//! count. `RINGROAD_MEASURED` names the measured binary, a release build; `RINGROAD_PURGES` the purges per round.
 
 mod common;
 
@@ -32,12 +33,12 @@ http {
 ";
 
 const ROUNDS: u64 = 6;
-/// Purges of a round, without `RINGROAD_PURGES`.
+/// Purges per round, without `RINGROAD_PURGES`.
 const PURGES: u64 = 200_000;
 const THREADS: u64 = 2;
 const CONNECTIONS_OF_A_THREAD: u64 = 32;
 
-/// CPU time of the worker's threads, in nanoseconds.
+/// Returns the CPU time of the worker's threads, in nanoseconds.
 fn cpu_ns(server: &Server) -> u64 {
     let mut sum = 0;
     for pid in server.workers() {
@@ -50,14 +51,14 @@ fn cpu_ns(server: &Server) -> u64 {
     sum
 }
 
-/// A number of the cache on the page of metrics.
+/// Returns a metric of the cache.
 fn metric(client: &mut Client, name: &str) -> u64 {
     let page = client.get("/metrics").text();
     let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {page}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// One connection, and the length of a response on it once that is known: all are of one length.
+/// A connection, and the length of its responses once it is known: all have the same length.
 struct Purger {
     stream: TcpStream,
     response: Vec<u8>,

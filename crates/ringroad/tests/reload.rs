@@ -1,4 +1,4 @@
-//! Reloads: nothing refused, nothing reset, errors leave the old configuration in force.
+//! Reloads: no connection is refused or reset, and after an error the old configuration stays active.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use control::{BINARY, ask, site, wait_for_answer, wait_until};
 use testkit::{Client, Content, Deadline, Server, TempDir};
 
-/// Connects and asks in a loop while `action` runs; every connection must be answered whole.
+/// Connects and makes requests in a loop while `action` runs; every connection must get a complete response.
 fn under_load(server: &Server, action: impl FnOnce()) {
     let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     let address = server.addr(0).clone();
@@ -23,7 +23,7 @@ fn under_load(server: &Server, action: impl FnOnce()) {
             });
         }
         action();
-        // Some more for the old configuration's last moments.
+        // Some more requests for the end of the old configuration.
         let enough = asked.load(Ordering::SeqCst) + 20;
         wait_until("answers", || asked.load(Ordering::SeqCst) >= enough);
         done.store(true, Ordering::SeqCst);
@@ -50,7 +50,7 @@ fn a_new_process_takes_over_without_a_lost_connection() {
     }
     wait_until("the old workers' end", || server.workers().len() == 1);
     assert_ne!(server.workers(), first);
-    // The master hears of an end a moment after it.
+    // The master notices an exit slightly later.
     server.wait_for_log_count("exited with code 0", 6, Deadline::default());
     let log = server.error_log();
     assert_eq!(log.matches("exited with code 0").count(), 6, "{log}");
@@ -151,7 +151,7 @@ fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
     for main in ["worker_processes 3;", "master_process off; worker_processes 3;"] {
         let mut server = Server::start(BINARY, &site(main, "v0"));
         let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
-        // One half has asked already, the other waits for its first request.
+        // Half of the clients have made a request already, the others wait with their first.
         for client in &mut clients[..3] {
             assert_eq!(client.get("/").text(), "v0");
         }
@@ -160,7 +160,7 @@ fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
             server.rewrite_conf(&site(main, &text));
             server.reload();
             server.wait_for_log(&format!("was replaced by {} in place", round + 1), Deadline::default());
-            // Nobody keeps the old one: idle connections let go of it and stay.
+            // No connection retains the old configuration: idle connections release it and stay open.
             let line = server.wait_for_log_count("exited with code 0", round, Deadline::default());
             assert!(line.contains(&format!(": configuration {round} of worker process")), "{line}");
             for client in &mut clients {
@@ -187,7 +187,7 @@ fn a_configuration_that_was_replaced_in_place_retires_with_its_last_request() {
         server.reload();
         server.wait_for_log_count("in place", round + 1, Deadline::default());
     }
-    // The second was never used by a request, the first still is.
+    // The second configuration was never used by a request, the first still is.
     let line = server.wait_for_log("exited with code 0", Deadline::default());
     assert!(line.contains("configuration 2 of worker process"), "{line}");
     assert_eq!(server.error_log().matches("exited with code 0").count(), 1, "{}", server.error_log());

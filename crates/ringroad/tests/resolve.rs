@@ -1,7 +1,7 @@
-//! Names of upstream servers: those that the system resolves, and those that `resolver` does.
+//! Names of upstream servers: resolved by the system, or by `resolver`.
 //!
-//! The system's name servers cannot be replaced by a test. What it answers for names that it has to ask for is tested
-//! in the crate `server`, over a seam; here it knows what every machine knows.
+//! A test cannot replace the system's name servers. Their answers are tested in the crate `server` with a replaceable
+//! resolver; here the system knows only the names that every machine knows.
 
 mod common;
 
@@ -23,7 +23,7 @@ http {
 }
 ";
 
-/// No label of a name has so many letters, so that no name server is asked for it.
+/// Returns a name with a label that is too long for DNS, so that no name server is queried.
 fn no_name() -> String {
     format!("{}.example", "a".repeat(64))
 }
@@ -32,7 +32,7 @@ fn setup(extra: &str, groups: &str) -> Setup {
     Setup::new(PLAIN).value("EXTRA", extra).value("GROUPS", groups)
 }
 
-/// A name that this machine has for a loopback address of IPv4 in its hosts file.
+/// Returns a name with an IPv4 loopback address in this machine's hosts file.
 fn hosts_name() -> String {
     let text = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let names = text.lines().filter_map(|line| line.strip_prefix("127.0.0.1"));
@@ -96,7 +96,7 @@ fn a_test_of_the_configuration_warns_of_names() {
     assert!(text.contains("test is successful"), "{text}");
 }
 
-/// A server that passes requests on to the name in the argument `to`, by a resolver.
+/// Starts a server that forwards requests to the name in the argument `to`, using a resolver.
 fn by_variable(dns: &DnsServer, more: &str) -> Server {
     let location = format!(
         "resolver {} {more}; location / {{ proxy_pass http://$arg_to; add_header Asked $upstream_addr always; }}",
@@ -105,7 +105,7 @@ fn by_variable(dns: &DnsServer, more: &str) -> Server {
     setup(&location, "").start(BINARY)
 }
 
-/// An origin that answers with its name.
+/// Starts an origin that responds with its name.
 fn origin(name: &'static str) -> Origin {
     Origin::start(move |_| Reply::text(name))
 }
@@ -147,7 +147,7 @@ fn names_from_variables_go_by_the_resolver() {
     }
 }
 
-/// A name server's address in brackets, with its port, over UDP and over TCP.
+/// A name server's IPv6 address in brackets, with its port, over UDP and over TCP.
 #[test]
 fn name_servers_may_have_addresses_of_ipv6() {
     let (dns, origin) = (DnsServer::start_at(std::net::Ipv6Addr::LOCALHOST.into()), origin("here"));
@@ -162,12 +162,12 @@ fn name_servers_may_have_addresses_of_ipv6() {
         assert_eq!(client.get(&format!("/?to={name}:{port}")).text(), "here", "{name}");
     }
     assert!(dns.asked().iter().any(|asked| asked.over_tcp && asked.question.name == "cut.example"));
-    // The address that it answers with is asked, whatever the family of the name server.
+    // The request is sent to the resolved address, whatever the name server's address family.
     assert_eq!(
         client.get(&format!("/?to=six.example:{port}")).field("asked"),
         Some(&*format!("[::1]:{port}"))
     );
-    // One that does not answer makes way for the next one.
+    // If a name server does not answer, the next one is queried.
     let gone = std::net::UdpSocket::bind("[::1]:0").and_then(|socket| socket.local_addr());
     let gone = gone.expect("there is IPv6 on the loopback device");
     let text = format!("resolver {gone} {}; location / {{ proxy_pass http://$arg_to; }}", dns.addr());
@@ -224,7 +224,7 @@ fn a_packet_that_is_lost_is_sent_again() {
 fn a_late_response_to_an_earlier_try_is_an_answer() {
     let (late, origin, gate) = (DnsServer::start(), origin("here"), Gate::new());
     let answer = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
-    // Only the first try has a response, and that comes after two more tries.
+    // Only the first query gets an answer, and it arrives after two retries.
     late.set("slow.example", Kind::A, Answer::Times(1, Box::new(answer), Box::new(Answer::Lost)));
     let server = by_variable(&late, "ipv6=off");
     let mut client = common::client(&server);
@@ -251,7 +251,7 @@ fn a_server_that_was_asked_before_another_one_may_still_answer() {
     assert_eq!(client.response().text(), "here");
 }
 
-/// Asks until the answer is `wanted`: what is resolved changes a little after name servers have changed it.
+/// Repeats a request until the response is `wanted`: the server notices a change of addresses slightly later.
 #[track_caller]
 fn ask_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
     let mut last = (0, String::new());
@@ -284,7 +284,7 @@ fn servers_that_are_resolved_follow_their_names() {
     assert_eq!(client.get("/").text(), "first");
     dns.set_addresses("name.example", &["127.0.0.2"], 1);
     ask_until(&mut client, "/", (200, "second"));
-    // Name servers that fail take nothing away.
+    // If name servers fail, the known addresses stay in use.
     dns.set("name.example", Kind::A, Answer::ServFail);
     server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
     assert_eq!(client.get("/").text(), "second");
@@ -306,7 +306,7 @@ fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
         server.rewrite_conf(&with_port(second.port()).text());
         server.reload();
         server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
-        // The line is written before the new configuration is in force.
+        // The line is logged before the new configuration is active.
         let is_new = || {
             let text = common::client(&server).get("/").text();
             assert!(text == "first" || text == "second", "{zone}: {text}");
@@ -316,7 +316,7 @@ fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
     }
 }
 
-/// Whoever serves next: after a reload that needs a new process, and in the place of a process that died.
+/// Applies to every next process: after a reload that needs a new process, and after a crash.
 #[test]
 fn a_new_worker_process_has_the_addresses_of_names_while_name_servers_fail() {
     let (dns, origin) = (DnsServer::start(), origin("here"));
@@ -329,7 +329,7 @@ fn a_new_worker_process_has_the_addresses_of_names_while_name_servers_fail() {
     let mut server = setup("location / { proxy_pass http://moving; }", &groups).start(BINARY);
     assert_eq!(common::client(&server).get("/").text(), "here");
     dns.set("name.example", Kind::A, Answer::ServFail);
-    // The worker says what it has found before it obeys what comes later.
+    // The worker reports its results before it handles later commands.
     server.signal(Signal::USR1);
     server.wait_for_log_count("reopening logs", 2, Deadline::default());
     let first = server.workers();

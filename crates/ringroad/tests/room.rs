@@ -1,5 +1,5 @@
-//! Connections that do nothing make room for those that do: at `worker_connections`, at the limit of descriptors, and
-//! where a proxy passes to itself.
+//! Idle connections are closed in favour of new ones: at `worker_connections`, at the limit of descriptors, and where a
+//! proxy forwards to itself.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -10,14 +10,14 @@ use testkit::client::request_bytes;
 use testkit::program::signal_process;
 use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server};
 
-/// `worker_connections` of these tests, and connections that are more than that.
+/// `worker_connections` of these tests, and a number of connections above that.
 const LIMIT: usize = 64;
 const CROWD: usize = 200;
 
-/// Descriptors of this process: the tests run side by side, each with its crowds.
+/// Limit of descriptors of the test process: the tests run concurrently, each with many connections.
 const DESCRIPTORS: u64 = 8192;
 
-/// A server with one thread for each network engine that this machine has.
+/// Runs a test with a single-threaded server for each network engine that this machine supports.
 fn on_each_engine(server: &str, shell: &str, connections: usize, test: impl Fn(&Server, &str)) {
     on_each_engine_with(&format!("worker_connections {connections};"), server, shell, test);
 }
@@ -49,7 +49,8 @@ fn descriptors(server: &Server) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("procfs").count()
 }
 
-/// The descriptors of a worker that serves: one that has only just started has not opened all of its own yet.
+/// Returns the number of a serving worker's descriptors: a worker that has just started has not opened all of its own
+/// yet.
 fn descriptors_at_rest(server: &Server) -> usize {
     let mut client = Client::connect(server.addr(0));
     client.send("GET /ok HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -58,7 +59,7 @@ fn descriptors_at_rest(server: &Server) -> usize {
     descriptors(server)
 }
 
-/// Connections that were given up close a moment later, and the accept that is under way may bring one more.
+/// Evicted connections are closed slightly later, and the pending accept may add one more.
 fn assert_bounded(server: &Server, before: usize, net: &str) {
     let is_bounded = || (descriptors(server) <= before + LIMIT + 1).then_some(());
     testkit::wait::until("closed descriptors", Deadline::default(), is_bounded)
@@ -68,7 +69,7 @@ fn assert_bounded(server: &Server, before: usize, net: &str) {
 fn crowd(server: &Server, count: usize, first_bytes: &str) -> Vec<Client> {
     let connect = |_| {
         let mut client = Client::connect(server.addr(0));
-        // The connection may have been given up for a later one already.
+        // The server may have closed the connection for a later one already.
         let _ = client.try_send(first_bytes.as_bytes());
         client
     };
@@ -87,7 +88,7 @@ fn silent_connections_make_room_for_clients_the_oldest_first() {
     });
 }
 
-/// Whether all threads of a process are stopped.
+/// Returns whether all threads of a process are stopped.
 fn stands_still(process: i32) -> Option<()> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -97,14 +98,14 @@ fn stands_still(process: i32) -> Option<()> {
     threads.into_iter().all(is_stopped).then_some(())
 }
 
-/// A worker that was held up has a queue of connections. With few `worker_connections` one accept brings one of them, and
-/// the others are taken behind it before the first is answered: as many as there is room for, and no more.
+/// A stopped worker accumulates a queue of connections. With few `worker_connections` one accept returns one of them,
+/// and the others are accepted before the first response is sent: as many as the limit allows, and no more.
 #[test]
 fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
     let active = "location = /active { return 200 $connections_active; } keepalive_timeout 60s;";
     on_each_engine(active, "", LIMIT, |server, net| {
         let before = descriptors_at_rest(server);
-        // Of what waits in the queue of a worker that is stopped, the answers.
+        // Makes connections while the worker is stopped; returns those that get a response.
         let ask = |count: usize| -> Vec<Client> {
             let worker = server.workers()[0];
             signal_process(worker, Signal::STOP).expect("it is ours");
@@ -122,7 +123,7 @@ fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
         for client in &mut clients {
             assert_eq!(client.response().text(), (LIMIT / 2).to_string(), "{net}");
         }
-        // Of these, a half has room beside those that are there, and the rest takes the place of idle ones.
+        // Half of these fit beside the existing connections, and the rest replace idle ones.
         let mut more = ask(LIMIT);
         for client in &mut more {
             let active: usize = client.response().text().parse().expect("a number");
@@ -180,12 +181,12 @@ fn a_proxy_that_passes_to_itself_is_refused_and_other_requests_are_served() {
     let looping = "location /loop { proxy_pass http://127.0.0.1:$server_port; }";
     on_each_engine(looping, "", LIMIT, |server, net| {
         let outcomes = Burst::new(server.addr(0)).get("/loop", LIMIT).run();
-        // A client whose request was still on its way may have been given up.
+        // A connection whose request has not been received yet may have been closed.
         let refused = |outcome: &Outcome| [500, 502].contains(&outcome.status) || outcome.fault.is_some();
         assert!(outcomes.iter().all(refused), "{net}: {outcomes:?}");
         assert!(outcomes.iter().any(|outcome| outcome.status >= 500), "{net}: {outcomes:?}");
         assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
-        // Clients that have to wait have a line too.
+        // Requests that must wait for a connection are logged too.
         let words = "worker_connections are not enough while connecting to upstream";
         let line = server.wait_for_log(words, Deadline::default());
         assert!(line.contains("[alert]"), "{net}: {line}");
@@ -206,7 +207,7 @@ fn upstream_connections_count_as_connections() {
             client.send(request_bytes("GET", "/up", &[]));
             client
         };
-        // Each takes two places; the last sixteenth is for clients.
+        // Each uses two connections; the last sixteenth is reserved for clients.
         let mut clients: Vec<Client> = Vec::new();
         for count in 1..=(LIMIT - LIMIT / 16) as u64 / 2 {
             clients.push(ask());
@@ -238,7 +239,7 @@ fn at_the_limit_of_descriptors_accepted_requests_have_files_and_upstreams() {
     });
 }
 
-/// The smallest pool has 1024 buffers of 4 KiB, of which a quarter is left to bodies.
+/// The smallest pool has 1024 buffers of 4 KiB, of which a quarter is reserved for bodies.
 const SMALL_POOL: &str = "worker_connections 4096; buffer_pool 4m;";
 const BUFFERS: usize = 900;
 
@@ -249,7 +250,7 @@ fn slow_downloads_leave_the_buffers_of_their_requests_to_others() {
     on_each_engine_with(SMALL_POOL, &up, "", |server, net| {
         let download = |_| {
             let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
-            // The first bytes of the next request are kept too.
+            // The first bytes of the next request occupy a buffer too.
             client.send("GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\nGET /ok");
             client
         };
@@ -276,7 +277,7 @@ fn half_header_sections_that_hold_all_buffers_are_ended_and_the_log_says_so() {
     });
 }
 
-/// Kilobytes of memory that the worker has.
+/// Returns the worker's resident memory in KiB.
 fn resident(server: &Server) -> u64 {
     let path = format!("/proc/{}/status", server.workers()[0]);
     let text = std::fs::read_to_string(path).expect("procfs");
@@ -292,7 +293,7 @@ fn memory_of_connections_that_have_closed_is_given_back() {
             clients.iter_mut().for_each(|client| assert_eq!(client.response().text(), "ok", "{net}"));
             clients
         };
-        // What the first requests need stays.
+        // Memory allocated by the first requests is not released.
         drop(idle(100));
         let before = resident(server);
         let clients = idle(BUFFERS);

@@ -1,7 +1,7 @@
-//! Requests as browsers and tools make them: methods, targets, the life of a connection, and its limits.
+//! Requests as browsers and tools make them: methods, targets, the lifetime of a connection, and its limits.
 //!
-//! Not here: which location answers (`serve_locations`), conditions and ranges (`serve_ranges`), request bodies
-//! (`serve_bodies`), what is refused (`serve_refused`).
+//! Tested elsewhere: selection of the location (`serve_locations`), conditions and ranges (`serve_ranges`), request
+//! bodies (`serve_bodies`), refused requests (`serve_refused`).
 
 mod common;
 
@@ -84,7 +84,7 @@ fn what_is_not_there_is_a_short_page() {
     assert_eq!((missing.status, missing.text()), (404, error_page("404 Not Found")));
     assert_eq!(missing.field("content-type"), Some("text/html"));
     assert_eq!(missing.field("connection"), Some("keep-alive"));
-    // A slash after a file is a folder that does not exist, to nginx too.
+    // A file's name with a slash is a nonexistent directory, in nginx too.
     assert_eq!(client.get("/a.txt/").status, 404);
     assert_eq!(client.get("/a.txt/x").status, 404);
     assert_eq!(client.get("/sub/sub/sub").status, 404);
@@ -104,17 +104,17 @@ fn a_folder_without_an_index_is_forbidden() {
 #[test]
 fn a_file_that_may_not_be_read_is_forbidden() {
     use std::os::unix::fs::PermissionsExt;
-    // Root reads everything, so the file is one that nobody can open for reading: a socket.
+    // Root can read everything, so the file is of a kind that cannot be opened for reading: a socket.
     let server = serve_with(&one_server("", "root html;"), |builder| builder.text("html/secret", "no"));
     let path = server.path("html/secret");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("the file is ours");
     let readable = std::fs::read(&path).is_ok();
     let status = client(&server).get("/secret").status;
-    // The worker of a server that root started is not root, so it may not read the file either.
+    // If root started the server, its worker runs as another user, so it may not be able to read the file either.
     assert!(status == 403 || (readable && status == 200), "{status}");
     let socket = server.path("html/socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a fresh name");
-    // With a umask of 077 it would be forbidden before anybody sees what it is.
+    // With a umask of 077 access would be denied before the file type is checked.
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o755)).expect("the socket is ours");
     let status = client(&server).get("/socket").status;
     assert!(matches!(status, 404 | 500), "a socket is no file: {status}");
@@ -148,7 +148,7 @@ fn files_take_get_and_head_alone() {
     assert_eq!(client.request("POST", "/text", &[("Content-Length", "0")]).status, 200);
     assert_eq!(client.request("OPTIONS", "/empty", &[]).status, 204);
     assert_eq!(refused(&server, "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n"), 405);
-    // nginx 1.22 did not know the form of this target yet.
+    // nginx 1.22 did not know this form of target yet.
     let connect = if common::against_nginx() { 400 } else { 405 };
     assert_eq!(refused(&server, "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n"), connect);
 }
@@ -276,7 +276,7 @@ fn a_head_that_never_ends_is_given_up_on() {
     silent.expect_end();
     let mut slow = client(&server);
     slow.send("GET / HTTP/1.1\r\nHost:");
-    // nginx closes without an answer, and logs 408.
+    // nginx closes the connection without a response, and logs 408.
     slow.expect_end();
     let log = server.wait_for_access_log(1, Deadline::default());
     assert!(log.contains("\" 408 0 "), "{log}");
@@ -294,7 +294,7 @@ fn long_heads_meet_their_limits() {
     client.send(get("/", &format!("A: {}\r\n", "x".repeat(900))));
     assert_eq!(client.response().text(), "ok");
     assert_eq!(refused(&server, get(&format!("/{}", "x".repeat(1100)), "")), 414);
-    // nginx means 494 inside and said 400 for long; RFC 6585 has 431 for it.
+    // nginx has the internal status 494 and long responded with 400; RFC 6585 defines 431 for it.
     let too_large = if common::against_nginx() { 400 } else { 431 };
     assert_eq!(refused(&server, get("/", &format!("A: {}\r\n", "x".repeat(1100)))), too_large);
     let lines = format!("A: {}\r\n", "x".repeat(700)).repeat(4);
@@ -309,8 +309,8 @@ fn limit_rate_spreads_a_body_over_time() {
     let start = std::time::Instant::now();
     let response = client(&server).get("/a.bin");
     content.assert_body(&response.body);
-    // The first second's share and the start are free; 37 600 bytes are left, which take 0.36 s at the least.
-    // There is no upper bound here: a busy machine would break it.
+    // The first second's share and the initial allowance are sent without delay; the remaining 37 600 bytes take at
+    // least 0.36 s. The test has no upper bound: a busy machine would exceed it.
     assert!(start.elapsed() >= std::time::Duration::from_millis(300), "{:?}", start.elapsed());
 }
 
@@ -362,7 +362,7 @@ fn clients_that_have_said_all_are_answered_and_let_go() {
         );
         let server = serve(&conf);
         for listener in [0, 1] {
-            // Many at once, so that the server finds requests and ends together.
+            // Many concurrently, so that the server sees requests and ends of connections in the same turn.
             let mut clients: Vec<Client> = (0..100).map(|_| Client::connect(server.addr(listener))).collect();
             for client in &mut clients {
                 client.send(request_bytes("GET", "/", &[])).half_close();
@@ -387,8 +387,8 @@ fn an_orderly_end_leaves_no_error() {
     assert!(server.quit_and_wait().success());
 }
 
-/// The server makes its calls itself where the kernel has held a connection back until its request was here, and for the
-/// last answer of a connection; with either engine of the network clients see nothing of that.
+/// The server makes the system calls itself if the kernel has deferred the accept until the request arrived, and for
+/// the last response of a connection; clients see no difference with either network engine.
 #[test]
 fn a_deferred_connection_gets_the_same_answers() {
     for engine in ["", "use epoll;"] {
@@ -408,7 +408,7 @@ fn a_deferred_connection_gets_the_same_answers() {
         }
         let response = client(&server).request("GET", "/much/a", &close);
         assert_eq!(response.body, Content::new(7, 300_000).bytes(0..300_000));
-        // Who comes at the same time shares a look at the file, and nobody the look of somebody before.
+        // Concurrent requests share one lookup of the file, but no request uses an earlier lookup.
         for size in [700, 800, 900] {
             testkit::write(server.path("much/b"), Content::new(9, size).bytes(0..size))
                 .expect("a file of the test");
@@ -425,7 +425,8 @@ fn a_deferred_connection_gets_the_same_answers() {
         client.send_in_pieces(request_bytes("GET", "/text", &[]), 5);
         assert_eq!(client.response().text(), "abc", "what came first was not a whole request");
         assert_eq!(client.get("/text").text(), "abc");
-        // Requests that nobody waits for: the one behind the last is not read, and must not cost its answer.
+        // Requests whose responses are not awaited: one after the last is not read, and must not prevent the last
+        // response.
         let two = [request_bytes("GET", "/text", &close), request_bytes("GET", "/text", &close)].concat();
         let response = client.send(two).response();
         assert_eq!((response.field("connection"), response.text().as_str()), (Some("close"), "abc"));

@@ -1,7 +1,7 @@
-//! Request bodies: counted and chunked, wanted and not, and what `Expect` and the limits make of them.
+//! Request bodies: with a length and chunked, read and discarded, and effects of `Expect` and of limits.
 //!
-//! Nothing here stores a body yet, so what shows is the answer and that the next request on the connection is
-//! read from the right byte. Broken framing is in `serve_refused`.
+//! No location here stores a body, so the tests check the response, and that the next request on the connection is
+//! parsed from the correct byte. Broken framing is in `serve_refused`.
 
 mod common;
 
@@ -95,8 +95,8 @@ fn continue_is_said_when_the_body_is_wanted() {
     let mut client = client(&server);
     client.send(post("/ok", "Expect: 100-continue\r\nContent-Length: 3\r\n", ""));
     let first = client.response();
-    // A body that is only discarded needs no invitation in nginx, yet the client must learn how to go on: either
-    // it is invited, or the final answer comes at once.
+    // nginx sends no 100 for a body that is only discarded, yet the client must not wait forever: it gets either a 100
+    // or the final response immediately.
     assert!(matches!(first.status, 100 | 200), "{}", first.status);
     if first.status == 100 {
         client.send("abc");
@@ -110,7 +110,7 @@ fn an_unknown_expectation_is_not_met() {
     let mut client = client(&server);
     client.send(post("/ok", "Expect: miracles\r\nContent-Length: 0\r\n", ""));
     let response = client.response();
-    // nginx looks for "100-continue" alone; RFC 9110 section 10.1.1 lets a server answer 417.
+    // nginx checks only for "100-continue"; RFC 9110 section 10.1.1 permits a 417.
     assert!(matches!(response.status, 200 | 417), "{}", response.status);
 }
 
@@ -142,8 +142,8 @@ fn a_body_that_stops_is_given_up_on() {
 
 #[test]
 fn a_refused_upload_still_reads_its_answer() {
-    // The point of lingering_close: without it the client's unread bytes turn the close into a reset, which may
-    // overtake the answer.
+    // The purpose of lingering_close: without it the client's unread bytes turn the close into a reset, which may
+    // destroy the response.
     let server =
         serve(&one_server("", "location / { root html; client_max_body_size 1k; lingering_close always; }"));
     for _ in 0..10 {
@@ -157,7 +157,7 @@ fn a_refused_upload_still_reads_its_answer() {
 
 #[test]
 fn an_answer_is_out_before_the_connection_is_closed() {
-    // Bytes that nobody has read turn the close into a reset, and what is held back then is lost.
+    // Unread bytes turn the close into a reset, which discards unsent output.
     let server = serve(&one_server("", "location / { return 200 ok; lingering_close off; }"));
     for _ in 0..50 {
         let mut client = client(&server);

@@ -1,4 +1,4 @@
-//! A browser as people have it: headless Chromium, which trusts a test authority, with a page of two hundred images over HTTP/2.
+//! A real browser: headless Chromium, which trusts a test CA, with a page of two hundred images over HTTP/2.
 
 mod common;
 
@@ -11,7 +11,7 @@ use testkit::{Deadline, TempDir};
 
 const IMAGES: usize = 200;
 
-/// Images of 20 KiB, all of one file. The server has to tell by which protocol each came, and the page too.
+/// Images of 20 KiB, all from one file. Both the server and the page must report the protocol of each.
 const CONF: &str = r#"worker_processes 1; events { }
 http {
   types { text/html html; text/css css; image/svg+xml svg; }
@@ -37,7 +37,7 @@ onload = () => {
 };
 </script>"#;
 
-/// A program in the path.
+/// Returns the path of an installed program.
 fn installed(names: &[&str], package: &str) -> Option<PathBuf> {
     let folders: Vec<PathBuf> =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
@@ -49,7 +49,7 @@ fn installed(names: &[&str], package: &str) -> Option<PathBuf> {
     found
 }
 
-/// A home whose browser trusts the authority.
+/// Creates a home directory whose browser trusts the CA.
 fn home_that_trusts(certutil: PathBuf, root: &str) -> TempDir {
     let home = TempDir::new("browser");
     let database = home.path().join(".pki/nssdb");
@@ -107,7 +107,7 @@ fn a_page_of_two_hundred_images() {
     let connections: std::collections::BTreeSet<_> =
         lines.iter().map(|line| line.split(' ').nth(2)).collect();
     assert_eq!(connections.len(), 1, "one connection for all: {log}");
-    // What decides on the page is more urgent than its images.
+    // A resource that blocks rendering is more urgent than images.
     let urgent = |line: &&&str| line.contains("/style.css|u=0");
     assert_eq!(lines.iter().filter(urgent).count(), 1, "{log}");
 }

@@ -1,11 +1,11 @@
-//! The same bytes from every way to move a file: network engine, disk engine, `sendfile`, `directio`, `aio_sendfile`,
-//! at file sizes around every boundary, whole and in ranges.
+//! The same bytes with every way to send a file: network engine, disk engine, `sendfile`, `directio`, `aio_sendfile`,
+//! at file sizes around every boundary, complete and in ranges.
 //!
-//! One server process holds a location for each combination. The usual run asks a set of them in which every two
-//! settings meet; the whole product is `cargo test -p ringroad --test serve_bytes -- --ignored`. Files up to 64 KiB
-//! are asked for on 200 connections, longer ones on at most 4, and 100 MiB once for each way of moving. Which way
-//! each answer took is read from the access log (`$body_engine`), so a combination that quietly fell back to another
-//! engine is not counted as exercised. `try_cached` is off, or warm files would not reach the engines.
+//! One server process has a location for each combination. The normal run requests a set in which every pair of
+//! settings occurs; all combinations are tested by `cargo test -p ringroad --test serve_bytes -- --ignored`. Files up
+//! to 64 KiB are requested on 200 connections, longer ones on at most 4, and 100 MiB once per combination. The access
+//! log (`$body_engine`) shows how each response was sent, so a combination that silently fell back to another engine
+//! does not count. `try_cached` is off, as cached files would not reach the engines.
 
 mod common;
 
@@ -30,18 +30,18 @@ const CONNECTIONS_SMALL: usize = 200;
 const CONNECTIONS_LARGE: usize = 4;
 const SMALL_MAX: u64 = 64 * 1024;
 const SIZES: [u64; 10] = [0, 1, 511, 512, 513, 4095, 4096, 4097, SMALL_MAX, (1 << 20) + 1];
-/// The files that are also asked for in several ranges at once.
+/// Sizes of files that are also requested in several ranges per request.
 const PARTS_OF: [u64; 2] = [SMALL_MAX, (1 << 20) + 1];
-/// Asked for once with each way of moving.
+/// Size of the file that is requested once per combination.
 const HUGE: u64 = 100 << 20;
 
-/// Not written, a file's length decides where nothing else is written either.
+/// If `sendfile` is not configured, a file's length decides, unless other settings are configured.
 const UNWRITTEN: &str = "unwritten";
 const SENDFILE: [&str; 3] = ["off", "on", UNWRITTEN];
 const DIRECTIO: [&str; 3] = ["off", "4k", "1"];
 const AIO_SENDFILE: [&str; 3] = ["off", "512k", "1m"];
 
-/// How one location moves its files.
+/// Settings by which a location sends its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     disk: &'static str,
@@ -51,7 +51,7 @@ struct Way {
 }
 
 impl Way {
-    /// Every combination.
+    /// Returns every combination.
     fn all() -> Vec<Way> {
         let mut ways = Vec::new();
         for disk in DISKS {
@@ -78,8 +78,8 @@ impl Way {
         settings.iter().enumerate().flat_map(both).collect()
     }
 
-    /// Combinations in which every two settings meet at least once: the one that brings most new pairs is taken
-    /// next, so the set is small, and the same in each run.
+    /// Returns combinations in which every pair of settings occurs: the next combination is always the one with the
+    /// most new pairs, so the set is small and the same in each run.
     fn pairwise() -> Vec<Way> {
         let all = Way::all();
         let mut missing: Vec<_> = all.iter().flat_map(|way| way.pairs()).collect();
@@ -93,7 +93,7 @@ impl Way {
         chosen
     }
 
-    /// The name of its location.
+    /// Returns the name of its location.
     fn name(self) -> String {
         format!("{}-{}-{}-{}", self.disk, self.sendfile, self.directio, self.aio_sendfile)
     }
@@ -115,7 +115,7 @@ impl Way {
     }
 }
 
-/// The files of all tests of this program, made once.
+/// Returns the files for all tests in this binary, created once.
 fn files() -> &'static TempDir {
     static FILES: OnceLock<TempDir> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -131,14 +131,14 @@ fn content(size: u64) -> Content {
     Content::new(size ^ 0x5eed, size)
 }
 
-/// The bytes of the files that are kept in memory, so that hundreds of bodies compare quickly.
+/// Returns a file's bytes, stored in memory so that hundreds of bodies are compared quickly.
 fn expected(size: u64) -> &'static [u8] {
     static BYTES: OnceLock<BTreeMap<u64, Vec<u8>>> = OnceLock::new();
     let all = BYTES.get_or_init(|| SIZES.map(|size| (size, content(size).bytes(0..size))).into());
     &all[&size]
 }
 
-/// A server with a location for every combination of these disk engines.
+/// Starts a server with a location for every combination of these disk engines.
 fn start(net: &str, disks: &[&str]) -> Result<Server, String> {
     let mut text = format!("worker_processes 1;\nevents {{ use {net}; try_cached off; }}\nhttp {{\n");
     text.push_str("log_format moved '$uri $status $body_bytes_sent $body_engine';\n");
@@ -153,7 +153,8 @@ fn start(net: &str, disks: &[&str]) -> Result<Server, String> {
     builder.try_start()
 }
 
-/// Starts with the disk engines that can be had beside this network engine, and reports the others as skipped.
+/// Starts a server with the disk engines that are available with this network engine, and reports the others as
+/// skipped.
 fn start_with_what_is_there(net: &'static str) -> Option<(Server, Vec<&'static str>)> {
     let reason = match start(net, &DISKS) {
         Ok(server) => return Some((server, DISKS.to_vec())),
@@ -175,12 +176,12 @@ fn start_with_what_is_there(net: &'static str) -> Option<(Server, Vec<&'static s
     Some((server, left))
 }
 
-/// The line that matters of what a failed start said.
+/// Returns the `[emerg]` line of a failed start.
 fn short(evidence: &str) -> String {
     evidence.lines().find(|line| line.contains("[emerg]")).unwrap_or(evidence).to_owned()
 }
 
-/// One request and the bytes it must bring.
+/// A request and the expected bytes.
 #[derive(Clone, Debug)]
 struct Wanted {
     size: u64,
@@ -188,7 +189,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// The whole file and ranges at its ends and across the boundaries inside it.
+    /// Returns requests for the complete file, for ranges at its ends and across the boundaries inside it.
     fn of(size: u64) -> Vec<Wanted> {
         let ends = [(0, 1), (1, size), (size / 2, size), (size.saturating_sub(1), size)];
         let inner = [(510, 513), (511, 512), (4094, 4099), (4096, 4097), (32_767, 32_770), (65_530, 65_540)];
@@ -218,14 +219,14 @@ impl Wanted {
         assert_eq!(response.status, status, "{way:?} {self:?}");
         let bytes = &expected(self.size)[range.start as usize..range.end as usize];
         if response.body != bytes {
-            // Slow, but it says where.
+            // Slow, but reports the position.
             eprintln!("{way:?} {self:?}");
             content(self.size).assert_range(range, &response.body);
         }
     }
 }
 
-/// Sends the requests over these connections, each connection one at a time, and compares every answer.
+/// Sends the requests on these connections, one at a time per connection, and compares every response.
 fn ask(clients: &mut [Client], way: Way, wanted: &[Wanted]) {
     let width = clients.len();
     for round in 0..wanted.len().div_ceil(width) {
@@ -239,7 +240,7 @@ fn ask(clients: &mut [Client], way: Way, wanted: &[Wanted]) {
     }
 }
 
-/// Several ranges in one answer: the head of each part lies between bytes that are moved.
+/// Requests several ranges in one response: part headers lie between the file's bytes.
 fn ask_parts(client: &mut Client, way: Way, size: u64) {
     let ranges = [0..1, 511..513, 4095..4097, size - 600..size];
     let list: Vec<String> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
@@ -261,7 +262,7 @@ fn ask_parts(client: &mut Client, way: Way, size: u64) {
     assert!(response.body == body, "{way:?}: parts differ");
 }
 
-/// 100 MiB, compared with the file itself while they come.
+/// Requests 100 MiB, compared while they are received.
 fn ask_huge(server: &Server, way: Way) {
     let mut client = Client::connect(server.addr(0));
     client.deadline(Duration::from_secs(180));
@@ -284,7 +285,7 @@ fn ask_huge(server: &Server, way: Way) {
     assert_eq!(offset, HUGE, "{way:?}");
 }
 
-/// Which way of moving each location took, by the access log; a location may have taken several.
+/// Returns the engines used by each location, from the access log; a location may have used several.
 fn moved(server: &Server, lines: usize) -> BTreeMap<String, Vec<String>> {
     let log = server.wait_for_access_log(lines, Deadline::after(Duration::from_secs(180)));
     let mut by_location: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -300,7 +301,7 @@ fn moved(server: &Server, lines: usize) -> BTreeMap<String, Vec<String>> {
     by_location
 }
 
-/// Runs the combinations on one network engine, and reports the pairs that really moved bytes.
+/// Runs the combinations on one network engine, and reports the pairs of engines that were used.
 fn run(net: &'static str, ways: &[Way], huge_for_each: bool) {
     let Some((server, disks)) = start_with_what_is_there(net) else { return };
     let small: Vec<Wanted> =
@@ -376,7 +377,8 @@ fn same_bytes_from_the_full_product_on_epoll() {
     run(NETS[1], &Way::all(), true);
 }
 
-/// Nothing is configured, and files come from the disk: whole, with a part in memory, and the same once more from memory.
+/// With the default settings, files are read from the disk: completely, with a part in memory, and once more from
+/// memory.
 #[test]
 fn same_bytes_of_long_files_that_are_brought_into_memory() {
     for net in NETS {
@@ -418,15 +420,15 @@ fn same_bytes_of_long_files_that_are_brought_into_memory() {
     }
 }
 
-/// Where files have left the page cache whenever they are asked for again, most are read past it; all of them come
-/// through it again when they stay. The bytes are the same.
+/// If files have been evicted from the page cache each time they are requested, most are read with direct I/O; once
+/// they stay cached, all use the page cache again. The bytes are the same.
 #[test]
 fn files_that_do_not_stay_in_memory_are_read_past_it() {
     if !ours_only("nginx does not look what is in memory") {
         return;
     }
     for (size, user, more) in [
-        // Pages of short ones are counted, which takes a worker that could write them.
+        // For short files their cached pages are counted, which requires a worker that has write access.
         (20_001, "user root;", ""),
         (20_001, "user root;", "open_file_cache max=64;"),
         ((100 << 10) + 1, "", ""),
@@ -440,7 +442,8 @@ fn files_that_do_not_stay_in_memory_are_read_past_it() {
     }
 }
 
-/// With files of this size, these workers, and this configured beside; `false` where it cannot be seen.
+/// Tests files of this size, with this `user` and this further configuration; returns `false` if the page cache cannot
+/// be inspected.
 fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
     const FILES: u64 = 16;
     let mut builder = Server::builder(common::BINARY).conf(&format!(
@@ -455,7 +458,7 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
         .collect();
     files.iter().for_each(|file| file.sync_all().expect("a disk that works"));
     let cached = |file: &File| io::sys::cachestat(file, 0, 0).map_or(u64::MAX, |found| found.cached);
-    // What is behind the last whole block is always read through the page cache, with some before it.
+    // The bytes after the last complete block are always read through the page cache, with some before them.
     let half = size / 2 / rustix::param::page_size() as u64;
     let forget = || {
         for file in &files {
@@ -486,7 +489,7 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
         (passed(&mut ask) >= FILES / 2).then_some(())
     })
     .unwrap_or_else(|error| panic!("{error}"));
-    // Whoever reads them brings them in, and there they are left.
+    // Another process reads the files into the page cache, where they stay.
     testkit::wait::until("files to come through the page cache again", Deadline::default(), || {
         (0..FILES).for_each(&mut ask);
         files.iter().all(|file| cached(file) >= half).then_some(())
@@ -495,8 +498,8 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
     true
 }
 
-/// Chunks of shared memory are nobody else's to take back, so all bodies together have a quarter of `buffer_pool` in them;
-/// clients that do not read hold half of that at most, and the others go on.
+/// Shared-memory chunks cannot be taken from a connection, so all bodies together may use a quarter of `buffer_pool`
+/// for them; clients that do not read use at most half of that, and the others continue.
 #[test]
 fn shared_memory_is_bounded_and_clients_that_do_not_read_hold_up_nobody() {
     const SIZE: u64 = 4 << 20;

@@ -1,12 +1,12 @@
-//! Compressed answers of the whole program: the worker gets what it needs from the master, and bodies are read by
-//! any engine before they are compressed.
+//! Compressed responses of the complete program: the worker gets its resources from the master, and any engine reads
+//! the bodies before they are compressed.
 
 mod common;
 
 use common::{BINARY, client, one_server};
 use testkit::{Client, Server};
 
-/// Lines that repeat words but not each other.
+/// Returns lines that repeat words, but are all different.
 fn page(lines: usize) -> String {
     (0..lines)
         .map(|line| format!("<p class=\"line\">{} is line {line}</p>\n", line * 7919 % 10_007))

@@ -1,7 +1,7 @@
-//! The configuration that Debian installs with nginx loads and serves as it stands, but for places and ports.
+//! Debian's default nginx configuration loads and serves unchanged, except for paths and ports.
 //!
-//! `tests/debian/nginx` has files with the same directives, so that the test runs everywhere. Where Debian's own
-//! are installed they are used as well, and its nginx answers beside.
+//! `tests/debian/nginx` has files with the same directives, so that the test runs everywhere. If Debian's own files are
+//! installed, they are used as well, and responses are compared with its nginx.
 
 mod common;
 
@@ -13,25 +13,25 @@ use common::{BINARY, ours_only};
 use testkit::server::ServerBuilder;
 use testkit::{Client, Deadline, ListenAddr, Server, nginx};
 
-/// Debian's folder of configurations.
+/// Debian's configuration directory.
 const INSTALLED: &str = "/etc/nginx";
 
 fn own() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/debian/nginx")
 }
 
-/// What the default site listens on. Without IPv6 a second port stands in for its address.
+/// Returns the listen addresses of the default site. Without IPv6 a second port replaces the IPv6 address.
 fn addresses(ports: [u16; 2]) -> [SocketAddr; 2] {
     let has_ipv6 = TcpListener::bind(("::1", 0)).is_ok();
     let second = if has_ipv6 { IpAddr::from(Ipv6Addr::LOCALHOST) } else { IpAddr::from(Ipv4Addr::LOCALHOST) };
     [(Ipv4Addr::LOCALHOST, ports[0]).into(), (second, ports[1]).into()]
 }
 
-/// Text of a configuration with places below `root` and other addresses.
+/// Returns the configuration with paths below `root` and other addresses.
 fn localised(text: &str, root: &Path, ports: [u16; 2]) -> String {
     let (root, [first, second]) = (root.display(), addresses(ports));
     text.replace("/etc/nginx", &format!("{root}/conf"))
-        // The harness reads addresses from a notice.
+        // The test harness reads addresses from a notice.
         .replace("/var/log/nginx/error.log;", &format!("{root}/logs/error.log notice;"))
         .replace("/var/log/nginx", &format!("{root}/logs"))
         .replace("/var/www/html", &format!("{root}/html"))
@@ -41,7 +41,7 @@ fn localised(text: &str, root: &Path, ports: [u16; 2]) -> String {
         .replace("listen [::]:80 ", &format!("listen {second} "))
 }
 
-/// Copies a folder of configurations, links followed.
+/// Copies a directory of configurations, following links.
 fn install(from: &Path, to: &Path, root: &Path, ports: [u16; 2]) {
     testkit::create_dir_all(to).expect("a folder in the test's own");
     for entry in fs::read_dir(from).expect("the folder is there") {
@@ -56,7 +56,7 @@ fn install(from: &Path, to: &Path, root: &Path, ports: [u16; 2]) {
     }
 }
 
-/// A builder with these files, `more` behind the default site, and a document root.
+/// Returns a builder with these files, `more` after the default site, and a document root.
 fn prepared(binary: &str, from: &Path, more: &str, ports: [u16; 2]) -> ServerBuilder {
     let builder = Server::builder(binary)
         .text("html/index.nginx-debian.html", "<h1>Welcome</h1>")
@@ -73,11 +73,11 @@ fn prepared(binary: &str, from: &Path, more: &str, ports: [u16; 2]) -> ServerBui
     builder.text("conf/sites-enabled/default", &site).conf(&text("nginx.conf"))
 }
 
-/// What is compared of an answer.
+/// Returns the compared parts of a response.
 fn facts(client: &mut Client, target: &str) -> (u16, Option<String>, Option<String>, Vec<u8>) {
     let response = client.request("GET", target, &[("Accept-Encoding", "gzip")]);
     let field = |name: &str| response.field(name).map(str::to_owned);
-    // Error pages have the name of the server, and compressed bytes that of the library.
+    // Error pages contain the server's name, and compressed bytes depend on the library.
     let is_plain = response.status == 200 && response.field("Content-Encoding").is_none();
     let body = if is_plain { response.body.clone() } else { Vec::new() };
     (response.status, field("Content-Type"), field("Content-Encoding"), body)
@@ -127,7 +127,7 @@ fn the_snippets_can_be_included() {
     if !ours_only("it is this project that has to read them") {
         return;
     }
-    // The certificate that the snippet names comes with a package of its own.
+    // The certificate that the snippet names is in a separate package.
     let has_certificate = Path::new("/etc/ssl/private/ssl-cert-snakeoil.key").exists();
     let snakeoil = if has_certificate { "include snippets/snakeoil.conf;" } else { "" };
     let more = format!(
@@ -178,7 +178,7 @@ fn the_files_that_are_installed_serve_as_nginx_serves_them() {
     assert!(ours.quit_and_wait().success());
 }
 
-/// nginx cannot say which ports it got, so it is started again when somebody else was quicker.
+/// nginx cannot report kernel-assigned ports, so it is started again if another process took the port first.
 fn start_nginx(from: &Path) -> Server {
     for _ in 0..5 {
         let free = || TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());

@@ -1,6 +1,6 @@
-//! The configurations of the write-ups in `examples/` run as they stand there, but for the port.
+//! The configurations of the write-ups in `examples/` run unchanged, except for the port.
 //!
-//! They must do so whoever starts them: `user` counts for root alone.
+//! They must work for every user: `user` takes effect only for root.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The configuration with its port left to the kernel.
+/// Returns the configuration with a kernel-assigned port.
 fn conf(name: &str, port: &str) -> String {
     let text = read(name);
     assert_eq!(text.matches(port).count(), 1, "one listener: {text}");
@@ -56,13 +56,13 @@ fn the_answer_without_a_file() {
     assert!(server.quit_and_wait().success());
 }
 
-/// The mail's sizes, and those around `directio 2k`.
+/// Sizes used in the write-up, and those around `directio 2k`.
 const SIZES: [u64; 7] = [0, 100, 2047, 2048, 4096, 100 * 1024, 1 << 20];
 
 fn files_through(name: &str) -> Option<String> {
     let conf = conf(&format!("write-up-000/{name}"), ":8000");
     let started = serve(&conf, |mut builder| {
-        // The configuration logs errors alone; the harness reads the port from a notice.
+        // The configuration logs only errors; the test harness reads the port from a notice.
         builder = builder.arg("-g").arg("error_log error.log notice;");
         builder = builder.text("conf/mime.types", &read("write-up-000/mime.types"));
         for page in ["index.html", "numbers.txt"] {
@@ -98,7 +98,7 @@ fn files_through(name: &str) -> Option<String> {
             Content::new(size, size).assert_body(&response.body);
         }
     }
-    // `access_log on` is a file of that name; the server has written to it by its end.
+    // `access_log on` names a file `on`; the server has written to it when it exits.
     let log = fs::read_to_string(server.path("on")).expect("the log that the configuration names");
     assert!(log.contains("\"GET /4096object HTTP/1.1\" 200 4096 "), "{log}");
     assert!(server.path("error.log").exists());

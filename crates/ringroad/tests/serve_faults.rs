@@ -1,7 +1,7 @@
-//! What happens to requests when the kernel, the disk or the peer fails: one connection ends at the most.
+//! Effects on requests if the kernel, the disk or the peer fails: at most one connection is closed.
 //!
-//! The faults come from the fault engine (`engine_fault` in `events`), from files that change while they are
-//! served, and from clients that stop reading. The contract of the engines themselves is tested in crate `io`.
+//! The faults come from the fault engine (`engine_fault` in `events`), from files that change while they are served,
+//! and from clients that stop reading. The engines themselves are tested in crate `io`.
 
 mod common;
 
@@ -17,7 +17,7 @@ use testkit::{Client, Content, Deadline, Server};
 
 const NETS: [&str; 2] = ["io_uring", "epoll"];
 
-/// Directives for each disk engine, as one location would have them.
+/// Directives for each disk engine, for one location each.
 const DISKS: [(&str, &str); 6] = [
     ("ring", "aio io_uring;"),
     ("direct", "aio io_uring; directio 1;"),
@@ -34,7 +34,7 @@ fn prepared(builder: ServerBuilder) -> ServerBuilder {
     builder.file("html/a.bin", A).file("html/b.bin", B).text("html/ok.txt", "ok")
 }
 
-/// Starts a server on this network engine with these faults, which may name the prefix as `DIR`, and a location for
+/// Starts a server on this network engine with these faults, which may contain the prefix as `DIR`, and a location for
 /// each disk engine.
 fn start(net: &str, faults: &[&str], http: &str) -> Server {
     let builder = prepared(Server::builder(common::BINARY));
@@ -56,7 +56,7 @@ fn client(server: &Server) -> Client {
     Client::connect(server.addr(0))
 }
 
-/// Both files, whole and ranged, from every location, and nothing in the log that an operator would look into.
+/// Checks both files, completely and in ranges, from every location, and that the log has no errors.
 fn everything_comes(server: &Server) {
     let mut client = client(server);
     for place in DISKS.iter().map(|(name, _)| *name).chain(["sendfile"]) {
@@ -105,7 +105,7 @@ fn a_disk_engine_that_is_busy_is_asked_again() {
         for client in &mut clients {
             B.assert_body(&client.response().body);
         }
-        // What the write-up of 2021 found in its log for each such read.
+        // The message that the write-up of 2021 found in its log for each such read.
         assert!(
             !server.error_log().contains("(11: Resource temporarily unavailable)"),
             "{}",
@@ -136,7 +136,7 @@ fn an_io_error_amid_a_body_ends_that_connection() {
             let mut bystander = client(&server);
             assert_eq!(bystander.get("/ok.txt").text(), "ok");
             let mut struck = client(&server);
-            // In nine ranges of a third the third read comes, whatever the size of a read.
+            // With nine ranges of a third of the file, the third read occurs for any size of a read.
             let mut statuses = Vec::new();
             let ended = (0..9).find_map(|_| {
                 struck.send(request_bytes("GET", &format!("/{place}/a.bin"), &[]));
@@ -149,7 +149,7 @@ fn an_io_error_amid_a_body_ends_that_connection() {
                     Err(fault) => Some(fault),
                 }
             });
-            // A response that had begun can only be cut off; one that had not could still become a 500.
+            // A response that had begun can only be truncated; before its head is sent it could still become a 500.
             match ended {
                 Some(Fault::Ended { .. } | Fault::Io(_)) => {}
                 other => panic!("{net} {place}: {other:?} after {statuses:?}"),
@@ -180,13 +180,13 @@ fn errors_of_open_have_nginx_s_statuses() {
             assert_eq!(response.status, status, "{net} {error}");
             let line = server.wait_for_log(words, Deadline::default());
             assert!(line.contains("html/ok.txt\" failed"), "{net} {error}: {line}");
-            // nginx closes after a 500.
+            // nginx closes the connection after a 500.
             assert_eq!(common::client(&server).get("/ok.txt").text(), "ok", "{net} {error}");
         }
     }
 }
 
-/// How a location moves a file that shrinks meanwhile.
+/// Directives with which a location sends a file that is truncated during the response.
 const SHRINKING: [(&str, &str); 7] = [
     ("ring", "aio io_uring;"),
     ("direct", "aio io_uring; directio 1;"),
@@ -197,7 +197,7 @@ const SHRINKING: [(&str, &str); 7] = [
     ("shm", "aio_sendfile 512k;"),
 ];
 
-/// More than all socket buffers between the two ends hold.
+/// More than all socket buffers between both ends can buffer.
 const SHRINKING_FROM: u64 = 48 << 20;
 const SHRINKING_TO: u64 = 1 << 20;
 
@@ -214,7 +214,7 @@ fn shrinking_server(net: &str) -> Server {
     builder.conf(&text).start()
 }
 
-/// A long file of zeros that takes no room.
+/// Creates a long sparse file of zeros.
 fn sparse(path: &Path) {
     testkit::create_dir_all(path.parent().expect("it lies in a folder")).expect("below a fresh directory");
     testkit::write(path, "")
@@ -277,7 +277,7 @@ fn a_slow_disk_holds_up_only_its_own_requests() {
         return;
     }
     for net in NETS {
-        // The delay is longer than the whole test may take, so an answer behind a slow one never comes in time.
+        // The delay exceeds the test's timeout, so a response that waited for a slow one would never arrive in time.
         let faults = ["open delay=100s path=DIR/html/slow", "read delay=100s path=DIR/html/slow"];
         let server = start(net, &faults, "");
         let mut stuck: Vec<Client> = (0..100).map(|_| client(&server)).collect();
@@ -295,12 +295,12 @@ fn a_slow_disk_holds_up_only_its_own_requests() {
         for client in &mut stuck {
             client.expect_silence(Duration::from_micros(100));
         }
-        // They do not hold up the end either.
+        // They do not delay the shutdown either.
         assert!(server.stop_and_wait().success(), "{net}");
     }
 }
 
-/// The fault engine meets what goes through the engine and nothing else.
+/// The fault engine affects only operations that go through the engine.
 #[test]
 fn an_open_file_is_looked_at_inline_only_where_that_cannot_block() {
     if !ours_only("faults come from the fault engine") {
@@ -309,7 +309,7 @@ fn an_open_file_is_looked_at_inline_only_where_that_cannot_block() {
     for net in NETS {
         let builder = prepared(Server::builder(common::BINARY));
         let root = builder.dir().join("html");
-        // Of a root that depends on the request nobody knows the file system.
+        // If the root depends on the request, its file system is unknown.
         let conf = format!(
             "worker_processes 1;\nevents {{ use {net}; engine_fault stat error=EIO; }}\n\
              http {{ server {{ listen 127.0.0.1:0; set $root {root}; location / {{ root {root}; }}\n\
@@ -320,7 +320,7 @@ fn an_open_file_is_looked_at_inline_only_where_that_cannot_block() {
         let local = File::open(&root).and_then(|root| Ok(rustix::fs::fstatfs(root)?.f_type as u32));
         let local = local.expect("it is there");
         assert_eq!(client(&server).get("/unknown/ok.txt").status, 500, "{net}");
-        // NFS, FUSE and 9p, where folders of tests may lie.
+        // NFS, FUSE and 9p, which the test directory may be on.
         if [0x6969, 0x6573_5546, 0x0102_1997].contains(&local) {
             testkit::skip("the file system is not local");
             return;
@@ -369,13 +369,13 @@ fn a_shared_chunk_is_never_written_again_once_it_was_sent() {
                     let head = client.head();
                     let length = head.field("content-length").and_then(|value| value.parse().ok());
                     assert_eq!(length, Some(content.size()));
-                    // Each stops at another place of its chunk.
+                    // Each stops at another position within a chunk.
                     let read = 300_000 + index * 77_777;
                     content.assert_range(0..read, &client.read_exact(read as usize));
                     (client, read, content.size())
                 })
                 .collect();
-            // Meanwhile dozens of chunks pass through the same slots.
+            // During that, dozens of chunks pass through the same slots.
             let mut running = client(&server);
             content.compare(0..content.size(), &mut &running.get("/long.bin").body[..]).expect("the first");
             for (client, _, _) in &mut stopped {
@@ -397,7 +397,7 @@ fn clients_that_vanish_leave_nothing_behind() {
     }
     for net in NETS {
         let server = start(net, &[], "");
-        // Connections and files; shared memory that waits for its next use may stay open.
+        // Counts connections and files; shared memory that waits for reuse may stay open.
         let open = |server: &Server| {
             let targets = testkit::process::fd_targets(worker(server));
             targets.iter().filter(|target| target.starts_with("socket:") || target.contains("/html/")).count()
@@ -408,7 +408,7 @@ fn clients_that_vanish_leave_nothing_behind() {
                 (open(&server) <= count).then_some(())
             })
         };
-        // The worker's ends of the listener and of the channel to its master.
+        // The worker's listening socket and channel to its master.
         settles(2).expect("the first connection closes");
         for round in 0..3 {
             for (place, _) in DISKS {
@@ -424,7 +424,7 @@ fn clients_that_vanish_leave_nothing_behind() {
     }
 }
 
-/// The process that serves.
+/// Returns the process that serves requests.
 fn worker(server: &Server) -> testkit::process::Pid {
     server.workers().first().copied().unwrap_or_else(|| server.pid())
 }

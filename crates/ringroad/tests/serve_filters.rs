@@ -1,5 +1,4 @@
-//! Bodies that are changed on their way from every engine to the client, and what happens to them when the disk or
-//! the client fails.
+//! Bodies that are changed between any engine and the client, and effects of disk and client failures on them.
 
 mod common;
 
@@ -12,7 +11,7 @@ use testkit::{Client, Deadline, Server};
 
 const NETS: [&str; 2] = ["io_uring", "epoll"];
 
-/// Directives for each way to a file, as one location would have them.
+/// Directives for each way to read a file, for one location each.
 const WAYS: [(&str, &str); 7] = [
     ("ring", "aio io_uring;"),
     ("direct", "aio io_uring; directio 1;"),
@@ -23,20 +22,20 @@ const WAYS: [(&str, &str); 7] = [
     ("shm", "aio io_uring; aio_sendfile 512k;"),
 ];
 
-/// A line of the file: texts that are looked for lie across each place where a body is cut.
+/// A line of the file: the replaced text crosses every boundary at which a body is split.
 const LINE: &str = "a line of text with a Needle in it, which is one of many\n";
 
-/// Somewhat more than a megabyte.
+/// Returns a text slightly longer than a megabyte.
 fn text() -> String {
     LINE.repeat((1 << 20) / LINE.len() + 7)
 }
 
-/// What the filters make of it, with the parts around it.
+/// Returns the text after the filters, with the added parts before and after it.
 fn changed() -> String {
     format!("first {}last", LINE.replace("Needle", "pin").repeat((1 << 20) / LINE.len() + 7))
 }
 
-/// A server with a location for each way, and these faults, which may name the prefix as `DIR`.
+/// Starts a server with a location for each way, and these faults, which may contain the prefix as `DIR`.
 fn start(net: &str, faults: &[&str]) -> Server {
     let builder = Server::builder(common::BINARY).text("html/a.html", &text()).text("html/ok.txt", "ok");
     let mut conf = format!("worker_processes 1;\nevents {{ use {net};\n");
@@ -61,7 +60,7 @@ fn client(server: &Server) -> Client {
     Client::connect(server.addr(0))
 }
 
-/// One connection gets the body from every way, so each of them has to end where it should.
+/// One connection requests the body in every way, so each response must end at the correct byte.
 fn everything_comes(server: &Server) {
     let (mut client, expected) = (client(server), changed());
     for (way, _) in WAYS {
@@ -106,7 +105,7 @@ fn a_disk_that_fails_ends_a_changed_body_without_an_end() {
             let server = start(net, &["read error=EIO every=5 path=DIR/html/a.html"]);
             let mut struck = client(&server);
             struck.send(request_bytes("GET", &format!("/{way}/a.html"), &[]));
-            // The last chunk is what tells a whole body from a part of one.
+            // The last chunk distinguishes a complete body from a truncated one.
             match struck.try_response() {
                 Err(Fault::Ended { .. } | Fault::Io(_)) => {}
                 other => panic!("{net} {way}: {other:?}"),
@@ -123,7 +122,7 @@ fn a_file_that_shrinks_ends_a_changed_body_without_an_end() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
         return;
     }
-    // More than all socket buffers between the two ends hold.
+    // More than all socket buffers between both ends can buffer.
     const FROM: u64 = 48 << 20;
     for net in NETS {
         let server = start(net, &[]);
@@ -159,7 +158,7 @@ fn clients_that_read_slowly_or_leave_hold_up_nobody() {
             client.send(request_bytes("GET", &format!("/{way}/a.html"), &[]));
         }
         everything_comes(&server);
-        // Half of them leave in the middle, and the others get all of it.
+        // Half of the clients disconnect in the middle, and the others get the complete body.
         for client in slow.drain(..10) {
             client.reset();
         }

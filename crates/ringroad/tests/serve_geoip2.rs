@@ -1,4 +1,5 @@
-//! `geoip2`: variables of a MaxMind database, by the client, a trusted proxy or a variable; a file that is replaced.
+//! `geoip2`: variables from a MaxMind database, by the client's address, a trusted proxy's field or a variable; a
+//! database file that is replaced.
 
 mod common;
 
@@ -36,7 +37,7 @@ fn database(epoch: u64, country: &str) -> Vec<u8> {
     Mmdb::new(epoch).with("1.2.0.0/16", &record(country)).with("2001:db8::/32", &record("IT")).bytes()
 }
 
-/// Puts a file in the place of the database, in one step.
+/// Replaces the database file atomically.
 fn publish(folder: &Path, bytes: &[u8]) {
     let (new, path) = (folder.join("new"), folder.join("country.mmdb"));
     std::fs::write(&new, bytes).expect("the folder is writable");
@@ -92,7 +93,7 @@ fn a_file_that_is_replaced_is_read_again() {
     publish(&folder, &database(1_700_000_001, "PL"));
     is("PL none [] 1700000001 no");
     server.wait_for_log("Reload MMDB", Deadline::default());
-    // What is no database leaves the old one in use, with one line.
+    // If the new file is not a database, the old one stays in use, with one log line.
     publish(&folder, b"no database");
     server.wait_for_log("was not reloaded, the old one stays in use", Deadline::default());
     is("PL none [] 1700000001 no");
@@ -100,7 +101,7 @@ fn a_file_that_is_replaced_is_read_again() {
     is("FR none [] 1700000002 no");
     let log = server.error_log();
     assert_eq!(log.matches("was not reloaded").count(), 1, "{log}");
-    // A reload of the configuration has the present file, and goes on checking it.
+    // A reload of the configuration loads the current file, and continues to check it.
     publish(&folder, &database(1_700_000_003, "ES"));
     server.reload();
     is("ES none [] 1700000003 no");

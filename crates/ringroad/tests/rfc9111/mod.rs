@@ -1,7 +1,7 @@
-//! Cases as data, and how they are run against a server: `cases.txt` has the language and the cases.
+//! Test cases as data, and their execution against a server: `cases.txt` documents the syntax and contains the cases.
 //!
-//! Main types: [`Case`], read by [`cases`], and [`Site`], a server under test with its origin. All cases run side by side,
-//! step by step, so that each wait for staleness is one wait for all of them.
+//! Main types: [`Case`], parsed by [`cases`], and [`Site`], a server under test with its origin. All cases run
+//! concurrently, step by step, so that all share each wait for staleness.
 
 pub(crate) mod peers;
 
@@ -15,16 +15,16 @@ use testkit::origin::{Origin, OriginRequest, Reply};
 use testkit::response::{self, Fault, Response};
 use testkit::{Deadline, ListenAddr, date, wait};
 
-/// The cases.
+/// Text of the cases.
 const TEXT: &str = include_str!("cases.txt");
 
-/// A sequence of requests for targets of its own.
+/// A sequence of requests for separate targets.
 pub(crate) struct Case {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
-    /// Where the RFC asks for it.
+    /// RFC section with the requirement.
     pub(crate) section: &'static str,
-    /// The row of docs/caching.md by which this server does otherwise.
+    /// The row of docs/caching.md that documents this server's different behaviour.
     pub(crate) policy: Option<&'static str>,
     /// Steps between waits.
     phases: Vec<Vec<Step>>,
@@ -33,15 +33,15 @@ pub(crate) struct Case {
 #[derive(Clone)]
 struct Step {
     method: &'static str,
-    /// The last segment of the target.
+    /// Last segment of the target.
     place: &'static str,
     fields: Vec<(&'static str, &'static str)>,
-    /// What the origin is to do.
+    /// The origin's response, as [`answer`] reads it.
     say: &'static str,
     wants: Vec<&'static str>,
 }
 
-/// Reads all cases.
+/// Parses all cases.
 pub(crate) fn cases() -> Vec<Case> {
     let (mut found, mut group) = (Vec::<Case>::new(), "");
     for line in TEXT.lines().map(str::trim) {
@@ -80,7 +80,7 @@ fn step(line: &'static str, before: &'static str) -> Step {
     Step { method, place, fields, say: say.unwrap_or(before), wants: wants.split(" ; ").collect() }
 }
 
-/// What came to the origin, by target.
+/// Requests received by the origin, by target.
 type Asked = Arc<Mutex<HashMap<String, Vec<OriginRequest>>>>;
 
 /// A server under test.
@@ -88,11 +88,11 @@ pub(crate) struct Site {
     _origin: Origin,
     asked: Asked,
     address: ListenAddr,
-    /// The time that dates are counted from.
+    /// The time to which dates are relative.
     base: u64,
-    /// How long a response may take.
+    /// Timeout for a response.
     patience: Duration,
-    /// What keeps it alive.
+    /// The running server, stopped when dropped.
     _server: Box<dyn std::any::Any>,
 }
 
@@ -114,7 +114,7 @@ impl Site {
         Some(Site { _origin: origin, asked, address, base: date::now(), patience, _server: Box::new(server) })
     }
 
-    /// Runs all cases; of each what went otherwise first.
+    /// Runs all cases; returns the first failure of each.
     pub(crate) fn run(&self, cases: &[Case]) -> Vec<Option<String>> {
         let mut failed: Vec<Option<String>> = cases.iter().map(|_| None).collect();
         let mut seen: Vec<HashMap<&str, Vec<String>>> = cases.iter().map(|_| HashMap::new()).collect();
@@ -169,7 +169,7 @@ impl Site {
         Ok(())
     }
 
-    /// Dates (`@-60@` is a minute before the start) and targets of the case (`%/b`).
+    /// Replaces dates (`@-60@` is a minute before the start) and the case's targets (`%/b`).
     fn expanded(&self, text: &str, number: usize) -> String {
         let mut out = String::new();
         for (index, part) in text.split('@').enumerate() {
@@ -211,11 +211,11 @@ impl Site {
     }
 }
 
-/// What came of a step.
+/// Result of a step.
 struct Outcome<'a> {
     interim: Vec<u16>,
     response: Response,
-    /// Requests to the origin in the meantime.
+    /// Number of requests to the origin during the step.
     asked: usize,
     last: Option<OriginRequest>,
     /// Bodies of this target so far.
@@ -276,14 +276,14 @@ impl Outcome<'_> {
     }
 }
 
-/// Waits until what was fresh for a second is stale for more than one.
+/// Waits until responses with a lifetime of one second have been stale for more than one.
 fn until_stale() {
     let end = date::now() + 3;
     let over = || (date::now() >= end).then_some(());
     wait::until("the clock", Deadline::default(), over).unwrap_or_else(|late| panic!("{late}"));
 }
 
-/// What the origin does with a request: fields, and orders that begin with a colon.
+/// Returns the origin's response to a request, composed of fields, and of commands that begin with a colon.
 fn answer(request: &OriginRequest, count: usize) -> Reply {
     let say = request.header("x-say").unwrap_or_default();
     let parts: Vec<&str> = say.split('|').filter(|part| !part.is_empty()).collect();
@@ -323,7 +323,7 @@ fn answer(request: &OriginRequest, count: usize) -> Reply {
     fields.iter().fold(reply, |reply, (name, value)| reply.header(name, value))
 }
 
-/// The alphabet, or a range of it.
+/// Returns the alphabet, or a range of it.
 fn parted(request: &OriginRequest, etag: Option<&str>) -> Reply {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
     let is_same = request.header("if-range").is_none_or(|tag| Some(tag.as_str()) == etag);

@@ -1,5 +1,5 @@
-//! Servers beside which the cases run, where they are installed: nginx, Apache Traffic Server and Squid, each with a cache in
-//! front of the origin and its defaults apart from that.
+//! Installed servers that run the same cases for comparison: nginx, Apache Traffic Server and Squid, each with a cache
+//! in front of the origin and otherwise its defaults.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -12,17 +12,17 @@ use testkit::{Deadline, ListenAddr, Program, TempDir, wait};
 
 use super::Site;
 
-/// A peer.
+/// A server to compare with.
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// The variable that names its binary, and where it is otherwise.
+    /// Environment variable that names its binary, and the default path.
     variable: &'static str,
     binary: &'static str,
-    /// Writes its configuration into a folder, and makes the command.
+    /// Writes its configuration into a directory, and returns the command.
     prepare: fn(&Path, &Path, u16, &Origin) -> Command,
 }
 
-/// All of them.
+/// All servers to compare with.
 pub(crate) const PEERS: &[Peer] = &[
     Peer { name: "nginx", variable: "RINGROAD_PEER_NGINX", binary: "/usr/sbin/nginx", prepare: nginx },
     Peer {
@@ -35,7 +35,7 @@ pub(crate) const PEERS: &[Peer] = &[
 ];
 
 impl Peer {
-    /// Starts it; `None` where it is not installed.
+    /// Starts it; returns `None` if it is not installed.
     pub(crate) fn start(&self) -> Option<Site> {
         let binary =
             std::env::var_os(self.variable).map_or_else(|| PathBuf::from(self.binary), PathBuf::from);
@@ -47,7 +47,7 @@ impl Peer {
             ));
             return None;
         }
-        // Some do not answer at all.
+        // Some never respond.
         Site::start(Duration::from_secs(5), |origin| {
             let folder = TempDir::new("peer");
             open(folder.path());
@@ -69,7 +69,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
-/// Servers that are started by root give up its rights.
+/// Servers started by root drop root's privileges.
 fn open(folder: &Path) {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
 }
@@ -80,7 +80,7 @@ fn write(folder: &Path, name: &str, text: &str) {
     std::fs::write(path, text).expect("a file");
 }
 
-/// A configuration for nginx and for this server; `own` is what only the latter knows.
+/// Returns a configuration for nginx and for this server; `own` has directives that only this server knows.
 pub(crate) fn nginx_conf(own: &str, listen: &str, folder: &str, origin: &str) -> String {
     format!(
         "worker_processes 1; error_log logs/error.log info;
