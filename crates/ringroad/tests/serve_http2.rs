@@ -1,5 +1,5 @@
-//! HTTP/2 to clients: how it is agreed on, requests and responses of every kind, several streams at once, flow control, the end of
-//! a connection. What a hostile client meets is in `http2_limits`.
+//! HTTP/2 to clients: its negotiation, requests and responses of every kind, concurrent streams, flow control, the end
+//! of a connection. Hostile clients are tested in `http2_limits`.
 
 mod common;
 
@@ -19,12 +19,12 @@ use testkit::origin::{Origin, Reply};
 use testkit::server::ServerBuilder;
 use testkit::{Client, Deadline, Gate, Server, Setup};
 
-/// A server that speaks HTTP/2 in clear text.
+/// Starts a server with HTTP/2 in clear text.
 fn start(server: &str) -> Server {
     serve(&one_server("http2 on;", server))
 }
 
-/// The same in front of an origin.
+/// Starts the same server in front of an origin.
 fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
     let text = format!(
         "worker_processes 1; events {{}} http {{ http2 on; {http} server {{ listen 127.0.0.1:0; {locations}\n\
@@ -58,12 +58,12 @@ fn a_request_in_clear_text_by_prior_knowledge() {
     client.get("/");
     let log = server.wait_for_access_log(2, Deadline::default());
     assert!(log.starts_with("GET /a?b HTTP/2.0|200|51|h2c|1\nGET / HTTP/2.0|200|"), "{log}");
-    // The other protocol is there as it was.
+    // HTTP/1.1 works as before.
     let response = Client::connect(server.addr(0)).get("/");
     assert!(response.text().starts_with("HTTP/1.1||GET / HTTP/1.1"), "{}", response.text());
 }
 
-/// WebSocket over HTTP/2 (RFC 8441): a stream of its own, beside other requests of the connection.
+/// WebSocket over HTTP/2 (RFC 8441): a separate stream, concurrent with other requests on the connection.
 #[test]
 fn another_protocol_has_a_stream_of_its_own() {
     if !ours_only("RFC 8441, which nginx does not have") {
@@ -113,11 +113,11 @@ fn another_protocol_has_a_stream_of_its_own() {
     client.frame(DATA, END, stream, &[]);
     let got = client.response(stream);
     assert!(got.ended && got.reset.is_none(), "the end of one direction comes back as that of the other");
-    // An upstream that does not want it answers as to every request.
+    // An upstream that refuses it responds as to any request.
     let stream = ask(&mut client, "/plain");
     let got = client.response(stream);
     assert_eq!((got.status, got.text().as_str()), (200, "beside"));
-    // A client that resets the stream ends the upstream's connection.
+    // If a client resets the stream, the upstream connection is closed.
     let stream = ask(&mut client, "/ws");
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
     client.frame(RESET, 0, stream, &8u32.to_be_bytes());
@@ -126,7 +126,7 @@ fn another_protocol_has_a_stream_of_its_own() {
     origin.wait_for("the end", |stats| stats.connections_open == 0);
 }
 
-/// The preface in pieces, so small that the first could be another method's.
+/// The preface in pieces, the first of which could begin another method.
 #[test]
 fn a_preface_in_pieces_is_told_from_other_methods() {
     let server = start("location / { return 200 $request_method; }");
@@ -154,7 +154,7 @@ fn without_the_directive_the_preface_is_no_request() {
     assert_eq!(plain.response().status, 400);
 }
 
-/// A certificate for `a.test`, and what a client that trusts it offers.
+/// Returns a certificate for `a.test` with its key, and the configuration of a client that trusts it.
 fn certificate(alpn: &[&[u8]]) -> (String, String, Arc<ClientConfig>) {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
@@ -283,13 +283,14 @@ fn bodies_of_requests_are_read() {
     assert_eq!(client.post("/?read=1", &[], long.as_bytes()).text(), format!("10000|{long}"));
     assert_eq!(client.post("/?read=1", &[("content-length", "200000")], &[b'x'; 200_000]).status, 413);
     assert_eq!(client.post("/?read=1", &[], &[b'x'; 200_000]).status, 413);
-    // A body that nobody wants: the response comes at once, and the client is told to stop without an error.
+    // A body that the location does not need: the response is sent immediately, and the client is told to stop
+    // (RST_STREAM with NO_ERROR).
     let stream = client.begin("POST", "/none", &[], false);
     client.frame(DATA, 0, stream, &[b'x'; 1000]);
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.ended && got.reset.is_some()));
     let got = client.streams[&stream].clone();
     assert_eq!((got.status, got.reset), (200, Some(0)));
-    // Trailers end a body.
+    // A trailer section ends the body.
     let stream = client.begin("POST", "/?read=1", &[], false);
     client.frame(DATA, 0, stream, b"with ");
     client.frame(DATA, 0, stream, b"trailers");
@@ -321,7 +322,7 @@ fn uploads_pass_on_whole_and_in_pieces() {
     assert_eq!(got.text(), format!("900000 {sum} Some(\"900000\")"), "its length is counted");
     let mut client = http2::connect(&server);
     assert_eq!(client.post("/pieces", &[], &body).text(), format!("900000 {sum} None"), "in chunks");
-    // A client that waits to be told to send.
+    // A client that waits for a 100.
     let mut client = http2::connect(&server);
     let stream = client.begin("POST", "/whole", &[("expect", "100-continue")], false);
     client.until(|client| client.streams.get(&stream).is_some_and(|got| !got.interim.is_empty()));
@@ -330,7 +331,7 @@ fn uploads_pass_on_whole_and_in_pieces() {
     assert_eq!((got.status, got.interim.as_slice()), (200, &[(100, vec![])][..]));
 }
 
-/// Trailers and early hints of an upstream; fields of its connection are not passed on.
+/// Trailers and early hints from an upstream are forwarded; connection fields are not.
 #[test]
 fn responses_of_upstreams_come_with_hints_and_trailers() {
     let origin = Origin::raw(|connection| {
@@ -354,7 +355,7 @@ fn responses_of_upstreams_come_with_hints_and_trailers() {
     );
 }
 
-/// A response that has to wait does not hold up those that need not.
+/// A delayed response does not block other streams.
 #[test]
 fn streams_do_not_wait_for_each_other() {
     let gate = Gate::new();
@@ -380,7 +381,7 @@ fn streams_do_not_wait_for_each_other() {
     assert_eq!(client.response(slow).text(), "up");
 }
 
-/// A stream whose window is closed waits; others go on, and the memory for it is bounded.
+/// A stream whose window is full waits; other streams continue, and the memory for it is bounded.
 #[test]
 fn a_closed_window_holds_its_own_stream_only() {
     let content = Content::new(1, 3_000_000);
@@ -393,7 +394,7 @@ fn a_closed_window_holds_its_own_stream_only() {
     let held = client.ask("/file.bin");
     client.until(|client| client.streams.get(&held).is_some_and(|got| got.body.len() == 1000));
     assert_eq!(client.get("/small.txt").text(), "hello");
-    // A setting opens windows that are open already (RFC 9113 section 6.9.2).
+    // SETTINGS change windows of existing streams (RFC 9113 section 6.9.2).
     client.frame(SETTINGS, 0, 0, &setting(4, 5000));
     client.until(|client| client.streams[&held].body.len() == 5000);
     client.settle();
@@ -419,7 +420,7 @@ fn a_client_that_takes_nothing_of_a_stream_loses_it() {
     assert_eq!(client.get("/none").status, 404, "the connection goes on");
 }
 
-/// A request that is given up ends the work for it; the log has nginx's status.
+/// A cancelled request ends its processing; the log has nginx's status.
 #[test]
 fn a_reset_ends_the_work_for_a_request() {
     let origin = Origin::raw(|connection| {
@@ -434,7 +435,7 @@ fn a_reset_ends_the_work_for_a_request() {
     let log = server.wait_for_access_log(1, Deadline::default());
     assert_eq!(log, "/slow 499\n");
     drop(client);
-    // A connection that goes away ends all of them.
+    // Closing the connection ends all its streams.
     let mut client = http2::connect(&server);
     client.ask("/one");
     client.ask("/two");
@@ -444,7 +445,7 @@ fn a_reset_ends_the_work_for_a_request() {
     assert_eq!(log.matches(" 499").count(), 3, "{log}");
 }
 
-/// RFC 9113 section 8.1.1: a malformed request is responded to, and an error of its stream.
+/// RFC 9113 section 8.1.1: a malformed request gets a response and a stream error.
 #[test]
 fn malformed_requests_are_refused_and_the_connection_goes_on() {
     let server = start("error_log logs/error.log info; location / { return 200 x; }");
@@ -471,7 +472,7 @@ fn malformed_requests_are_refused_and_the_connection_goes_on() {
     client.frame(http2::CONTINUATION, 0, stream, second);
     client.frame(http2::CONTINUATION, WHOLE, stream, third);
     assert_eq!(client.response(stream).status, 431);
-    // One whose body is to come yet is reset behind the response.
+    // A request whose body has not been received is reset after the response.
     let stream = client.next_stream();
     client.frame(HEADERS, WHOLE, stream, &block(&[&line[..], &[("te", "gzip")]].concat()));
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.reset.is_some()));
@@ -480,7 +481,7 @@ fn malformed_requests_are_refused_and_the_connection_goes_on() {
     server.wait_for_log("client sent connection-specific header", Deadline::default());
 }
 
-/// RFC 9113 section 5.4.1: an error of the connection is told before it is closed.
+/// RFC 9113 section 5.4.1: a connection error is sent in GOAWAY before the connection is closed.
 #[test]
 fn errors_of_the_connection_end_it_with_their_code() {
     let server = start("location / { return 200 x; }");
@@ -507,7 +508,7 @@ fn a_connection_ends_after_its_requests_and_after_its_time() {
         assert_eq!(client.get("/").status, 200);
     }
     client.until_closed();
-    // The last stream is told when the client knows that there will be one (RFC 9113 section 6.8).
+    // The last stream ID is announced after the client knows that the connection will be closed (RFC 9113 section 6.8).
     assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (5, 0)]);
     let mut client = http2::connect(&server);
     assert_eq!(client.get("/soon").status, 200);
@@ -520,13 +521,13 @@ fn a_silent_client_is_given_up() {
     let server = serve(&one_server("http2 on; client_header_timeout 200ms;", "location / { return 200 x; }"));
     let mut client = http2::connect(&server);
     client.until_closed();
-    // Also in the middle of a head, whatever else its streams do.
+    // Also in the middle of a header block, whatever the state of its streams.
     let mut client = http2::connect(&server);
     client.frame(HEADERS, END, 1, &[0x82]);
     client.until_closed();
 }
 
-/// A worker that ends serves what was begun, and what a client begins before it can know.
+/// A stopping worker serves begun requests, and those that a client begins before it can know.
 #[test]
 fn a_graceful_end_is_told_twice_and_loses_nothing() {
     let gate = Gate::new();
@@ -554,7 +555,7 @@ fn a_graceful_end_is_told_twice_and_loses_nothing() {
     assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (3, 0)]);
 }
 
-/// A reload in place ends no connection; streams that were begun keep their configuration.
+/// A reload in place closes no connection; begun streams keep their configuration.
 #[test]
 fn a_reload_in_place_ends_nothing() {
     let gate = Gate::new();
@@ -583,7 +584,8 @@ fn a_reload_in_place_ends_nothing() {
     assert!(client.goodbyes.is_empty());
 }
 
-/// RFC 9218: urgent responses go first, incremental ones share, and a frame changes what a field said.
+/// RFC 9218: urgent responses are sent first, incremental ones share the connection, and a PRIORITY_UPDATE frame
+/// overrides the field.
 #[test]
 fn priorities_order_the_responses() {
     let content = Content::new(1, 200_000);
@@ -593,7 +595,7 @@ fn priorities_order_the_responses() {
     let order_of = |priorities: &[&str], update: Option<(usize, &str)>| {
         let mut client = http2::connect_with(&server, &setting(4, 1 << 20));
         client.opens = false;
-        // The window of the connection is used up by a request that everything is more urgent than.
+        // A request of the lowest urgency uses up the connection's window.
         let filler = client.begin("GET", "/file.bin", &[("priority", "u=7")], true);
         client.until(|client| client.streams.get(&filler).is_some_and(|got| got.body.len() == 65_535));
         let begin = |client: &mut Http2<TcpStream>, priority: &&str| {
@@ -627,7 +629,7 @@ fn priorities_order_the_responses() {
     assert!(ends[0] < ends[1] && ends[1] < ends[2], "one after the other: {ends:?}");
 }
 
-/// As nginx, which warns of what it has no use for any more.
+/// As in nginx, obsolete directives cause warnings.
 #[test]
 fn old_directives_are_warned_of() {
     let old = "http2_push /x; http2_push_preload on; http2_max_field_size 1k; http2_max_header_size 1k; \
@@ -654,7 +656,7 @@ fn old_directives_are_warned_of() {
     }
 }
 
-/// Modules know no protocol: what they make of a request is the same by HTTP/1 and by HTTP/2, fields of the connection aside.
+/// Modules do not depend on the protocol: a response is the same over HTTP/1 and HTTP/2, except for connection fields.
 #[test]
 fn responses_are_the_same_by_both_protocols() {
     let text: String = (0..5000).map(|number| format!("line {number} &amp; more\n")).collect();
@@ -769,7 +771,7 @@ fn responses_are_the_same_by_both_protocols() {
         left.retain(|(name, _)| !is_of_connection(name));
         let right: Vec<(String, String)> =
             two.fields.iter().filter(|(name, _)| !is_of_connection(name)).cloned().collect();
-        // Boundaries of parts are numbered.
+        // Multipart boundaries are numbered.
         let without_boundary = |fields: Vec<(String, String)>| -> Vec<(String, String)> {
             let cut = |value: String| value.split("boundary=").next().unwrap_or_default().to_owned();
             fields.into_iter().map(|(name, value)| (name, cut(value))).collect()
@@ -784,7 +786,7 @@ fn responses_are_the_same_by_both_protocols() {
     assert_eq!(compared, 66);
 }
 
-/// Clients that others have written, where they are installed.
+/// Other HTTP/2 clients, if they are installed.
 #[test]
 fn other_clients_get_their_responses() {
     let server = serve_with(&one_server("http2 on;", "root html; "), |builder| {
@@ -796,7 +798,7 @@ fn other_clients_get_their_responses() {
         Some((output.status.success(), output.stdout))
     };
     let url = |path: &str| format!("http://{address}{path}");
-    // A second request by prior knowledge on the same connection is beyond curl 7.88, with nginx too.
+    // curl 7.88 cannot send a second request with prior knowledge on the same connection, to nginx either.
     for (path, wanted) in
         [("/file.bin", Content::new(1, 500_000).bytes(0..500_000)), ("/small.txt", b"hello".to_vec())]
     {

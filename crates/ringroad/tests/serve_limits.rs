@@ -1,11 +1,12 @@
-//! Limits and numbers of the whole server: zones and counters are one for all threads, and outlive a reload.
+//! Limits and counters of the complete server: zones and counters are shared by all threads, and survive a reload.
 
 mod common;
 
 use common::{against_nginx, ours_only, serve};
 use testkit::{Client, Deadline, Server, wait};
 
-/// A limited page and the numbers, on several threads; a marker tells which configuration answers.
+/// Returns a configuration with a limited page and the counters, on several threads; a marker identifies the
+/// configuration that serves a request.
 fn conf(marker: &str, limit: &str) -> String {
     format!(
         "worker_processes 4; events {{ }} http {{ {limit}
@@ -19,7 +20,7 @@ fn conf(marker: &str, limit: &str) -> String {
 const ZONES: &str =
     "limit_req_zone $server_name zone=one:1m rate=1r/m; limit_conn_zone $server_name zone=two:1m;";
 
-/// Statuses of requests on connections of their own, so that all threads get some, sorted.
+/// Returns the sorted statuses of requests on separate connections, so that all threads get some.
 fn statuses(server: &Server, target: &str, count: usize) -> Vec<u16> {
     let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(server.addr(0))).collect();
     for client in &mut clients {
@@ -32,7 +33,7 @@ fn statuses(server: &Server, target: &str, count: usize) -> Vec<u16> {
 
 /// Reloads and waits until every thread has the new configuration, which has this marker.
 fn reload(server: &mut Server, conf: &str, marker: &str) {
-    // nginx got its port from the harness.
+    // The test harness assigned nginx's port.
     let address = server.addr(0).to_string();
     let conf = if against_nginx() { conf.replace("127.0.0.1:0", &address) } else { conf.to_owned() };
     server.rewrite_conf(&conf);
@@ -56,10 +57,10 @@ fn a_zone_is_one_for_all_threads_and_stays_over_a_reload() {
     let mut server = start(&conf("first", ZONES));
     let all = statuses(&server, "/", 12);
     assert_eq!(all, [[200; 4].as_slice(), &[503; 8]].concat(), "one, and three of the burst");
-    // Another rate holds from now on; the bucket is as full as it was.
+    // The new rate applies from now on; the bucket's level is unchanged.
     reload(&mut server, &conf("second", &ZONES.replace("1r/m", "2r/m")), "second");
     assert_eq!(statuses(&server, "/", 2), [503; 2]);
-    // A zone of another size is another zone.
+    // A zone with another size is a new zone.
     reload(&mut server, &conf("third", &ZONES.replace("one:1m", "one:2m")), "third");
     assert_eq!(statuses(&server, "/", 5), [200, 200, 200, 200, 503]);
 }
@@ -117,7 +118,7 @@ fn a_request_and_its_subrequests_are_looked_at_once() {
     for (name, text) in [("page", page.as_str()), ("whole", &page), ("part", "ok")] {
         testkit::write(server.path(&format!("html/{name}")), text).expect("a file of the test");
     }
-    // On one connection, where a request has ended when the next one is looked at.
+    // On one connection, as each request has then ended before the next is processed.
     let mut client = Client::connect(server.addr(0));
     let mut text = |target: &str| client.get(target).text();
     assert_eq!(text("/page"), "ok|ok|ok|", "the first part is looked at, and stands for the others");

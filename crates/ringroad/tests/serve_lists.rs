@@ -1,4 +1,4 @@
-//! Times of lists in the zone of the machine, which the environment names.
+//! Times in directory listings in the machine's time zone, which the environment names.
 
 mod common;
 
@@ -9,7 +9,8 @@ use testkit::Client;
 
 #[test]
 fn local_times_are_those_of_the_zone() {
-    // Both servers keep `TZ` of the environment that they are started in. The offset of this zone fits nowhere else.
+    // Both servers retain `TZ` of the environment in which they are started. The zone's offset is one that no machine
+    // uses.
     let conf = one_server(
         "autoindex on; autoindex_localtime on;",
         "location /list/ { alias html/; } location /utc/ { alias html/; autoindex_localtime off; }
@@ -26,7 +27,7 @@ fn local_times_are_those_of_the_zone() {
     for (target, time) in [
         ("/list/", " 06-Nov-1994 14:34 "),
         ("/utc/", " 06-Nov-1994 08:49 "),
-        // Programs get GMT, whatever is configured.
+        // Machine-readable formats have GMT, whatever is configured.
         ("/json/", "\"Sun, 06 Nov 1994 08:49:37 GMT\""),
     ] {
         let text = client.get(target).text();

@@ -1,5 +1,5 @@
-//! `ringroad serve --tls`: certificates of the local authority, their root across starts, renewal, damaged and foreign files. Clients
-//! are rustls and, where it is installed, curl.
+//! `ringroad serve --tls`: certificates from the local CA, its root certificate across restarts, renewal, damaged and
+//! foreign files. The clients are rustls and, if installed, curl.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -20,7 +20,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use testkit::program::Program;
 use testkit::{Deadline, TempDir, wait};
 
-/// A site, the directory of the user's data, and where programs write what they say.
+/// A site, the user's data directory, and the directory for the programs' output.
 struct Desk {
     site: TempDir,
     data: TempDir,
@@ -46,7 +46,7 @@ impl Desk {
         Program::spawn(command, self.said.path())
     }
 
-    /// Starts the server, and returns the number of its port.
+    /// Starts the server, and returns its port.
     fn serve(&self) -> (Program, u16) {
         self.serve_with(&[])
     }
@@ -59,7 +59,7 @@ impl Desk {
         (program, port)
     }
 
-    /// A start that fails: what it says.
+    /// Starts a server that must fail; returns its message.
     fn refused(&self) -> String {
         let mut program = self.spawn(&[]);
         assert_eq!(program.wait_until_ended(Deadline::default()).code(), Some(1));
@@ -73,7 +73,7 @@ impl Desk {
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection of a client that trusts one root alone, behind its handshake.
+/// Connects as a client that trusts only one root, and completes the TLS handshake.
 fn connect(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<Tls, String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(root).expect("PEM")).expect("a root");
@@ -90,7 +90,7 @@ fn connect(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<Tls, Str
     Ok(tls)
 }
 
-/// The response to a request by such a client, and what ALPN chose of `alpn`.
+/// Returns such a client's response, and the protocol that ALPN has selected from `alpn`.
 fn get(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<(String, Option<String>), String> {
     let mut tls = connect(root, port, name, alpn)?;
     let chosen = tls.conn.alpn_protocol().map(|chosen| String::from_utf8_lossy(chosen).into_owned());
@@ -125,7 +125,7 @@ fn clients_that_trust_the_root_get_the_site_by_every_name() {
     assert_eq!(chosen.as_deref(), Some("h2"));
     let refused = get(&root, port, "example.org", &[]).expect_err("it is for other names");
     assert!(refused.contains("certificate not valid for name"), "{refused}");
-    // The clients' advice, and that of no key.
+    // Output with instructions for clients, but without the path of a private key.
     let said = program.stdout();
     assert!(
         said.contains(&format!("curl --cacert '{}'", desk.directory().join("root.pem").display())),
@@ -172,14 +172,15 @@ fn a_second_start_has_the_same_root_and_certificate() {
     assert_eq!((desk.read("root.pem"), desk.read("server.pem")), (root.clone(), server));
     get(&root, port, "localhost", &[]).expect("it is trusted");
     stop(program);
-    // The server's certificate is made of the root: a damaged one is replaced.
+    // The server's certificate is signed by the root: a damaged one is replaced.
     std::fs::write(desk.directory().join("server.pem"), "damaged").expect("it is ours");
     let (program, port) = desk.serve();
     get(&root, port, "localhost", &[]).expect("it is trusted");
     stop(program);
 }
 
-/// A server that runs past the end of its certificate: clients see the next one before that, and connections that are open notice nothing.
+/// A server that runs longer than its certificate is valid: clients get the next one before that, and open connections
+/// are not affected.
 #[test]
 fn certificates_are_renewed_while_the_server_runs() {
     let desk = Desk::new();
@@ -187,7 +188,7 @@ fn certificates_are_renewed_while_the_server_runs() {
     let root = desk.read("root.pem");
     let mut open = connect(&root, port, "localhost", &["http/1.1"]).expect("it is trusted");
     let mut seen = Vec::new();
-    // Each is renewed when half of its time has passed: with the third one the time of the first is over.
+    // Each is renewed after half of its lifetime: with the third certificate the first one's lifetime is over.
     let all = || {
         let tls = connect(&root, port, "localhost", &["http/1.1"]).expect("it is valid at each moment");
         let shown = tls.conn.peer_certificates().expect("a chain")[0].to_vec();

@@ -1,7 +1,7 @@
-//! Which server and which location answer, and what `return`, `try_files`, `error_page`, `alias` and friends make
-//! of a request.
+//! Selection of the server and the location, and effects of `return`, `try_files`, `error_page`, `alias` and similar
+//! directives.
 //!
-//! The answers are mostly texts that name the place that gave them, so a wrong choice shows at once.
+//! Most responses are texts that name their location, so a wrong selection is visible.
 
 mod common;
 
@@ -102,7 +102,7 @@ fn predicates_come_behind_everything_but_prefixes() {
 
 #[test]
 fn server_names() {
-    // All on one address, which a port that the kernel picks anew for each `listen` could not be.
+    // All on one address, which is not possible with a port that the kernel assigns to each `listen`.
     let dir = TempDir::new("names");
     let socket = dir.path().join("socket");
     let conf = r#"events {} http {
@@ -300,7 +300,7 @@ fn errors_while_answering_errors_end() {
     ));
     let response = client(&server).get("/missing");
     assert!(matches!(response.status, 404 | 500), "{}", response.status);
-    // The connection, and with it the server, is still there.
+    // The connection, and with it the server, still works.
     assert!(matches!(client(&server).get("/missing").status, 404 | 500));
 }
 

@@ -1,14 +1,15 @@
-//! Lines of the access log, held against nginx: the same bytes are sent to both servers, and what the logs say of
-//! them has to be the same.
+//! Lines of the access log compared with nginx: the same bytes are sent to both servers, and the log lines must be
+//! equal.
 //!
-//! Left out are values that are not a server's to choose (times, numbers of connections); their forms are checked.
+//! Excluded are values that a server does not control (times, numbers of connections); only their forms are checked.
 
 mod common;
 
 use common::{against_nginx, one_server, serve_with};
 use testkit::{Client, Deadline, Server, nginx};
 
-/// What does not depend on the clock. `$bytes_sent` and `$body_bytes_sent` are the same where no server signs.
+/// Values that do not depend on the time. `$bytes_sent` and `$body_bytes_sent` are equal if the server does not send
+/// its name.
 const FORMATS: &str = r#"
     log_format same '$remote_addr|$remote_user|$request|$status|$connection_requests|$request_length|$pipe|$request_method'
                     '|$request_uri|$uri|$args|$is_args|$server_protocol|$scheme|$host|$server_name|$request_completion'
@@ -33,7 +34,7 @@ const SERVER: &str = r#"
     location ~ ^/part/(?<part>.+)$ { return 200 "$1"; }
 "#;
 
-/// Heads and bodies, one connection for each row; the first byte of a pipelined one is sent with its predecessor.
+/// Heads and bodies, one connection per row; the first byte of a pipelined request is sent with the request before it.
 const REQUESTS: &[&[u8]] = &[
     b"GET /text?a=1&b HTTP/1.1\r\nHost: HERE.test\r\nUser-Agent: a\"b\\c\r\nReferer: http://x/\r\n\r\n",
     b"GET /text HTTP/1.0\r\n\r\n",
@@ -62,7 +63,7 @@ const REQUESTS: &[&[u8]] = &[
     b"GET /text?1 HTTP/1.1\r\nX-A: 1\r\nHo",
 ];
 
-/// Lines that the requests leave in `logs/access.log`: two more by the pipeline, one less by `access_log off`.
+/// Number of lines that the requests write to `logs/access.log`: two more by pipelining, one less by `access_log off`.
 const LINES: usize = REQUESTS.len() + 2 - 1;
 
 #[derive(Debug, PartialEq)]
@@ -81,7 +82,7 @@ fn ask(server: &Server) -> Logs {
         client.send(bytes);
         client.half_close();
         client.read_to_end();
-        // In the order of the requests: the next one is sent when this one is in the log.
+        // In the order of the requests: the next one is sent after this one is in the log.
         let pipelined = if sent >= 16 { 2 } else { 0 };
         let quiet = usize::from(sent >= 9);
         server.wait_for_access_log(sent + 1 + pipelined - quiet, Deadline::default());
@@ -113,7 +114,7 @@ fn lines_are_nginxs() {
     let Some(peer) = nginx::start_with(&conf, files) else { return };
     let theirs = ask(&peer);
     check_times(&theirs.times);
-    // Built-in pages sign with a name that is longer by three bytes.
+    // Built-in pages contain a server name that is three bytes longer.
     let ours_same = ours.same.iter().map(|line| line.replace("|153|", "|150|").replace("|165|", "|162|"));
     let pairs = ours_same.map(without_port).zip(theirs.same.iter().map(without_port));
     let different: Vec<String> = pairs
@@ -131,7 +132,7 @@ fn lines_are_nginxs() {
     assert_eq!((ours[0] - 3, ours[1]), (theirs[0], theirs[1]));
 }
 
-/// The port of a `Location` is one that was free.
+/// Removes the port in a `Location`, which varies.
 fn without_port(line: impl AsRef<str>) -> String {
     match line.as_ref().split_once("|http://a:") {
         None => line.as_ref().to_owned(),

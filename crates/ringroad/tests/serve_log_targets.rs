@@ -1,5 +1,5 @@
-//! Where log lines go beside plain files: syslog, compressed and buffered files, names with variables; and that no
-//! target holds up a request, whatever state it is in.
+//! Log targets other than plain files: syslog, compressed and buffered files, names with variables; no target delays a
+//! request, whatever its state.
 
 mod common;
 
@@ -16,10 +16,10 @@ use rustix::process::Signal;
 use testkit::process::fd_targets;
 use testkit::{Client, Deadline, Server, TempDir};
 
-/// Patience with a message or a line.
+/// Timeout for a message or a line.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A line of about 64 KiB, so that a test need not make many of them to fill something.
+/// Returns a log format with lines of about 64 KiB, so that a few lines fill a buffer.
 fn long_format() -> String {
     format!("log_format long '$arg_n {}';", "x".repeat(64 << 10))
 }
@@ -28,7 +28,7 @@ fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Waits until the file has what `look` wants.
+/// Waits until `look` accepts the file's content.
 #[track_caller]
 fn wait_for<T>(path: &Path, mut look: impl FnMut(&[u8]) -> Option<T>) -> T {
     let found = testkit::wait::until(&path.display().to_string(), Deadline::default(), || {
@@ -45,7 +45,7 @@ fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
     })
 }
 
-/// A folder with a syslog server in it.
+/// Creates a directory with a syslog socket in it.
 fn syslog_server() -> (TempDir, UnixDatagram, String) {
     let folder = TempDir::new("syslog");
     let path = folder.path().join("log");
@@ -55,7 +55,7 @@ fn syslog_server() -> (TempDir, UnixDatagram, String) {
     (folder, socket, path)
 }
 
-/// Started as root, the server serves as somebody else.
+/// Makes a path accessible to all users: started as root, the server serves as another user.
 fn for_everybody(path: impl AsRef<Path>) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("it is ours");
 }
@@ -65,7 +65,7 @@ fn listen_to(socket: &UnixDatagram, path: &str) {
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes it");
 }
 
-/// A server whose workers may make files in `logs`.
+/// Starts a server whose workers may create files in `logs`.
 fn serve_open(conf: &str) -> Server {
     serve_with(conf, |builder| {
         let builder = builder.text("html/index.html", "index").text("logs/own/empty", "");
@@ -83,7 +83,7 @@ fn message(socket: &UnixDatagram) -> String {
     String::from_utf8(bytes[..count].to_vec()).expect("text")
 }
 
-/// The parts of `<190>Nov  1 09:30:00 rest`.
+/// Splits `<190>Nov  1 09:30:00 rest` into priority, time and rest.
 fn parts(message: &str) -> (&str, &str, &str) {
     let (priority, rest) = message.split_once('>').expect("a priority");
     let (time, rest) = rest.split_at(15);
@@ -149,7 +149,7 @@ fn the_error_log_goes_to_syslog_with_the_level_of_the_line() {
     client.get("/missing");
     let line = message(&socket);
     let (priority, _, rest) = parts(&line);
-    // local7, error; the header's severity does not count.
+    // local7 and error: the severity configured for the target is not used.
     assert_eq!(priority, "187", "{line}");
     let rest = rest.strip_prefix("nginx: ").expect("the tag");
     // nginx sends its own time and level too.
@@ -161,7 +161,7 @@ fn the_error_log_goes_to_syslog_with_the_level_of_the_line() {
         rest.contains("html/missing\" failed (2: No such file or directory), client: 127.0.0.1"),
         "{line}"
     );
-    // nginx cuts what is longer than its buffer.
+    // nginx truncates a message that is longer than its buffer.
     client.get(&format!("/{}", "y".repeat(1500)));
     let line = message(&socket);
     assert!(line.len() < 2100 && line.contains("yyy"), "{} bytes", line.len());
@@ -180,7 +180,7 @@ fn a_syslog_server_that_comes_back_is_found_again() {
     assert!(message(&socket).ends_with("GET /1 HTTP/1.1"));
     drop(socket);
     fs::remove_file(&path).expect("it was bound");
-    // A process that another test starts may hold a copy of the socket until it executes its program.
+    // A process started by another test may have a copy of the socket until it calls execve().
     let line = testkit::wait::until("a lost line", Deadline::default(), || {
         client.get("/2");
         let log = server.error_log();
@@ -195,7 +195,7 @@ fn a_syslog_server_that_comes_back_is_found_again() {
     let socket = UnixDatagram::bind(&path).expect("the name is free");
     listen_to(&socket, &path);
     client.get("/3");
-    // Of the lines before, the last may still have been on its way.
+    // The last of the earlier lines may be received only now.
     let first = message(&socket);
     let last = if first.ends_with("GET /2 HTTP/1.1") { message(&socket) } else { first };
     assert!(last.ends_with("GET /3 HTTP/1.1"), "{last}");
@@ -210,7 +210,7 @@ fn a_syslog_server_that_does_not_read_holds_up_nobody() {
     let log = format!("access_log syslog:server=unix:{path},nohostname long; return 204;");
     let server = serve(&one_server(&long_format(), &log));
     let mut client = client(&server);
-    // Above what the socket and the backlog take together.
+    // More than the socket and the queue hold together.
     for n in 0..700 {
         assert_eq!(client.get(&format!("/?n={n}")).status, 204);
     }
@@ -219,7 +219,8 @@ fn a_syslog_server_that_does_not_read_holds_up_nobody() {
         line.contains(&format!("writing to \"syslog:unix:{path}\" is too slow, 1 line was dropped")),
         "{line}"
     );
-    // Those that were kept come in order, and then new ones do. The line of the last answer may come when there is room again.
+    // Queued messages arrive in order, followed by new ones. The line of the last response may be logged after the
+    // queue has space again.
     let mut read = 0;
     while read <= 100 || !server.error_log().contains("it works again") {
         let text = message(&socket);
@@ -234,7 +235,7 @@ fn a_syslog_server_that_does_not_read_holds_up_nobody() {
     }
 }
 
-/// A FIFO that is open at both ends, so that neither the server nor the test waits to open it.
+/// Creates a FIFO that is open at both ends, so that neither the server nor the test waits to open it.
 fn fifo(label: &str) -> (TempDir, fs::File, String) {
     let folder = TempDir::new(label);
     let path = folder.path().join("pipe");
@@ -247,7 +248,7 @@ fn fifo(label: &str) -> (TempDir, fs::File, String) {
     (folder, pipe, path)
 }
 
-/// The networks, and with them the ways that a log is written: the ring, and a pool of threads.
+/// Network engines, and with them the ways to write a log: io_uring, and a thread pool.
 const NETS: [&str; 2] = ["", "use epoll;"];
 
 #[test]
@@ -264,7 +265,7 @@ fn a_pipe_that_nobody_reads_holds_up_nobody() {
         for n in 0..400 {
             assert_eq!(client.get(&format!("/?n={n}")).status, 204);
         }
-        // The other log is not held up either.
+        // The other log is not delayed either.
         assert_eq!(server.wait_for_access_log(400, Deadline::default()).lines().count(), 400);
         let line = server.wait_for_log("is too slow", Deadline::default());
         assert!(
@@ -274,7 +275,7 @@ fn a_pipe_that_nobody_reads_holds_up_nobody() {
         let mut bytes = vec![0; 1 << 20];
         let started = Instant::now();
         while !server.error_log().contains("it works again") {
-            // Empty for a moment is no error worth a word.
+            // An empty FIFO is not an error.
             let _ = pipe.read(&mut bytes);
             assert!(started.elapsed() < PATIENCE, "what waits is written: {}", server.error_log());
         }
@@ -378,23 +379,24 @@ fn a_disk_that_has_room_again_is_told_of() {
     if !ours_only("nginx does not say what was lost") {
         return;
     }
-    // A limit on the size of files, setrlimit(2), is a full disk that needs no root: 512 KiB here.
+    // A limit on the size of files, setrlimit(2), acts like a full disk and needs no root privileges: 512 KiB here.
     let conf = one_server(&long_format(), "access_log logs/access.log long; return 204;");
     let limited = |builder: testkit::ServerBuilder| builder.shell("trap '' XFSZ; ulimit -f 1024");
     let server = serve_with(&conf, limited);
     let mut client = client(&server);
-    // Eight lines fit. The others fit once more: one that is still on its way when there is room again fills nothing.
+    // Eight lines fit. The remaining lines are as many again: lines logged after space is available do not fill the
+    // queue.
     for n in 0..12 {
         assert_eq!(client.get(&format!("/?n={n}")).status, 204);
     }
     let line = server.wait_for_log("write() to ", Deadline::default());
     assert!(line.contains("/access.log\" failed (27: File too large), "), "{line}");
     let file = fs::OpenOptions::new().write(true).open(server.path("logs/access.log")).expect("it is ours");
-    // A line that is still on its way when there is room again is not lost. A loss that is followed by the next one within
-    // the second between two reports is not yet told. So each round leaves the lines time, and a slow machine more of it.
+    // A line that is being written when space is available again is not lost. A loss followed by another within the
+    // second between two reports is not reported yet. So each round waits for the lines, longer on a slow machine.
     let mut pause = Duration::from_millis(500);
     let line = testkit::wait::until("a loss and a write after it", Deadline::default(), || {
-        // A connection of its own: the rounds may be more than `keepalive_requests` allows.
+        // A new connection per round: the rounds may need more requests than `keepalive_requests` allows.
         let mut client = self::client(&server);
         for n in 0..12 {
             assert_eq!(client.get(&format!("/?n={n}")).status, 204);
@@ -489,7 +491,7 @@ fn links_in_names_with_variables_are_followed_as_configured() {
     assert_eq!(wait_for_lines(&server.path("logs/new.log"), 2).len(), 2);
 }
 
-/// Whether a worker has the file open.
+/// Returns whether a worker has the file open.
 fn is_open(server: &Server, path: &Path) -> bool {
     let open = server.workers().into_iter().flat_map(fd_targets);
     open.into_iter().any(|target| Path::new(&target) == path)
@@ -514,7 +516,7 @@ fn cached_logs_are_bounded_and_follow_their_names() {
     });
     closed.expect("one file may be open");
 
-    // A file that was moved away is found missing after `valid`.
+    // The server detects after `valid` that a file has been moved.
     fs::rename(log("b"), log("moved")).expect("it is there");
     testkit::wait::until("a new file", Deadline::default(), || {
         client.get("/?v=b");
@@ -585,7 +587,7 @@ fn compressed_logs_are_one_file_for_gzip() {
     let unpacked = |bytes: &[u8]| {
         let mut text = String::new();
         let read = flate2::read::MultiGzDecoder::new(bytes).read_to_string(&mut text);
-        // Less than a buffer of sixteen lines is held back; how many depends on how long each write took.
+        // Fewer lines than a buffer holds (sixteen) are delayed; their number depends on the duration of each write.
         read.is_ok().then_some(text).filter(|text| text.lines().count() >= 40)
     };
     for name in ["logs/a.gz", "logs/b.gz"] {
@@ -656,7 +658,7 @@ fn an_error_log_that_nobody_reads_holds_up_nobody() {
     }
     let (_folder, _pipe, path) = fifo("fifo-errors");
     let conf = one_server("large_client_header_buffers 4 64k;", "root html; access_log off;");
-    // The process's own log too: reports about it go to the other one, and process control does not wait.
+    // The process's own log too: reports about it are logged to the other file, and process control does not wait.
     let server = serve(&format!("error_log logs/error.log notice; error_log {path} info;\n{conf}"));
     let mut client = client(&server);
     let long = "x".repeat(30_000);
@@ -697,7 +699,7 @@ fn error_logs_as_json() {
     ] {
         assert!(line.contains(&part), "{part} in {line}");
     }
-    // The master writes the same form.
+    // The master writes the same format.
     let first = text(&path).lines().next().expect("the start is told").to_owned();
     assert!(
         first.starts_with("{\"time\":\"2") && first.ends_with("\"message\":\"ringroad/0.1.0\"}"),

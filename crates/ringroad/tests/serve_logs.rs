@@ -1,6 +1,6 @@
-//! What the access log and the error log say about requests.
+//! Lines about requests in the access log and the error log.
 //!
-//! Reopening logs belongs to the signals' suite.
+//! Reopening logs is tested with the signals.
 
 mod common;
 
@@ -62,7 +62,7 @@ fn bytes_are_escaped_as_the_format_says() {
     assert_eq!(client.response().status, 200);
     let log = server.wait_for_access_log(1, Deadline::default());
     assert!(log.trim_end().ends_with(r"|-|\xE4%22\x22\x5C"), "{log}");
-    // Each file has a write of its own, so the first one with its line says nothing about the others.
+    // Each file is written separately, so the first file with its line proves nothing about the others.
     let file = |name: &str| {
         let written = || std::fs::read(server.path(name)).ok().filter(|bytes| bytes.ends_with(b"\n"));
         testkit::wait::until(name, Deadline::default(), written).expect("each log gets its line")
@@ -132,7 +132,7 @@ fn a_missing_file_need_not_be_logged() {
     assert_eq!(client.get("/told").status, 404);
     let log = server.wait_for_log("/told\" failed", Deadline::default());
     assert!(log.contains("No such file"), "{log}");
-    // Lines come in order, so the quiet one would stand there by now.
+    // Lines are logged in order, so the suppressed line would have been written by now.
     assert!(!server.error_log().contains("/quiet\""), "{}", server.error_log());
 }
 
@@ -146,7 +146,7 @@ fn a_path_with_control_characters_stays_on_its_line_of_the_error_log() {
     assert!(!server.error_log().bytes().any(|byte| byte.is_ascii_control() && byte != b'\n'));
 }
 
-/// nginx writes a line before it reads the next request of the connection.
+/// nginx writes a line before it reads the next request on the connection.
 #[test]
 fn a_client_that_asks_again_finds_the_lines_of_the_last_response_in_the_logs() {
     if std::env::var_os(testkit::server::EVENTS_VARIABLE).is_some() {
@@ -160,7 +160,7 @@ fn a_client_that_asks_again_finds_the_lines_of_the_last_response_in_the_logs() {
         .replace("events {}", &format!("events {{ use {net}; }}"));
         let builder = testkit::Server::builder(common::BINARY).conf(&conf);
         let builder = builder.text("html/a", "a").text("logs/empty", "");
-        // Started as root, the server makes files as somebody else.
+        // Started as root, the server creates files as another user.
         let for_all = Permissions::from_mode(0o777);
         std::fs::set_permissions(builder.dir().join("logs"), for_all).expect("it is ours");
         let server = match builder.try_start() {
@@ -173,7 +173,7 @@ fn a_client_that_asks_again_finds_the_lines_of_the_last_response_in_the_logs() {
         };
         let mut client = client(&server);
         let text = |name: &str| std::fs::read_to_string(server.path(name)).unwrap_or_default();
-        // Files are looked at, and opened, with their first line.
+        // Files are checked, and opened, when their first line is written.
         for target in ["/missing", "/named?v=v"] {
             client.get(target);
         }

@@ -1,5 +1,5 @@
-//! Paths: nothing outside the root is reached by a name, whatever its encoding; links lead where they lead unless
-//! `root_beneath` says otherwise.
+//! Paths: no name, however encoded, accesses a file outside the root; links are followed unless `root_beneath` forbids
+//! it.
 
 mod common;
 
@@ -110,8 +110,8 @@ fn an_alias_is_no_way_out_either() {
         assert_eq!(client.get(target).status, 404, "{target}: a name below the root, where there is none");
     }
     assert_eq!(refused(&server, get("/i/../../secret.txt")), 400);
-    // The well-known slip of a prefix without its slash: /x../ would be html/d../. It names a neighbour, not the
-    // parent, because the text after the prefix follows the alias without a slash.
+    // The well-known misconfiguration of a prefix without its slash: /x../ would be html/d../. It names a sibling, not
+    // the parent, as the text after the prefix is appended to the alias without a slash.
     assert_eq!(client.get("/x../a.txt").status, 404);
 }
 

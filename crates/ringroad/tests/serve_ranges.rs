@@ -1,6 +1,6 @@
-//! Ranges and conditions on files: `Range`, `If-Range`, `If-*`, entity tags and times.
+//! Ranges and conditions for files: `Range`, `If-Range`, `If-*`, entity tags and times.
 //!
-//! The same bytes through every way of moving them are in `serve_bytes`; here one way is enough.
+//! `serve_bytes` compares the bytes for every way to send a file; here one way suffices.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{client, one_server, ours_only, serve_with};
 use testkit::client::request_bytes;
 use testkit::{Burst, Client, Content, Response, Server};
 
-/// Odd on purpose, and more than one page.
+/// Odd, and larger than one page.
 const SIZE: u64 = 10_007;
 
 const CONTENT: Content = Content::new(31, SIZE);
@@ -40,7 +40,7 @@ fn a_single_range() {
     ] {
         let response = ranged(&mut client, value);
         if value.contains(' ') {
-            // White space is read where nginx reads it: around the numbers, not before the equals sign.
+            // White space is accepted where nginx accepts it: around the numbers, not before the equals sign.
             assert_eq!(response.status, 200, "{value}");
             continue;
         }
@@ -99,7 +99,7 @@ fn several_ranges_come_as_parts() {
     assert_eq!(String::from_utf8_lossy(&response.body), String::from_utf8_lossy(&wanted));
     assert_eq!(response.body, wanted);
     assert_eq!(response.field("content-length"), Some(wanted.len().to_string().as_str()));
-    // The parts may be in any order, and what cannot be served among them is left out.
+    // The ranges may be in any order, and unsatisfiable ones are omitted.
     let unordered = ranged(&mut client, "bytes=100-199,0-9,20000-");
     assert_eq!(unordered.status, 206);
     assert!(unordered.field("content-type").is_some_and(|kind| kind.starts_with("multipart/")));
@@ -173,10 +173,10 @@ fn a_fresh_copy_is_not_sent_again() {
     assert_eq!(with(&[("If-Modified-Since", &modified)]).status, 304);
     assert_eq!(with(&[("If-Modified-Since", "Thu, 01 Jan 1970 00:00:01 GMT")]).status, 200);
     assert_eq!(with(&[("If-Modified-Since", "nonsense")]).status, 200);
-    // The tag speaks before the time, and both must agree in nginx.
+    // The entity tag is checked before the time, and in nginx both must match.
     assert_eq!(with(&[("If-None-Match", "\"x\""), ("If-Modified-Since", &modified)]).status, 200);
     assert_eq!(with(&[("If-None-Match", &etag), ("If-Modified-Since", &modified)]).status, 304);
-    // A condition that holds comes before the range.
+    // A condition is evaluated before the range.
     assert_eq!(with(&[("If-None-Match", &etag), ("Range", "bytes=0-0")]).status, 304);
 }
 
@@ -187,7 +187,7 @@ fn a_condition_that_fails_stops_the_request() {
     let whole = client.get("/a.bin");
     let etag = whole.field("etag").expect("an entity tag").to_owned();
     let modified = whole.field("last-modified").expect("a time").to_owned();
-    // A connection each: nginx closes after 412.
+    // A separate connection each: nginx closes it after a 412.
     let status = |name: &str, value: &str| {
         Client::connect(server.addr(0)).request("GET", "/a.bin", &[(name, value)]).status
     };
@@ -219,8 +219,8 @@ fn times_compare_as_told() {
     assert_eq!(client.get("/untagged/a.bin").field("etag"), None);
 }
 
-/// Each piece of such an answer needs a buffer. Who kept the one before while it waited for the next kept others from
-/// theirs, and all of them until the timeout.
+/// Each part of such a response needs a buffer. A request that retained one while it waited for the next would block
+/// others, and all of them until the timeout.
 #[test]
 fn many_ranges_for_many_clients_end_where_buffers_are_few() {
     if !ours_only("it is about this server's buffers") {

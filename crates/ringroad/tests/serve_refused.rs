@@ -1,27 +1,27 @@
-//! Requests that are refused: with 400 always where two parties could read them differently, and the connection
-//! closed, so that nothing behind them is taken for a request.
+//! Refused requests: always with 400 if two parsers could interpret them differently, and the connection is closed, so
+//! that no bytes after them are parsed as a request.
 //!
-//! nginx refuses most of these and tolerates some; where it does, the table says so and the run against nginx
-//! passes it over. Paths that would leave the root are in `serve_paths`.
+//! nginx refuses most of these and tolerates some; the table marks those, and the run against nginx skips them. Paths
+//! that would leave the root are in `serve_paths`.
 
 mod common;
 
 use common::{client, one_server, ours_only, refused, serve};
 use testkit::{Client, Server};
 
-/// What would be served if the bytes behind a refused head were read as a request.
+/// The request that would be served if the bytes after a refused head were parsed as a request.
 const SECOND: &str = "GET /second HTTP/1.1\r\nHost: a\r\n\r\n";
 
 fn site() -> Server {
     serve(&one_server("", "location / { return 200 first; } location /second { return 200 second; }"))
 }
 
-/// A request with these lines after `Host`, and another request right behind it.
+/// Returns a request with these lines after `Host`, followed by another request.
 fn with(lines: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n{SECOND}")
 }
 
-/// Sends each and wants 400, the end of the connection, and nothing served from the bytes behind.
+/// Sends each request; expects 400, the end of the connection, and no response to the bytes after it.
 #[track_caller]
 fn all_400(server: &Server, requests: &[String]) {
     for request in requests {
@@ -45,7 +45,7 @@ fn control_bytes_in_the_head() {
     assert_eq!(client.response().text(), "first", "a tab and bytes above 127 are text");
 }
 
-/// Requests are recycled: what the last one on another connection was must not show in the answer to this one.
+/// Request objects are reused: an earlier request on another connection must not affect this response.
 #[test]
 fn a_head_that_is_refused_has_its_page_after_a_head_request() {
     let server = site();
@@ -118,8 +118,8 @@ fn lengths_that_disagree() {
     }
 }
 
-/// Pairs in which one party may miss one of two framing fields: refused, or the odd field dropped and the plain
-/// one obeyed, so that the bytes behind are found at the one place where everybody finds them.
+/// Pairs of framing fields of which one parser may miss one: the request is refused, or the unusual field is ignored
+/// and the other used, so that every parser finds the following bytes at the same offset.
 #[test]
 fn smuggling_pairs() {
     let server = site();
@@ -161,8 +161,7 @@ fn chunked(body: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SECOND}")
 }
 
-/// The answer to a body that turns out broken may be out already; what must not happen is that the bytes behind
-/// it are served.
+/// The response may be sent before the body is found to be malformed; the bytes after it must not be served.
 #[track_caller]
 fn broken_chunks(server: &Server, body: &str) {
     let mut client = client(server);
@@ -179,7 +178,7 @@ fn broken_chunk_framing() {
         "",
         "location / { root html; try_files /none =405; } location /second { return 200 second; }",
     ));
-    // `return` and `try_files` answer before the body is looked at; the connection must end all the same.
+    // `return` and `try_files` respond before the body is parsed; the connection must still be closed.
     for body in [
         "x\r\n",
         "5\r\nabcdeX\r\n0\r\n\r\n",

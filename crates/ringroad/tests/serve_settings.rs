@@ -1,4 +1,4 @@
-//! Settings of connections, processes and engines, each by the effect that a client or the kernel sees.
+//! Settings of connections, processes and engines, each verified by the effect that a client or the kernel observes.
 
 mod common;
 
@@ -15,7 +15,8 @@ use testkit::{Client, Content, Server};
 /// More than the buffers of both sockets hold.
 const LONG_BYTES: u64 = 24 << 20;
 
-/// Asks for a long file, reads nothing until the server has given up, and then what the kernel still has.
+/// Requests a long file, reads nothing until the server has closed the connection, and then the bytes that the kernel
+/// still has.
 fn stall(server: &Server, target: &str) -> std::io::Result<usize> {
     let mut stream = TcpStream::connect(server.addr(0).tcp())?;
     std::io::Write::write_all(&mut stream, &request_bytes("GET", target, &[]))?;
@@ -121,8 +122,8 @@ fn error_pages_are_long_enough_for_old_browsers() {
     assert_eq!(length("/off", plain), length("/off", old));
 }
 
-/// The threads of a process whose names begin like this, once there are so many: a new thread has its maker's name until
-/// it gives itself its own.
+/// Returns the threads of a process whose names begin with `name`, once there are `count`: a new thread has its
+/// creator's name until it sets its own.
 fn named(pid: Pid, name: &str, count: usize) -> Vec<Pid> {
     until(name, Deadline::default(), || {
         let all = threads(pid).into_iter().filter(|one| one.name.starts_with(name));
@@ -227,7 +228,7 @@ fn clients_that_do_not_read_leave_buffers_for_others() {
             client.send(request_bytes("GET", "/a.bin", &[]));
         }
         content.assert_body(&client(&server).get("/a.bin").body);
-        // None of those that waited was cut off either.
+        // No waiting connection was closed either.
         for client in idle.iter_mut().take(3) {
             content.assert_body(&client.response().body);
         }
@@ -246,7 +247,7 @@ fn listeners_take_every_option() {
     let server = serve(conf);
     assert_eq!(client(&server).get("/").text(), "127.0.0.1");
     assert_eq!(Client::connect(server.addr(1)).get("/").text(), "::1");
-    // The backlog is what ss(8) shows as the queue of a listener; the kernel tells it in no file of /proc.
+    // ss(8) shows the backlog as a listener's queue; no file in /proc contains it.
     assert_eq!(server.logged_addresses().len(), 2);
 }
 
@@ -261,7 +262,7 @@ fn a_location_says_how_long_its_connections_are_kept() {
     assert_eq!(long.get("/long").status, 200);
     let mut short = client(&server);
     assert_eq!(short.get("/short").status, 200);
-    // The server ends it: with the server's own hour the client's deadline would pass first.
+    // The server closes it: the client's deadline would pass long before the server-wide timeout of an hour.
     short.expect_end();
     assert_eq!(long.get("/long").status, 200);
 }
@@ -277,7 +278,8 @@ fn limit_rate_holds_for_answers_that_are_made_in_memory() {
     for target in ["/text", "/filtered"] {
         let start = std::time::Instant::now();
         assert_eq!(client(&server).get(target).body.len(), text.len());
-        // A second's share is free. The rest is due a second after the start. A busy machine may take longer.
+        // One second's share is sent without delay. The rest is due a second after the start. A busy machine may take
+        // longer.
         assert!(start.elapsed() >= Duration::from_millis(900), "{target}: {:?}", start.elapsed());
     }
 }

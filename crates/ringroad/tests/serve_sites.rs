@@ -1,4 +1,4 @@
-//! The sites in `examples/` run as they stand there, but for the port, and do what their README says.
+//! The sites in `examples/` run unchanged except for the port, and behave as their README describes.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// Copies a folder and what is in it.
+/// Copies a directory with its content.
 fn copy(from: &Path, to: &Path) {
     testkit::create_dir_all(to).expect("a folder in the test's own");
     for entry in fs::read_dir(from).expect("the folder is there") {
@@ -27,7 +27,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Starts an example: its folders below the prefix, its files beside the configuration.
+/// Starts an example: its directories below the prefix, its files beside the configuration.
 fn start(name: &str) -> Server {
     let from = examples().join(name);
     let conf = fs::read_to_string(from.join("nginx.conf")).expect("the example has a configuration");
@@ -39,7 +39,7 @@ fn start(name: &str) -> Server {
         copy(&from, &root);
         copy(&from, &root.join("conf"));
         testkit::copy(examples().join("mime.types"), root.join("mime.types")).expect("it is there");
-        // A worker that began as root gives its rights up, and opens logs with variables itself.
+        // A worker started by root drops root's privileges, and opens logs with variables itself.
         fs::set_permissions(root.join("logs"), fs::Permissions::from_mode(0o777)).expect("it is ours");
         builder
     })
@@ -53,7 +53,7 @@ fn get(server: &Server, target: &str, fields: &[(&str, &str)]) -> Response {
     client(server).request("GET", target, fields)
 }
 
-/// Lines of a log once there are so many.
+/// Waits until a log has this many lines; returns them.
 fn lines(server: &Server, name: &str, count: usize) -> Vec<String> {
     let look = || {
         let text = fs::read_to_string(server.path(name)).unwrap_or_default();
@@ -87,7 +87,7 @@ fn a_site_of_files() {
     let tag = plain.field("ETag").expect("a file has one");
     let same = get(&server, "/", &[("If-None-Match", tag)]);
     assert_eq!((same.status, same.body.len()), (304, 0));
-    // What was compressed before goes out as it is.
+    // A precompressed file is sent unchanged.
     testkit::write(server.path("html/assets/ring.svg.gz"), "compressed before").expect("a file");
     let before = get(&server, "/assets/ring.svg", &[("Accept-Encoding", "gzip")]);
     assert_eq!(before.text(), "compressed before");
@@ -124,7 +124,7 @@ fn a_download_mirror() {
     let part = get(&server, "/releases/system.iso", &[("Range", "bytes=100-199")]);
     assert_eq!(part.status, 206);
     system.assert_range(100..200, &part.body);
-    // The end of the request before may be noticed a moment after its client has everything.
+    // The server may notice the end of the preceding request only after the client has its complete response.
     let hold = || {
         let mut client = client(&server);
         client.send(testkit::client::request_bytes("GET", "/releases/system.iso", &[]));
@@ -144,7 +144,7 @@ fn a_download_mirror() {
 #[test]
 fn a_protected_area() {
     let server = start("protected-area");
-    // "reader:open sesame" and "keeper:let me in", as they are sent.
+    // "reader:open sesame" and "keeper:let me in", base64-encoded.
     let (reader, keeper) = ("Basic cmVhZGVyOm9wZW4gc2VzYW1l", "Basic a2VlcGVyOmxldCBtZSBpbg==");
     let with = |target: &str, secret: &str| get(&server, target, &[("Authorization", secret)]);
     assert_eq!(get(&server, "/", &[]).status, 200);
@@ -166,7 +166,7 @@ fn a_protected_area() {
         log.iter().any(|line| line.contains("127.0.0.1 keeper [") && line.ends_with("\" 200")),
         "{log:?}"
     );
-    // A guesser is told to stop before the list of words is at its end.
+    // A client that guesses passwords is limited before it has tried the complete list.
     let mut client = client(&server);
     let guesses: Vec<u16> = (0..30).map(|_| client.get("/members/").status).collect();
     assert_eq!(guesses.iter().find(|&&status| status != 401), Some(&503), "{guesses:?}");
@@ -294,7 +294,7 @@ fn logs_as_json() {
     assert_eq!(get(&server, "/live", &[]).status, 204);
     assert_eq!(get(&server, "/broken", &[]).status, 500);
     assert_eq!(get(&server, "/none", &[]).status, 404);
-    // Each thread writes its own lines at its own time.
+    // Each thread writes its lines independently.
     let log = lines(&server, "logs/access.json", 3);
     let first = log.iter().find(|line| line.contains("\"status\":200,")).expect("the first request is there");
     assert!(first.starts_with("{\"time\":\"20") && first.ends_with("\"}"), "{first}");

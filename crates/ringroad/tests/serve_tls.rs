@@ -1,5 +1,5 @@
-//! TLS to clients and upstreams: handshakes, names, sessions, certificates of clients, plain HTTP on a TLS port, errors of
-//! the configuration. The client is rustls, certificates are made by each test.
+//! TLS to clients and upstreams: handshakes, names, sessions, client certificates, plain HTTP on a TLS port,
+//! configuration errors. The client is rustls; each test creates its certificates.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn the_name_in_the_hello_chooses_the_certificate_and_rejected_names_get_an_alert
     let error =
         rejected.write_all(b"GET / HTTP/1.0\r\n\r\n").and_then(|()| rejected.read(&mut [0]).map(drop));
     assert!(error.expect_err("an alert").to_string().contains("UnrecognisedName"));
-    // The default server's certificate is another one's.
+    // The default server's certificate is for another name.
     let mut unknown = connect(&server, &clients, "d.test");
     assert!(unknown.write_all(b"GET / HTTP/1.0\r\n\r\n").is_err());
 }
@@ -232,7 +232,7 @@ fn uploads_pass_through_tls_on_both_sides() {
     }
 }
 
-/// `proxy_ssl_certificate` with variables: each request shows its own, as with nginx.
+/// `proxy_ssl_certificate` with variables: each request uses its own certificate, as in nginx.
 #[test]
 fn the_certificate_that_an_upstream_is_shown_depends_on_the_request() {
     let authority = Authority::new("root");
@@ -248,14 +248,14 @@ fn the_certificate_that_an_upstream_is_shown_depends_on_the_request() {
             upstream.addr(0).tcp().port()
         )
     };
-    // nginx would resume the session of another certificate (T28).
+    // nginx would resume a session that was made with another certificate (T28).
     let setup = Setup::new(&conf("proxy_ssl_session_reuse off;"));
     let file = |name: &str| setup.data().join(name).display().to_string();
     let write = |name: &str, holder: &str| {
         let (certificate, key) = authority.issue(holder, ExtendedKeyUsagePurpose::ClientAuth);
-        // Another file, as a renewal makes it.
+        // A new file, as a renewal creates it.
         std::fs::write(file("new"), certificate + &key).expect("the directory is writable");
-        // The worker reads it, whatever the umask.
+        // The worker can read it, whatever the umask.
         std::fs::set_permissions(file("new"), Permissions::from_mode(0o644)).expect("it is ours");
         std::fs::rename(file("new"), file(name)).expect("the same directory");
     };
@@ -295,7 +295,7 @@ fn a_bad_certificate_at_a_reload_leaves_the_old_one() {
     server.reload();
     server.wait_for_log("cannot load certificate", Deadline::default());
     assert_eq!(body(&get(&server, &authority.clients(BOTH, None), "a.test", "/")), b"x");
-    // A new one is shown as soon as the reload has taken it.
+    // A renewed certificate is used as soon as the reload is active.
     let renewed = authority.server("a.test");
     std::fs::write(server.path("conf/a.pem"), &renewed.0).expect("it is written");
     std::fs::write(server.path("conf/a.key"), &renewed.1).expect("it is written");

@@ -1,5 +1,5 @@
-//! Configurations with TLS as public documentation recommends them (`tls_profiles/`): they load, and Debian's curl and chromium
-//! are served with them, trusting an authority of the test.
+//! TLS configurations recommended by public documentation (`tls_profiles/`): they load, and Debian's curl and chromium
+//! work with them, trusting a test CA.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::BINARY;
 use common::tls::{Authority, files};
 use testkit::{Server, TempDir};
 
-/// The configurations, each with the index of the address that speaks TLS.
+/// The configurations, each with the index of its TLS address.
 const PROFILES: [(&str, &str, usize); 8] = [
     ("mozilla-modern", include_str!("tls_profiles/mozilla-modern.conf"), 0),
     ("mozilla-intermediate", include_str!("tls_profiles/mozilla-intermediate.conf"), 0),
@@ -25,7 +25,7 @@ const PROFILES: [(&str, &str, usize); 8] = [
 const PAGE: &str =
     "<!DOCTYPE html><html><head><title>site</title></head><body><p>served over TLS</p></body></html>\n";
 
-/// A server with one of them, and the authority that signed its certificate.
+/// Starts a server with one of them; returns it with the CA that signed its certificate.
 fn start(profile: &str) -> (Server, Authority) {
     let authority = Authority::new("authority of the test");
     let own = authority.issue_names(&["site.test", "www.site.test"]);
@@ -34,7 +34,7 @@ fn start(profile: &str) -> (Server, Authority) {
         .text("conf/root.pem", &authority.pem)
         .text("conf/dhparam.pem", "")
         .text("html/index.html", PAGE)
-        // A browser asks for it, and its absence is an error in the log.
+        // A browser requests it, and a missing file is an error in the log.
         .text("html/favicon.ico", "")
         .start();
     (server, authority)
@@ -59,7 +59,7 @@ fn profiles_load_and_serve_curl() {
         let port = server.addr(address).tcp().port();
         let root = server.path("conf/root.pem");
         std::fs::write(&root, &authority.pem).expect("it is written");
-        // Each version that the profile has, and none that it lacks.
+        // Every version that the profile enables, and none that it disables.
         for (option, is_served) in
             [("--tlsv1.3", true), ("--tls-max 1.2", name != "mozilla-modern"), ("--tls-max 1.1", false)]
         {
@@ -89,7 +89,7 @@ fn profiles_load_and_serve_curl() {
     }
 }
 
-/// Adds the authority to a store of certificates that chromium reads.
+/// Adds the CA to a certificate store that chromium reads.
 fn trust(home: &Path, root: &Path) {
     let store = home.join(".pki/nssdb");
     std::fs::create_dir_all(&store).expect("a directory");

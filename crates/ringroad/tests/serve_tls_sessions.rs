@@ -1,4 +1,5 @@
-//! TLS under load and over the life of processes: floods of handshakes, half handshakes, sessions that outlive a worker.
+//! TLS under load and across worker processes: floods of handshakes, incomplete handshakes, sessions that survive a
+//! worker.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn only_worker(server: &Server) -> i32 {
     workers[0]
 }
 
-/// A hello that was made and not sent.
+/// Returns a client and its ClientHello, which has not been sent.
 fn hello(config: &Arc<ClientConfig>) -> (ClientConnection, Vec<u8>) {
     let name = "a.test".try_into().expect("a name");
     let mut session = ClientConnection::new(Arc::clone(config), name).expect("a session");
@@ -33,14 +34,14 @@ fn hello(config: &Arc<ClientConfig>) -> (ClientConnection, Vec<u8>) {
     (session, bytes)
 }
 
-/// The number of a metric.
+/// Returns the value of a metric.
 fn number(page: &[u8], name: &str) -> u64 {
     let page = text(page);
     let line = page.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_else(|| panic!("{name}\n{page}")).trim().parse().expect("a number")
 }
 
-/// A request for the metrics on an open connection.
+/// Requests the metrics on an open connection.
 fn metrics(tls: &mut Tls) -> Vec<u8> {
     tls.write_all(b"GET /metrics HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("it is sent");
     let mut page = Vec::new();
@@ -54,7 +55,7 @@ fn metrics(tls: &mut Tls) -> Vec<u8> {
     page
 }
 
-/// Whether a response with a length is here.
+/// Returns whether a response with a Content-Length is complete.
 fn is_whole(page: &[u8]) -> bool {
     let text = text(page);
     let Some((head, content)) = text.split_once("\r\n\r\n") else { return false };
@@ -62,7 +63,7 @@ fn is_whole(page: &[u8]) -> bool {
     len.is_some_and(|len| len.parse() == Ok(content.len()))
 }
 
-/// Clients whose hellos reach the server at once: the worker stands still until all are sent.
+/// Connects clients whose ClientHellos reach the server together: the worker is stopped until all are sent.
 fn flood(server: &Server, config: &Arc<ClientConfig>, count: usize) -> Vec<Tls> {
     let worker = only_worker(server);
     signal(worker, Signal::STOP);
@@ -95,7 +96,7 @@ fn a_flood_of_handshakes_takes_turns_and_signs_by_rsa_on_other_threads() {
         let counted = || {
             let clients = flood(&server, &config, CLIENTS);
             full += CLIENTS as u64;
-            // The connection that was there is served, and so is each of the others.
+            // The earlier connection is served, and so is each of the others.
             metrics(&mut kept);
             for mut client in clients {
                 client
@@ -107,7 +108,7 @@ fn a_flood_of_handshakes_takes_turns_and_signs_by_rsa_on_other_threads() {
             assert_eq!(number(&page, "ringroad_tls_handshakes_total{result=\"full\"}"), full);
             Some(number(&page, &name)).filter(|count| *count > 0)
         };
-        // How many arrive in one turn is up to the kernel: more than one turn's share do in the end.
+        // The kernel decides how many arrive in one turn: in the end more than one turn's maximum have.
         wait::until(&name, Deadline::default(), counted).expect("handshakes wait for others");
         common::assert_no_errors(&server);
     }
@@ -129,7 +130,7 @@ fn thousands_of_half_handshakes_take_little_memory_and_end_in_time() {
     let half: Vec<TcpStream> = (0..count)
         .map(|number| {
             let mut socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
-            // At every place of a hello, from its first byte to its last but one.
+            // At every offset in a ClientHello, from its first byte to its last but one.
             let part = &bytes[..1 + number % (bytes.len() - 1)];
             socket.write_all(part).expect("it is sent");
             socket
@@ -146,7 +147,7 @@ fn thousands_of_half_handshakes_take_little_memory_and_end_in_time() {
     assert_eq!(body(&get(&server, &config, "a.test", "/")), b"x");
 }
 
-/// Whether a request on a connection of its own went on with an earlier session, and what the server says of it.
+/// Returns whether a request on a separate connection resumed an earlier session, and the server's response.
 fn is_resumed(server: &Server, config: &Arc<ClientConfig>, name: &str) -> bool {
     let mut tls = connect(server, config, name);
     tls.write_all(format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n").as_bytes())
@@ -157,7 +158,7 @@ fn is_resumed(server: &Server, config: &Arc<ClientConfig>, name: &str) -> bool {
     is_resumed
 }
 
-/// Waits until this worker is gone and one other is there.
+/// Waits until this worker has exited and exactly one other runs.
 fn wait_for_another_worker(server: &Server, before: i32) {
     let is_replaced = || matches!(server.workers()[..], [worker] if worker != before).then_some(());
     wait::until("another worker", Deadline::default(), is_replaced).expect("it comes");
@@ -199,7 +200,7 @@ fn tickets_hold_over_reloads_and_over_workers() {
 fn a_session_of_one_server_is_not_resumed_at_another() {
     let authority = Authority::new("root");
     let both = authority.issue_names(&["a.test", "b.test"]);
-    // One certificate and one key of tickets: the names alone tell the servers apart.
+    // The same certificate and ticket key: the servers differ only in their names.
     let server = |name: &str| {
         format!(
             "server {{ listen 127.0.0.1:0 ssl; server_name {name}; ssl_certificate a.pem; ssl_certificate_key a.key;\n\
@@ -217,7 +218,7 @@ fn a_session_of_one_server_is_not_resumed_at_another() {
     }
 }
 
-/// The identifier is that of the session, on every connection that goes on with it.
+/// The identifier is the session's, on every connection that resumes it.
 #[test]
 fn the_identifier_of_a_session_is_that_of_its_resumptions() {
     let authority = Authority::new("root");
@@ -238,7 +239,7 @@ fn the_identifier_of_a_session_is_that_of_its_resumptions() {
     }
 }
 
-/// The time of a handshake is limited however slowly its bytes come.
+/// A handshake has a timeout, however slowly its bytes arrive.
 #[test]
 fn a_handshake_that_trickles_ends_in_time() {
     let authority = Authority::new("root");

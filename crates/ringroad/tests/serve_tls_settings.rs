@@ -1,4 +1,4 @@
-//! TLS by settings: variables of a connection, certificates whose names have variables, commands of OpenSSL.
+//! TLS settings: variables of a connection, certificates whose names have variables, OpenSSL commands.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn variables_show_what_both_sides_offered_and_agreed_on() {
     }
 }
 
-/// A request with the first bytes is answered before the client has said its last word, and once only.
+/// A request in early data gets its response before the client's Finished, and only once.
 #[test]
 fn early_data_is_answered_before_the_end_of_the_handshake_and_never_twice() {
     let authority = Authority::new("root");
@@ -74,7 +74,7 @@ fn early_data_is_answered_before_the_end_of_the_handshake_and_never_twice() {
         tls.sock.write_all(&first).expect("it is sent");
         let mut response = Vec::new();
         while !response.ends_with(b"[1r]") {
-            // Nothing is sent meanwhile: the server waits for the last word of the handshake.
+            // Nothing else is sent: the server waits for the client's Finished.
             assert_ne!(tls.conn.read_tls(&mut tls.sock).expect("more"), 0, "{}", text(&response));
             tls.conn.process_new_packets().expect("records");
             let mut piece = [0; 4096];
@@ -83,7 +83,7 @@ fn early_data_is_answered_before_the_end_of_the_handshake_and_never_twice() {
             }
         }
         assert!(tls.conn.is_early_data_accepted());
-        // The same bytes again: the session is gone, and with it the request.
+        // The same bytes again: the session is used up, so the request is not processed.
         let mut replayed = std::net::TcpStream::connect(server.addr(0).tcp()).expect("a connection");
         replayed.write_all(&first).expect("it is sent");
         let before = server.access_log().lines().count();
@@ -93,7 +93,7 @@ fn early_data_is_answered_before_the_end_of_the_handshake_and_never_twice() {
     }
 }
 
-/// What a server showed, as PEM would have it.
+/// Returns the certificate that a server sends.
 fn shown(server: &Server, authority: &Authority, name: &str) -> Option<CertificateDer<'static>> {
     let mut tls = connect(server, &authority.clients(BOTH, None), name);
     tls.write_all(format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n").as_bytes()).ok()?;
@@ -105,7 +105,7 @@ fn der(pem: &str) -> Option<CertificateDer<'static>> {
     CertificateDer::from_pem_slice(pem.as_bytes()).ok()
 }
 
-/// A server with certificates that the client's name chooses.
+/// Starts a server with certificates selected by the client's server name.
 fn by_name(settings: &str) -> String {
     format!(
         "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0 ssl; server_name _; {settings}\n\
@@ -129,13 +129,13 @@ fn certificates_with_variables_are_those_of_the_name_in_the_hello() {
         let log = server.wait_for_log("cannot load certificate", Deadline::default());
         assert!(log.contains("certs/c.test.pem\": open() failed (2: No such file"), "{log}");
         assert!(log.contains("while SSL handshaking, client: 127.0.0.1"), "{log}");
-        // A renewed certificate is shown at once without a cache, and when its time is over with one.
+        // Without a cache a renewed certificate is used immediately, with a cache after its entry has expired.
         let renewed = authority.server("a.test");
         let write = |name: &str, text: &str| {
-            // Under another inode, as tools that renew certificates do it.
+            // With another inode, as renewal tools replace it.
             let (path, new) = (server.path(&format!("conf/certs/{name}")), server.path("conf/certs/new"));
             std::fs::write(&new, text).expect("it is written");
-            // The worker reads it, whatever the umask.
+            // The worker can read it, whatever the umask.
             std::fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("it is ours");
             std::fs::rename(&new, path).expect("the same directory");
         };
@@ -235,7 +235,7 @@ fn commands_of_openssl_restrict_connections_to_upstreams() {
     }
 }
 
-/// A client that has ChaCha20 in front gets it, whatever the server prefers.
+/// A client that prefers ChaCha20 gets it, whatever the server prefers.
 #[test]
 fn chacha_is_prioritized_for_clients_that_like_it_best() {
     let authority = Authority::new("root");

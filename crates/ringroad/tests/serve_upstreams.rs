@@ -1,5 +1,5 @@
-//! Groups of servers as clients see them: sessions, limits that hold over threads, requests under way, and reloads.
-//! The order of servers, and failures, are compared with nginx in `side_by_side_upstreams.rs`.
+//! Upstream groups as clients see them: sessions, limits across threads, active requests, and reloads.
+//! `side_by_side_upstreams.rs` compares the order of servers, and failures, with nginx.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{BINARY, ours_only, serve};
 use testkit::origin::{Origin, OriginRequest, Reply};
 use testkit::{Client, Deadline, Gate, Server};
 
-/// Servers that answer with their numbers, and give out a session that nobody else gives out.
+/// Starts origins that respond with their numbers, each with a unique session cookie.
 fn origins<const N: usize>() -> [Origin; N] {
     std::array::from_fn(|number| Origin::start(move |_| answer(number)))
 }
@@ -16,7 +16,7 @@ fn answer(number: usize) -> Reply {
     Reply::ok().header("Set-Cookie", format!("sid=of-{number}")).body(format!("{number}"))
 }
 
-/// A server in front of a group with this text; `@0` and so on are the servers.
+/// Returns the configuration of a server with a group of this text; `@0` and so on are the origins.
 fn conf(origins: &[Origin], main: &str, group: &str, location: &str) -> String {
     let mut group = group.to_owned();
     for (number, origin) in origins.iter().enumerate() {
@@ -48,7 +48,7 @@ fn a_cookie_brings_a_client_back_to_its_server() {
     let first = ask(&server, &[]);
     let cookies: Vec<&str> = first.head.all("Set-Cookie").collect();
     let [ours, theirs] = cookies.as_slice() else { panic!("{cookies:?}") };
-    // Ours goes before what the server sent, which stays.
+    // The server's own cookie precedes the upstream's, which is retained.
     assert!(theirs.starts_with("sid=of-"), "{cookies:?}");
     let (value, attributes) =
         ours.strip_prefix("srv=").and_then(|text| text.split_once("; ")).expect("a cookie");
@@ -56,7 +56,7 @@ fn a_cookie_brings_a_client_back_to_its_server() {
     let (expires, rest) = attributes.split_once(" GMT; ").expect("a date");
     assert!(expires.starts_with("expires="), "{ours}");
     assert_eq!(rest, "max-age=3600; domain=.localhost; httponly; secure; samesite=Lax; path=/p");
-    // Whoever comes with the cookie stays; others go on by turns.
+    // Clients with the cookie stay on their server; others get the servers by turns.
     let home = first.text();
     let cookie = format!("a=b; srv={value}");
     assert_eq!(names(&server, 6, &[("Cookie", &cookie)]), home.repeat(6));
@@ -65,7 +65,7 @@ fn a_cookie_brings_a_client_back_to_its_server() {
     turns.dedup();
     assert_eq!(turns, ['0', '1', '2']);
     assert_eq!(names(&server, 3, &[("Cookie", "srv=one")]), "111");
-    // When the server is gone another one takes the client, and says so in a new cookie.
+    // If its server fails, the client gets another one, and a new cookie with that server.
     origins[1].refuse();
     origins[1].end_connections();
     let moved = ask(&server, &[("Cookie", "srv=one")]);
@@ -95,7 +95,7 @@ fn a_route_or_a_session_names_the_server() {
         );
         let server = serve(&conf(&origins, "worker_processes 2;", &group, ""));
         assert_eq!(names(&server, 3, &[("Cookie", "sid=of-9")]).len(), 3);
-        // Each has given out its session now, and gets who comes with it.
+        // Each has issued its session now, and gets the clients with that session.
         for number in 0..3 {
             let cookie = format!("sid=of-{number}");
             assert_eq!(names(&server, 4, &[("Cookie", &cookie)]), number.to_string().repeat(4), "{header}");
@@ -103,7 +103,7 @@ fn a_route_or_a_session_names_the_server() {
     }
 }
 
-/// Clients whose requests are under way at a server.
+/// Returns clients whose requests are active at an origin.
 fn hold(server: &Server, count: usize) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(server.addr(0))).collect();
     for client in &mut clients {
@@ -112,7 +112,7 @@ fn hold(server: &Server, count: usize) -> Vec<Client> {
     clients
 }
 
-/// Servers that answer requests for `/held` when the gate is opened.
+/// Starts origins that respond to `/held` when the gate is opened.
 fn gated<const N: usize>(gate: &Gate) -> [Origin; N] {
     std::array::from_fn(|number| {
         let gate = gate.clone();
@@ -127,7 +127,7 @@ fn gated<const N: usize>(gate: &Gate) -> [Origin; N] {
 fn no_server_gets_more_requests_than_it_may_have() {
     let gate = Gate::new();
     let origins = gated::<2>(&gate);
-    // In nginx a zone makes the workers count together.
+    // In nginx a zone makes the workers share their counters.
     let group = "zone one 64k; server @0 max_conns=2; server @1 max_conns=1;";
     let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
     let mut held = hold(&server, 3);
@@ -160,7 +160,7 @@ fn threads_take_turns_together() {
     }
     let origins = origins::<2>();
     let server = serve(&conf(&origins, "worker_processes 4;", "server @0; server @1;", ""));
-    // Whichever thread has a connection, it knows whose turn it is.
+    // Whichever thread has a connection, it uses the shared round-robin position.
     assert_eq!(names(&server, 10, &[]), "0101010101");
 }
 
@@ -182,7 +182,7 @@ fn a_reload_in_place_keeps_what_is_known_in_a_zone() {
         let worker = server.workers();
         server.rewrite_conf(&text("after"));
         server.reload();
-        // The first answer of the new configuration shows whether it asked the one that had failed.
+        // The first response of the new configuration shows whether it was sent to the failed server.
         let first = testkit::wait::until("the new configuration", Deadline::default(), || {
             let response = ask(&server, &[]);
             (response.field("x-stamp") == Some("after")).then_some(response)

@@ -1,5 +1,5 @@
-//! The same requests to Debian's nginx and to this server ([`common::beside`]): files, locations, conditions,
-//! ranges, connections, and what is refused. Other groups of modules have suites of their own.
+//! The same requests to Debian's nginx and to this server ([`common::beside`]): files, locations, conditions, ranges,
+//! connections, and refused requests. Other groups of modules have separate test files.
 
 mod common;
 
@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 use common::beside::{self, Case, ask, get, raw};
 use testkit::{Content, TempDir};
 
-/// When the files were last changed: Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
+/// Modification time of the files: Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
 const MODIFIED: u64 = 784_111_777;
 const MODIFIED_TEXT: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const LATER_TEXT: &str = "Mon, 07 Nov 1994 08:49:37 GMT";
 const EARLIER_TEXT: &str = "Sat, 05 Nov 1994 08:49:37 GMT";
 
-/// The entity tag that nginx makes of that time and the ten bytes of `a.txt`.
+/// The entity tag that nginx generates for that time and the ten bytes of `a.txt`.
 const ETAG: &str = "\"2ebc98a1-a\"";
 
 const CONF: &str = r#"
@@ -76,12 +76,12 @@ http {
 }
 "#;
 
-/// A request for `a.txt` with these fields.
+/// Returns a request for `a.txt` with these fields.
 fn file_with(fields: &[(&str, &str)]) -> Case {
     ask("GET", "/a.txt", fields)
 }
 
-/// The files that both servers serve: one folder, so that times and tags are the same.
+/// Creates the files that both servers serve: one directory, so that times and tags are equal.
 fn site() -> TempDir {
     let dir = TempDir::new("site");
     for (name, text) in [
@@ -112,7 +112,7 @@ fn set_time(path: &Path) {
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED)).expect("it is ours");
 }
 
-/// Sends the cases to both servers over the configuration and the files above.
+/// Sends the cases to both servers with the configuration and the files above.
 fn compare(cases: Vec<Case>) {
     beside::compare(CONF, &site(), cases);
 }

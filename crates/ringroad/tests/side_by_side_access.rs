@@ -1,5 +1,5 @@
 //! The same requests to Debian's nginx and to this server ([`common::beside`]): addresses behind proxies, passwords,
-//! links, referring sites, cookies and browsers.
+//! symbolic links, referrers, cookies and browsers.
 
 mod common;
 
@@ -103,7 +103,7 @@ http {
 }
 "#;
 
-/// The password is "secret" everywhere, in the forms of a file that was in use for thirty years.
+/// The password is always "secret", in the formats of password files of the last thirty years.
 const USERS: &str = "# comment: {PLAIN}secret\n\nplain:{PLAIN}secret:with a comment\n\
     sha:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\nssha:{SSHA}ntpfa+AC6ZFQ6U0oVgNCIJSlrR5ncmFpbg==\n\
     apr:$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0\nmd5:$1$saltsalt$9xy1btjgzLYfb7hivXtC//\r\n\
@@ -247,7 +247,7 @@ fn names_and_passwords() {
     compare(cases);
 }
 
-/// A GET with a name and a password.
+/// Returns a GET with a user name and a password.
 fn with_password(target: &str, user_and_password: &str) -> Case {
     ask("GET", target, &[("Authorization", &testkit::client::basic(user_and_password))])
 }
@@ -344,7 +344,7 @@ fn browsers_and_cookies() {
         "a=b; UID=AAAAAAECAwQFBgcICQoLDA==; c=d",
         "other=AAAAAAECAwQFBgcICQoLDA==",
     ] {
-        // Whoever has none gets one, and no two are alike.
+        // A client without a cookie gets one, and all are different.
         if !cookie.starts_with("other") {
             cases.push(ask("GET", "/uid", &[("Cookie", cookie)]));
             cases.push(ask("GET", "/uid-mark", &[("Cookie", cookie)]));
@@ -354,7 +354,7 @@ fn browsers_and_cookies() {
     compare(cases);
 }
 
-/// What a proxy says first, in one piece: nginx takes no other.
+/// PROXY protocol headers, in one write: nginx does not accept them in pieces.
 #[test]
 fn what_a_proxy_says() {
     const BEHIND: &str = r#"

@@ -1,6 +1,6 @@
-//! The same requests to Debian's nginx and to this server ([`common::beside`]): which answers are compressed for
-//! whom, and what their heads say then. The bytes that a compressor makes are its own, so bodies are looked at here
-//! only where they were compressed before; `crates/server/tests/compress.rs` decompresses the others.
+//! The same requests to Debian's nginx and to this server ([`common::beside`]): which responses are compressed for
+//! which clients, and their heads. Each compressor generates different bytes, so only precompressed bodies are compared
+//! here; `crates/server/tests/compress.rs` decompresses the others.
 
 mod common;
 
@@ -54,7 +54,7 @@ const BEFORE: &[u8] = &[
     0x00, 0x00, 0x00,
 ];
 
-/// The files that both servers serve.
+/// Creates the files that both servers serve.
 fn site() -> TempDir {
     let dir = TempDir::new("site");
     let page = "<p>A page that is long enough to be compressed.</p>\n".repeat(10);
@@ -74,7 +74,7 @@ fn compare(cases: Vec<Case>) {
     beside::compare(CONF, &site(), cases);
 }
 
-/// What follows is compared by heads: HEAD has no body that could differ.
+/// Returns a HEAD request: these cases are compared by their heads only, as HEAD has no body that could differ.
 fn head(target: &str, fields: &[(&str, &str)]) -> Case {
     ask("HEAD", target, &[&[("Accept-Encoding", "gzip, deflate, br")], fields].concat())
 }

@@ -1,6 +1,6 @@
-//! WebDAV: the same requests to this server and to nginx, each over a tree of its own that is made anew for every request.
-//! Statuses, `Location`, and what the trees are afterwards must be the same: names, kinds, permissions, contents, targets
-//! of links, and times where they are not those of the test.
+//! WebDAV: the same requests to this server and to nginx, each with a separate directory tree that is recreated for
+//! every request. Statuses, `Location`, and the resulting trees must be equal: names, kinds, permissions, contents,
+//! link targets, and times except those of the test run.
 
 mod common;
 
@@ -37,10 +37,10 @@ http {
 }
 "#;
 
-/// A long time before any test.
+/// A time long before any test run, in seconds.
 const OLD_S: u64 = 800_000_000;
 
-/// Files and directories of each request.
+/// Creates the files and directories for a request.
 fn plant(site: &Path) {
     let _ = fs::remove_dir_all(site);
     for folder in ["dir/sub/deeper", "empty", "other/sub", "full"] {
@@ -79,7 +79,7 @@ fn age(path: &Path) {
     File::open(path).and_then(|file| file.set_modified(time)).expect("its time");
 }
 
-/// The tree as text.
+/// Returns the tree as text.
 fn shown(site: &Path) -> String {
     let (mut lines, mut left) = (Vec::new(), vec![site.to_owned()]);
     while let Some(path) = left.pop() {
@@ -103,7 +103,7 @@ fn shown(site: &Path) -> String {
     lines.join("\n")
 }
 
-/// A request: method, target, fields, and a body where there is one.
+/// A request: method, target, fields, and an optional body.
 #[derive(Clone, Debug)]
 struct Case {
     method: &'static str,
@@ -116,7 +116,7 @@ fn case(method: &'static str, target: &str) -> Case {
     Case { method, target: target.to_owned(), fields: Vec::new(), body: None }
 }
 
-/// The tree without the times of directories.
+/// Returns the tree without the times of directories.
 fn without_times(shown: &str) -> String {
     shown
         .lines()
@@ -127,7 +127,7 @@ fn without_times(shown: &str) -> String {
 }
 
 impl Case {
-    /// Whether a file is replaced, which changes the time of its directory; nginx writes into the old one.
+    /// Returns whether a file is replaced, which changes its directory's time; nginx writes to the old file.
     fn replaces(&self) -> bool {
         self.method == "COPY" && !self.target.ends_with('/')
     }
@@ -175,7 +175,7 @@ impl Side {
         Some(Side { server: start(&conf)?, site, _data: data })
     }
 
-    /// What a request comes to.
+    /// Runs a request; returns its result and the tree.
     fn run(&self, case: &Case) -> String {
         plant(&self.site);
         let port = self.server.addr(0).tcp().port().to_string();
@@ -190,7 +190,7 @@ fn sides() -> Option<(Side, Side)> {
     Some((ours, theirs))
 }
 
-/// Runs all cases on both and names those that differ.
+/// Runs all cases on both servers and lists those that differ.
 fn compare(cases: &[Case]) {
     let Some((ours, theirs)) = sides() else { return };
     let mut wrong = Vec::new();
@@ -207,14 +207,14 @@ fn compare(cases: &[Case]) {
     assert!(wrong.is_empty(), "{} of {} requests:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// The first line, and those lines that the other has not.
+/// Returns the first line, and the lines that the other text lacks.
 fn less(one: &str, other: &str) -> String {
     let others: Vec<&str> = other.lines().collect();
     let lines = one.lines().enumerate().filter(|(at, line)| *at == 0 || !others.contains(line));
     lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether nginx looks whether a thing is moved into itself, which it does since 1.29.
+/// Returns whether nginx checks for moving a directory into itself, which it does since 1.29.
 fn checks_paths() -> bool {
     let output = std::process::Command::new(nginx::binary()).arg("-v").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
@@ -272,7 +272,7 @@ const PLACES: &[&str] = &[
 fn delete_mkcol_and_put_are_nginxs() {
     let mut cases = Vec::new();
     for place in PLACES {
-        // What of its links nginx removes depends on their order.
+        // nginx removes links in an order that varies.
         if *place != "/" {
             cases.push(case("DELETE", place));
         }
@@ -333,16 +333,16 @@ const DESTINATIONS: &[&str] = &[
     "/other/sub/deep/er",
 ];
 
-/// Whether nginx opens the target of a link and writes there, where this server puts a file in the place of the link; or
-/// empties the destination before it finds out that the source is no file.
+/// Returns whether nginx opens the target of a link and writes to it, where this server replaces the link by a file; or
+/// whether nginx empties the destination before it detects that the source is not a file.
 fn writes_through(source: &str, destination: &str) -> bool {
     source == "/dirlink" || destination == "/dirlink" && !source.ends_with('/')
 }
 
-/// Whether a source and a destination, which may be named by an alias, are the same or one lies in the other.
+/// Returns whether source and destination, which may be named by an alias, are equal or one contains the other.
 fn is_nested(source: &str, destination: &str) -> bool {
     let source = source.replace("/al/", "/dir/");
-    // The alias takes four bytes off, whatever they are.
+    // The alias removes four bytes, whatever they are.
     if source != *"/dir/" && destination == "/new" && source.starts_with("/dir/one") {
         return true;
     }
@@ -446,20 +446,20 @@ fn an_upload_appears_as_a_whole() {
     let mut client = Client::connect(ours.server.addr(0));
     client.send("PUT /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     client.send("x".repeat(500_000));
-    // The first half is in the temporary file, and the name still has the old content.
+    // The first half is in the temporary file, and the target file still has the old content.
     let temp = ours.site.parent().expect("it lies in one").join("temp");
     let written = || {
         fs::read_dir(&temp).ok()?.find_map(|entry| entry.ok()?.metadata().ok().filter(|meta| meta.len() > 0))
     };
     testkit::wait::until("the temporary file", Deadline::default(), written).expect("it is written");
     assert_eq!(shown(&ours.site), site);
-    // The client goes: nothing is left.
+    // The client disconnects: no temporary file remains.
     drop(client);
     let is_gone = || fs::read_dir(&temp).is_ok_and(|mut entries| entries.next().is_none()).then_some(());
     testkit::wait::until("the end of the temporary file", Deadline::default(), is_gone)
         .expect("it is removed");
     assert_eq!(shown(&ours.site), site);
-    // A whole one, larger than any buffer, in chunks.
+    // A complete upload, larger than any buffer, in chunks.
     let mut client = Client::connect(ours.server.addr(0));
     client.send("PUT /big.bin HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..30 {
@@ -471,7 +471,7 @@ fn an_upload_appears_as_a_whole() {
         fs::read(ours.site.join("big.bin")).expect("it is there"),
         "0123456789".repeat(300_000).as_bytes()
     );
-    // The connection goes on.
+    // The connection stays usable.
     client.send("GET /big.bin HTTP/1.1\r\nHost: a\r\nRange: bytes=5-9\r\n\r\n");
     assert_eq!(client.response().text(), "56789");
 }
@@ -494,7 +494,7 @@ fn deep_and_wide_trees_are_copied_moved_and_removed() {
     assert_eq!(fs::read_dir(ours.site.join("copy/wide")).expect("it is copied").count(), 2000);
     assert!(run("MOVE", "/copy/", "/moved/").starts_with("201"));
     assert!(leaf("moved").exists() && !ours.site.join("copy").exists());
-    // The destination lies in the source by way of a link: it is left out of the copy.
+    // The destination is inside the source through a link: the copy excludes it.
     symlink("moved/wide", ours.site.join("way")).expect("a link");
     assert!(run("COPY", "/moved/", "/way/in/").starts_with("201"));
     assert!(

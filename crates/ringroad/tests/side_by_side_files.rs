@@ -1,5 +1,5 @@
-//! The same requests to Debian's nginx and to this server ([`common::beside`]): lists of folders, the files that stand
-//! for folders, kept files, symbolic links, and requests that the server makes of itself.
+//! The same requests to Debian's nginx and to this server ([`common::beside`]): directory listings, index files, stored
+//! files, symbolic links, and subrequests.
 
 mod common;
 
@@ -57,7 +57,7 @@ http {
 }
 "#;
 
-/// Names that need care, and sizes around the limits of rounding.
+/// Creates files with special characters in their names, and with sizes around rounding limits.
 fn site() -> TempDir {
     let dir = TempDir::new("files");
     let long = "l".repeat(120);

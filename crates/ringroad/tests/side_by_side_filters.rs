@@ -1,5 +1,5 @@
-//! The same requests to Debian's nginx and to this server ([`common::beside`]): added fields, charsets, replaced
-//! and added text.
+//! The same requests to Debian's nginx and to this server ([`common::beside`]): added fields, charsets, replaced and
+//! added text.
 
 mod common;
 
@@ -83,7 +83,7 @@ http {
 }
 "#;
 
-/// Files that do not change, so that both servers say the same of them.
+/// Creates files that do not change, so that both servers report the same times.
 fn site() -> TempDir {
     let dir = TempDir::new("filters");
     let files: [(&str, &[u8]); 13] = [
@@ -115,7 +115,7 @@ fn compare(cases: Vec<Case>) {
     beside::compare(CONF, &site(), cases);
 }
 
-/// A request for a range of a file.
+/// Returns a request for a range of a file.
 fn range(target: &str, range: &str) -> Case {
     ask("GET", target, &[("Range", range)])
 }

@@ -1,7 +1,9 @@
-//! Random requests to this server and to Debian's nginx, each in front of the same scripted application server: FastCGI,
-//! SCGI, uwsgi and memcached. Compared are the responses, and the requests that the application servers get.
+//! Random requests to this server and to Debian's nginx, each in front of the same scripted application server:
+//! FastCGI, SCGI, uwsgi and memcached. Compared are the responses, and the requests that the application servers
+//! receive.
 //!
-//! The gate sends 50 of each; a thousand of each are an ignored test. `RINGROAD_TEST_SEED` chooses other ones.
+//! The normal run sends 50 of each; an ignored test sends a thousand of each. `RINGROAD_TEST_SEED` selects another
+//! seed.
 
 mod common;
 mod gateways;
@@ -72,7 +74,7 @@ const PLACES: &[&str] = &[
     "/cache/",
 ];
 
-/// A protocol of application servers.
+/// An application-server protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gateway {
     FastCgi,
@@ -80,14 +82,14 @@ enum Gateway {
     Uwsgi,
 }
 
-/// What an application server got: parameters, body, and what the protocol has besides.
+/// A request received by an application server: parameters, body, and data specific to the protocol.
 type Got = (Vec<(String, String)>, Vec<u8>, String);
 
-/// An application server that remembers its requests.
+/// An application server that records its requests.
 struct App {
     got: Arc<Mutex<Vec<Got>>>,
     address: String,
-    /// Ends with this.
+    /// The running server, stopped when dropped.
     _server: Box<dyn std::any::Any>,
 }
 
@@ -126,7 +128,7 @@ impl App {
         App { got, address: address.to_string(), _server: server }
     }
 
-    /// The requests since the last call.
+    /// Returns the requests since the last call.
     fn take(&self) -> Vec<Got> {
         std::mem::take(&mut *self.got.lock().expect("no panic"))
     }
@@ -141,9 +143,9 @@ fn setup(gateway: Gateway, app: &App, tokens: &str) -> Setup {
         Gateway::Uwsgi => ("uwsgi", "uwsgi_modifier1 3;"),
     };
     let keep = if gateway == Gateway::FastCgi { "fastcgi_keep_conn on;" } else { "" };
-    // SCGI says the length by itself.
+    // SCGI always sends the length.
     let conf = match gateway {
-        // nginx tells it the bytes that have come, where it does not wait for the whole (row P38).
+        // nginx sends it the number of received bytes, where it does not wait for the complete body (row P38).
         Gateway::Scgi => CONF
             .replace("@P@_param CONTENT_LENGTH $content_length;", "")
             .replace("@P@_request_buffering off;", ""),
@@ -158,13 +160,13 @@ fn setup(gateway: Gateway, app: &App, tokens: &str) -> Setup {
         .value("TOKENS", tokens)
 }
 
-/// The seed of a run.
+/// Returns the seed of a run.
 fn seed() -> u64 {
     let given = std::env::var("RINGROAD_TEST_SEED").ok();
     given.and_then(|seed| seed.parse().ok()).unwrap_or(22)
 }
 
-/// A response as it is compared.
+/// A response in comparable form.
 struct Answer {
     line: String,
     fields: Vec<String>,
@@ -172,7 +174,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Sends a request on a connection of its own. The length is compared where the script says it.
+    /// Sends a request on a separate connection. The length is compared if the script sends one.
     fn to(server: &Server, ask: &Ask, has_length: bool) -> Answer {
         let mut client = Client::connect(server.addr(0));
         client.send(&ask.bytes);
@@ -185,11 +187,11 @@ impl Answer {
             }
         };
         let is_left_out = |name: &str| match name.to_ascii_lowercase().as_str() {
-            // Of stored responses (rows C2 and C26 of docs/caching.md).
+            // Fields of stored responses (rows C2 and C26 of docs/caching.md).
             "age" | "date" | "transfer-encoding" => true,
-            // Without it, it depends on what has come with the header section (row X6).
+            // Without it, it depends on the bytes received with the header section (row X6).
             "content-length" => !has_length,
-            // Of stored responses (row C16).
+            // Field of stored responses (row C16).
             "accept-ranges" => ask.target.starts_with("/cache/"),
             _ => false,
         };
@@ -205,7 +207,7 @@ impl Answer {
 }
 
 impl Answer {
-    /// The lines that differ.
+    /// Returns the lines that differ.
     fn beside(&self, theirs: &Answer) -> String {
         let mut out = String::new();
         for (name, one, other) in [("nginx", theirs, self), ("ringroad", self, theirs)] {
@@ -233,21 +235,21 @@ impl std::fmt::Display for Answer {
     }
 }
 
-/// Sends so many random requests to both servers.
+/// Sends this many random requests to both servers.
 fn compare(gateway: Gateway, cases: u64) {
     let seed = seed();
     let (our_app, their_app) = (App::start(gateway, seed), App::start(gateway, seed));
-    // Under the same name, pages and their lengths are the same too.
+    // With the same server name, pages and their lengths are equal too.
     let ours = setup(gateway, &our_app, "\"nginx\"").start(BINARY);
     let Some(nginx) = setup(gateway, &their_app, "off").start_nginx() else { return };
     let mut wrong = Vec::new();
     for case in 0..cases {
         let random = &mut Random::of(seed, case);
         let place = random.one_of(PLACES);
-        // HEAD and unsafe methods in a cache are rows of the tables of differences.
+        // HEAD and unsafe methods in a cache are documented in the tables of differences.
         let methods: &[&str] = if place == "/cache/" { &["GET"] } else { &[] };
         let ask = gateways::request(random, case, place, methods);
-        // There the application is not told the case.
+        // That location does not send the case number to the application.
         let told = if place == "/bare/" { 0 } else { case };
         let Script { has_length, text } =
             gateways::script(seed, told, gateway != Gateway::FastCgi, place == "/cache/");
@@ -286,14 +288,14 @@ fn compare(gateway: Gateway, cases: u64) {
     );
 }
 
-/// Differences that are shown.
+/// Maximum number of differences that are printed.
 const SHOWN_MAX: usize = 8;
 
-/// Rows of docs/nginx-differences.md that a random case can meet.
+/// Returns whether a difference is documented in docs/nginx-differences.md and may occur in a random case.
 fn is_documented(mine: &Answer, theirs: &Answer) -> bool {
-    // P34: nginx sends a status line that ends with the digits.
+    // P34: nginx sends a status line that ends after the status code.
     let is_cut = theirs.line.contains("no space after the status code");
-    // P37: nginx labels a page of its own as compressed.
+    // P37: nginx labels a built-in page as compressed.
     let fields: Vec<_> = theirs.fields.iter().filter(|field| *field != "Content-Encoding: gzip").collect();
     let is_labelled =
         theirs.line.starts_with("502") && fields.iter().eq(&mine.fields.iter().collect::<Vec<_>>());
@@ -362,7 +364,7 @@ http {
 }
 "#;
 
-/// The response to a line is the same for the same line.
+/// Returns the response to a line, always the same for the same line.
 fn remembered(seed: u64, line: &[u8]) -> memcached::Reply {
     let number = line.iter().fold(seed, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
     let random = &mut Random::of(seed ^ 3, number);

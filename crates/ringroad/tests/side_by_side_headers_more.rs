@@ -1,5 +1,6 @@
-//! The same requests to Debian's nginx with the module headers-more and to this server ([`common::beside`]): fields that
-//! are set, replaced and taken away. Skipped where the module is not installed (`libnginx-mod-http-headers-more-filter`).
+//! The same requests to Debian's nginx with the headers-more module and to this server ([`common::beside`]): fields
+//! that are set, replaced and removed. Skipped if the module is not installed
+//! (`libnginx-mod-http-headers-more-filter`).
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::path::Path;
 use common::beside::{self, ask, get};
 use testkit::{Client, Server, TempDir};
 
-/// Where Debian has the module.
+/// Path of the module in Debian.
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so";
 
 const SERVERS: &str = r#"
@@ -106,7 +107,8 @@ fn fields_are_those_of_headers_more() {
     );
 }
 
-/// Ports are chosen when a server starts, so these locations are for one server alone.
+/// Removes locations with ports: a port is known only after a server has started, so these locations work with one
+/// server alone.
 fn without_upstreams(conf: &str) -> String {
     conf.lines().filter(|line| !line.contains("PORT")).map(|line| format!("{line}\n")).collect()
 }
@@ -132,7 +134,7 @@ fn upstreams_get_the_changed_fields() {
     assert_eq!(text("/ctype", &[("Content-Type", "text/plain; charset=x")]), "text|text/plain; charset=x");
     assert_eq!(text("/ctype", &[("Content-Type", "text/html")]), "|text/html");
     assert_eq!(text("/seen", &[("Cookie", "c=3")]), "a=1; b=2|2|1.2.3.4");
-    // The framing of a request is not a field like others.
+    // Framing fields of a request cannot be changed like other fields.
     let body = "5\r\nhello\r\n0\r\n\r\n";
     client.send(format!("POST /seen HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"));
     assert_eq!(client.response().text(), "a=1; b=2|2|1.2.3.4");

@@ -1,5 +1,5 @@
 //! The same requests to Debian's nginx and to this server ([`common::beside`]): limits, subrequests that decide on
-//! access, statuses of `return`, and what old browsers get.
+//! access, statuses of `return`, and responses to old browsers.
 
 mod common;
 
@@ -105,8 +105,8 @@ fn compare(cases: Vec<Case>) {
     beside::compare(CONF, &site, cases);
 }
 
-/// The cases run in their order on either server, so buckets fill alike; at one request in a minute nothing that
-/// matters runs out of them meanwhile.
+/// The cases run in the same order on both servers, so buckets fill equally; at one request per minute the drain during
+/// the test is negligible.
 #[test]
 fn limits() {
     let long = "x".repeat(300);
@@ -161,7 +161,7 @@ fn a_subrequest_decides() {
 
 #[test]
 fn statuses_and_old_browsers() {
-    // The numbers have one digit each while there were so few requests.
+    // After so few requests each counter has one digit.
     let mut cases = vec![
         ask("HEAD", "/status", &[]),
         ask("POST", "/status", &[("Content-Length", "0")]),

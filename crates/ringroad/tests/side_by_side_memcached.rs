@@ -1,5 +1,5 @@
-//! memcached: the same requests to this server and to nginx, in front of one scripted memcached, and in front of Debian's
-//! where it is installed; what hostile servers cause.
+//! memcached: the same requests to this server and to nginx, with one scripted memcached, and with Debian's if it is
+//! installed; effects of hostile servers.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn setup(app: &Memcached, other: &Memcached) -> Setup {
     Setup::new(CONF).value("APP", &app.address().to_string()).value("OTHER", &other.address().to_string())
 }
 
-/// What the last part of a key's path asks for.
+/// Returns the response that the last segment of a key's path selects.
 fn script(line: &[u8]) -> Reply {
     let line = String::from_utf8_lossy(line).into_owned();
     let Some(key) = line.strip_prefix("get ") else { return Reply::raw("ERROR\r\n") };
@@ -87,7 +87,7 @@ fn script(line: &[u8]) -> Reply {
     }
 }
 
-/// "compressed" and a line feed, by gzip.
+/// Returns "compressed" and a line feed, compressed by gzip.
 fn gzip() -> Vec<u8> {
     let stored = b"\x01\x0b\x00\xf4\xffcompressed\n";
     let (crc, len) = (0xc84f_6dbb_u32, 11_u32);
@@ -121,14 +121,14 @@ fn ask(server: &Server, method: &str, target: &str, fields: &[(&str, &str)], bod
     ];
     let fields: Vec<_> = shown.iter().filter_map(|name| Some((name, response.field(name)?))).collect();
     let text = response.text().replace("ringroad", "nginx");
-    // Error pages have the server's name, and so another length.
+    // Error pages contain the server's name, so their lengths differ.
     match response.status {
         300.. => format!("{} {text}", response.status),
         _ => format!("{} {fields:?}\n{text}", response.status),
     }
 }
 
-/// Names of [`script`].
+/// Names of responses in [`script`].
 const NAMES: &[&str] = &[
     "a",
     "b.css",
@@ -206,7 +206,7 @@ fn requests_and_responses_are_nginxs() {
     let Some(nginx) = setup.start_nginx() else { return };
     let mut wrong = Vec::new();
     for (method, target, fields, body) in cases() {
-        // Which server of two is first differs by what was asked before.
+        // Which of two servers is first depends on earlier requests.
         let is_turn = target.starts_with("/first/") || target.starts_with("/next/");
         let (mine, theirs) =
             (ask(&ours, method, &target, fields, body), ask(&nginx, method, &target, fields, body));
@@ -267,7 +267,7 @@ fn hostile_servers_cause_nginxs_lines() {
     let Some(nginx) = setup.start_nginx() else { return };
     for (target, words) in cases {
         ask(&nginx, "GET", target, &[], "");
-        // What nginx was doing meanwhile depends on how many bytes came at once.
+        // The state that nginx names depends on how many bytes arrived together.
         let words = words.split(" while ").next().unwrap_or_default();
         nginx.wait_for_log(words, Deadline::default());
     }
@@ -297,7 +297,7 @@ fn configurations_are_refused_in_nginxs_words() {
     }
 }
 
-/// Debian's memcached, ended with the value.
+/// Debian's memcached, stopped when dropped.
 struct Real(Child, u16);
 
 impl Drop for Real {

@@ -1,5 +1,5 @@
-//! MP4 and Flash videos by time and by byte: the same requests to this server and to nginx, over files that the test makes;
-//! the bytes of the responses must be the same. Files that are broken must not hurt.
+//! MP4 and Flash videos by time and by byte offset: the same requests to this server and to nginx, with files that the
+//! test generates; the response bytes must be equal. Malformed files must cause no harm.
 
 mod common;
 
@@ -25,7 +25,7 @@ http {
 }
 "#;
 
-/// How a file is made.
+/// Parameters of a generated file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Form {
     moov_last: bool,
@@ -35,9 +35,9 @@ struct Form {
     uniform_sizes: bool,
     no_key_frames: bool,
     no_offsets: bool,
-    /// Samples of each chunk, again and again.
+    /// Numbers of samples per chunk, repeated.
     per_chunk: &'static [u32],
-    /// Boxes that are left out.
+    /// Whether optional boxes are included.
     extras: bool,
 }
 
@@ -54,7 +54,7 @@ fn table(name: &[u8; 4], rows: &[&[u32]]) -> Vec<u8> {
     atom(name, &[&words(&[0, rows.len() as u32]), &words(&rows.concat())])
 }
 
-/// One track: samples with their times, and the chunks that they are in.
+/// A track: samples with their times, and the chunks that contain them.
 struct Track {
     timescale: u32,
     times: Vec<[u32; 2]>,
@@ -148,14 +148,14 @@ impl Track {
     }
 }
 
-/// A movie of ten seconds.
+/// Returns a movie of ten seconds.
 fn movie(form: Form) -> Vec<u8> {
     let mut tracks = [Track::new(true, form), Track::new(false, form)];
     let ftyp = atom(b"ftyp", &[b"isom", &words(&[512]), b"isomiso2avc1mp41"]);
     let free = if form.extras { atom(b"free", &[b"nothing of interest"]) } else { Vec::new() };
     let data_header = if form.wide_data { 16 } else { 8 };
     let mut moov_len = 0;
-    // Twice: where the data begins depends on the length of the box before it.
+    // Twice: the offset of the data depends on the length of the box before it.
     for _ in 0..2 {
         let before = ftyp.len() + free.len() + if form.moov_last { 0 } else { moov_len };
         let mut at = (before + data_header) as u64;
@@ -239,7 +239,7 @@ fn get(server: &Server, method: &str, target: &str, fields: &[(&str, &str)]) -> 
     let is_fine = response.status < 300;
     let fields: Vec<_> =
         shown.iter().filter(|_| is_fine).filter_map(|name| Some((name, response.field(name)?))).collect();
-    // Pages have the server's name.
+    // Built-in pages contain the server's name.
     let body = if is_fine { response.body.to_vec() } else { Vec::new() };
     (format!("{} {fields:?}", response.status), body)
 }
@@ -249,7 +249,7 @@ fn sides(site: &TempDir) -> Option<(Server, Server)> {
     Some((Server::start(BINARY, &conf), nginx::start(&conf)?))
 }
 
-/// Times that matter: the edges of samples, of key frames, of chunks, of the movie, and odd ones.
+/// Time ranges to test: the edges of samples, of sync samples, of chunks, of the movie, and odd ones.
 const SPANS: &[&str] = &[
     "",
     "start=0",
@@ -356,7 +356,8 @@ fn fields_ranges_and_what_is_no_movie_are_nginxs() {
             ask(method, target, &[]);
         }
         for range in ranges {
-            // Several ranges of a composed Flash video: nginx breaks off. Those of a file have boundaries that differ.
+            // With several ranges of a composed Flash video nginx aborts the response. For plain files the multipart
+            // boundaries differ.
             if !range.contains(',') || target.starts_with("/a.mp4?") {
                 ask("GET", target, &[("Range", range)]);
             }
@@ -389,7 +390,8 @@ fn fields_ranges_and_what_is_no_movie_are_nginxs() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Cut files, and files with other bytes in the box: never anything but a response or an error, and the server goes on.
+/// Truncated files, and files with modified bytes in the box: the result is always a response or an error, and the
+/// server continues.
 #[test]
 fn broken_files_are_errors() {
     let site = TempDir::new("mp4-broken");

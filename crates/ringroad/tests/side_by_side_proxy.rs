@@ -1,8 +1,8 @@
 //! The same requests to Debian's nginx and to this server ([`common::beside`]), both in front of one scripted origin:
-//! what the origin is asked, which it writes into its answers, and what the client gets of those.
+//! the requests that the origin receives, which it returns in its responses, and the responses to the client.
 //!
-//! nginx 1.22 speaks 1.0 to upstreams and says so in `Connection`; since 1.29.7 it is as here. The configuration makes
-//! both speak 1.1 to a connection that may be kept.
+//! nginx 1.22 uses HTTP/1.0 to upstreams and sends `Connection: close`; since 1.29.7 its defaults are as here. The
+//! configuration makes both use HTTP/1.1 and keep-alive connections.
 
 mod common;
 
@@ -121,7 +121,7 @@ http {
 }
 "#;
 
-/// What the origin was asked, in an order that does not depend on who asked.
+/// Returns the request received by the origin, in an order that does not depend on the sender.
 fn shown(request: &OriginRequest) -> String {
     let mut lines: Vec<String> =
         request.lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
@@ -131,7 +131,7 @@ fn shown(request: &OriginRequest) -> String {
     format!("{method} {target} {version}\n{}\n\n{body}\n", lines.join("\n"))
 }
 
-/// The answer that the query asks for, else the request itself.
+/// Returns the response that the query selects, or else the request itself.
 fn answer(request: &OriginRequest) -> Reply {
     let wanted = request.target.split_once("r=").map_or("", |(_, name)| name);
     let text = "an answer with words, an answer\n";
@@ -177,7 +177,7 @@ fn answer(request: &OriginRequest) -> Reply {
         "401" => Reply::new(401).header("WWW-Authenticate", "Basic realm=\"o\"").header("X-Other", "1"),
         "299" => Reply::new(299).reason("Own Words").body("x"),
         "204" => Reply::new(204),
-        // RFC 9110 forbids neither field where there is no content.
+        // RFC 9110 forbids neither field in a response without content.
         "204-typed" => Reply::new(204).header("Content-Type", "text/x-y").header("Content-Language", "de"),
         "304" => Reply::new(304).header("ETag", "\"e\""),
         "accel" => Reply::text(text)
@@ -261,7 +261,7 @@ fn uris_that_upstreams_see() {
     for missing in ["/slash", "/slash?q", "/exact-slash", "/nested/in", "/group-var?x=y", "/if"] {
         cases.push(get(missing));
     }
-    // A decoded line end in a path is encoded again; nginx passes it on where variables bring it.
+    // A decoded line end in a path is encoded again; nginx forwards it if it is from a variable.
     cases.push(get("/rewritten/a%0d%0ab"));
     compare(cases);
 }
@@ -379,7 +379,7 @@ fn answers_to_conditions_and_ranges() {
         ask("GET", "/ranges/?r=ranges", &[("Range", "bytes=3-8")]),
         ask("GET", "/ranges/?r=fields", &[("Range", "bytes=-5")]),
         ask("GET", "/ranges/?r=ranges", &[("Range", "bytes=100-")]),
-        // What is not about the content stays; what lets a cache keep the error does not.
+        // Fields unrelated to the content are retained; fields that would let a cache store the error are removed.
         ask("GET", "/ranges/?r=others", &[("Range", "bytes=100-")]),
         ask("GET", "/ranges/?r=fields", &[("Range", "bytes=100-")]).differs("H10"),
         ask("GET", "/ranges/?r=ranges", &[]),

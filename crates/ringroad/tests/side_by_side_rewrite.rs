@@ -345,7 +345,7 @@ fn addresses_and_shares() {
         cases.push(ask("GET", "/client", &[("X-Forwarded-For", value)]));
     }
     cases.push(get("/client"));
-    // Lengths of every remainder of four, and enough of them to meet each part.
+    // Lengths with every remainder modulo four, and enough of them to select each of the parts.
     cases.extend(
         (0..120).map(|id| get(&format!("/split?id={}", "x".repeat(id % 5) + &(id * 7919).to_string()))),
     );

@@ -1,9 +1,10 @@
-//! What RFC 9111, 9110, 5861, 8246, 9211 and 9213 ask of a cache, as sequences of requests: this server has to do all of it but
-//! what docs/caching.md names as policy. The cases are `rfc9111/cases.txt`, written from the texts of the RFCs.
+//! Requirements of RFC 9111, 9110, 5861, 8246, 9211 and 9213 on a cache, as sequences of requests: this server must
+//! meet all except those that docs/caching.md names as policy. The cases are in `rfc9111/cases.txt`, written from the
+//! RFCs' texts.
 //!
-//! Beside it, where they are installed, nginx, Apache Traffic Server and Squid are asked the same (`--ignored`). They report
-//! and do not gate: only a case that a peer does right and this server does wrong is a failure. With
-//! `RINGROAD_RFC9111_REPORT=FILE` the table is written there.
+//! For comparison, if they are installed, nginx, Apache Traffic Server and Squid get the same requests (`--ignored`).
+//! Their results are only reported: the test fails only for a case that a peer passes and this server fails. With
+//! `RINGROAD_RFC9111_REPORT=FILE` the table is written to the file.
 
 mod common;
 mod rfc9111;
@@ -16,7 +17,7 @@ use rfc9111::peers::{PEERS, nginx_conf};
 use rfc9111::{Case, Site, cases};
 use testkit::Setup;
 
-/// This server with its defaults, but for what the RFCs leave to a configuration.
+/// Starts this server with its defaults, except for options that the RFCs leave to the configuration.
 fn ours() -> Site {
     let own = "early_hints 1; proxy_cache_request_control on; proxy_cache_status_header ringroad;";
     Site::start(Duration::from_secs(60), |origin| {
@@ -37,7 +38,7 @@ fn the_cache_does_what_the_rfcs_ask_for() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Cases that went wrong, and cases that went right although a row says that they do not.
+/// Returns the cases that failed, and cases that passed although a row documents that they fail.
 fn unexpected(cases: &[Case], results: &[Option<String>]) -> Vec<String> {
     let shown = |(case, result): (&Case, &Option<String>)| match (case.policy, result) {
         (None, Some(wrong)) => Some(format!("{} ({}): {wrong}", case.name, case.section)),
@@ -67,7 +68,7 @@ fn no_peer_is_right_where_this_server_is_wrong() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A table in Markdown: a row for each case, a column for each server.
+/// Returns a Markdown table: a row per case, a column per server.
 fn report(cases: &[Case], columns: &[(&str, Vec<Option<String>>)]) -> String {
     let mut out = String::new();
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();

@@ -1,6 +1,6 @@
-//! Handshakes at random, of this server and of nginx with the same configuration: versions, suites, groups, names, ALPN,
-//! certificates of clients good and bad, sessions offered to their own server and to others. Both come to the same verdict and
-//! say the same of it, but for what docs/nginx-differences.md lists.
+//! Random TLS handshakes with this server and with nginx, which have the same configuration: versions, cipher suites,
+//! groups, names, ALPN, valid and invalid client certificates, sessions offered to their own server and to others. Both
+//! must have the same result and send the same data, except for differences listed in docs/nginx-differences.md.
 
 mod common;
 
@@ -26,7 +26,7 @@ use testkit::{Deadline, Server, nginx};
 const SHOWN: &str = "$ssl_protocol $ssl_cipher $ssl_curve [$ssl_server_name] $ssl_session_reused $ssl_client_verify \
                      [$ssl_client_s_dn] [$ssl_alpn_protocol]";
 
-/// An address for each kind of settings.
+/// Returns a configuration with an address for each kind of settings.
 fn conf(address: impl Fn(usize) -> String) -> String {
     let ecdsa = "ssl_certificate a.pem; ssl_certificate_key a.key;";
     let rsa = "ssl_certificate r.pem; ssl_certificate_key r.key;";
@@ -62,10 +62,10 @@ fn conf(address: impl Fn(usize) -> String) -> String {
     )
 }
 
-/// The address whose servers have keys of both kinds, and an order of suites of their own.
+/// Index of the address whose servers have keys of both types, and their own cipher-suite order.
 const WITH_BOTH_KEYS: usize = 1;
 
-/// Random numbers of a seed (xorshift).
+/// Random numbers from a seed (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -84,7 +84,7 @@ impl Random {
         self.below(of) == 0
     }
 
-    /// Some of these, at least one, in an order of their own.
+    /// Returns some of these, at least one, in random order.
     fn some<T: Clone>(&mut self, all: &[T]) -> Vec<T> {
         let mut left = all.to_vec();
         let count = 1 + self.below(all.len());
@@ -92,7 +92,7 @@ impl Random {
     }
 }
 
-/// Takes any certificate: which one was shown is compared.
+/// Accepts any certificate: the received certificate is compared later.
 #[derive(Debug)]
 struct Any(Arc<CryptoProvider>);
 
@@ -133,7 +133,7 @@ impl ServerCertVerifier for Any {
     }
 }
 
-/// Certificates that clients may show.
+/// Certificates that clients may send.
 struct Identities(Vec<(&'static str, Option<(String, String)>)>);
 
 impl Identities {
@@ -159,9 +159,9 @@ impl Identities {
 /// A client and the connections that it makes.
 struct Case {
     config: Arc<ClientConfig>,
-    /// Index of the address and the name that is asked for; nothing sends none.
+    /// Index of the address and the requested server name; `None` sends no name.
     connections: Vec<(usize, Option<&'static str>)>,
-    /// Whether it may speak TLS 1.2 and does not offer the curve that certificates of ECDSA have.
+    /// Whether the client may use TLS 1.2 and does not offer the curve of the ECDSA certificates.
     lacks_curve_of_key: bool,
     shown: String,
 }
@@ -178,7 +178,7 @@ fn case(seed: u64, identities: &Identities) -> Case {
         1 => &[&version::TLS13],
         _ => &[&version::TLS13, &version::TLS12],
     };
-    // Each version needs a suite.
+    // Each version needs a cipher suite.
     let (suites_13, suites_12): (Vec<_>, Vec<_>) =
         provider.cipher_suites.iter().copied().partition(|suite| suite.tls13().is_some());
     let (suites_13, suites_12) = (random.some(&suites_13), random.some(&suites_12));
@@ -221,7 +221,7 @@ fn case(seed: u64, identities: &Identities) -> Case {
     Case { config: Arc::new(config), connections, lacks_curve_of_key, shown }
 }
 
-/// What a client saw of a connection.
+/// Returns a client's view of a connection.
 fn outcome(server: &Server, config: &Arc<ClientConfig>, address: usize, name: Option<&str>) -> String {
     let host = name.unwrap_or("a.test").to_owned();
     let name = ServerName::try_from(host.clone()).expect("a name");
@@ -250,7 +250,7 @@ fn outcome(server: &Server, config: &Arc<ClientConfig>, address: usize, name: Op
     format!("{status} {content}, certificate of {own} bytes, resumed {is_resumed}")
 }
 
-/// Runs cases of these seeds, and returns what differed.
+/// Runs the cases of these seeds, and returns the differences.
 fn differences(seeds: std::ops::Range<u64>) -> Option<Vec<String>> {
     let authority = Authority::new("root");
     let (ecdsa, rsa) = (authority.server("a.test"), authority.rsa("a.test"));
@@ -260,7 +260,7 @@ fn differences(seeds: std::ops::Range<u64>) -> Option<Vec<String>> {
         let builder = files(files(builder, "a", &ecdsa), "r", &rsa);
         builder.text("conf/root.pem", &authority.pem).text("conf/key", &key)
     };
-    // nginx gets a port for each address, and this server has an address for each port.
+    // nginx gets a port for each address, and this server an address for each port.
     let theirs = nginx::start_with(&conf(|_| "127.0.0.1:0".to_owned()), prepare)?;
     let ours =
         prepare(Server::builder(BINARY).conf(&conf(|index| format!("127.0.0.{}:0", index + 1)))).start();
@@ -291,8 +291,9 @@ fn differences(seeds: std::ops::Range<u64>) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// An outcome without what docs/nginx-differences.md lists: which of several keys is chosen, and with it the suite (T22), the group
-/// (T23), which of several reasons an alert has (T24), and whether a session is resumed whose certificate is refused again (T25).
+/// Returns an outcome without the differences listed in docs/nginx-differences.md: which of several keys is selected,
+/// and with it the cipher suite (T22), the group (T23), which of several reasons an alert has (T24), and whether a
+/// session is resumed whose certificate is rejected again (T25).
 fn comparable(outcome: &str, address: usize) -> String {
     if outcome.starts_with("refused") {
         return "refused".to_owned();
@@ -305,7 +306,7 @@ fn comparable(outcome: &str, address: usize) -> String {
         3 => address != WITH_BOTH_KEYS,
         // The group.
         4 => false,
-        // The bytes of the certificate among them.
+        // Numbers, among them the size of the certificate in bytes.
         _ => address != WITH_BOTH_KEYS || *index == 0 || word.parse::<usize>().is_err(),
     };
     let words = outcome.split(' ').enumerate().filter(is_compared);

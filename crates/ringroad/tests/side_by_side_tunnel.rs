@@ -1,5 +1,5 @@
-//! CONNECT: the same requests to this server and to nginx where that has the module `tunnel` (1.31), and what only a test of
-//! this server alone can see.
+//! CONNECT: the same requests to this server and to nginx if it has the module `tunnel` (1.31), and tests of this
+//! server alone.
 
 mod common;
 
@@ -23,7 +23,7 @@ http {
 }
 "#;
 
-/// What the server holds.
+/// Contents of the server block.
 const BODIES: [&str; 8] = [
     "location / { tunnel_pass; }",
     "tunnel_pass $to;",
@@ -35,7 +35,7 @@ const BODIES: [&str; 8] = [
     "location / { tunnel_read_timeout 200ms; tunnel_pass; }",
 ];
 
-/// Sends back what it gets behind a letter, until the other side has ended.
+/// Returns the received bytes after a letter, until the peer has closed its side.
 struct Echo(SocketAddr, Option<JoinHandle<()>>);
 
 impl Echo {
@@ -75,7 +75,8 @@ fn setup(body: usize, one: &Echo, two: &Echo) -> Setup {
         .value("OTHER", &two.0.to_string())
 }
 
-/// Sends a head, and `data` behind the response to it or at once; returns all that comes, without what differs.
+/// Sends a head, and `data` either after the response or immediately; returns all received bytes without the parts that
+/// differ.
 fn ask(server: &Server, head: &str, data: &[u8], at_once: bool) -> String {
     let mut stream = TcpStream::connect(server.addr(0).tcp()).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
@@ -92,7 +93,8 @@ fn ask(server: &Server, head: &str, data: &[u8], at_once: bool) -> String {
             let _ = stream.write_all(data);
         }
     }
-    // nginx ends a tunnel whose client has ended, so this one does not before it has all.
+    // nginx closes a tunnel whose client has closed its side, so this client does not close before it has received
+    // everything.
     let mut byte = [0];
     while !(found.ends_with(b"hello") && found.starts_with(b"HTTP/1.1 200"))
         && matches!(stream.read(&mut byte), Ok(1))
@@ -126,7 +128,7 @@ fn requests_and_responses_are_nginxs() {
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(),
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody".to_owned(),
     ];
-    // Older ones refuse CONNECT in other words, and know no directive of the module.
+    // Older versions refuse CONNECT with other messages, and lack the module's directives.
     let has_tunnels = setup(0, &one, &two).start_nginx().is_some();
     let (mut wrong, mut passed) = (Vec::new(), 0);
     for (body, text) in BODIES.iter().enumerate().take(7) {
@@ -167,7 +169,7 @@ fn bytes_pass_in_both_directions_to_both_ends() {
     let sent = data.clone();
     let writing = std::thread::spawn(move || {
         writer.write_all(&sent).expect("it reads");
-        // The end of one direction is passed on, and the other one goes on.
+        // The end of one direction is forwarded, and the other direction continues.
         writer.shutdown(Shutdown::Write).expect("it is open");
     });
     let mut found = Vec::new();
@@ -178,11 +180,11 @@ fn bytes_pass_in_both_directions_to_both_ends() {
     let logged = || server.access_log().contains(&line).then_some(());
     testkit::wait::until("the line", Deadline::default(), logged)
         .unwrap_or_else(|_| panic!("{}", server.access_log()));
-    // One that is silent ends.
+    // A silent tunnel is closed.
     let server = setup(7, &one, &two).start(BINARY);
     let silent = ask(&server, &format!("CONNECT {} HTTP/1.1\r\nHost: a\r\n\r\n", one.0), b"abc", false);
     assert!(silent.starts_with("HTTP/1.1 200 "), "{silent}");
-    // Connections of a group are never used twice.
+    // Connections of a group are never reused for tunnels.
     let server = setup(2, &one, &two).start(BINARY);
     for _ in 0..3 {
         assert!(

@@ -1,8 +1,8 @@
-//! The same requests to Debian's nginx and to this server ([`common::beside`]): which servers of a group are asked, in
-//! which order, and who is left alone after a failure.
+//! The same requests to Debian's nginx and to this server ([`common::beside`]): which servers of a group get requests,
+//! in which order, and which are avoided after a failure.
 //!
-//! Both have the same servers behind them, at ports that differ from run to run, so what is hashed is spread anew each
-//! time. `$upstream_addr` shows every server that was asked.
+//! Both use the same upstream servers, at ports that differ between runs, so hashes select other servers in each run.
+//! `$upstream_addr` lists every server that got the request.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::beside::{self, Case, ask, get};
 use testkit::TempDir;
 use testkit::origin::{Origin, Reply};
 
-/// The head of a configuration. A server that fails is not forgiven while the test runs.
+/// Head of a configuration. A failed server stays marked as failed during the test.
 const HEAD: &str = r#"
 worker_processes 1;
 events {}
@@ -25,7 +25,7 @@ http {
     proxy_next_upstream error timeout http_500;
 "#;
 
-/// The servers that a test has behind its proxies.
+/// The upstream servers of a test.
 struct Behind {
     origins: Vec<Origin>,
     site: TempDir,
@@ -45,7 +45,7 @@ impl Behind {
         Behind { origins: origins.collect(), site: TempDir::new("upstreams"), groups, locations }
     }
 
-    /// The address of a server, or of one that nobody listens at, named by a letter.
+    /// Returns the address of a server, or for a letter an address without a listener.
     fn address(&self, name: &str) -> String {
         match name.parse::<usize>() {
             Ok(number) => self.origins[number].addr().to_string(),
@@ -53,7 +53,8 @@ impl Behind {
         }
     }
 
-    /// A group and a location of its name: `lines` has a server each, `0 weight=5` or `x` for one that is not there.
+    /// Adds a group and a location of its name: `lines` has a server each, `0 weight=5`, or `x` for one without a
+    /// listener.
     fn group(mut self, name: &str, method: &str, lines: &[&str]) -> Behind {
         let _ = writeln!(self.groups, "upstream {name} {{ {method}");
         for line in lines {

@@ -1,5 +1,5 @@
-//! `api`: its paths, their numbers, changes of upstream servers and who may make them. Debian's exporter for Prometheus reads
-//! it, where it is installed.
+//! `api`: its paths, their numbers, changes of upstream servers and who may make them. Debian's Prometheus exporter
+//! reads it, if it is installed.
 
 mod common;
 
@@ -61,7 +61,7 @@ impl Site {
         serde_json::from_slice(&response.body).expect("JSON")
     }
 
-    /// Waits until a number is there: requests are counted when their responses have been sent.
+    /// Waits until a number has this value: requests are counted after their responses have been sent.
     fn settled(&self, path: &str, pointer: &str, expected: &Value) -> Value {
         let found = wait::until(pointer, Deadline::after(Duration::from_secs(10)), || {
             Some(self.json(path)).filter(|value| value.pointer(pointer) == Some(expected))
@@ -80,7 +80,7 @@ impl Site {
         (response.status, serde_json::from_slice(&response.body).unwrap_or(Value::Null))
     }
 
-    /// The number of the server with this address.
+    /// Returns the ID of the server with this address.
     fn id(&self, origin: &Origin) -> u64 {
         let servers = self.json("http/upstreams/back/servers");
         let address = origin.addr().to_string();
@@ -121,7 +121,7 @@ fn numbers_stand_under_the_paths_of_nginx() {
     );
     let requests = site.json("http/requests");
     assert!(requests["total"].as_u64() >= Some(6) && requests["current"].as_u64() >= Some(1), "{requests}");
-    // The connections of the questions before may still be closing.
+    // The connections of the preceding requests may still be closing.
     let alone = || (site.json("connections")["active"] == json!(1)).then_some(());
     wait::until("one connection", Deadline::default(), alone).expect("the others are closed");
     assert!(site.json("connections")["accepted"].as_u64() >= Some(6));
@@ -237,7 +237,7 @@ fn pages_of_other_sites_change_nothing() {
     }
 }
 
-/// Debian's exporter asks all paths, and says that the server is up where each of them answers.
+/// Debian's exporter requests all paths, and reports that the server is up if each of them responds.
 #[test]
 fn the_exporter_for_prometheus_reads_it() {
     if !ours_only("api") {
@@ -245,7 +245,7 @@ fn the_exporter_for_prometheus_reads_it() {
     }
     let site = start();
     site.get("/x");
-    // A port that was free a moment ago.
+    // A port that was free shortly before.
     let port = Origin::start(|_| Reply::ok()).port();
     let command = Command::new("prometheus-nginx-exporter")
         .args(["-nginx.plus", &format!("-nginx.scrape-uri=http://{}/api", site.server.addr(0))])
@@ -275,7 +275,7 @@ fn the_exporter_for_prometheus_reads_it() {
     }
 }
 
-/// A group whose servers are in a file.
+/// A group whose servers are stored in a state file.
 const STATE: &str = "worker_processes 2; error_log logs/error.log notice;
 events {}
 http {
@@ -317,7 +317,7 @@ fn changes_are_kept_in_a_file() {
     let path = format!("{servers}/{}", site.id(&site.second));
     assert_eq!(site.change("PATCH", &path, &[], "{\"weight\": 7}").0, 200);
     assert_eq!(std::fs::read_to_string(&file).expect("it was written"), text(7));
-    // A reload, and a worker that takes the place of one that died, have the changed servers.
+    // After a reload, and in a worker that replaces a crashed one, the changes are still active.
     site.server.reload();
     site.server.wait_for_log("was replaced by 2 in place", Deadline::default());
     assert_eq!(site.json("http/upstreams/back/servers").as_array().map(Vec::len), Some(2));
@@ -339,7 +339,7 @@ fn changes_are_kept_in_a_file() {
     let found = wait::until("servers", Deadline::default(), names).expect("it serves");
     assert_eq!(found, [json!(site.first.addr().to_string())]);
     assert_eq!(site.json("processes"), json!({ "respawned": 1 }));
-    // A directory that cannot be written to: the change is in force, and the log says that it will not last.
+    // A directory without write access: the change is active, and the log reports that it will be lost at a restart.
     std::fs::remove_dir_all(&folder).expect("it is ours");
     assert_eq!(added(&site.second, ""), 201);
     site.server.wait_for_log("the state of upstream \"back\" was not written to", Deadline::default());

@@ -1,5 +1,5 @@
-//! `dashboard`: the page in Debian's chromium, with requests and a dead upstream behind it. Nothing of it comes from
-//! elsewhere, and its policy keeps it so. Where there is no chromium the test of the page says so and passes.
+//! `dashboard`: the page in Debian's chromium, with requests and a dead upstream in its data. The page loads nothing
+//! from other servers, and its policy forbids it. Without chromium the test prints that it is skipped, and passes.
 
 mod common;
 
@@ -30,7 +30,7 @@ http {
 }
 ";
 
-/// What the browser may take, in seconds: it starts in two, and a busy machine is slow.
+/// Timeout of the browser in seconds: it starts in two, but a busy machine is slow.
 const BROWSER_SECONDS_MAX: &str = "120";
 
 struct Site {
@@ -39,10 +39,10 @@ struct Site {
     _setup: Setup,
 }
 
-/// A server that has had requests of all kinds.
+/// Starts a server and sends it requests of all kinds.
 fn start() -> Site {
     let origin = Origin::start(|_| Reply::text("from behind"));
-    // A port that was free a moment ago: connections are refused.
+    // A port that was free shortly before: connections are refused.
     let dead = Origin::start(|_| Reply::ok()).port();
     let setup = Setup::new(CONF).origin(&origin).value("DEAD", &dead.to_string());
     let server = setup.builder(BINARY).file("html/file", Content::new(1, 3000)).start();
@@ -103,7 +103,7 @@ fn the_page_may_load_nothing_but_its_numbers() {
     assert_eq!(Client::connect(site.server.addr(0)).request("POST", "/status", &[]).status, 405);
 }
 
-/// The browser, where there is one.
+/// Returns the browser's path, if it is installed.
 fn browser() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -112,7 +112,7 @@ fn browser() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The page after some seconds, and what the browser says meanwhile. All names lead nowhere.
+/// Returns the page after some seconds, and the browser's messages. No name resolves.
 fn load(browser: &PathBuf, address: &str) -> (String, String) {
     let folder = TempDir::new("dashboard");
     let output = Command::new("timeout")
@@ -161,7 +161,7 @@ fn a_browser_shows_the_numbers_and_has_nothing_to_complain_of() {
     {
         assert!(text.contains(&expected), "{expected}: {text:?}");
     }
-    // A name of the configuration is text, whatever it looks like.
+    // A name in the configuration is shown as text, whatever it contains.
     assert!(page.contains("/&lt;b&gt;bold&lt;/b&gt;") && !page.contains("<b>bold"), "{text:?}");
     assert!(text.contains(&"50.0 %"), "one of two was a hit: {text:?}");
     assert!(!text.iter().any(|text| text.contains("No numbers")), "{text:?}");

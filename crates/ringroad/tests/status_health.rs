@@ -1,4 +1,5 @@
-//! `health` and `shutdown_delay`: load balancers send clients elsewhere before the server ends, and no request fails.
+//! `health` and `shutdown_delay`: load balancers send clients to another server before this one stops, and no request
+//! fails.
 
 mod common;
 
@@ -41,8 +42,8 @@ fn checks_have_words_for_people_and_statuses_for_programs() {
     }
 }
 
-/// After QUIT the check of readiness fails while all requests are served, each the last one of its connection; a second QUIT
-/// does not wait for the rest of the time.
+/// After QUIT the readiness check fails while all requests are served, each as the last one on its connection; a second
+/// QUIT ends the delay.
 fn leaves(main: &str) {
     let server = Server::start(BINARY, &conf(&format!("shutdown_delay 1h; {main}")));
     let mut open = Client::connect(server.addr(0));
@@ -92,7 +93,7 @@ fn the_end_comes_by_itself() {
     assert!(elsewhere.is_some() && elsewhere < ending, "{log}");
 }
 
-/// An operator sends clients elsewhere and takes it back; a new worker knows of it.
+/// An operator drains the server and cancels that; a new worker has the same state.
 fn drains(main: &str) {
     let text = conf(&format!("{main}admin_socket admin.sock; worker_processes 1;"));
     let mut server = Server::start(BINARY, &text);
@@ -122,7 +123,7 @@ fn drains(main: &str) {
         signal_process(before[0], Signal::KILL).expect("it is ours");
         wait::until("another worker", deadline(), || is_new(&before)).expect("the master starts it");
         becomes(&server, 503, "drained\n");
-        // Another number of threads takes another worker.
+        // Another number of threads needs a new worker.
         let before = server.workers();
         server.rewrite_conf(&text.replace("worker_processes 1", "worker_processes 2"));
         server.reload();
@@ -162,8 +163,8 @@ fn a_server_that_ends_is_not_drained() {
     assert!(server.quit_and_wait().success());
 }
 
-/// haproxy asks for readiness each 20 ms, and all requests through it are served while one of two servers after the other
-/// leaves and comes back.
+/// haproxy checks readiness every 20 ms, and all requests through it succeed while each of two servers in turn stops
+/// and starts again.
 #[test]
 fn no_request_through_haproxy_fails() {
     if !ours_only("shutdown_delay") {
@@ -206,7 +207,7 @@ fn no_request_through_haproxy_fails() {
             assert_eq!((response.status, response.text().as_str()), (200, "served"), "round {round}");
         };
         leaving.signal(Signal::QUIT);
-        // With the second failed check haproxy has taken note of the first.
+        // After the second failed check haproxy has processed the first.
         while leaving.access_log().matches("/ready HTTP/1.0\" 503").count() < 2 {
             serve();
         }
@@ -214,14 +215,14 @@ fn no_request_through_haproxy_fails() {
         while leaving.exited().is_none() {
             serve();
         }
-        // It comes back where it was.
+        // It starts again at the same address.
         let address = &addresses[round % 2];
         *leaving = Server::start(BINARY, &text.replace("127.0.0.1:0", address));
         let ready = wait::until("both are there", deadline(), || {
             Some(get(leaving, "/ready")).filter(|response| response.status == 200)
         });
         ready.expect("it is ready");
-        // haproxy has seen it when a request reaches it; until then the other one serves alone and must not leave.
+        // haproxy has noticed it when a request reaches it; until then only the other server is used and must not stop.
         let before = leaving.access_log().len();
         let seen = wait::until("haproxy sends requests there", deadline(), || {
             let response = Client::connect(&front).get("/?round");

@@ -1,4 +1,4 @@
-//! `metrics`: a page that is read under load has the numbers of what was sent, in a form that Debian's promtool takes.
+//! `metrics`: a page read under load has correct counters, in a format that Debian's promtool accepts.
 
 mod common;
 
@@ -15,13 +15,13 @@ use testkit::origin::Reply;
 use testkit::wait::{self, Deadline};
 use testkit::{Client, Content, Origin, Server, Setup};
 
-/// Requests of a client to each target.
+/// Number of requests per client and target.
 const EACH: u64 = 200;
 
-/// Clients at once.
+/// Number of concurrent clients.
 const CLIENTS: u64 = 4;
 
-/// Targets, with the location and the status that they are counted under.
+/// Targets, with the location and the status under which they are counted.
 const TARGETS: [(&str, &str, &str); 5] = [
     ("/file", "= /file", "200"),
     ("/in/x", "named", "204"),
@@ -47,7 +47,7 @@ http {
 }
 ";
 
-/// The numbers of a page by name and labels.
+/// Metrics of a page by name and labels.
 type Numbers = HashMap<String, f64>;
 
 fn numbers(page: &str) -> Numbers {
@@ -66,7 +66,7 @@ fn page(server: &Server) -> String {
     response.text()
 }
 
-/// Sends all requests to a target by one connection; returns the bytes sent and received.
+/// Sends all requests for a target on one connection; returns the numbers of bytes sent and received.
 fn send(server: &Server, target: &str) -> (u64, u64) {
     let mut bytes = request_bytes("GET", target, &[]).repeat(EACH as usize - 1);
     bytes.extend(request_bytes("GET", target, &[("Connection", "close")]));
@@ -75,7 +75,7 @@ fn send(server: &Server, target: &str) -> (u64, u64) {
     (bytes.len() as u64, client.read_to_end().len() as u64)
 }
 
-/// Counters that are below what they were before.
+/// Returns the counters that have decreased.
 fn fallen<'n>(before: &'n Numbers, now: &'n Numbers) -> Vec<&'n str> {
     let counters = before.iter().filter(|(name, _)| name.contains("_total") || name.contains("_bucket"));
     let less = counters.filter(|(name, before)| now.get(*name).is_some_and(|now| now < before));
@@ -106,7 +106,7 @@ fn start() -> (Server, Origin, Setup) {
     (server, origin, setup)
 }
 
-/// The numbers when all requests of `rounds` rounds have been counted.
+/// Returns the metrics when all requests of `rounds` rounds have been counted.
 fn settled(server: &Server, rounds: u64) -> Numbers {
     let all = (rounds * CLIENTS * EACH) as f64;
     let counted = |numbers: &Numbers| {
@@ -122,7 +122,7 @@ fn requests(location: &str, code: &str) -> String {
     format!("ringroad_http_requests_total{{server=\"a.example\",location=\"{location}\",code=\"{code}\"}}")
 }
 
-/// One round of all clients, while the page is read: no counter falls. Returns bytes by target.
+/// Runs one round of all clients, while the page is read: no counter decreases. Returns bytes by target.
 fn load(server: &Server) -> HashMap<&'static str, (u64, u64)> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -182,7 +182,7 @@ fn counts_under_load_are_what_was_sent() {
     assert_eq!(of(&format!("active{peer}}}")), Some(0.0));
     let of = |name: &str| found[&format!("ringroad_{name}")];
     let (turns, entries) = (of("loop_turn_seconds_count"), of("engine_kernel_entries_total"));
-    // Several clients may be served in a turn, and each turn ends with a wait.
+    // Several clients may be served in one turn, and each turn ends with a wait.
     assert!(turns > 0.0 && entries > 0.0 && of("engine_operations_total") > 0.0, "{turns} {entries}");
     assert!(of("loop_turn_seconds_sum") > 0.0);
     promtool(&page(&server));
@@ -270,7 +270,7 @@ http {
     assert!(!server.error_log().contains("long.pem"), "{}", server.error_log());
 }
 
-/// A server that runs to the end of its certificate says so then, and not only when it is loaded.
+/// A running server warns when its certificate is about to expire, not only when it loads the certificate.
 #[test]
 fn certificates_that_end_meanwhile_are_warned_of() {
     if !ours_only("warnings of certificates") {
@@ -290,7 +290,7 @@ fn certificates_that_end_meanwhile_are_warned_of() {
     }
 }
 
-/// The path of a file as the page has it.
+/// Returns a file's path as the page contains it.
 fn server_path<'p>(page: &'p str, file: &str) -> &'p str {
     let end = page.find(file).expect("the file") + file.len();
     let begin = page[..end].rfind('"').expect("a quote") + 1;

@@ -1,4 +1,4 @@
-//! The protocols of systemd, spoken by the test in its place: notification, socket activation, watchdog.
+//! systemd's protocols, with the test in the role of systemd: notification, socket activation, watchdog.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -17,21 +17,21 @@ use testkit::program::signal_process;
 use testkit::server::ServerBuilder;
 use testkit::{Deadline, ListenAddr, Server, TempDir};
 
-/// What the service manager hears.
+/// The receiver of the service's notifications.
 struct Manager {
     socket: UnixDatagram,
-    /// What the service finds in `NOTIFY_SOCKET`.
+    /// Value of the service's `NOTIFY_SOCKET`.
     name: String,
 }
 
 impl Manager {
-    /// At a path in this directory.
+    /// Binds a path in this directory.
     fn at_path(dir: &Path) -> Manager {
         let path = dir.join("notify");
         Manager::of(UnixDatagram::bind(&path).expect("a socket"), path.display().to_string())
     }
 
-    /// In the abstract namespace.
+    /// Binds a name in the abstract namespace.
     fn abstract_of(dir: &Path) -> Manager {
         let name = format!("ringroad{}", dir.display());
         let address = SocketAddr::from_abstract_name(&name).expect("a name");
@@ -43,14 +43,14 @@ impl Manager {
         Manager { socket, name }
     }
 
-    /// The next message, as its lines.
+    /// Returns the next message, as lines.
     fn next(&self) -> Vec<String> {
         let mut bytes = [0; 4096];
         let count = self.socket.recv(&mut bytes).expect("a message in time");
         String::from_utf8_lossy(&bytes[..count]).lines().map(str::to_owned).collect()
     }
 
-    /// The next message that is no sign of life.
+    /// Returns the next message that is not a watchdog notification.
     fn next_news(&self) -> Vec<String> {
         loop {
             let message = self.next();
@@ -65,7 +65,7 @@ impl Manager {
     }
 }
 
-/// What the message says of this name.
+/// Returns the value of a name in the message.
 fn value<'a>(message: &'a [String], name: &str) -> &'a str {
     let found = message.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     found.unwrap_or_else(|| panic!("{name} in {message:?}"))
@@ -95,7 +95,7 @@ fn systemd_hears_of_start_reloads_and_the_end() {
         assert_eq!(value(&manager.next(), "READY"), "1");
         assert_eq!(ask(server.addr(0)), "two", "in force when it is told");
 
-        // A reload that is refused ends too.
+        // A refused reload is reported as finished too.
         server.rewrite_conf("nonsense");
         server.reload();
         assert_eq!(value(&manager.next(), "RELOADING"), "1");
@@ -140,7 +140,7 @@ fn signs_of_life_stop_with_the_worker() {
         }
         let Some(&worker) = server.workers().first() else { continue };
         signal_process(worker, Signal::STOP).expect("it runs");
-        // One may have been under way. After that there is none, however long the wait.
+        // One notification may have been in flight. After that none arrives, however long the wait.
         manager.socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
         let mut bytes = [0; 64];
         let still = (0..3).take_while(|_| manager.socket.recv(&mut bytes).is_ok()).count();
@@ -148,7 +148,7 @@ fn signs_of_life_stop_with_the_worker() {
         manager.socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
         signal_process(worker, Signal::CONT).expect("it runs");
         assert_eq!(value(&manager.next(), "WATCHDOG"), "1");
-        // Without a worker the master speaks for itself, and for the next one as soon as it serves.
+        // Without a worker the master sends the notifications, and for the next worker once it serves.
         signal_process(worker, Signal::KILL).expect("it runs");
         server.wait_for_log_count(": start worker process ", 2, Deadline::default());
         for _ in 0..3 {
@@ -178,7 +178,7 @@ fn systemd_hears_of_another_binary_when_the_old_one_leaves() {
     let path = dir.path().join("site.sock");
     let unix = UnixListener::bind(&path).expect("a path");
     let conf = site("", "here").replace("listen 127.0.0.1:0;", &format!("listen unix:{};", path.display()));
-    // Inside a socket of systemd, whose file outlives every server.
+    // With a socket from systemd, whose file exists after every server has stopped.
     let builder = Server::builder(BINARY).conf(&conf).env("WATCHDOG_USEC", "100000");
     let mut server = manager.serve(activate(builder, &[high(&unix)], "$$"));
     assert_eq!(value(&manager.next_news(), "READY"), "1");
@@ -189,7 +189,7 @@ fn systemd_hears_of_another_binary_when_the_old_one_leaves() {
     wait_until("the pid file of the new binary", || read().is_some_and(|pid| pid != old));
     let new = read().expect("just seen");
     server.signal(Signal::QUIT);
-    // Only the main process may say so, and the new one speaks when it is that.
+    // Only the main process may send notifications, and the new one does once it is the main process.
     assert_eq!(manager.next_news(), [format!("MAINPID={new}")]);
     let message = manager.next_news();
     assert_eq!((value(&message, "READY"), value(&message, "MAINPID")), ("1", new.to_string().as_str()));
@@ -202,7 +202,7 @@ fn systemd_hears_of_another_binary_when_the_old_one_leaves() {
     assert!(path.exists(), "systemd listens on");
 }
 
-/// Gives sockets to the server as its descriptors from 3 on, by a shell that knows numbers of several digits.
+/// Passes sockets to the server as descriptors from 3 on, with a shell that supports descriptors of several digits.
 fn activate(builder: ServerBuilder, sockets: &[OwnedFd], pid: &str) -> ServerBuilder {
     let mut commands = format!("export LISTEN_PID={pid} LISTEN_FDS={}", sockets.len());
     for (index, socket) in sockets.iter().enumerate() {
@@ -213,7 +213,7 @@ fn activate(builder: ServerBuilder, sockets: &[OwnedFd], pid: &str) -> ServerBui
     builder.shell(&format!("exec bash -c '{commands}; exec \"$0\" \"$@\"' \"$0\" \"$@\""))
 }
 
-/// A copy whose number is far from those that the server is to get.
+/// Returns a duplicate with a number far from those that the server will get.
 fn high(socket: impl AsFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(socket, 100).expect("a free number")
 }
@@ -228,7 +228,7 @@ fn sockets_of_systemd_are_found_by_their_address() {
     let (address, unused) = (tcp.local_addr().expect("bound"), other.local_addr().expect("bound"));
     let listens = format!("listen {address}; listen unix:{};", path.display());
     let conf = site("", "activated").replace("listen 127.0.0.1:0;", &listens);
-    // A client that comes before the server waits in the queue.
+    // A client that connects before the server starts waits in the backlog.
     let early = std::thread::spawn(move || ask(&ListenAddr::Tcp(address)));
     let sockets = [high(&unix), high(&other), high(&tcp)];
     let server = activate(Server::builder(BINARY).conf(&conf), &sockets, "$$").start();
@@ -241,12 +241,12 @@ fn sockets_of_systemd_are_found_by_their_address() {
     let target = |fd: i32| std::fs::read_link(format!("/proc/{}/fd/{fd}", server.pid())).ok();
     let sockets_inode = std::fs::read_link(format!("/proc/self/fd/{}", other.as_raw_fd())).ok();
     assert!(sockets_inode.is_some() && target(4) != sockets_inode, "closed");
-    // The worker has them once, from the master.
+    // The worker gets each socket once, from the master.
     let worker = server.workers()[0];
     let inherited = (3..6).filter(|fd| target(*fd).is_some()).count();
     assert!(inherited >= 2 && server.workers() == [worker]);
 
-    // A reload keeps them; the end leaves the file to systemd, which goes on listening.
+    // A reload retains them; at shutdown the socket file stays for systemd, which continues to listen.
     server.reload();
     server.wait_for_log("was replaced by 2 in place", Deadline::default());
     assert_eq!(ask(&ListenAddr::Unix(path.clone())), "activated");

@@ -1,4 +1,4 @@
-//! The change of the binary while it serves: Ringroad after Ringroad, after nginx, and nginx after Ringroad.
+//! Binary upgrade without interruption: from Ringroad to Ringroad, from nginx to Ringroad, and from Ringroad to nginx.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -29,14 +29,14 @@ struct Site {
     unix: ListenAddr,
 }
 
-/// Both servers read it. `PREFIX` is the directory; the port is free a moment ago.
+/// Configuration that both servers parse. `PREFIX` is the directory; the port was free shortly before.
 const CONF: &str = "daemon on; worker_processes 1; pid PREFIXlogs/server.pid; error_log PREFIXlogs/error.log notice;\n\
     events { worker_connections 512; EVENTS }\n\
     http { access_log off; server { listen 127.0.0.1:PORT; listen unix:PREFIXsite.sock; TLS\n\
     location / { return 200 here; } } }";
 
 impl Site {
-    /// The directory, with a binary and a configuration.
+    /// Creates the directory, with a binary and a configuration.
     fn new(binary: &Path, events: &str, tls: &str) -> Site {
         let dir = TempDir::new("upgrade");
         for name in ["bin", "conf", "logs"] {
@@ -52,7 +52,7 @@ impl Site {
         site
     }
 
-    /// As nginx wants it.
+    /// Returns the prefix in nginx's form.
     fn prefix(&self) -> String {
         format!("{}/", self.dir.path().display())
     }
@@ -65,14 +65,14 @@ impl Site {
         self.dir.path().join("logs/server.pid")
     }
 
-    /// Puts another binary in its place, as a package manager does.
+    /// Replaces the binary, as a package manager does.
     fn install(&self, binary: &Path) {
         let fresh = self.dir.path().join("bin/fresh");
         if fs::hard_link(binary, &fresh).is_err() {
             fs::copy(binary, &fresh).expect("the binary can be read");
         }
         fs::rename(&fresh, self.binary()).expect("they are siblings");
-        // Nothing was renamed if both names were of one file.
+        // A rename has no effect if both names are links to one file.
         let _ = fs::remove_file(&fresh);
     }
 
@@ -82,7 +82,7 @@ impl Site {
         command
     }
 
-    /// Starts the daemon and returns its process id.
+    /// Starts the daemon and returns its process ID.
     fn start(&self) -> i32 {
         let stderr = fs::File::create(self.dir.path().join("stderr")).expect("a file");
         let status = self.command().stdin(Stdio::null()).stderr(stderr).status().expect("it starts");
@@ -99,7 +99,7 @@ impl Site {
         fs::read_to_string(self.pid_file().with_extension("pid.oldbin")).ok()?.trim().parse().ok()
     }
 
-    /// What a failed test shows.
+    /// Returns the logs, which a failed test prints.
     fn log(&self) -> String {
         let text = |name: &str| fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
         text("logs/error.log") + "--- stderr\n" + &text("stderr")
@@ -111,7 +111,7 @@ impl Site {
         outcome.unwrap_or_else(|late| panic!("{late}\n{}", self.log()));
     }
 
-    /// Sends USR2 and returns the new master's number when its worker accepts.
+    /// Sends USR2 and returns the new master's process ID when its worker accepts connections.
     fn upgrade(&self) -> i32 {
         let old = self.pid().expect("it runs");
         signal_process(old, Signal::USR2).expect("it runs");
@@ -123,7 +123,7 @@ impl Site {
         new
     }
 
-    /// The rest of the change: workers first, then the master.
+    /// Completes the upgrade: stops first the old workers, then the old master.
     fn finish(&self, old: i32, new: i32) {
         signal_process(old, Signal::WINCH).expect("it runs");
         self.wait("no worker of the old binary", || children(old).iter().all(|pid| *pid == new));
@@ -132,14 +132,14 @@ impl Site {
         assert_eq!(self.pid(), Some(new));
     }
 
-    /// Which program answers.
+    /// Returns the name of the program that responds.
     fn served_by(&self) -> String {
         let response = Client::connect(&self.tcp).get("/");
         assert_eq!(response.text(), "here");
         response.field("server").unwrap_or_default().split('/').next().unwrap_or_default().to_owned()
     }
 
-    /// Runs `action` while clients ask, each request on a connection of its own. Every one must be answered.
+    /// Runs `action` while clients make requests, each on a separate connection. Every request must get a response.
     fn under_load(&self, action: impl FnOnce()) -> usize {
         let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ impl Site {
                 let failed = || clients.iter().any(|client| client.is_finished());
                 self.wait("responses", || failed() || asked.load(Ordering::SeqCst) >= enough);
             };
-            // Also when something fails: the clients would never end.
+            // Also if something fails: the clients would never stop.
             let _end = End(&done);
             more(20);
             action();
@@ -170,7 +170,7 @@ impl Site {
     }
 }
 
-/// Tells the clients to end.
+/// Tells the clients to stop when dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -182,7 +182,7 @@ impl Drop for End<'_> {
 impl Drop for Site {
     fn drop(&mut self) {
         for pid in [self.old_pid(), self.pid()].into_iter().flatten() {
-            // Its command line vouches for the number.
+            // The command line proves that the process ID is the server's.
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if String::from_utf8_lossy(&line).contains(&*self.dir.path().to_string_lossy()) {
                 let workers = children(pid);
@@ -222,7 +222,7 @@ fn ringroad_takes_the_place_of_nginx_and_nginx_that_of_ringroad() {
     for line in ["start new binary process", "using inherited sockets from \"", "changing binary"] {
         assert!(log.matches(line).count() >= 3, "{line}\n{log}");
     }
-    // The last one has all to itself.
+    // The last master has all files and sockets to itself.
     signal_process(site.pid().expect("it runs"), Signal::QUIT).expect("it runs");
     site.wait("the end", || site.pid().is_none());
     assert!(!site.dir.path().join("site.sock").exists(), "{}", site.log());
@@ -279,7 +279,7 @@ fn ringroad_follows_ringroad_on_every_engine() {
     }
 }
 
-/// A client that trusts the certificate that is written to the directory.
+/// Creates a certificate in the directory; returns a client that trusts it.
 fn tls_client(dir: &TempDir) -> Arc<ClientConfig> {
     let mut authority = CertificateParams::new(Vec::new()).expect("no names");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -320,7 +320,7 @@ fn tls_goes_on_and_a_response_under_way_is_finished_by_the_old_worker() {
         tls.write_all(request.as_bytes()).expect("it is sent");
         tls
     };
-    // Begun with the old binary and read only after the change.
+    // Begun with the old binary and read only after the upgrade.
     let mut slow = connect("/big/file");
     let mut first = [0; 1000];
     slow.read_exact(&mut first).expect("it begins");
@@ -357,7 +357,7 @@ fn a_binary_that_cannot_be_executed_changes_nothing() {
 fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
     let site = Site::new(Path::new(BINARY), "", "");
     let pid = site.start();
-    // One that ends at once.
+    // A binary that exits immediately.
     let script = site.dir.write("bin/script", "#!/bin/sh\nexit 3\n");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
     fs::rename(&script, site.binary()).expect("they are siblings");
@@ -365,7 +365,7 @@ fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
     site.wait("its end", || site.log().contains("exited with code 3"));
     site.wait("the pid file", || site.pid() == Some(pid) && site.old_pid().is_none());
 
-    // One that does not like the configuration.
+    // A binary that refuses the configuration.
     site.install(Path::new(BINARY));
     let conf = site.dir.path().join("conf/server.conf");
     let text = fs::read_to_string(&conf).expect("it is there");
@@ -375,7 +375,7 @@ fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
     site.wait("the pid file", || site.pid() == Some(pid) && site.old_pid().is_none());
     fs::write(&conf, text).expect("it is ours");
 
-    // One that is killed after the old workers have gone.
+    // A binary that is killed after the old workers have exited.
     site.under_load(|| {
         let new = site.upgrade();
         signal_process(pid, Signal::WINCH).expect("it runs");
@@ -386,7 +386,7 @@ fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
     });
     let unix = site.dir.path().join("site.sock");
     assert!(unix.exists(), "the socket is still in use");
-    // And the next one may come.
+    // And the next upgrade succeeds.
     let new = site.upgrade();
     site.finish(pid, new);
 }
@@ -430,7 +430,7 @@ fn the_command_line_talks_to_the_master_of_the_pid_file() {
     site.wait("the end", || !is_alive(old) && site.pid().is_none());
 }
 
-/// Commands ask the newest master, and the old one again where that has ended.
+/// Commands query the newest master, and the old one again if the newest has exited.
 #[test]
 fn the_admin_socket_belongs_to_the_newest_master() {
     let site = Site::new(Path::new(BINARY), "", "");
