@@ -3,7 +3,7 @@
 //! ```text
 //!   acme_issuer ----> Wanted { issuers } <---- acme_certificate (server): an order
 //!                        |                          |
-//!         issuers(): to the agent's process         +--> Slots: order -> slot, shown by ssl_certificate $acme_certificate
+//!         issuers(): to the agent's process         +--> Slots: order -> slot, used by ssl_certificate $acme_certificate
 //! ```
 //! The directives describe the certificates to obtain: [`issuers`] returns them for the process that obtains them. A
 //! server block with `acme_certificate` has a slot in [`exchange::acme::Slots`], which `ssl_certificate

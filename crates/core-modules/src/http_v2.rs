@@ -2,8 +2,7 @@
 //!
 //! | directives | effect |
 //! |---|---|
-//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | apply to a
-//! connection, before a request selects a server |
+//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | apply to a connection, before a server is selected |
 //! | `http2_chunk_size` | applies to a response, from its location |
 //! | those about nginx's memory | are parsed and ignored |
 //! | obsolete directives | nginx's warning |

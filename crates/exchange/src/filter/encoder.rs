@@ -1,8 +1,8 @@
 //! The filter stage that compresses a body. It limits the time of each call.
 //!
 //! ```text
-//!   slice ---> state ---> out          what one call does is bounded by its slice
-//!   bytes ---> state of another thread ---> out          what no slice bounds
+//!   slice ---> state ---> out          the slice bounds the work of a call
+//!   bytes ---> state of another thread ---> out          for work that no slice bounds
 //! ```
 
 use std::rc::Rc;

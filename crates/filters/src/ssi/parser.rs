@@ -6,7 +6,7 @@
 //!    |                                          |        |  |    AfterValue <-- Value <-- BeforeValue
 //!    +--------- '>' -- End(2) <-- End(1) <--'-'-+--------|--+--------+  |         |
 //!    |                   |          |                    +--------------+      Escaped
-//!    +--------- '>' -- Skip(2) <-- Skip(1) <-- Skip(0) <-- anything that does not belong there
+//!    +--------- '>' -- Skip(2) <-- Skip(1) <-- Skip(0) <-- an unexpected byte
 //! ```
 //!
 //! The parser does not interpret commands.

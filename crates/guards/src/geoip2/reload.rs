@@ -4,13 +4,13 @@
 //! is no database, the old content stays in use.
 //!
 //! ```text
-//! wait for the interval -> stat(2) -- as before --> wait
-//!                             | other than before
+//! wait for the interval -> stat(2) -- unchanged --> wait
+//!                             | changed
 //!                             v
-//!                read, check -- wrong --> one line in the log, old content stays
-//!                             | right
+//!                read, check -- invalid --> one line in the log, old content retained
+//!                             | valid
 //!                             v
-//!                  the new content takes its place
+//!                  the new content replaces it
 //! ```
 
 use std::ffi::CString;

@@ -9,7 +9,7 @@
 //! ```text
 //!   skip (no disk) --> body of a PUT --> run --> Disk (the engine) --> status
 //!        |
-//!        +-- another module's method, or a request that is refused by its fields alone
+//!        +-- another module's method, or a request that is rejected by its fields alone
 //! ```
 //!
 //! Every call that may wait for the disk goes through the engine of the location. Like nginx, this module has no locks,

@@ -1,9 +1,9 @@
 //! File and directory operations of the dav module: checks for existence, removal, copies, moves. All use the engine.
 //!
 //! ```text
-//!   remove_tree   directory --entries--> files and links: unlink   directories: onto the list, before continuing this one
+//!   remove_tree   directory --entries--> files and links: unlink   directories: added to the list, before continuing this one
 //!                 no entries left --> rmdir
-//!   copy_tree     directory --entries--> files: copy_file   directories: mkdir, onto the list   links: as the file they lead to
+//!   copy_tree     directory --entries--> files: copy_file   directories: mkdir, added to the list   links: copied as their target file
 //!                 the list is empty --> times of the directories
 //!   copy_file     NAME.PID-NUMBER --bytes, permissions, time--> rename to NAME
 //! ```

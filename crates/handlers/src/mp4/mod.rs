@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   file:      ftyp | moov | mdat ........ or ftyp | mdat ........ | moov
-//!   response:  ftyp | moov of the span, made here | mdat: a range of the file
+//!   response:  ftyp | moov of the span, generated here | mdat: a range of the file
 //! ```
 //!
 //! This file has the directives and reads the boxes that it needs, through the engine; [`movie`] creates the new movie

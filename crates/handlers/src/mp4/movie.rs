@@ -11,10 +11,10 @@
 //!         +- minf
 //!            +- vmhd or smhd, dinf
 //!            +- stbl
-//!               +- stsd                description of samples, as it is
-//!               +- stts, stss, ctts    how long samples last, which are key frames, when they are shown
-//!               +- stsc, stsz          how many samples a chunk has, how long they are
-//!               +- stco or co64        where chunks begin in the file
+//!               +- stsd                sample descriptions, unchanged
+//!               +- stts, stss, ctts    durations, sync samples, composition offsets
+//!               +- stsc, stsz          samples per chunk, sample sizes
+//!               +- stco or co64        chunk offsets in the file
 //! ```
 //!
 //! All other boxes are omitted, as in nginx. This file does no I/O: the caller passes the bytes of the box, which may

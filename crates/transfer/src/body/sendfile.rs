@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   resident? --yes--------------------------------------------------------------> sendfile
-//!      `-no--> a window --> reading begun --> engine reads the last byte --> resident? --yes--^
+//!      `-no--> a range --> start a read  --> engine reads the last byte --> resident? --yes--^
 //!                                                                              `-no--> read, send
 //! ```
 //!

@@ -1,9 +1,9 @@
 //! The filter of `ringroad log`, which selects the requests to show.
 //!
 //! ```text
-//! filter = term *( blank term )        all terms hold
-//! term   = key "=" value *( "," value )        one of the values holds
-//!        / key "!=" value *( "," value )       none of them
+//! filter = term *( blank term )        all terms must match
+//! term   = key "=" value *( "," value )        one of the values must match
+//!        / key "!=" value *( "," value )       none of the values may match
 //! ```
 //! Keys: `server`, `location`, `code` (`404`, `5xx`), `slower` (a time), `cache`, `network`, `method`. Blanks in the
 //! text of a location must be omitted: `location==/exact`.
