@@ -1,4 +1,4 @@
-//! `http_acme`: certificates from certificate authorities (ACME, RFC 8555), as nginx's module of that name has them.
+//! `http_acme`: certificates from certificate authorities (ACME, RFC 8555), like nginx's module of that name.
 //!
 //! ```text
 //!   acme_issuer ----> Wanted { issuers } <---- acme_certificate (server): an order

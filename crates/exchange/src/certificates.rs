@@ -76,7 +76,7 @@ struct LoadedPair {
 /// Inode and modification time of a file.
 type Stamp = (u64, i64, i64);
 
-/// Why a pair cannot be used; the text names the file.
+/// The reason why a pair cannot be used; the text names the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError(String);
 

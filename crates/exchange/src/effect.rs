@@ -69,7 +69,7 @@ pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'
     } else if !request.host.is_empty() {
         absolute.extend_from_slice(&request.host);
     } else if let Address::Inet(address) = &request.conn.local {
-        // A client of HTTP/1.0 need not send a host.
+        // An HTTP/1.0 client need not send `Host`.
         debug_assert_eq!(request.head.version(), Version::Http10);
         absolute.extend_from_slice(address.ip().to_string().as_bytes());
     }

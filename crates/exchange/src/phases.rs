@@ -43,7 +43,7 @@ pub enum Step {
     Next,
     /// In the access phase: this module allows the request.
     Allow,
-    /// The response is in the request.
+    /// The response is complete, and stored in the request.
     Done,
     /// Respond with this status and its configured page.
     Status(u16),

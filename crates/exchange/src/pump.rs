@@ -28,7 +28,7 @@ use crate::{effect, error_page, prepare, sending};
 use telemetry::{Level, Reason};
 use transfer::body::{BodyError, Outlet, Rate};
 
-/// The open step of a request. `R` is [`Transport::Rest`].
+/// The pending step of a request. `R` is [`Transport::Rest`].
 enum Pending<R> {
     /// None; the state after the response follows.
     Nothing(After),

@@ -15,7 +15,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
-        // Locations without rules do not pay for the module.
+        // Locations without rules skip the module.
         if !scope.of::<Conf>().rules.items().is_empty() {
             plan.now(Phase::Access, scope.shared::<Conf>(), run);
         }

@@ -28,7 +28,7 @@ pub(crate) static MODULE: Module = Module {
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
-        // Locations without limits do not pay for the module.
+        // Locations without limits skip the module.
         if !scope.of::<Conf>().limits.items().is_empty() {
             plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
         }

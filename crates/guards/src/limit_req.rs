@@ -3,8 +3,8 @@
 //! Each key has a leaky bucket. Its level is counted in thousandths of a request, as in nginx: a request adds 1000, and
 //! each millisecond removes the rate. Requests above `burst` are rejected, and requests above `delay` are delayed.
 //!
-//! If one of several limits in a location rejects a request, no limit is charged. Otherwise the last limit with a key
-//! is charged during its check, and the other limits after that.
+//! If one of several limits in a location rejects a request, no limit is charged. Otherwise the last limit, if it has a
+//! key, is charged during its check, and the other limits after that.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

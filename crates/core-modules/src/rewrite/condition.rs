@@ -27,7 +27,7 @@ pub(super) enum Condition {
     File { path: Template, kind: FileKind, wanted: bool },
 }
 
-/// The test on a file.
+/// The kind of a file test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     /// `-f`

@@ -94,13 +94,13 @@ pub struct Room {
 /// Rate limits of error log lines that a flood would repeat.
 #[derive(Default)]
 pub struct Alarms {
-    /// At `worker_connections`.
+    /// `worker_connections` is reached.
     pub connections: Limited,
-    /// At `worker_connections`, for a connection to an upstream.
+    /// `worker_connections` is reached, for a connection to an upstream.
     pub upstreams: Limited,
-    /// At the limit of descriptors.
+    /// The limit of descriptors is reached.
     pub descriptors: Limited,
-    /// At the limit of buffers.
+    /// The limit of buffers is reached.
     pub buffers: Limited,
     /// A temporary file cannot be created or written.
     pub temp_files: Limited,

@@ -78,7 +78,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The realm, and the file of users.
+/// The realm, and the user file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// The realm shown to the user, or `off`.

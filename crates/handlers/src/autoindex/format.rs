@@ -66,7 +66,8 @@ impl Writer {
             }
             Form::Json => self.text("["),
             Form::Jsonp => {
-                // As in nginx, a comment comes first: the name of a function could be the start of a file of another kind.
+                // As in nginx a comment precedes the call: the function name alone could look like the beginning of
+                // another file type.
                 self.text("/* callback */\r\n");
                 self.out.extend_from_slice(callback);
                 self.text("([");

@@ -293,7 +293,7 @@ impl Worker {
     /// `patience`.
     pub fn quit(&self, patience: Option<Duration>) {
         for orders in &self.orders {
-            // A thread that does not take the order has ended.
+            // A thread that does not receive the order has ended.
             let _ = send(orders, Order::Quit(patience));
         }
     }

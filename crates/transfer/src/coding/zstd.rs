@@ -10,7 +10,7 @@ use crate::coding::CodingError;
 /// The settings of `zstd`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `zstd_comp_level`, down to very negative ones.
+    /// `zstd_comp_level`, which may be negative.
     pub level: i32,
     /// `zstd_target_cblock_size`
     pub target_block: Option<u32>,
