@@ -156,7 +156,7 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
     desk.server.reload();
     desk.server.wait_for_log_count("in place", 1, Deadline::default());
     assert_eq!(shown(&desk.server, SECURE, "a.example"), one);
-    // A reload, and requests to another worker process.
+    // A reload that starts another worker process.
     let conf = desk.server.conf().replace("worker_processes 2", "worker_processes 1");
     desk.server.rewrite_conf(&conf);
     desk.server.reload();

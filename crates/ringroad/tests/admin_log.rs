@@ -422,7 +422,7 @@ fn explains(main: &str) {
         text.contains("location   /none at ") && text.contains("404") && !text.contains("stored "),
         "{text}"
     );
-    // The configuration's port is used, not the URL's.
+    // Port 0 is the port in the configuration.
     let url = "http://a.example:0/cached/1";
     let text = explained(&site, &[url]);
     let key = format!("key http://{}/cached/1\n", site.origin.addr());

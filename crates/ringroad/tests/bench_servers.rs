@@ -364,7 +364,7 @@ fn a_peer_that_ends_or_never_answers_is_refused() {
 
 #[test]
 fn a_folder_that_cannot_be_used_is_refused() {
-    // Holds for root too, for whom file permissions are not checked.
+    // An error for root too, although file permissions never deny access to root.
     let said = refused(&["bench", "nop", "--instant", "--out", "/proc/none"]);
     assert!(said.contains("cannot write the report to /proc/none"), "{said}");
     let out = std::env::temp_dir().join("ringroad-bench-none").display().to_string();

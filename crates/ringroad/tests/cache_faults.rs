@@ -376,7 +376,7 @@ fn a_disk_that_is_behind_keeps_no_client_out() {
         let target = format!("/behind-{number}-4096");
         assert_eq!(checked(&target, &first.get(&target)), "MISS");
     }
-    // One client is accepted before the thread counts.
+    // Several clients: one is accepted before the thread checks its limit.
     for number in 40..43 {
         assert_eq!(get(&server, &format!("/behind-{number}-4096")), "MISS");
     }
@@ -778,7 +778,7 @@ fn what_somebody_deletes_is_fetched_again() {
     all_missed();
     wait_for_entries(&setup, 3);
     assert_eq!(all(), ["HIT"; 3]);
-    // Everything, directories and the server's files in them.
+    // Removes everything in the cache's directory, including the server's own files.
     for entry in fs::read_dir(setup.cache()).expect("the cache").flatten() {
         match entry.path() {
             path if path.is_dir() => fs::remove_dir_all(path).expect("a folder"),

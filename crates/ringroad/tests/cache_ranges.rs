@@ -205,7 +205,7 @@ fn a_miss_fetches_what_is_needed() {
     assert_eq!(site.range("/a", "bytes=-1000"), "MISS");
     assert!(site.asked().len() == 1);
     site.until_stored("/a", "bytes=-1000");
-    // A range that extends beyond the stored part on one side: only the hole between them is fetched.
+    // A range across two stored parts: only the hole between them is fetched.
     assert_eq!(site.range("/a", "bytes=3400000-3500000"), "MISS");
     site.until_stored("/a", "bytes=3400000-3500000");
     let (from, to) = (3_100_001_u64.next_multiple_of(CHUNK), 3_400_000 / CHUNK * CHUNK);

@@ -281,7 +281,7 @@ fn what_is_held_in_memory_needs_no_file_and_keeps_to_its_size() {
     let server = start(&setup);
     let targets: Vec<String> = (0..400).map(|number| format!("/{number}-30000")).collect();
     fill(&server, &setup, &targets);
-    // The memory cache is empty after a start. Requests that joined a fill may or may not have been read from the disk.
+    // After a start the memory cache is empty. Before it, some hits joined fills, others were read from the disk.
     assert!(server.quit_and_wait().success());
     let server = start(&setup);
     let (hot, others) = targets.split_at(20);

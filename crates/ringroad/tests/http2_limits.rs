@@ -217,7 +217,7 @@ fn a_header_bomb() {
     assert_eq!(client.response(stream).status, 431, "max_headers");
 }
 
-/// A body received byte by byte through small window updates.
+/// A client that requests a body byte by byte, with window updates of 1.
 #[test]
 fn a_dribbled_body() {
     let server =

@@ -222,7 +222,7 @@ fn connections_are_kept_and_used_again() {
     let _ = origin.take_faults();
 }
 
-/// The client's connection uses zero-copy sends: an upload is complete when all of it is sent, not when its buffers are
+/// Zero-copy sends are used only to clients: an upload is complete when all of it is sent, not when its buffers are
 /// released, and its upstream connection is reused.
 #[test]
 fn uploads_of_any_size_leave_their_connection_to_the_next() {

@@ -388,7 +388,7 @@ fn play(cases: u64, first: u64) {
     sane(&server, &origin, before);
 }
 
-/// Checks that no connection and no descriptor was leaked.
+/// Checks that the log has no alerts, and that no connection and no descriptor was leaked.
 fn sane(server: &Server, origin: &Origin, fds_before: usize) {
     let log = server.error_log();
     assert!(!log.contains("panicked") && !server.stderr().contains("panicked"), "{log}");

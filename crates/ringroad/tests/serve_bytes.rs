@@ -35,7 +35,7 @@ const PARTS_OF: [u64; 2] = [SMALL_MAX, (1 << 20) + 1];
 /// Size of the file that is requested once per combination.
 const HUGE: u64 = 100 << 20;
 
-/// If `sendfile` is not configured, a file's length decides, unless other settings are configured.
+/// Value for a directive that is not configured: a file's length decides if no other setting is configured either.
 const UNWRITTEN: &str = "unwritten";
 const SENDFILE: [&str; 3] = ["off", "on", UNWRITTEN];
 const DIRECTIO: [&str; 3] = ["off", "4k", "1"];
@@ -489,7 +489,7 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
         (passed(&mut ask) >= FILES / 2).then_some(())
     })
     .unwrap_or_else(|error| panic!("{error}"));
-    // Another process reads the files into the page cache, where they stay.
+    // Requests read the files into the page cache, where they now stay.
     testkit::wait::until("files to come through the page cache again", Deadline::default(), || {
         (0..FILES).for_each(&mut ask);
         files.iter().all(|file| cached(file) >= half).then_some(())

@@ -384,8 +384,8 @@ fn a_disk_that_has_room_again_is_told_of() {
     let limited = |builder: testkit::ServerBuilder| builder.shell("trap '' XFSZ; ulimit -f 1024");
     let server = serve_with(&conf, limited);
     let mut client = client(&server);
-    // Eight lines fit. The remaining lines are as many again: lines logged after space is available do not fill the
-    // queue.
+    // Eight lines fit into the file. The other four fit after it has been truncated, so a line that is written only then
+    // does not fill the file again.
     for n in 0..12 {
         assert_eq!(client.get(&format!("/?n={n}")).status, 204);
     }
@@ -393,7 +393,7 @@ fn a_disk_that_has_room_again_is_told_of() {
     assert!(line.contains("/access.log\" failed (27: File too large), "), "{line}");
     let file = fs::OpenOptions::new().write(true).open(server.path("logs/access.log")).expect("it is ours");
     // A line that is being written when space is available again is not lost. A loss followed by another within the
-    // second between two reports is not reported yet. So each round waits for the lines, longer on a slow machine.
+    // second between two reports is not reported yet. So each round waits, longer than the round before.
     let mut pause = Duration::from_millis(500);
     let line = testkit::wait::until("a loss and a write after it", Deadline::default(), || {
         // A new connection per round: the rounds may need more requests than `keepalive_requests` allows.

@@ -340,7 +340,7 @@ fn variants_uses_bypass_and_chunks() {
     for target in ["/chunked", "/valid/chunked"] {
         cases.extend((0..2).map(|_| get(target).say(kept).with("X-Chunked", "1")));
     }
-    // Requests with credentials of several users: nginx sends a response stored for one to the other.
+    // A request with credentials: nginx reuses its stored response.
     let log_in = || get("/own").say(kept).with("Authorization", "Basic YTpi");
     cases.extend([log_in(), log_in().differs("C7")]);
     compare(&sides, &cases);

@@ -272,7 +272,7 @@ const PLACES: &[&str] = &[
 fn delete_mkcol_and_put_are_nginxs() {
     let mut cases = Vec::new();
     for place in PLACES {
-        // nginx removes links in an order that varies.
+        // For `/`, the links that nginx removes depend on their order.
         if *place != "/" {
             cases.push(case("DELETE", place));
         }

@@ -306,7 +306,7 @@ fn comparable(outcome: &str, address: usize) -> String {
         3 => address != WITH_BOTH_KEYS,
         // The group.
         4 => false,
-        // Numbers, among them the size of the certificate in bytes.
+        // The size of the certificate in bytes, the only number among these words.
         _ => address != WITH_BOTH_KEYS || *index == 0 || word.parse::<usize>().is_err(),
     };
     let words = outcome.split(' ').enumerate().filter(is_compared);

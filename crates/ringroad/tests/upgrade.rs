@@ -222,7 +222,7 @@ fn ringroad_takes_the_place_of_nginx_and_nginx_that_of_ringroad() {
     for line in ["start new binary process", "using inherited sockets from \"", "changing binary"] {
         assert!(log.matches(line).count() >= 3, "{line}\n{log}");
     }
-    // The last master has all files and sockets to itself.
+    // The last master removes the socket file.
     signal_process(site.pid().expect("it runs"), Signal::QUIT).expect("it runs");
     site.wait("the end", || site.pid().is_none());
     assert!(!site.dir.path().join("site.sock").exists(), "{}", site.log());

@@ -137,7 +137,7 @@ fn shown(response: &Response, port: &str) -> String {
     let text = format!("HTTP/1.{version} {status} {reason}\n{}\n{}", fields.concat(), response.text());
     let text = text.replace(&format!(":{port}/"), ":PORT/");
     match head.field("content-type").and_then(|kind| kind.split_once("boundary=")) {
-        // nginx's boundary is a 20-digit number; it adds the same length.
+        // nginx's boundary has 20 digits; both boundaries add the same length.
         Some((_, boundary)) => text.replace(boundary, "BOUNDARY"),
         None => text,
     }
