@@ -1,8 +1,8 @@
 //! Messages to systemd, by the protocol of sd_notify(3): datagrams to the socket that `NOTIFY_SOCKET` names.
 //!
 //! ```text
-//! starting --READY=1--> ready --RELOADING=1--> reloading --READY=1--> ready --STOPPING=1--> the end
-//!                         +-- WATCHDOG=1, while the worker answers
+//! starting --READY=1--> ready --RELOADING=1--> reloading --READY=1--> ready --STOPPING=1--> exit
+//!                         +-- WATCHDOG=1, while the worker responds
 //! ```
 //! systemd accepts messages only from the main process (`NotifyAccess=main`). So a new binary sends nothing while the
 //! previous master runs, and that master sends `MAINPID=` when it exits. Without the variable nothing is sent.

@@ -9,9 +9,9 @@
 //!        |                |_____________|___________|_____________|
 //!        |                          any failure --> Failed, status 2
 //!        v                                                          |
-//!   channel closed: status 0          Reload, Reopen: answer, go on-+
+//!   channel closed: status 0          Reload, Reopen: reply, serve -+
 //!                                     Quit: finish, then status 0
-//!                                     Stop, channel closed: status 0 at once
+//!                                     Stop, channel closed: status 0 immediately
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};

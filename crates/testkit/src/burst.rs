@@ -464,7 +464,7 @@ pub struct SlowClient {
 }
 
 impl SlowClient {
-    /// Sends a request and reads; at each of the given numbers of wire bytes it waits at the gate beside it. With a
+    /// Sends a request and reads; after each number of wire bytes in `stops` it waits at the number's gate. With a
     /// `receive_buffer` of a few thousand bytes the server is soon blocked.
     #[track_caller]
     pub fn start(

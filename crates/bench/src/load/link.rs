@@ -1,9 +1,9 @@
 //! One connection of a load: its state, its operations and requests in flight, and the bytes queued for sending.
 //!
 //! ```text
-//!   Closed --connect--> Connecting --done--> Open --a response says close--> Closing --end--> Closed
+//!   Closed --connect--> Connecting --done--> Open --"Connection: close"--> Closing --end--> Closed
 //!      ^                    |                  |
-//!      +------ failed, the end, too late ------+
+//!      +------ failed, closed, timed out ------+
 //! ```
 //! The steps of a connection are in the worker ([`super::worker`]).
 

@@ -17,7 +17,7 @@ pub(super) struct ColdWay {
     /// Whether its output buffers are as large as the files, which nginx requires for direct reads.
     sized_buffers: bool,
     /// Whether it serves the plain files in cases where others use a cache. The extra cost of a hit is visible only in
-    /// a measurement beside it, since the machine's state changes within minutes.
+    /// a measurement at the same time, since the machine's state changes within minutes.
     pub(super) is_plain: bool,
     /// Whether it is measured with `--quick`, and where workers and connections are varied.
     pub(super) is_main: bool,

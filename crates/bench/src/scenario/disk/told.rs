@@ -293,7 +293,7 @@ fn worth_sixteen(ratio: Option<Summary>) -> Finding {
     })
 }
 
-/// Returns the finding about a comment below the write-up, whose author was told that the cause was his device.
+/// Returns the finding about a comment below the write-up, whose author got the reply that his device was the cause.
 fn one_blocking(ratio: Option<Summary>) -> Finding {
     let claim =
         "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! parent                                   each worker
-//! assignment file, starts it      ----->   opens the file, makes its queues
+//! assignment file, starts it      ----->   opens the file, creates its queues
 //! sees all "ready" files          <-----   writes "ready"
 //! writes "go"                     ----->   runs for the time
-//! reads the results               <-----   writes its result, ends
+//! reads the results               <-----   writes its result, exits
 //! ```
 
 use std::ffi::OsString;

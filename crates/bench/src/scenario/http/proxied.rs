@@ -2,7 +2,7 @@
 //! write-up has these rows. They repeat the measurement in `docs/experiments/raw/proxied-20261123`.
 //!
 //! ```text
-//!   generator --> server --> origin: reads the whole body of a request, then responds
+//!   generator --> server --> origin: reads the complete body of a request, then responds
 //! ```
 //!
 //! * The origin consists of threads of this process on the generator's processors, and is the same for all servers.
