@@ -1,7 +1,7 @@
 //! One connection of a load: its state, its operations and requests in flight, and the bytes queued for sending.
 //!
 //! ```text
-//!   Closed --connect--> Connecting --done--> Open --"Connection: close"--> Closing --end--> Closed
+//!   Closed --connect--> Connecting --done--> Open --close announced--> Closing --end--> Closed
 //!      ^                    |                  |
 //!      +------ failed, closed, timed out ------+
 //! ```
