@@ -1,7 +1,7 @@
-//! Certificates with their keys, out of PEM files.
+//! Reads certificates and their private keys from PEM files.
 //!
-//! [`Identity`] is a chain with its key, as a server or a client shows it; errors have the messages of OpenSSL for the
-//! same file.
+//! [`Identity`] is a certificate chain with its private key, as a server or a client presents it. Errors have the
+//! messages of OpenSSL for the same file.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use rustls::{SignatureAlgorithm, SignatureScheme};
 use crate::seen;
 use crate::x509::{self, Certificate, KeyError};
 
-/// Why a file cannot be used.
+/// Reason why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileError {
-    /// It holds no certificate.
+    /// The file contains no certificate.
     NoCertificate,
-    /// A certificate in it is damaged.
+    /// A certificate in the file is damaged.
     BadCertificate,
-    /// It holds no key, or one that is damaged: the library's words.
+    /// The file contains no private key or a damaged key; has the library's message.
     BadKey(String),
-    /// None of the passwords opens the key.
+    /// None of the passwords decrypts the key.
     Password,
-    /// The key does not belong to the certificate: the library's words.
+    /// The key does not belong to the certificate; has the library's message.
     KeyMismatch(String),
-    /// The kind of the key is not supported.
+    /// The type of the key is not supported.
     UnsupportedKey,
-    /// A list of revoked certificates is damaged: the library's words.
+    /// A CRL is damaged; has the library's message.
     BadCrl(String),
 }
 
@@ -54,16 +54,17 @@ impl std::fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// A chain of certificates with the key of the first.
+/// A certificate chain with the private key of its first certificate.
 #[derive(Clone, Debug)]
 pub struct Identity {
     key: Arc<CertifiedKey>,
-    /// When the first certificate ends to be valid, in seconds since 1970.
+    /// Time when the first certificate expires, in seconds since 1970.
     expires: Option<i64>,
 }
 
 impl Identity {
-    /// Reads a chain and its key, each in PEM. The first certificate is the holder's, the others follow as they are sent.
+    /// Parses a chain and its key, both in PEM. The first certificate belongs to the key; the others follow in the
+    /// order in which they are sent.
     pub fn from_pem(chain: &[u8], key: &[u8], passwords: &[Vec<u8>]) -> Result<Identity, FileError> {
         let chain = certificates(chain)?;
         let first = chain.first().ok_or(FileError::NoCertificate)?;
@@ -80,30 +81,30 @@ impl Identity {
         Ok(Identity { key: Arc::new(CertifiedKey::new(chain, key)), expires })
     }
 
-    /// The same with a response of the authority that the certificate was not revoked (OCSP, RFC 6960), in DER.
+    /// Returns the identity with a stapled OCSP response of the CA (RFC 6960), in DER.
     pub fn with_ocsp(&self, response: Vec<u8>) -> Identity {
         let mut key = CertifiedKey::clone(&self.key);
         key.ocsp = Some(response);
         Identity { key: Arc::new(key), expires: self.expires }
     }
 
-    /// What rustls shows.
+    /// Returns the certificate and key in the form that rustls needs.
     pub(crate) fn key(&self) -> &Arc<CertifiedKey> {
         &self.key
     }
 
-    /// The certificates in DER, the holder's first.
+    /// Returns the certificates in DER; the first one belongs to the key.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.key.cert
     }
 
-    /// When the certificate ends to be valid, in seconds since 1970.
+    /// Returns the time when the certificate expires, in seconds since 1970.
     pub fn expires(&self) -> Option<i64> {
         self.expires
     }
 }
 
-/// A key that notes which scheme it signs by.
+/// A key that records the signature scheme of each signature in [`crate::seen`].
 #[derive(Debug)]
 struct Watched(Arc<dyn SigningKey>);
 
@@ -135,14 +136,14 @@ impl Signer for WatchedSigner {
     }
 }
 
-/// All certificates of a PEM file; other sections are passed over, as OpenSSL does it.
+/// Returns all certificates of a PEM file. Ignores other sections, as OpenSSL does.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|_| FileError::BadCertificate)?;
     if found.is_empty() { Err(FileError::NoCertificate) } else { Ok(found) }
 }
 
-/// All lists of revoked certificates of a PEM file.
+/// Returns all CRLs of a PEM file, in DER.
 pub fn crls(pem: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
     let damaged = |_| FileError::BadCrl("a list of revoked certificates in it is damaged".to_owned());
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem)
@@ -157,7 +158,7 @@ pub fn crls(pem: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
     Ok(found)
 }
 
-/// A certificate in PEM, as `$ssl_client_raw_cert` shows it.
+/// Encodes a certificate in PEM, as in `$ssl_client_raw_cert`.
 pub fn to_pem(der: &[u8]) -> String {
     const LINE: usize = 64;
     let mut text = String::from("-----BEGIN CERTIFICATE-----\n");

@@ -1,7 +1,7 @@
-//! Certificates in brotli and zlib (RFC 8879), in this order of preference, as rustls has them.
+//! Certificate compression by brotli and zlib (RFC 8879). Brotli is preferred, as in rustls.
 //!
-//! Brotli is the release of the crate that codes responses too: the feature of rustls would compile and link a second
-//! one.
+//! Brotli is implemented here with the crate that compresses responses. The feature of rustls would link a second
+//! version of that crate.
 
 use std::io::Write;
 
@@ -13,29 +13,29 @@ use rustls::compress::{
     ZLIB_COMPRESSOR, ZLIB_DECOMPRESSOR,
 };
 
-/// Bytes that the compressor collects before it writes. Chains have some KiB.
+/// Size of the compressor's output buffer in bytes. Certificate chains have a few KiB.
 const BUFFER_BYTES: usize = 4096;
 
-/// Base 2 logarithm of the window; its memory is that of the chain where this is smaller.
+/// Base 2 logarithm of the compression window in bytes. For smaller input the memory used is that of the input.
 const WINDOW_BITS: u32 = 22;
 
-/// While a client waits.
+/// Quality while a client waits for the result.
 const QUALITY_FAST: u32 = 4;
 
-/// For a result that rustls keeps for further handshakes.
+/// Quality for a result that rustls caches for later handshakes.
 const QUALITY_BEST: u32 = 11;
 
-/// The codings that this side writes.
+/// Returns the compressors, in order of preference.
 pub(crate) fn compressors() -> Vec<&'static dyn CertCompressor> {
     vec![&Brotli, ZLIB_COMPRESSOR]
 }
 
-/// The codings that this side reads.
+/// Returns the decompressors, in order of preference.
 pub(crate) fn decompressors() -> Vec<&'static dyn CertDecompressor> {
     vec![&Brotli, ZLIB_DECOMPRESSOR]
 }
 
-/// The coding of RFC 7932.
+/// Brotli (RFC 7932).
 #[derive(Debug)]
 struct Brotli;
 
@@ -57,8 +57,7 @@ impl CertCompressor for Brotli {
 }
 
 impl CertDecompressor for Brotli {
-    /// The output has the length that the peer announced; a text with another length, or with bytes behind its end, is
-    /// an error.
+    /// Fails if the data has another length than the peer announced, or if bytes follow its end.
     fn decompress(&self, input: &[u8], output: &mut [u8]) -> Result<(), DecompressionFailed> {
         let memory = StandardAlloc::default;
         let mut state = BrotliState::new_strict(memory(), memory(), memory());
@@ -89,7 +88,7 @@ impl CertDecompressor for Brotli {
 mod tests {
     use super::*;
 
-    /// Text that is no certificate, and repeats as chains do.
+    /// Text that repeats as certificate chains do; it contains no certificate.
     fn chain() -> Vec<u8> {
         (0..200)
             .flat_map(|number: u32| format!("certificate {} of {number}; ", number % 7).into_bytes())
@@ -121,7 +120,7 @@ mod tests {
         for place in 0..coded.len() {
             let mut damaged = coded.clone();
             damaged[place] ^= 0x55;
-            // Whatever comes of it, it ends.
+            // Any result is correct if the call returns.
             decompress(&damaged, chain().len());
         }
     }

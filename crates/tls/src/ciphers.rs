@@ -1,10 +1,11 @@
-//! OpenSSL's cipher strings (`ssl_ciphers`) and suite lists (`ssl_conf_command Ciphersuites`), evaluated over the suites
-//! that are supported.
+//! Evaluates OpenSSL's cipher strings (`ssl_ciphers`) and suite lists (`ssl_conf_command Ciphersuites`) over the
+//! supported suites.
 //!
-//! The language is that of `openssl-ciphers(1)`: `:`, `,` and blanks separate elements; `!` removes for good, `-` removes,
-//! `+` in front moves to the end, `+` between names means both, `@STRENGTH` sorts. A name that matches none of the
-//! supported suites adds nothing, as a suite that is not compiled in does in OpenSSL: offering more than configured would
-//! be worse than offering less. Suites of TLS 1.3 do not take part, as in OpenSSL.
+//! The syntax is that of `openssl-ciphers(1)`. `:`, `,` and spaces separate elements. A leading `!` removes suites
+//! permanently, `-` removes suites, `+` moves suites to the end. `+` between names selects the suites that match both
+//! names; `@STRENGTH` sorts. A name that matches no supported suite adds nothing, like a suite in OpenSSL that was
+//! disabled at compile time: it is safer to offer fewer suites than configured than more. As in OpenSSL, cipher strings
+//! do not affect the suites of TLS 1.3.
 
 use rustls::crypto::aws_lc_rs::cipher_suite;
 use rustls::{CipherSuite, SupportedCipherSuite};
@@ -12,11 +13,11 @@ use rustls::{CipherSuite, SupportedCipherSuite};
 /// A supported suite of TLS 1.2.
 struct Suite {
     suite: SupportedCipherSuite,
-    /// OpenSSL's name.
+    /// OpenSSL's name of the suite.
     name: &'static str,
-    /// The keywords that match it.
+    /// The keywords of cipher strings that match the suite.
     keywords: &'static [&'static str],
-    /// Bits of strength, for `@STRENGTH`.
+    /// Strength in bits, for `@STRENGTH`.
     bits: u16,
 }
 
@@ -35,7 +36,7 @@ const COMMON: [&str; 11] = [
     "FIPS",
 ];
 
-/// In OpenSSL's default order.
+/// The supported suites of TLS 1.2, in OpenSSL's default order.
 static SUITES: [Suite; 6] = [
     Suite {
         suite: cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -75,14 +76,14 @@ static SUITES: [Suite; 6] = [
     },
 ];
 
-/// Suites of TLS 1.3, in OpenSSL's default order.
+/// The supported suites of TLS 1.3, in OpenSSL's default order.
 static SUITES_13: [(SupportedCipherSuite, &str); 3] = [
     (cipher_suite::TLS13_AES_256_GCM_SHA384, "TLS_AES_256_GCM_SHA384"),
     (cipher_suite::TLS13_CHACHA20_POLY1305_SHA256, "TLS_CHACHA20_POLY1305_SHA256"),
     (cipher_suite::TLS13_AES_128_GCM_SHA256, "TLS_AES_128_GCM_SHA256"),
 ];
 
-/// Suites of TLS 1.3 that OpenSSL knows and this server does not have.
+/// Suites of TLS 1.3 that OpenSSL supports and this server does not.
 const UNSUPPORTED_13: [&str; 4] =
     ["TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256", "TLS_SHA256_SHA256", "TLS_SHA384_SHA384"];
 
@@ -92,7 +93,7 @@ impl Suite {
     }
 }
 
-/// Evaluates a cipher string to the suites of TLS 1.2 that it leaves, in order of preference.
+/// Evaluates a cipher string. Returns the selected suites of TLS 1.2, in order of preference.
 pub fn parse(text: &str) -> Vec<SupportedCipherSuite> {
     // Indexes into SUITES.
     let (mut active, mut killed): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -124,13 +125,13 @@ pub fn parse(text: &str) -> Vec<SupportedCipherSuite> {
     active.into_iter().map(|index| SUITES[index].suite).collect()
 }
 
-/// All suites of TLS 1.3, in order of preference.
+/// Returns all supported suites of TLS 1.3, in order of preference.
 pub fn all_13() -> Vec<SupportedCipherSuite> {
     SUITES_13.iter().map(|(suite, _)| *suite).collect()
 }
 
-/// Reads a list of suites of TLS 1.3, such as `TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384`. The error is the name that
-/// is not known.
+/// Parses a list of suites of TLS 1.3, such as `TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384`. The error is the first
+/// unknown name.
 pub fn parse_13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     let mut suites = Vec::new();
     for name in list.split(':').filter(|name| !name.is_empty()) {
@@ -143,13 +144,13 @@ pub fn parse_13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     Ok(suites)
 }
 
-/// OpenSSL's name of a suite.
+/// Returns OpenSSL's name of a supported suite.
 pub fn name_of(suite: CipherSuite) -> Option<&'static str> {
     let of_12 = SUITES.iter().find(|known| known.suite.suite() == suite).map(|known| known.name);
     of_12.or_else(|| SUITES_13.iter().find(|(known, _)| known.suite() == suite).map(|(_, name)| *name))
 }
 
-/// OpenSSL's names of suites that clients offer and this server does not have, by their numbers.
+/// OpenSSL's names of suites that clients may offer and this server does not support, with their numbers.
 const OTHERS: [(u16, &str); 34] = [
     (0x002f, "AES128-SHA"),
     (0x0033, "DHE-RSA-AES128-SHA"),
@@ -187,7 +188,7 @@ const OTHERS: [(u16, &str); 34] = [
     (0xccaa, "DHE-RSA-CHACHA20-POLY1305"),
 ];
 
-/// The name of a suite that a client offers; a number where OpenSSL has none.
+/// Returns the name of a suite that a client offers, or its number in hexadecimal if OpenSSL has no name for it.
 pub fn names_of_offer(suite: CipherSuite) -> String {
     let number = u16::from(suite);
     let other = || OTHERS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);

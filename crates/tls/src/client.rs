@@ -1,4 +1,4 @@
-//! The client's side, towards upstreams.
+//! The client side of TLS, for connections to upstreams.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,52 +14,53 @@ use crate::server::{Versions, provider};
 use crate::session::{Session, TlsError};
 use crate::verify::AnyServer;
 
-/// Upstreams of one configuration with stored sessions.
+/// Maximum number of upstreams per configuration whose sessions are stored.
 const UPSTREAMS_MAX: usize = 1024;
 
-/// Sessions that are kept for one upstream: rustls' number of tickets of TLS 1.3.
+/// Maximum number of stored sessions per upstream. The value is rustls' limit for tickets of TLS 1.3.
 const SESSIONS_MAX: usize = 8;
 
-/// How connections to upstreams speak TLS.
+/// TLS settings of connections to upstreams.
 #[derive(Debug)]
 pub struct ClientSettings {
-    /// `proxy_ssl_certificate` with its key.
+    /// `proxy_ssl_certificate` with its private key
     pub identity: Option<Identity>,
     /// `proxy_ssl_protocols`
     pub versions: Versions,
-    /// `proxy_ssl_ciphers`: suites of TLS 1.2.
+    /// `proxy_ssl_ciphers`: the suites of TLS 1.2
     pub suites: Vec<SupportedCipherSuite>,
-    /// Suites of TLS 1.3.
+    /// The suites of TLS 1.3.
     pub suites_13: Vec<SupportedCipherSuite>,
-    /// Groups of the key exchange, the best first.
+    /// The groups of the key exchange, in order of preference.
     pub groups: Vec<&'static dyn SupportedKxGroup>,
     /// `proxy_ssl_session_reuse`
     pub reuses_sessions: bool,
-    /// `proxy_ssl_server_name`: whether the name is sent to the upstream.
+    /// `proxy_ssl_server_name`: whether the name is sent to the upstream (SNI)
     pub sends_name: bool,
-    /// Protocols that are offered by ALPN, the best first.
+    /// Protocols that are offered by ALPN, in order of preference.
     pub alpn: Vec<Vec<u8>>,
 }
 
-/// What handshakes with upstreams are made with.
+/// The prepared configuration of handshakes with upstreams.
 #[derive(Clone, Debug)]
 pub struct Client {
     config: Arc<rustls::ClientConfig>,
-    /// Settings with the sessions of one upstream, where sessions are reused. One upstream's session is not offered to
-    /// another, not even under the same name: the other would learn which it is, and its certificate would not be seen.
+    /// One configuration for each upstream, with the sessions of that upstream; `None` if sessions are not reused. A
+    /// session of one upstream is not offered to another, even under the same name. Otherwise the other upstream could
+    /// recognise the session, and its certificate would not be verified.
     upstreams: Option<Arc<Mutex<Upstreams>>>,
 }
 
-/// By the peer's address and the name in the hello.
+/// Configurations by the peer's address and the server name in the ClientHello.
 type Upstreams = HashMap<(String, String), Arc<rustls::ClientConfig>>;
 
 impl Client {
-    /// Prepares handshakes.
+    /// Prepares handshakes with these settings.
     pub fn new(settings: ClientSettings) -> Result<Client, TlsError> {
         let provider = provider(&settings.suites, &settings.suites_13, &settings.groups);
         let builder = rustls::ClientConfig::builder_with_provider(provider);
         let builder = builder.with_protocol_versions(&settings.versions.list()).map_err(TlsError::new)?;
-        // The upstream's certificate is judged behind the handshake.
+        // The upstream's certificate is verified after the handshake.
         let builder = builder.dangerous().with_custom_certificate_verifier(AnyServer::new());
         let mut config = match settings.identity {
             Some(identity) => builder.with_client_cert_resolver(Arc::new(
@@ -76,7 +77,8 @@ impl Client {
         Ok(Client { config: Arc::new(config), upstreams })
     }
 
-    /// The same with this certificate. Its sessions are not resumed: one that began with a certificate is not offered with another.
+    /// Returns the client with this certificate. Its sessions are not resumed: a session that began with one
+    /// certificate must not be offered with another.
     #[must_use]
     pub fn with_identity(&self, identity: &Identity) -> Client {
         let mut config = rustls::ClientConfig::clone(&self.config);
@@ -85,8 +87,8 @@ impl Client {
         Client { config: Arc::new(config), upstreams: None }
     }
 
-    /// A session with the upstream at `peer`, with this name or address in the hello. Names that are no host names are
-    /// not sent.
+    /// Creates a session with the upstream at `peer`, with this name or address in the ClientHello. A name that is not
+    /// a valid host name is not sent.
     pub fn session(&self, peer: &str, name: &str) -> Result<Session, TlsError> {
         let config = self.config_of(peer, name);
         let nameless = || ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
@@ -99,7 +101,7 @@ impl Client {
         let mut upstreams = upstreams.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (peer.to_owned(), name.to_owned());
         if !upstreams.contains_key(&key) && upstreams.len() >= UPSTREAMS_MAX {
-            // Any of them: it makes a full handshake the next time.
+            // Removes the sessions of any upstream; its next handshake is then a full handshake.
             let other = upstreams.keys().next().cloned();
             other.and_then(|other| upstreams.remove(&other));
         }

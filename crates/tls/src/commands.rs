@@ -1,14 +1,14 @@
-//! Commands of OpenSSL's configuration (`ssl_conf_command`, `proxy_ssl_conf_command`), as far as they have a meaning here:
-//! SSL_CONF_cmd(3).
+//! Commands of OpenSSL's configuration (`ssl_conf_command`, `proxy_ssl_conf_command`; SSL_CONF_cmd(3)), as far as they
+//! apply to this server.
 //!
-//! Main type: [`Commands`], what commands put in the place of directives. A command that cannot be obeyed is refused: a
-//! command is written because its author counts on it.
+//! Main type: [`Commands`], the settings of the commands, which replace those of directives. A command that cannot be
+//! implemented is an error, because a configuration that contains a command relies on its effect.
 
 use crate::ciphers;
 use crate::groups;
 use crate::server::Versions;
 
-/// What commands put in the place of directives, by the last of each kind.
+/// Settings of the commands, which replace those of directives. The last command of each kind wins.
 #[derive(Clone, Debug, Default)]
 pub struct Commands {
     /// `CipherString`
@@ -17,9 +17,9 @@ pub struct Commands {
     pub suites_13: Option<Vec<crate::Suite>>,
     /// `Groups`, `Curves`
     pub groups: Option<String>,
-    /// `MinProtocol`: whether TLS 1.2 is below it.
+    /// `MinProtocol`: whether it excludes TLS 1.2
     without_12: Option<bool>,
-    /// `MaxProtocol`: whether TLS 1.3 is above it.
+    /// `MaxProtocol`: whether it excludes TLS 1.3
     without_13: Option<bool>,
     /// `Options ServerPreference`
     pub prefers_own_ciphers: Option<bool>,
@@ -29,16 +29,16 @@ pub struct Commands {
     pub without_tickets: bool,
 }
 
-/// The result of a command.
+/// The result of an accepted command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obeyed {
-    /// It is obeyed.
+    /// The command has its effect.
     Yes,
-    /// It asks for nothing but speed, which this server finds in other ways: the reason.
+    /// The command only affects speed, which this server optimises by other means; has the reason.
     WithoutEffect(&'static str),
 }
 
-/// Why a command is refused.
+/// The message of a refused command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(String);
 
@@ -48,22 +48,22 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// The commands that are obeyed, for the reason of those that are not.
+/// Names of the supported commands, for the error message of an unsupported command.
 const NAMES: &str =
     "CipherString, Ciphersuites, Curves, Groups, MinProtocol, MaxProtocol, Protocol and Options";
 
-/// A flag of `Options`: its name, and its effect when it is on and when it is off.
+/// A flag of `Options`: its name, and its meaning when the flag is on and when it is off.
 type Flag = (&'static str, Meaning, Meaning);
 
 #[derive(Clone, Copy)]
 enum Meaning {
-    /// It is so in any case.
+    /// This server always behaves like this.
     So,
-    /// It cannot be so, for this reason.
+    /// This server cannot behave like this; has the reason.
     Never(&'static str),
-    /// There is a setting for it.
+    /// The flag changes a setting.
     Set(fn(&mut Commands)),
-    /// It is about speed alone.
+    /// The flag only affects speed; has the reason why it has no effect.
     Speed(&'static str),
 }
 
@@ -82,7 +82,7 @@ const FLAGS: &[Flag] = &[
     ("ClientRenegotiation", Never("there is no renegotiation"), So),
     ("UnsafeLegacyRenegotiation", Never("there is no renegotiation"), So),
     ("Compression", Never("there is no compression of records"), So),
-    // Suites with CBC and key exchanges without fresh keys do not exist here.
+    // This server has no suites with CBC, and no key exchange without ephemeral keys.
     ("EncryptThenMac", So, So),
     ("EmptyFragments", So, So),
     ("Bugs", So, So),
@@ -99,7 +99,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 impl Commands {
-    /// What these commands, each a name and a value, come to together.
+    /// Returns the combined settings of these commands; each command is a name and a value.
     pub fn of(commands: &[(String, String)]) -> Result<Commands, Refused> {
         let mut all = Commands::default();
         for (name, value) in commands {
@@ -108,7 +108,7 @@ impl Commands {
         Ok(all)
     }
 
-    /// Takes a command.
+    /// Applies a command.
     pub fn take(&mut self, name: &str, value: &str) -> Result<Obeyed, Refused> {
         let refused =
             |reason: &str| Refused(format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed: {reason}"));
@@ -150,7 +150,7 @@ impl Commands {
         Ok(Obeyed::Yes)
     }
 
-    /// `ALL,-TLSv1.2`: versions are turned on and off in order.
+    /// Applies a value of `Protocol` such as `ALL,-TLSv1.2`, which turns versions on and off in order.
     fn take_protocols(&mut self, value: &str) -> Result<(), String> {
         for item in value.split(',').filter(|item| !item.is_empty()) {
             let (is_off, version) = match item.strip_prefix('-') {
@@ -187,7 +187,7 @@ impl Commands {
         Ok(obeyed)
     }
 
-    /// Versions, where those of the directive are these.
+    /// Returns the versions of the directive, restricted by the commands.
     pub fn versions(&self, directive: Versions) -> Versions {
         Versions {
             tls12: self.without_12.map_or(directive.tls12, |without| directive.tls12 && !without),

@@ -1,10 +1,10 @@
-//! Groups of the key exchange under OpenSSL's names (`ssl_ecdh_curve`).
+//! Groups of the key exchange, with OpenSSL's names (`ssl_ecdh_curve`).
 
 use rustls::NamedGroup;
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::kx_group;
 
-/// Groups that are supported, with the names that OpenSSL takes, the one that it shows first.
+/// Supported groups with the names that OpenSSL accepts. The first name is the one that OpenSSL shows.
 static GROUPS: [(&dyn SupportedKxGroup, &[&str]); 4] = [
     (kx_group::X25519MLKEM768, &["X25519MLKEM768"]),
     (kx_group::X25519, &["X25519"]),
@@ -12,7 +12,7 @@ static GROUPS: [(&dyn SupportedKxGroup, &[&str]); 4] = [
     (kx_group::SECP384R1, &["secp384r1", "P-384"]),
 ];
 
-/// Groups that OpenSSL knows and this server does not have.
+/// Groups that OpenSSL supports and this server does not.
 const UNSUPPORTED: [&str; 12] = [
     "secp521r1",
     "P-521",
@@ -28,28 +28,29 @@ const UNSUPPORTED: [&str; 12] = [
     "secp256k1",
 ];
 
-/// Groups that a list names, and names in it that are known and not supported.
+/// The groups of a list, and the known names in it that are not supported.
 #[derive(Debug)]
 pub struct Groups {
-    /// In order of preference.
+    /// The supported groups, in order of preference.
     pub supported: Vec<&'static dyn SupportedKxGroup>,
-    /// Left out.
+    /// Names of groups that were ignored because they are not supported.
     pub left_out: Vec<String>,
 }
 
-/// The groups of nginx's `auto`.
+/// Returns the groups of nginx's `auto`.
 pub fn auto() -> Vec<&'static dyn SupportedKxGroup> {
     GROUPS.iter().map(|(group, _)| *group).collect()
 }
 
-/// Reads a list such as `X25519:P-256`. The error is the name that is not known.
+/// Parses a list such as `X25519:P-256`. The error is the unknown name.
 pub fn parse(list: &str) -> Result<Groups, String> {
     if list == "auto" {
         return Ok(Groups { supported: auto(), left_out: Vec::new() });
     }
     let mut groups = Groups { supported: Vec::new(), left_out: Vec::new() };
     for name in list.split(':') {
-        // OpenSSL takes a group with `?` only if it knows it, and `*` marks those to send a share of.
+        // OpenSSL ignores an unknown group with the prefix `?`. The prefix `*` marks a group for which a key share is
+        // sent.
         let (optional, name) = match name.trim_start_matches('*').strip_prefix('?') {
             Some(name) => (true, name.trim_start_matches('*')),
             None => (false, name.trim_start_matches('*')),
@@ -66,13 +67,13 @@ pub fn parse(list: &str) -> Result<Groups, String> {
     Ok(groups)
 }
 
-/// OpenSSL's name of a group.
+/// Returns OpenSSL's name of a supported group.
 pub fn name_of(group: NamedGroup) -> Option<&'static str> {
     GROUPS.iter().find(|(known, _)| known.name() == group).map(|(_, names)| names[0])
 }
 
-/// OpenSSL's names of groups that a client may offer and this server does not have, by their numbers (RFC 8446 section
-/// 4.2.7).
+/// OpenSSL's names of groups that a client may offer and this server does not support, with their numbers (RFC 8446
+/// section 4.2.7).
 const OTHERS: [(u16, &str); 14] = [
     (0x0016, "secp256k1"),
     (0x0019, "secp521r1"),
@@ -90,7 +91,7 @@ const OTHERS: [(u16, &str); 14] = [
     (0x0104, "ffdhe8192"),
 ];
 
-/// The name of a group that a client offers; a number where OpenSSL has none.
+/// Returns the name of a group that a client offers, or its number in hexadecimal if OpenSSL has no name for it.
 pub fn name_of_offer(group: NamedGroup) -> String {
     let number = u16::from(group);
     let other = || OTHERS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);

@@ -1,5 +1,5 @@
-//! Handshakes over a socket of rt: the hello that chooses a server, its steps beside those of other handshakes, and its
-//! results. [`Handshaken::over`] makes the stream.
+//! Handshakes over a socket of `rt`: reads the ClientHello that selects a server, runs the steps of the handshake in
+//! turns with other handshakes, and returns the result. [`Handshaken::over`] makes the stream.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,21 +17,21 @@ use crate::session::{RECORD_BYTES_MAX, Session, TlsError};
 use crate::stream::{Receiving, Stream, tell};
 use crate::turns::Turns;
 
-/// Bytes of a client's hello at most, as in OpenSSL (`SSL3_RT_MAX_PLAIN_LENGTH` and a header). One that is longer comes in
-/// several records and is an attack.
+/// Maximum number of bytes before a ClientHello is complete, as in OpenSSL (`SSL3_RT_MAX_PLAIN_LENGTH` and a record
+/// header). A longer ClientHello needs several records and indicates an attack.
 const HELLO_BYTES_MAX: usize = RECORD_BYTES_MAX + 5;
 
-/// Why a handshake did not complete.
+/// Reason why a handshake did not complete.
 pub enum HandshakeError {
-    /// The peer ended the connection.
+    /// The peer closed the connection.
     Closed,
-    /// The connection broke.
+    /// An operation on the socket failed.
     Broken(Errno),
-    /// The session's own reason. The peer was informed.
+    /// The TLS session failed. An alert was sent to the peer.
     Tls(TlsError),
-    /// The requested server refuses handshakes (`ssl_reject_handshake`). The peer was informed.
+    /// The requested server refuses handshakes (`ssl_reject_handshake`). An alert was sent to the peer.
     Rejected,
-    /// The first bytes are no TLS: they are for a response in plaintext.
+    /// The first bytes are not TLS. They are returned, for a response in plaintext.
     Plaintext(Buf),
 }
 
@@ -55,7 +55,8 @@ impl std::fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// Reads a client's hello. `received` are the bytes that came before, and all that came afterwards.
+/// Reads a ClientHello. `received` contains the bytes that have already been received; further bytes are appended to
+/// it.
 pub async fn greet(socket: &mut Socket, received: &mut Vec<u8>) -> Result<Hello, HandshakeError> {
     loop {
         match read_hello(received) {
@@ -77,24 +78,24 @@ pub async fn greet(socket: &mut Socket, received: &mut Vec<u8>) -> Result<Hello,
     }
 }
 
-/// Whether bytes can be the first of a TLS session.
+/// Whether these bytes can be the first bytes of a TLS session.
 pub fn is_tls(bytes: &[u8]) -> bool {
     bytes.first().is_none_or(|byte| *byte == HANDSHAKE_RECORD)
 }
 
-/// Sends a client the refusal of its server.
+/// Sends a client the alert that its server refuses handshakes.
 pub fn reject(socket: &mut Socket) -> HandshakeError {
     tell(socket, fatal_alert(UNRECOGNIZED_NAME));
     HandshakeError::Rejected
 }
 
-/// Sends a client the failure of this side: `internal_error`, as OpenSSL does where it gets no certificate.
+/// Sends a client the alert `internal_error`, as OpenSSL does if no certificate is available.
 pub fn fail(socket: &mut Socket) {
     tell(socket, fatal_alert(INTERNAL_ERROR));
 }
 
-/// Takes a handshake to its end, with the server that was chosen. `received` is all that came so far. Its steps take turns
-/// with those of other handshakes; if several are in flight, a signature of RSA is made on another thread.
+/// Runs a handshake to its end, with the selected server. `received` contains all bytes received so far. The steps take
+/// turns with those of other handshakes. If several handshakes are in flight, the thread pool makes RSA signatures.
 pub async fn accept(
     socket: &mut Socket,
     server: &Server,
@@ -105,7 +106,7 @@ pub async fn accept(
     let session = server.session_for(hello).map_err(HandshakeError::Tls)?;
     let (mut handshaken, stepped) = if server.signs_by_rsa(hello) && turns.is_crowded() {
         let first = turns.run_elsewhere(move || first_step(session, received)).await;
-        // A step that panicked there has ended its session.
+        // A step that panicked on the other thread has destroyed its session.
         let panicked = || TlsError::new(rustls::Error::HandshakeNotComplete);
         let (session, plain, stepped) = first.ok_or_else(|| HandshakeError::Tls(panicked()))?;
         (Handshaken::new(session, plain), stepped)
@@ -117,7 +118,7 @@ pub async fn accept(
     Ok(handshaken)
 }
 
-/// Has a session read the first bytes: the session, early data, and whether the handshake continues.
+/// Lets a session read the first bytes. Returns the session, early data, and whether the handshake continues.
 fn first_step(mut session: Session, mut received: Vec<u8>) -> (Session, Vec<u8>, Result<bool, TlsError>) {
     let mut plain = Vec::new();
     let stepped = session.read(&mut received, &mut |bytes| plain.extend_from_slice(bytes));
@@ -135,7 +136,7 @@ pub async fn connect(socket: &mut Socket, client: &Client, name: &str) -> Result
     Ok(handshaken)
 }
 
-/// The next bytes of a handshake.
+/// Receives the next bytes of a handshake.
 async fn receive(socket: &mut Socket) -> Result<Buf, HandshakeError> {
     match socket.reader.recv().await {
         Ok(Some(buf)) => Ok(buf),
@@ -156,18 +157,18 @@ impl Handshaken {
         Handshaken { session: Rc::new(RefCell::new(session)), receiving }
     }
 
-    /// The stream over the socket that the handshake was made on.
+    /// Returns the stream over the socket of the handshake.
     pub fn over(self, socket: Socket) -> Stream {
         let Handshaken { session, receiving } = self;
         Stream::new(socket, session, receiving)
     }
 
-    /// Facts of the session about its handshake and its peer.
+    /// Calls `ask` with the session, to read facts about the handshake and the peer.
     pub fn with_session<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
         ask(&self.session.borrow())
     }
 
-    /// For later questions whether the handshake has ended.
+    /// Returns a handle that later shows whether the handshake is complete.
     pub fn progress(&self) -> Progress {
         Progress(Rc::clone(&self.session))
     }
@@ -177,7 +178,7 @@ impl Handshaken {
         self.session.borrow_mut().take_seen()
     }
 
-    /// Goes through the handshake, of which `stepped` is the result of the first step.
+    /// Runs the handshake; `stepped` is the result of its first step.
     async fn run(
         &mut self,
         socket: &mut Socket,
@@ -192,14 +193,16 @@ impl Handshaken {
                     return Err(HandshakeError::Tls(error));
                 }
             };
-            // Of TLS 1.3 the last bytes of either side travel with the first plaintext: the peer does not wait for them.
+            // In TLS 1.3 the last output of either side is sent together with the first plaintext: the peer does not
+            // wait for it.
             let may_wait = !is_handshaking && self.session.borrow().protocol() == Some("TLSv1.3");
             let output = if may_wait { Vec::new() } else { self.session.borrow_mut().output() };
             if !output.is_empty() {
                 let (sent, _) = socket.writer.send(Segments::from(output), false).await;
                 sent.map_err(HandshakeError::Broken)?;
             }
-            // Early data is answered before the client's last words have come, where the library allows it.
+            // If the library allows it, the response to early data is sent before the client's Finished message has
+            // arrived.
             let is_early = !self.receiving.plain.is_empty() && self.session.borrow().may_answer_early();
             if !is_handshaking || is_early {
                 return Ok(());
@@ -212,7 +215,7 @@ impl Handshaken {
         }
     }
 
-    /// Reads received bytes of a handshake; whether it continues.
+    /// Passes received bytes to the session. Returns whether the handshake continues.
     fn step(&mut self, received: &mut [u8]) -> Result<bool, TlsError> {
         let mut session = self.session.borrow_mut();
         let plain = &mut self.receiving.plain;
@@ -221,13 +224,13 @@ impl Handshaken {
     }
 }
 
-/// How far a handshake is, while its connection serves early data.
+/// Access to the state of a handshake while its connection serves early data.
 pub struct Progress(Rc<RefCell<Session>>);
 
 impl Progress {
-    /// Whether the client's last words have not come yet.
+    /// Whether the client's Finished message has not arrived yet.
     pub fn is_handshaking(&self) -> bool {
-        // It is borrowed only while it is driven, which no question interrupts.
+        // The session is borrowed only while it is driven, and no call of this function interrupts that.
         self.0.try_borrow().is_ok_and(|session| session.is_handshaking())
     }
 }

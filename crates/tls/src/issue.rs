@@ -1,8 +1,9 @@
-//! Certificates that are made here: a local authority and the certificates of servers that it signs, and what certificate authorities
-//! are sent by ACME ([`request`], [`challenge`]).
+//! Issues certificates: a local CA, the server certificates that it signs, and the messages and certificates of ACME
+//! ([`request`], [`challenge`]).
 //!
-//! [`LocalAuthority`] needs no directory and no clock: its caller stores the PEM texts and passes the time. A root that it
-//! did not make is refused, because this file knows the names of its own only.
+//! [`LocalAuthority`] uses neither a directory nor a clock: its caller stores the PEM texts and passes the time. It
+//! refuses a root certificate that [`LocalAuthority::create`] did not make, because it can only rebuild the name of its
+//! own roots.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,35 +18,36 @@ use crate::signing::KeyKind;
 use crate::verify::Trust;
 use crate::x509::{self, Certificate, KeyError, Purpose, Roots};
 
-/// A day in seconds.
+/// Length of a day in seconds.
 const DAY: u64 = 24 * 60 * 60;
 
-/// How long a root is valid: it has to be trusted by hand, which users avoid to repeat.
+/// Validity of a root certificate. It is long because users must install each new root by hand.
 const ROOT_TIME: Duration = Duration::from_secs(10 * 365 * DAY);
 
-/// A root with less validity left is renewed: clients need time to trust the next one, and no certificate may outlive it.
+/// Remaining validity below which a root certificate is renewed. Clients need time to install the new root, and no
+/// certificate may outlive its root.
 const ROOT_TIME_MIN: Duration = Duration::from_secs(2 * 397 * DAY);
 
-/// How long a server's certificate is valid. Some clients refuse more than 398 days.
+/// Validity of a server certificate. Some clients refuse certificates with more than 398 days.
 pub const LEAF_TIME: Duration = Duration::from_secs(397 * DAY);
 
-/// Certificates are valid from this time ago, for clients with slow clocks.
+/// Time before the present at which the validity of new certificates begins, for clients whose clocks are slow.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(DAY);
 
-/// Why an authority cannot be used.
+/// Reason why a CA cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthorityError {
-    /// The certificate of the root cannot be read.
+    /// The root certificate cannot be read.
     Certificate(FileError),
-    /// The key cannot be read.
+    /// The private key cannot be read.
     Key(FileError),
-    /// They do not belong together: the library's words.
+    /// The key does not belong to the root certificate; has the library's message.
     Mismatch(String),
-    /// It was made by another program.
+    /// The root certificate was made by another program.
     Foreign,
-    /// Certificates that it signs are not trusted: OpenSSL's words.
+    /// Certificates of this CA fail verification; has OpenSSL's message.
     Distrusted(String),
-    /// The library cannot make a certificate: its words.
+    /// The library failed to make a certificate; has its message.
     Failed(String),
 }
 
@@ -69,7 +71,7 @@ impl From<rcgen::Error> for AuthorityError {
     }
 }
 
-/// A root certificate with its key, which signs certificates of servers on this machine.
+/// A root certificate with its private key, which signs certificates of servers on this machine.
 pub struct LocalAuthority {
     issuer: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
@@ -82,7 +84,7 @@ impl std::fmt::Debug for LocalAuthority {
 }
 
 impl LocalAuthority {
-    /// Makes a root. Returns its certificate and its key in PEM.
+    /// Creates a root certificate. Returns the certificate and its private key in PEM.
     pub fn create(now: SystemTime) -> Result<(String, String), AuthorityError> {
         let key = KeyPair::generate()?;
         let mut params = root_params(&key);
@@ -90,7 +92,7 @@ impl LocalAuthority {
         Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
     }
 
-    /// Reads a root that [`LocalAuthority::create`] has made.
+    /// Reads a root certificate that [`LocalAuthority::create`] made.
     pub fn open(certificate: &[u8], key: &[u8]) -> Result<LocalAuthority, AuthorityError> {
         let found = certificates(certificate).map_err(AuthorityError::Certificate)?;
         let [root] = found.as_slice() else { return Err(AuthorityError::Foreign) };
@@ -102,7 +104,7 @@ impl LocalAuthority {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
         let key = KeyPair::try_from(&der).map_err(|_| AuthorityError::Foreign)?;
         let params = root_params(&key);
-        // The name holds a digest of the key, so no other root has it.
+        // The name contains a digest of the key, so no other root has the same name.
         let expected = params.self_signed(&key)?;
         if x509::subject_der(root) != x509::subject_der(expected.der()) {
             return Err(AuthorityError::Foreign);
@@ -110,8 +112,9 @@ impl LocalAuthority {
         Ok(LocalAuthority { issuer: Issuer::new(params, key), root: root.clone() })
     }
 
-    /// Makes the root anew with the same key and name, if it ends soon: clients that trust either certificate trust what the key signs.
-    /// Returns its certificate in PEM, and the validity that the last one has left.
+    /// Renews the root certificate with the same key and name if it expires soon. Clients that trust the old or the new
+    /// certificate trust all certificates signed by the key. Returns the new certificate in PEM, and the remaining
+    /// validity of the old one.
     pub fn renew(&mut self, now: SystemTime) -> Result<Option<(String, Duration)>, AuthorityError> {
         let left = left(Certificate::from_der(&self.root).and_then(|root| root.expires()), now);
         if left >= ROOT_TIME_MIN {
@@ -119,7 +122,7 @@ impl LocalAuthority {
         }
         let mut params = root_params(self.issuer.key());
         set_validity(&mut params, now, ROOT_TIME);
-        // Clients refuse two certificates of one issuer with the same number.
+        // Clients refuse two certificates with the same issuer and serial number.
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         params.serial_number = Some(seconds.into());
         let root = params.self_signed(self.issuer.key())?;
@@ -127,7 +130,8 @@ impl LocalAuthority {
         Ok(Some((root.pem(), left)))
     }
 
-    /// Makes a certificate for names and addresses, which is valid for this long. Returns it and its key in PEM, one text.
+    /// Issues a certificate with these names and addresses and this validity. Returns the certificate and its private
+    /// key as one PEM text.
     pub fn issue(&self, names: &[String], now: SystemTime, time: Duration) -> Result<String, AuthorityError> {
         let mut params = CertificateParams::new(names)?;
         if let Some(name) = names.first() {
@@ -144,8 +148,8 @@ impl LocalAuthority {
         Ok(text)
     }
 
-    /// How long a text of [`LocalAuthority::issue`] can still be used for these names, before another one is made: up to half of `time`
-    /// before its end. `None` where it cannot.
+    /// Returns the time until a certificate of [`LocalAuthority::issue`] must be replaced: at most until half of `time`
+    /// before it expires. Returns `None` if the certificate cannot be used for these names.
     pub fn usable_time(
         &self,
         text: &[u8],
@@ -161,7 +165,7 @@ impl LocalAuthority {
         (is_for_all && !lasts.is_zero() && self.judge(chain).is_ok()).then_some(lasts)
     }
 
-    /// Verifies as a client would that trusts this root alone.
+    /// Verifies a chain like a client that trusts only this root.
     fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), AuthorityError> {
         let mut roots = Roots::new().ok_or(AuthorityError::Failed("no memory".to_owned()))?;
         roots.add(&self.root).map_err(AuthorityError::Failed)?;
@@ -170,7 +174,7 @@ impl LocalAuthority {
     }
 }
 
-/// A certificate that no client trusts, for a server that has no other one yet.
+/// Creates a self-signed placeholder for a server that has no certificate yet. Clients do not trust it.
 pub fn placeholder(names: &[String], now: SystemTime) -> Result<Identity, AuthorityError> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();
@@ -179,7 +183,8 @@ pub fn placeholder(names: &[String], now: SystemTime) -> Result<Identity, Author
     self_signed(&params)
 }
 
-/// A certificate that no client trusts, with a new key of this kind, in PEM with its key, one text: for measurements.
+/// Creates a self-signed certificate with a new key of this type, for measurements. Returns certificate and key as one
+/// PEM text.
 pub fn self_signed_pem(names: &[String], kind: KeyKind, now: SystemTime) -> Result<String, AuthorityError> {
     let no_random = || AuthorityError::Failed("no random numbers".to_owned());
     let pem = crate::signing::generate(kind).ok_or_else(no_random)?;
@@ -188,8 +193,8 @@ pub fn self_signed_pem(names: &[String], kind: KeyKind, now: SystemTime) -> Resu
     Ok(params.self_signed(&KeyPair::from_pem(&pem)?)?.pem() + &pem)
 }
 
-/// The certificate that proves to an authority that this server has a name (`tls-alpn-01`, RFC 8737 section 3): `proof` is the
-/// SHA-256 of the key authorization. In PEM with its key, one text.
+/// Creates the certificate that proves to a CA that this server controls a name (`tls-alpn-01`, RFC 8737 section 3).
+/// `proof` is the SHA-256 digest of the key authorization. Returns certificate and key as one PEM text.
 pub fn challenge(name: &str, proof: &[u8; 32]) -> Result<String, AuthorityError> {
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name = DistinguishedName::new();
@@ -198,7 +203,8 @@ pub fn challenge(name: &str, proof: &[u8; 32]) -> Result<String, AuthorityError>
     Ok(params.self_signed(&key)?.pem() + &key.serialize_pem())
 }
 
-/// A request for a certificate (RFC 2986) in DER, signed by the key of that certificate.
+/// Creates a certificate signing request (CSR, RFC 2986) in DER, signed by the private key of the requested
+/// certificate.
 pub fn request(names: &[String], common_name: Option<&str>, key: &[u8]) -> Result<Vec<u8>, AuthorityError> {
     let der = x509::private_key(key, &[]).map_err(|error| match error {
         KeyError::Unreadable(reason) => AuthorityError::Key(FileError::BadKey(reason)),
@@ -219,14 +225,14 @@ fn self_signed(params: &CertificateParams) -> Result<Identity, AuthorityError> {
     Identity::from_pem(text.as_bytes(), text.as_bytes(), &[]).map_err(AuthorityError::Certificate)
 }
 
-/// The validity that is left to a certificate with this end.
+/// Returns the remaining validity of a certificate that expires at `end`.
 fn left(end: Option<i64>, now: SystemTime) -> Duration {
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let end = end.and_then(|end| u64::try_from(end).ok()).unwrap_or_default();
     Duration::from_secs(end).saturating_sub(since_1970)
 }
 
-/// The parameters of a root without its validity.
+/// Returns the parameters of a root certificate, without its validity.
 fn root_params(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
     let digest = crate::digest(key.public_key_raw());
@@ -271,7 +277,7 @@ mod tests {
         assert!(!lasts(b"", &names(), now));
     }
 
-    /// Whichever of the two certificates clients trust, they trust what either has signed.
+    /// Clients that trust the old or the new root accept certificates that either root has signed.
     #[test]
     fn a_root_near_its_end_is_renewed_with_its_key() {
         let now = SystemTime::now();

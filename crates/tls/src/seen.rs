@@ -1,24 +1,24 @@
-//! Facts that rustls reports to keys, tickets and verifiers of a handshake, but not to its session: the signatures, and the
-//! session's identifier.
+//! Facts that rustls reports to the keys, tickets and verifiers of a handshake, but not to its session: the signature
+//! schemes and the session ID.
 //!
-//! rustls calls them on the thread that drives the session, while it does so. [`within`] makes the record of a session the one of
-//! its thread for that time, and [`note`] writes to it.
+//! rustls calls these objects on the thread that drives the session. [`within`] makes the record of the session
+//! available in a thread-local variable during that time, and [`note`] writes to the record.
 
 use std::cell::Cell;
 
 use rustls::SignatureScheme;
 
-/// Bytes of a session's identifier, as in TLS 1.2 (RFC 5246 section 7.4.1.2).
+/// Length of a session ID in bytes, as in TLS 1.2 (RFC 5246 section 7.4.1.2).
 pub const SESSION_ID_BYTES: usize = 32;
 
-/// The record of one session.
+/// The recorded facts of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The session's identifier: the same for all tickets of it, and for the connections that resume it.
+    /// The session ID. All tickets of the session, and all connections that resume it, have the same ID.
     pub session_id: Option<[u8; SESSION_ID_BYTES]>,
-    /// The scheme of the server's signature; nothing where a session was resumed.
+    /// The scheme of the server's signature; `None` if a session was resumed.
     pub signature: Option<SignatureScheme>,
-    /// The scheme of the client's signature, if it has sent a certificate.
+    /// The scheme of the client's signature, if the client sent a certificate.
     pub client_signature: Option<SignatureScheme>,
 }
 
@@ -26,7 +26,7 @@ thread_local! {
     static CURRENT: Cell<Option<Seen>> = const { Cell::new(None) };
 }
 
-/// Drives the session with this record.
+/// Runs `drive`, which drives the session of this record.
 pub(crate) fn within<T>(seen: &mut Seen, drive: impl FnOnce() -> T) -> T {
     let outer = CURRENT.replace(Some(*seen));
     let driven = drive();
@@ -34,7 +34,8 @@ pub(crate) fn within<T>(seen: &mut Seen, drive: impl FnOnce() -> T) -> T {
     driven
 }
 
-/// Changes the record of the session that is driven, and returns it. Without one nothing is kept.
+/// Changes the record of the session that is being driven, and returns it. If no session is being driven, the change is
+/// not stored.
 pub(crate) fn note(change: impl FnOnce(&mut Seen)) -> Seen {
     let mut seen = CURRENT.get().unwrap_or_default();
     change(&mut seen);
@@ -44,8 +45,8 @@ pub(crate) fn note(change: impl FnOnce(&mut Seen)) -> Seen {
     seen
 }
 
-/// The identifier of the session that is driven; a random one if it has none yet. `None` where the machine has no random
-/// numbers.
+/// Returns the ID of the session that is being driven, and generates a random ID if it has none. Returns `None` if the
+/// machine has no random numbers.
 pub(crate) fn session_id() -> Option<[u8; SESSION_ID_BYTES]> {
     let mut random = [0; SESSION_ID_BYTES];
     aws_lc_rs::rand::fill(&mut random).ok()?;
@@ -55,7 +56,7 @@ pub(crate) fn session_id() -> Option<[u8; SESSION_ID_BYTES]> {
     .session_id
 }
 
-/// The name of a scheme (RFC 8446 section 4.2.3), as OpenSSL has it too.
+/// Returns the name of a signature scheme (RFC 8446 section 4.2.3); OpenSSL uses the same names.
 pub fn scheme_name(scheme: SignatureScheme) -> &'static str {
     match scheme {
         SignatureScheme::RSA_PKCS1_SHA1 => "rsa_pkcs1_sha1",

@@ -1,4 +1,4 @@
-//! The server's side: from settings to what handshakes are made with, and the hello that chooses among them.
+//! The server side of TLS: prepares handshakes from settings, and parses the ClientHello that selects a server block.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,19 +22,19 @@ use crate::sessions::{ServerSessions, SessionCache};
 use crate::tickets::{TicketKeys, Tickets};
 use crate::verify::AnyClient;
 
-/// Bytes of early data that are taken (`ssl_early_data`): nginx's limit.
+/// Maximum number of accepted bytes of early data (`ssl_early_data`); nginx has the same limit.
 const EARLY_DATA_BYTES_MAX: u32 = 16 << 10;
 
-/// Sessions that a server without a cache keeps for early data, in bytes.
+/// Size in bytes of the session cache for early data, if the server has no `ssl_session_cache`.
 const OWN_SESSIONS_BYTES: usize = 4 << 20;
 
-/// The protocol by which a certificate authority asks for a proof (RFC 8737 section 6.2).
+/// The ALPN protocol of validation connections of a CA (RFC 8737 section 6.2).
 pub const ACME_PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// The type of a record that holds a handshake (RFC 8446 section 5.1).
+/// The content type of records with handshake messages (RFC 8446 section 5.1).
 pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
-/// Versions of the protocol.
+/// The enabled versions of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// TLS 1.2
@@ -44,45 +44,46 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// rustls' names of them.
+    /// Returns the enabled versions in rustls' form.
     pub(crate) fn list(self) -> Vec<&'static rustls::SupportedProtocolVersion> {
         let both = [(self.tls13, &version::TLS13), (self.tls12, &version::TLS12)];
         both.into_iter().filter_map(|(on, version)| on.then_some(version)).collect()
     }
 }
 
-/// How one server block speaks TLS.
+/// The TLS settings of a server block.
 #[derive(Debug)]
 pub struct ServerSettings {
-    /// `ssl_certificate` with its key: one for each kind of key.
+    /// `ssl_certificate` with its private key: one for each key type
     pub identities: Vec<Identity>,
-    /// Certificates that are replaced while the server runs.
+    /// Certificates that can be replaced while the server runs.
     pub slots: Vec<Arc<Slot>>,
     /// `ssl_protocols`
     pub versions: Versions,
-    /// `ssl_ciphers`: suites of TLS 1.2.
+    /// `ssl_ciphers`: the suites of TLS 1.2
     pub suites: Vec<SupportedCipherSuite>,
-    /// Suites of TLS 1.3.
+    /// The suites of TLS 1.3.
     pub suites_13: Vec<SupportedCipherSuite>,
     /// `ssl_ecdh_curve`
     pub groups: Vec<&'static dyn SupportedKxGroup>,
     /// `ssl_prefer_server_ciphers`
     pub prefers_own_ciphers: bool,
-    /// Whether clients that like ChaCha20 best get it, whatever this side prefers.
+    /// Whether ChaCha20 is used with clients that prefer it, even if the server's order of suites differs.
     pub prioritizes_chacha: bool,
-    /// Whether clients must send a certificate, with the authorities named to them.
+    /// The CAs whose names are sent to clients with the request for a certificate; `None` if clients need no
+    /// certificate.
     pub client_authorities: Option<Vec<CertificateDer<'static>>>,
-    /// Protocols that are offered by ALPN, the best first.
+    /// Protocols that are accepted by ALPN, in order of preference.
     pub alpn: Vec<Vec<u8>>,
-    /// `ssl_session_tickets` with their keys.
+    /// `ssl_session_tickets` with their keys
     pub tickets: Option<Arc<TicketKeys>>,
     /// `ssl_session_cache`
     pub sessions: Option<Arc<SessionCache>>,
     /// `ssl_session_timeout`
     pub session_timeout: Duration,
-    /// The name of the server block: a session holds for the block that made it.
+    /// The name of the server block. A session can be resumed only with the server block that created it.
     pub scope: Vec<u8>,
-    /// `ssl_buffer_size`: bytes of plaintext in a record at most.
+    /// `ssl_buffer_size`: maximum number of plaintext bytes per record
     pub record_bytes: usize,
     /// `ssl_early_data`
     pub early_data: bool,
@@ -90,17 +91,17 @@ pub struct ServerSettings {
     pub compresses_certificates: bool,
 }
 
-/// What handshakes of a server block are made with.
+/// The prepared configuration of the handshakes of a server block.
 #[derive(Clone, Debug)]
 pub struct Server {
     config: Arc<rustls::ServerConfig>,
-    /// The same for clients that like ChaCha20 best.
+    /// The configuration for clients that prefer ChaCha20.
     chacha_first: Option<Arc<rustls::ServerConfig>>,
     identities: Arc<Identities>,
     record_bytes: usize,
 }
 
-/// All that the library can do, with these suites and groups.
+/// Returns the library's cryptography, restricted to these suites and groups.
 pub(crate) fn provider(
     suites: &[SupportedCipherSuite],
     suites_13: &[SupportedCipherSuite],
@@ -113,12 +114,12 @@ pub(crate) fn provider(
 }
 
 impl Server {
-    /// Prepares a server block's handshakes.
+    /// Prepares the handshakes of a server block.
     pub fn new(settings: ServerSettings) -> Result<Server, TlsError> {
         let identities = Arc::new(Identities::new(&settings));
         let sessions = Sessions::of(&settings);
         let config = configure(&settings, &settings.suites, &settings.suites_13, &identities, &sessions)?;
-        // In OpenSSL this option exists only for servers with their own order.
+        // In OpenSSL this option has an effect only together with `ssl_prefer_server_ciphers`.
         let has_second_order = settings.prioritizes_chacha && settings.prefers_own_ciphers;
         let chacha_first = has_second_order.then(|| {
             let (suites, suites_13) = (chacha_first(&settings.suites), chacha_first(&settings.suites_13));
@@ -128,8 +129,8 @@ impl Server {
         Ok(Server { config, chacha_first, identities, record_bytes: settings.record_bytes })
     }
 
-    /// What proves to a certificate authority that this server has a name (`tls-alpn-01`, RFC 8737): a certificate that
-    /// the authority recognises, and no other properties that a client needs.
+    /// Creates a server that proves to a CA that this server controls a name (`tls-alpn-01`, RFC 8737). It has the
+    /// certificate that the CA expects, and no settings for normal clients.
     pub fn for_challenge(identity: &Identity) -> Result<Server, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider);
@@ -142,13 +143,14 @@ impl Server {
         Ok(Server { config: Arc::new(config), chacha_first: None, identities, record_bytes })
     }
 
-    /// Whether a full handshake with this client takes a signature of RSA, which costs ten times one of ECDSA.
+    /// Whether a full handshake with this client needs an RSA signature, which costs ten times as much as an ECDSA
+    /// signature.
     pub fn signs_by_rsa(&self, hello: &Hello) -> bool {
         let chosen = self.identities.choose(&hello.schemes, &hello.suites);
         chosen.is_some_and(|key| key.key.algorithm() == SignatureAlgorithm::RSA)
     }
 
-    /// The same with these certificates before its own.
+    /// Returns the server with these certificates, which have precedence over its own.
     pub fn with_identities(&self, identities: &[Identity]) -> Server {
         let found = identities.iter().map(|identity| Arc::clone(identity.key()));
         let fixed = found.chain(self.identities.fixed.iter().cloned()).collect();
@@ -162,12 +164,13 @@ impl Server {
         Server { config, chacha_first, identities, record_bytes: self.record_bytes }
     }
 
-    /// A session with a client, before its first byte.
+    /// Creates a session with a client before its first byte.
     pub fn session(&self) -> Result<Session, TlsError> {
         Session::server(&self.config, self.record_bytes)
     }
 
-    /// A session with the client of this hello, which the session gets again.
+    /// Creates a session with the client that sent this ClientHello. The caller must pass the bytes of the ClientHello
+    /// to the session again.
     pub fn session_for(&self, hello: &Hello) -> Result<Session, TlsError> {
         let likes_chacha = hello.suites.first().is_some_and(|suite| is_chacha(*suite));
         let config = self.chacha_first.as_ref().filter(|_| likes_chacha).unwrap_or(&self.config);
@@ -175,7 +178,7 @@ impl Server {
     }
 }
 
-/// Where sessions are kept.
+/// The storage of sessions.
 struct Sessions {
     storage: Arc<dyn StoresServerSessions>,
     tickets: Option<Arc<Tickets>>,
@@ -189,14 +192,14 @@ impl Sessions {
             Some(cache) => Arc::new(ServerSessions { cache, scope: scope.clone(), timeout }),
             None => Arc::new(NoServerSessionStorage {}),
         };
-        // Early data is taken with sessions that are used once, which those of tickets are not.
+        // Early data needs sessions that can be used only once, which sessions in tickets cannot guarantee.
         let keys = settings.tickets.clone().filter(|_| !settings.early_data);
         let tickets = keys.map(|keys| Arc::new(Tickets { keys, scope, lifetime: timeout }));
         Sessions { storage, tickets }
     }
 }
 
-/// What rustls makes handshakes with, of these suites.
+/// Creates rustls' configuration for handshakes with these suites.
 fn configure(
     settings: &ServerSettings,
     suites: &[SupportedCipherSuite],
@@ -223,13 +226,14 @@ fn configure(
     }
     if settings.early_data {
         config.max_early_data_size = EARLY_DATA_BYTES_MAX;
-        // Their responses do not wait for the end of the handshake. rustls leaves it out if clients must send certificates.
+        // Responses to early data are sent before the handshake is complete. rustls does not allow this if clients must
+        // send certificates.
         config.send_half_rtt_data = true;
     }
     Ok(Arc::new(config))
 }
 
-/// The suites with ChaCha20 in front of the others.
+/// Returns the suites, with those of ChaCha20 first.
 fn chacha_first(suites: &[SupportedCipherSuite]) -> Vec<SupportedCipherSuite> {
     let mut suites = suites.to_vec();
     suites.sort_by_key(|suite| !is_chacha(suite.suite()));
@@ -240,12 +244,12 @@ fn is_chacha(suite: CipherSuite) -> bool {
     crate::ciphers::name_of(suite).is_some_and(|name| name.contains("CHACHA20"))
 }
 
-/// The subjects of certificates, for a client to choose its own by.
+/// Returns the subjects of CA certificates; a client selects its certificate by these names.
 fn names_of(certificates: &[CertificateDer<'static>]) -> Vec<DistinguishedName> {
     certificates.iter().filter_map(|der| crate::x509::subject_der(der)).map(DistinguishedName::from).collect()
 }
 
-/// A certificate that is replaced while its server runs: handshakes show the one that was set last.
+/// A certificate that can be replaced while its server runs. Handshakes use the certificate that was set last.
 #[derive(Debug)]
 pub struct Slot {
     identity: RwLock<Identity>,
@@ -253,7 +257,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// With a placeholder, until there is a certificate.
+    /// Creates a slot with a placeholder, which is used until a certificate is set.
     pub fn new(placeholder: Identity) -> Arc<Slot> {
         Arc::new(Slot { identity: RwLock::new(placeholder), is_placeholder: AtomicBool::new(true) })
     }
@@ -264,18 +268,18 @@ impl Slot {
         self.is_placeholder.store(false, Ordering::Release);
     }
 
-    /// The certificate that handshakes show.
+    /// Returns the certificate that handshakes use.
     pub fn get(&self) -> Identity {
         self.identity.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether there is no certificate yet.
+    /// Whether the slot still contains the placeholder.
     pub fn is_placeholder(&self) -> bool {
         self.is_placeholder.load(Ordering::Acquire)
     }
 }
 
-/// Chooses a certificate by the signatures that a client understands.
+/// Selects a certificate by the signature schemes that the client supports.
 #[derive(Debug)]
 struct Identities {
     fixed: Vec<Arc<CertifiedKey>>,
@@ -288,7 +292,7 @@ impl Identities {
         Identities::sorted(fixed, settings.slots.clone())
     }
 
-    /// Those with short keys first: they cost a fraction of RSA's.
+    /// Sorts RSA keys last, because their signatures cost several times as much.
     fn sorted(mut fixed: Vec<Arc<CertifiedKey>>, slots: Vec<Arc<Slot>>) -> Identities {
         fixed.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
         Identities { fixed, slots }
@@ -302,7 +306,8 @@ impl ResolvesServerCert for Identities {
 }
 
 impl Identities {
-    /// A client that offers TLS 1.2 with one kind of key alone gets that kind: its version is not known here.
+    /// Selects a key for a client. The version of TLS is not known here: a client whose suites of TLS 1.2 allow one key
+    /// type alone gets that type.
     fn choose(&self, schemes: &[SignatureScheme], suites: &[CipherSuite]) -> Option<Arc<CertifiedKey>> {
         let offers = |kind: &str| {
             let is_of_kind = |name: &str| name.starts_with(kind);
@@ -321,18 +326,18 @@ impl Identities {
     }
 }
 
-/// The hello of a client, by which the server is chosen.
+/// The ClientHello, by which the server block is selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// The name of the server (SNI, RFC 6066 section 3), in lower case.
+    /// The server name (SNI, RFC 6066 section 3), in lower case.
     pub name: Option<String>,
     /// Protocols that the client offers by ALPN.
     pub alpn: Vec<Vec<u8>>,
-    /// Suites that it offers.
+    /// Cipher suites that the client offers.
     pub suites: Vec<CipherSuite>,
-    /// Groups that it offers.
+    /// Groups that the client offers.
     pub groups: Vec<NamedGroup>,
-    /// Schemes of signatures that it understands.
+    /// Signature schemes that the client supports.
     pub schemes: Vec<SignatureScheme>,
 }
 
@@ -348,7 +353,8 @@ impl Hello {
     }
 }
 
-/// The offer of a client, in the few values kept while its connection lives: numbers of suites, groups and schemes.
+/// The lists of suites, groups and schemes that a client offered, in a compact form that is stored until its connection
+/// ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     numbers: Box<[u16]>,
@@ -357,7 +363,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The lists of a hello.
+    /// Copies the lists of a ClientHello.
     pub fn of(hello: &Hello) -> Offer {
         let suites = hello.suites.iter().map(|suite| u16::from(*suite));
         let groups = hello.groups.iter().map(|group| u16::from(*group));
@@ -366,34 +372,35 @@ impl Offer {
         Offer { numbers, suites: hello.suites.len(), groups: hello.groups.len() }
     }
 
-    /// Cipher suites.
+    /// Returns the cipher suites.
     pub fn suites(&self) -> impl Iterator<Item = CipherSuite> {
         self.numbers[..self.suites].iter().map(|number| CipherSuite::from(*number))
     }
 
-    /// Groups of the key exchange.
+    /// Returns the groups of the key exchange.
     pub fn groups(&self) -> impl Iterator<Item = NamedGroup> {
         self.numbers[self.suites..][..self.groups].iter().map(|number| NamedGroup::from(*number))
     }
 
-    /// Schemes of signatures.
+    /// Returns the signature schemes.
     pub fn schemes(&self) -> impl Iterator<Item = SignatureScheme> {
         self.numbers[self.suites + self.groups..].iter().map(|number| SignatureScheme::from(*number))
     }
 }
 
-/// The result of the first bytes of a client.
+/// The result of parsing the first bytes of a client.
 #[derive(Debug)]
 pub enum HelloProgress {
     /// More bytes are needed.
     More,
-    /// All of the hello is here.
+    /// The ClientHello is complete.
     Complete(Hello),
-    /// It is not one; these bytes report it to the client.
+    /// The bytes are not a valid ClientHello; has the alert to send to the client.
     Failed(TlsError, Vec<u8>),
 }
 
-/// Reads a copy of the first bytes, all of them each time. The session of the server that is chosen gets them again.
+/// Parses the ClientHello in all bytes received so far. The caller must pass the same bytes to the session of the
+/// selected server.
 pub fn read_hello(bytes: &[u8]) -> HelloProgress {
     if !is_whole_hello(bytes) {
         return HelloProgress::More;
@@ -401,7 +408,7 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
-        // The acceptor takes a few KiB at once; `accept` reports an error better.
+        // The acceptor reads a few KiB per call; after a failed read, `accept` returns the more precise error.
         if !matches!(acceptor.read_tls(&mut rest), Ok(count) if count > 0) {
             break;
         }
@@ -410,7 +417,7 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
             Ok(None) => {}
             Err((error, mut alert)) => {
                 let mut out = Vec::new();
-                // Writing into memory does not fail.
+                // Writing to a `Vec` cannot fail.
                 let _ = alert.write_all(&mut out);
                 return HelloProgress::Failed(TlsError::new(error), out);
             }
@@ -419,13 +426,14 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
     HelloProgress::More
 }
 
-/// Whether it is worth to parse these bytes: the lengths of records and message show that the hello is complete, or
-/// that it is none. A client that sends a byte at a time costs a check of each, not a parser's work.
+/// Whether these bytes should be parsed: the lengths of records and message show that the ClientHello is complete, or
+/// that the bytes are not a ClientHello. If a client sends single bytes, each byte costs only this check instead of a
+/// complete parse.
 fn is_whole_hello(bytes: &[u8]) -> bool {
     let (mut rest, mut found, mut needed, mut header) = (bytes, 0, 4, 0_usize);
     while found < needed {
         let &[kind, _, _, high, low, ref records @ ..] = rest else {
-            // Another kind of record is recognised without its length.
+            // A record of another content type is recognised before its length is complete.
             return rest.first().is_some_and(|kind| *kind != HANDSHAKE_RECORD);
         };
         let len = usize::from(u16::from_be_bytes([high, low]));
@@ -438,7 +446,7 @@ fn is_whole_hello(bytes: &[u8]) -> bool {
         }
         found += len;
         if found >= 4 {
-            // The message's own length is in its last three bytes of four.
+            // The first byte of the message header is its type, the other three are its length.
             needed = 4 + (header & 0xff_ffff);
         }
         rest = behind;
@@ -446,13 +454,13 @@ fn is_whole_hello(bytes: &[u8]) -> bool {
     true
 }
 
-/// The alert for a name that is not served (`ssl_reject_handshake`; RFC 6066 section 3).
+/// The alert `unrecognized_name`, for a server that refuses handshakes (`ssl_reject_handshake`; RFC 6066 section 3).
 pub(crate) const UNRECOGNIZED_NAME: u8 = 112;
 
-/// The alert for a fault of this side (RFC 8446 section 6.2).
+/// The alert `internal_error` (RFC 8446 section 6.2).
 pub(crate) const INTERNAL_ERROR: u8 = 80;
 
-/// A fatal alert before the handshake has begun, in a separate record.
+/// Encodes a fatal alert in a separate record, for use before the handshake has begun.
 pub(crate) fn fatal_alert(description: u8) -> Vec<u8> {
     let version = u16::from(ProtocolVersion::TLSv1_2).to_be_bytes();
     vec![21, version[0], version[1], 0, 2, 2, description]

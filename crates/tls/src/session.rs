@@ -1,7 +1,7 @@
-//! One TLS session without its socket: bytes of the peer in, plaintext and bytes for the peer out.
+//! A TLS session without its socket. It receives bytes of the peer, and returns plaintext and bytes for the peer.
 //!
-//! rustls 0.23 shows its records through a state machine that borrows the received bytes ([`Session::read`] walks it).
-//! This is the only file that knows that interface; version 0.24 replaces it by two halves.
+//! rustls 0.23 gives access to records through a state machine that borrows the received bytes; [`Session::read`]
+//! drives it. Only this file uses that interface; version 0.24 replaces it by two separate objects.
 
 use std::sync::Arc;
 
@@ -13,35 +13,37 @@ use rustls::{AlertDescription, CommonState, HandshakeKind, InvalidMessage};
 
 use crate::seen::{self, Seen};
 
-/// A record holds at most this many bytes of plaintext (RFC 8446 section 5.1).
+/// Maximum number of plaintext bytes in a record (RFC 8446 section 5.1).
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes that sealing adds to a record at most: header, explicit nonce of TLS 1.2 or inner type of 1.3, and tag.
+/// Maximum number of bytes that encryption adds to a record: header, explicit nonce of TLS 1.2 or inner content type of
+/// 1.3, and authentication tag.
 pub const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
-/// Bytes of the update of keys (RFC 8446 section 4.6.3) that may go out before a record: the peer may have requested it.
+/// Length in bytes of a KeyUpdate message (RFC 8446 section 4.6.3), which precedes a record if the peer has requested
+/// it.
 const KEY_UPDATE_BYTES: usize = 5 + RECORD_OVERHEAD;
 
-/// Bytes that are kept of a message that is not complete. A chain of certificates has 64 KiB at most (rustls' limit);
-/// twice that is room for its records, and ends a message that comes in tiny ones.
+/// Maximum number of stored bytes of an incomplete message. A certificate chain has at most 64 KiB (rustls' limit).
+/// Twice that size leaves room for the record headers, and stops a message that arrives in tiny records.
 const PARTIAL_BYTES_MAX: usize = 128 << 10;
 
-/// The state of one connection's TLS.
+/// The TLS state of one connection.
 pub struct Session {
     side: Side,
-    /// Bytes for the peer that belong to no plaintext: handshake, alerts, key updates.
+    /// Bytes for the peer that contain no plaintext: handshake messages, alerts, KeyUpdate messages.
     output: Vec<u8>,
-    /// The received part of an incomplete record or message. rustls has read a part of it already, and each step needs
-    /// it, those that only write too.
+    /// The received bytes of an incomplete record or message. rustls has already parsed some of these bytes, and every
+    /// step needs them again, even a step that only writes.
     partial: Vec<u8>,
-    /// What ended the session before its end.
+    /// The error that ended the session.
     failed: Option<Box<TlsError>>,
-    /// Whether the peer has said that it sends no more.
+    /// Whether the peer has sent a close_notify alert.
     peer_closed: bool,
     record_bytes: usize,
-    /// Whether this side may send plaintext already, while the end of the handshake is on its way from the client.
+    /// Whether this side may already send plaintext although the client's Finished message has not arrived.
     may_answer_early: bool,
-    /// Facts reported to parts of this crate during the handshake.
+    /// Facts that rustls reported to callbacks of this crate during the handshake.
     seen: Option<Box<Seen>>,
 }
 
@@ -50,7 +52,7 @@ enum Side {
     Client(UnbufferedClientConnection),
 }
 
-/// Why a session cannot continue.
+/// Reason why a session cannot continue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsError(rustls::Error);
 
@@ -59,12 +61,12 @@ impl TlsError {
         TlsError(error)
     }
 
-    /// Whether the peer ended the session by an alert, which is no fault of this side.
+    /// Whether the peer ended the session by an alert, so that the fault is not on this side.
     pub fn is_alert(&self) -> bool {
         matches!(self.0, rustls::Error::AlertReceived(_))
     }
 
-    /// Whether the peer did not trust the certificate that it was shown.
+    /// Whether the peer refused the certificate of this side.
     pub fn is_distrust(&self) -> bool {
         use AlertDescription as Alert;
         matches!(
@@ -79,7 +81,7 @@ impl TlsError {
         )
     }
 
-    /// Whether the bytes were no TLS at all.
+    /// Whether the bytes of the peer are not TLS.
     pub fn is_no_tls(&self) -> bool {
         matches!(self.0, rustls::Error::InvalidMessage(_))
     }
@@ -94,13 +96,14 @@ impl std::fmt::Display for TlsError {
 impl std::error::Error for TlsError {}
 
 impl Session {
-    /// The server's side of a connection, before its first byte.
+    /// Creates the server side of a session, before the first byte of the client.
     pub fn server(config: &Arc<rustls::ServerConfig>, record_bytes: usize) -> Result<Session, TlsError> {
         let connection = UnbufferedServerConnection::new(Arc::clone(config)).map_err(TlsError)?;
         Ok(Session::new(Side::Server(connection), record_bytes))
     }
 
-    /// The client's side of a connection, which speaks first: [`Session::read`] without input makes its first bytes.
+    /// Creates the client side of a session, which sends first: [`Session::read`] with empty input makes the first
+    /// output.
     pub fn client(
         config: &Arc<rustls::ClientConfig>,
         name: ServerName<'static>,
@@ -123,10 +126,10 @@ impl Session {
         }
     }
 
-    /// Reads bytes of the peer in place, and returns the plaintext of all whole records. The beginning of an incomplete
-    /// record or message is kept until the rest comes.
+    /// Decrypts the bytes of the peer in place, and passes the plaintext of all complete records to `plain`. Stores the
+    /// bytes of an incomplete record or message until the remaining bytes arrive.
     ///
-    /// After an error [`Session::output`] may hold an alert for the peer; nothing else can be done.
+    /// After an error [`Session::output`] may return an alert for the peer; no other operation is possible.
     pub fn read(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
         if let Some(error) = &self.failed {
             return Err(TlsError::clone(error));
@@ -146,7 +149,7 @@ impl Session {
             self.partial.extend_from_slice(&incoming[used..]);
             done
         } else {
-            // rustls remembers places in bytes that it has not used: it must be given the same ones again.
+            // rustls stores offsets in the bytes that it has not used, so the next call must pass the same bytes again.
             let mut partial = std::mem::take(&mut self.partial);
             partial.extend_from_slice(incoming);
             let (used, done) = self.walk(&mut partial, plain);
@@ -165,11 +168,11 @@ impl Session {
         done.inspect_err(|error| self.fail(error))
     }
 
-    /// Ends a session. Its response is in its output afterwards.
+    /// Ends a session. Its output then contains an alert for the peer.
     fn fail(&mut self, error: &TlsError) {
         self.failed = Some(Box::new(error.clone()));
         self.partial = Vec::new();
-        // While there is output rustls reads nothing, which it must not do again after an error.
+        // rustls does not read while it has output; it must not read again after an error.
         while self.common().wants_write() {
             let Session { side, output, peer_closed, .. } = self;
             let (_, next) = match side {
@@ -186,7 +189,7 @@ impl Session {
         }
     }
 
-    /// Takes all steps that these bytes allow. Returns how many of them were used.
+    /// Runs all steps that these bytes allow. Returns the number of bytes used.
     fn walk(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> (usize, Result<(), TlsError>) {
         let mut used = 0;
         loop {
@@ -217,38 +220,38 @@ impl Session {
         }
     }
 
-    /// Bytes for the peer that wait to be sent before anything else; they are then no longer here.
+    /// Takes the pending bytes for the peer, which must be sent before anything else.
     pub fn output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// Whether there are such bytes.
+    /// Whether bytes for the peer are pending.
     pub fn has_output(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Bytes of plaintext that [`Session::seal`] can put into this many bytes for the peer.
+    /// Returns the number of plaintext bytes that [`Session::seal`] can encrypt into `room` bytes.
     pub fn plain_bytes(&self, room: usize) -> usize {
         let room = room.saturating_sub(self.output.len() + KEY_UPDATE_BYTES);
         let whole = self.record_bytes + RECORD_OVERHEAD;
         (room / whole) * self.record_bytes + (room % whole).saturating_sub(RECORD_OVERHEAD)
     }
 
-    /// Room that [`Session::seal`] needs for this much plaintext.
+    /// Returns the number of bytes that [`Session::seal`] needs for `len` bytes of plaintext.
     pub fn sealed_bytes(&self, len: usize) -> usize {
         self.output.len() + KEY_UPDATE_BYTES + len + len.div_ceil(self.record_bytes) * RECORD_OVERHEAD
     }
 
-    /// Bytes of plaintext that a record holds at most.
+    /// Returns the maximum number of plaintext bytes per record.
     pub fn record_bytes(&self) -> usize {
         self.record_bytes
     }
 
-    /// Seals plaintext into `out`, behind the bytes of [`Session::output`], and returns how many bytes are there now.
-    /// At most [`Session::plain_bytes`] of its length fit.
+    /// Writes the bytes of [`Session::output`] and then the encrypted plaintext into `out`. Returns the number of bytes
+    /// written. The length of `plain` must not exceed [`Session::plain_bytes`] of the length of `out`.
     ///
     /// # Panics
-    /// When there is more plaintext than that.
+    /// If the plaintext is longer.
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, TlsError> {
         assert!(plain.len() <= self.plain_bytes(out.len()), "plaintext fits into what it is sealed into");
         let sealed = self.write(|writer, out| writer.encrypt(plain, out), out)?;
@@ -256,7 +259,7 @@ impl Session {
         Ok(sealed)
     }
 
-    /// Announces the end to the peer (RFC 8446 section 6.1), and returns the bytes for it.
+    /// Ends the sending direction by a close_notify alert (RFC 8446 section 6.1). Returns the bytes for the peer.
     pub fn close(&mut self) -> Result<Vec<u8>, TlsError> {
         let mut out = vec![0; self.output.len() + 2 * RECORD_OVERHEAD];
         let len = self.write(|writer, out| writer.close(out), &mut out)?;
@@ -264,16 +267,17 @@ impl Session {
         Ok(out)
     }
 
-    /// Lets the session write into `out`, behind its output.
+    /// Writes the pending output into `out`, and lets the session write after it.
     fn write(
         &mut self,
         write: impl FnOnce(&mut dyn Writer, &mut [u8]) -> Result<usize, EncryptError>,
         out: &mut [u8],
     ) -> Result<usize, TlsError> {
-        // Pending output comes first; nothing new is read.
+        // The call adds the session's own messages to the output; it reads no new input.
         self.read(&mut [], &mut |_| {})?;
         let before = self.output.len();
-        // A session that has sent no hello yet has made it just now; `plain_bytes` could not count it.
+        // A client's first ClientHello may have been made by the call above; `plain_bytes` could not include its
+        // length.
         let may_write = !self.is_handshaking() || self.may_answer_early;
         let Some(room) = out.get_mut(..before).filter(|_| may_write) else {
             return Err(TlsError(rustls::Error::HandshakeNotComplete));
@@ -293,7 +297,8 @@ impl Session {
                 Err(error) => return Err(TlsError(error)),
             },
         };
-        // `plain_bytes` leaves room for the overhead, so only keys that have sealed too much are a reason.
+        // `plain_bytes` leaves room for the overhead, so the only possible error is a key that has encrypted too many
+        // records.
         let written = written.map_err(|_| TlsError(rustls::Error::EncryptError))?;
         Ok(before + written)
     }
@@ -305,42 +310,42 @@ impl Session {
         }
     }
 
-    /// Whether the handshake is still in progress.
+    /// Whether the handshake is not complete.
     pub fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
     }
 
-    /// Whether this side may answer early data: the end of the handshake has not come yet.
+    /// Whether this side may respond to early data because the client's Finished message has not arrived yet.
     pub fn may_answer_early(&self) -> bool {
         self.may_answer_early && self.is_handshaking()
     }
 
-    /// Whether the peer has said that it sends no more.
+    /// Whether the peer has sent a close_notify alert.
     pub fn peer_closed(&self) -> bool {
         self.peer_closed
     }
 
-    /// The protocol that was agreed on by ALPN (RFC 7301).
+    /// Returns the protocol that was negotiated by ALPN (RFC 7301).
     pub fn alpn(&self) -> Option<&[u8]> {
         self.common().alpn_protocol()
     }
 
-    /// Whether the session resumes an earlier one.
+    /// Whether this session resumed an earlier session.
     pub fn is_resumed(&self) -> bool {
         self.common().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Facts reported to parts of this crate during the handshake; it is then no longer here.
+    /// Takes the facts that rustls reported to callbacks of this crate during the handshake.
     pub fn take_seen(&mut self) -> Seen {
         self.seen.take().map(|seen| *seen).unwrap_or_default()
     }
 
-    /// The peer's certificates, its own first.
+    /// Returns the peer's certificate chain; the first certificate is the peer's.
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         self.common().peer_certificates().unwrap_or_default()
     }
 
-    /// nginx's name of the version (`$ssl_protocol`); nothing before it is agreed on.
+    /// Returns nginx's name of the version (`$ssl_protocol`), or `None` before the version is negotiated.
     pub fn protocol(&self) -> Option<&'static str> {
         match self.common().protocol_version()? {
             rustls::ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
@@ -349,12 +354,12 @@ impl Session {
         }
     }
 
-    /// OpenSSL's name of the cipher suite (`$ssl_cipher`).
+    /// Returns OpenSSL's name of the cipher suite (`$ssl_cipher`).
     pub fn cipher(&self) -> Option<&'static str> {
         crate::ciphers::name_of(self.common().negotiated_cipher_suite()?.suite())
     }
 
-    /// OpenSSL's name of the group of the key exchange (`$ssl_curve`).
+    /// Returns OpenSSL's name of the key exchange group (`$ssl_curve`).
     pub fn curve(&self) -> Option<&'static str> {
         crate::groups::name_of(self.common().negotiated_key_exchange_group()?.name())
     }
@@ -370,11 +375,11 @@ impl std::fmt::Debug for Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Step,
-    /// More bytes of the peer are needed, or it is this side's turn.
+    /// The session needs more bytes of the peer, or waits for its caller to write.
     Wait,
 }
 
-/// Takes one step of a session: how many bytes were used, and the next step.
+/// Runs one step of a session. Returns the number of bytes used, and what follows.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     output: &mut Vec<u8>,
@@ -400,7 +405,7 @@ fn step<Data>(
             Ok(Next::Step)
         }
         ConnectionState::EncodeTlsData(mut data) => encode(&mut data, output),
-        // It is in the output, which goes out before anything else does.
+        // The bytes are in the output, which is always sent first.
         ConnectionState::TransmitTlsData(data) => {
             data.done();
             Ok(Next::Step)
@@ -430,7 +435,7 @@ fn encode<Data>(
     Ok(Next::Step)
 }
 
-/// Returns the plaintext that came before the handshake's end, and how many bytes were used.
+/// Passes early data to `plain`. Returns the number of bytes used.
 fn early_data(
     discard: usize,
     early: &mut rustls::unbuffered::ReadEarlyData<'_, '_, rustls::server::ServerConnectionData>,
@@ -449,7 +454,7 @@ fn early_data(
     (used, Ok(Next::Step))
 }
 
-/// A session that may write, of either side.
+/// The sending interface of rustls, for client and server sessions.
 trait Writer {
     fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, EncryptError>;
     fn close(&mut self, out: &mut [u8]) -> Result<usize, EncryptError>;

@@ -1,4 +1,4 @@
-//! Sessions that the server keeps (`ssl_session_cache`), for clients that resume one.
+//! The session cache of the server (`ssl_session_cache`), for clients that resume a session.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -9,13 +9,14 @@ use rustls::server::StoresServerSessions;
 
 use crate::seen::{self, SESSION_ID_BYTES};
 
-/// Parts with a lock each, so that threads seldom meet.
+/// Number of shards; each has a lock, so that threads seldom compete for the same lock.
 const SHARDS: usize = 16;
 
-/// Bytes that a session takes beside its name and its content: two copies of the name, and the memory of the tables.
+/// Memory in bytes that an entry needs in addition to key and value: a second copy of the key, and the tables.
 const ENTRY_OVERHEAD: usize = 160;
 
-/// Sessions of one name (`shared:NAME:SIZE`), of all servers that use it. Bounded in bytes; the oldest go first.
+/// A session cache (`shared:NAME:SIZE`), shared by all servers that name it. Its size in bytes is limited; the oldest
+/// sessions are evicted first.
 pub struct SessionCache {
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
@@ -25,7 +26,7 @@ pub struct SessionCache {
 #[derive(Default)]
 struct Shard {
     sessions: HashMap<Vec<u8>, Kept>,
-    /// Names in the order of their arrival, with the number that distinguishes a repeated name.
+    /// Keys in order of insertion, with the number that distinguishes repeated insertions of a key.
     order: VecDeque<(Vec<u8>, u64)>,
     bytes: usize,
     number: u64,
@@ -37,7 +38,7 @@ struct Kept {
     number: u64,
 }
 
-/// The cache of this name and size: a reload in place keeps it, so that sessions hold.
+/// Returns the cache with this name and size. A reload in place uses the existing cache, so that sessions remain valid.
 pub fn named(name: &str, bytes_max: usize) -> Arc<SessionCache> {
     type Named = (String, usize, Weak<SessionCache>);
     static CACHES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
@@ -53,7 +54,7 @@ pub fn named(name: &str, bytes_max: usize) -> Arc<SessionCache> {
 }
 
 impl SessionCache {
-    /// An empty one for this many bytes.
+    /// Creates an empty cache with this size in bytes.
     pub fn new(bytes_max: usize) -> Arc<SessionCache> {
         Arc::new(SessionCache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -62,7 +63,7 @@ impl SessionCache {
         })
     }
 
-    /// Bytes of the sessions that are kept.
+    /// Returns the size in bytes of the stored sessions.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).bytes).sum()
     }
@@ -113,7 +114,7 @@ impl Shard {
         self.remove(&name);
         while self.bytes + needed > bytes_max || self.order.len() > 2 * self.sessions.len() + SHARDS {
             let Some((oldest, number)) = self.order.pop_front() else { break };
-            // A name that was taken, or came again, left its place in the queue behind.
+            // A key that was removed or inserted again has left an outdated item in the queue.
             if self.sessions.get(&oldest).is_some_and(|kept| kept.number == number) {
                 self.remove(&oldest);
             }
@@ -133,7 +134,8 @@ impl Shard {
     }
 }
 
-/// The sessions of one server block in a cache: those of others are not found, as their names begin otherwise.
+/// The sessions of one server block in a cache. The keys begin with the name of the block, so sessions of other blocks
+/// are not found.
 #[derive(Debug)]
 pub(crate) struct ServerSessions {
     pub(crate) cache: Arc<SessionCache>,
@@ -144,12 +146,12 @@ pub(crate) struct ServerSessions {
 
 impl ServerSessions {
     fn name(&self, id: &[u8]) -> Vec<u8> {
-        // The length separates a block's name from the rest.
+        // The length separates the name of the block from the session's key.
         [&(self.scope.len() as u32).to_be_bytes()[..], &self.scope, id].concat()
     }
 }
 
-/// Takes the identifier off a session, and notes it.
+/// Removes the session ID from the beginning of a stored session, and records it.
 fn noted(mut kept: Vec<u8>) -> Option<Vec<u8>> {
     let session_id = *kept.first_chunk()?;
     seen::note(|seen| seen.session_id = Some(session_id));
@@ -159,7 +161,7 @@ fn noted(mut kept: Vec<u8>) -> Option<Vec<u8>> {
 
 impl StoresServerSessions for ServerSessions {
     fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
-        // TLS 1.2 has the identifier itself as the name of a session (RFC 5246 section 7.4.1.2).
+        // In TLS 1.2 the key of a session is its session ID (RFC 5246 section 7.4.1.2).
         let wished = <[u8; SESSION_ID_BYTES]>::try_from(&id[..]).ok();
         let noted = seen::note(|seen| seen.session_id = seen.session_id.or(wished)).session_id;
         let Some(session_id) = noted.or_else(seen::session_id) else { return false };

@@ -1,7 +1,7 @@
-//! Keys that sign messages: of accounts at certificate authorities, and those that certificates are requested for.
+//! Private keys that sign messages: keys of ACME accounts, and keys of requested certificates.
 //!
-//! [`generate`] makes a key as PEM, [`SigningKey`] signs in the forms of JSON Web Algorithms (RFC 7518 section 3), [`mac`]
-//! is its counterpart with a shared secret.
+//! [`generate`] makes a key in PEM, [`SigningKey`] makes the signatures of JSON Web Algorithms (RFC 7518 section 3),
+//! [`mac`] computes an HMAC with a shared secret.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa;
@@ -16,7 +16,7 @@ use rcgen::{
 use crate::certificate::FileError;
 use crate::x509::{self, KeyError};
 
-/// Kinds of keys.
+/// Types of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KeyKind {
     /// ECDSA with the curve P-256.
@@ -35,7 +35,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// All kinds, with the names that `acme_certificate` has for them.
+    /// All types, with their names in `acme_certificate`.
     pub const ALL: [(&'static str, KeyKind); 6] = [
         ("ecdsa:256", KeyKind::EcdsaP256),
         ("ecdsa:384", KeyKind::EcdsaP384),
@@ -45,13 +45,13 @@ impl KeyKind {
         ("rsa:4096", KeyKind::Rsa4096),
     ];
 
-    /// The name of this one.
+    /// Returns the name of the type.
     pub fn name(self) -> &'static str {
         KeyKind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 }
 
-/// Makes a key: PKCS#8 in PEM. `None` where the machine has no random numbers.
+/// Generates a private key (PKCS#8 in PEM). Returns `None` if the machine has no random numbers.
 pub fn generate(kind: KeyKind) -> Option<String> {
     use rcgen::KeyPair;
     let key = match kind {
@@ -65,7 +65,7 @@ pub fn generate(kind: KeyKind) -> Option<String> {
     Some(key.ok()?.serialize_pem())
 }
 
-/// A key that signs.
+/// A private key that signs.
 pub struct SigningKey(Kind);
 
 enum Kind {
@@ -73,16 +73,16 @@ enum Kind {
     Rsa(rsa::KeyPair),
 }
 
-/// The public half of a key, in parts.
+/// The parameters of a public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublicKey {
-    /// A point of a curve, with the name that RFC 7518 section 6.2 has for it.
+    /// A point of a curve, with the curve's name in RFC 7518 section 6.2.
     Ecdsa {
-        /// The curve.
+        /// The name of the curve.
         curve: &'static str,
-        /// The coordinate x.
+        /// The x coordinate.
         x: Vec<u8>,
-        /// The coordinate y.
+        /// The y coordinate.
         y: Vec<u8>,
     },
     /// RSA.
@@ -95,7 +95,7 @@ pub enum PublicKey {
 }
 
 impl SigningKey {
-    /// Reads a key in PEM: ECDSA with one of three curves, or RSA.
+    /// Parses a private key in PEM: ECDSA with one of three curves, or RSA.
     pub fn from_pem(pem: &[u8]) -> Result<SigningKey, FileError> {
         type Row = (&'static EcdsaSigningAlgorithm, &'static str, &'static str);
         const ECDSA: [Row; 3] = [
@@ -116,7 +116,7 @@ impl SigningKey {
         Ok(SigningKey(Kind::Rsa(key)))
     }
 
-    /// The name of the algorithm (RFC 7518 section 3.1).
+    /// Returns the name of the signature algorithm (RFC 7518 section 3.1).
     pub fn algorithm(&self) -> &'static str {
         match &self.0 {
             Kind::Ecdsa { algorithm, .. } => algorithm,
@@ -124,11 +124,11 @@ impl SigningKey {
         }
     }
 
-    /// The public half.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         match &self.0 {
             Kind::Ecdsa { key, curve, .. } => {
-                // An uncompressed point: a byte with the number 4, then both coordinates.
+                // An uncompressed point is a byte with the value 4, followed by both coordinates.
                 let point = key.public_key().as_ref();
                 let (x, y) = point[1..].split_at(point.len() / 2);
                 PublicKey::Ecdsa { curve, x: x.to_vec(), y: y.to_vec() }
@@ -141,7 +141,7 @@ impl SigningKey {
         }
     }
 
-    /// Signs. `None` where the machine has no random numbers.
+    /// Signs a message. Returns `None` if the machine has no random numbers.
     pub fn sign(&self, message: &[u8]) -> Option<Vec<u8>> {
         let random = SystemRandom::new();
         match &self.0 {
@@ -161,16 +161,16 @@ impl std::fmt::Debug for SigningKey {
     }
 }
 
-/// The code that a shared secret gives a message: HMAC with SHA-256 (`HS256`).
+/// Returns the HMAC-SHA-256 of a message with a shared secret (`HS256`).
 pub fn mac(secret: &[u8], message: &[u8]) -> Vec<u8> {
     use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
     sign(&Key::new(HMAC_SHA256, secret), message).as_ref().to_vec()
 }
 
-/// A random number below one, for schedules.
+/// Returns a random number from 0 to less than 1, for schedules.
 pub fn random_fraction() -> f64 {
     let mut bytes = [0; 4];
-    // Without random numbers nothing else works either.
+    // If no random numbers are available, TLS does not work either; the result is then 0.
     let _ = aws_lc_rs::rand::fill(&mut bytes);
     f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
 }

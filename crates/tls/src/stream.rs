@@ -1,7 +1,7 @@
-//! TLS over a socket of rt, behind its handshake: a stream that is used as a socket is.
+//! A TLS stream over a socket of `rt`, after the handshake. It has the interface of a socket.
 //!
-//! Received records are decrypted, and their plaintext is handed out in the buffer that brought them. Plaintext to be sent
-//! is sealed into one buffer of the thread's pool for each send. A stream that waits for its peer holds no buffer.
+//! The plaintext of received records is returned in the buffer in which the records arrived. Each send encrypts
+//! plaintext into one buffer of the thread's buffer pool. A stream that waits for its peer uses no buffer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,40 +14,42 @@ use rt::net::{Reader, Writer};
 
 use crate::session::{Session, TlsError};
 
-/// Bytes that one send is sealed into at most: three records and most of a fourth. A larger buffer would be in use for
-/// longer, and the next one is sealed when this one has left.
+/// Maximum number of encrypted bytes per send: three records and most of a fourth. A larger buffer would be in use for
+/// longer; the next send encrypts after this one has completed.
 const SEND_BYTES: usize = 64 << 10;
 
-/// A connection that speaks TLS.
+/// A TLS connection.
 pub struct Stream {
     socket: Socket,
-    /// Both directions need it, and neither over a wait.
+    /// The session. Both directions use it, and neither borrows it across an await.
     session: Rc<RefCell<Session>>,
     receiving: Receiving,
     sealed: Sealed,
 }
 
-/// Bytes for the peer that were sealed and have not all left.
+/// Encrypted bytes for the peer that have not been sent completely.
 #[derive(Default)]
 struct Sealed {
     data: Segments,
-    /// Whether there are any: the writer has them while they are on their way.
+    /// Whether encrypted bytes are not sent yet. `data` may be empty then, because the writer owns the bytes in flight.
     is_unsent: bool,
 }
 
 /// Received bytes that have not been returned.
 #[derive(Default)]
 pub(crate) struct Receiving {
-    /// Plaintext that did not fit into the buffer that brought it, from `start` on.
+    /// Plaintext that did not fit into the buffer in which its records arrived. The bytes before `start` have been
+    /// returned.
     pub(crate) plain: Vec<u8>,
     start: usize,
-    /// A buffer for it that the pool does not have.
+    /// A pending request for a buffer of the pool, for the plaintext.
     wanted: Option<rt::BufferRequest>,
-    /// What ended the session.
+    /// The error that ended the session.
     failed: Option<TlsError>,
 }
 
-/// Sends a last message to a peer that is given up: it may be lost where the socket is full.
+/// Sends a last message to a peer before the connection is closed. The message is lost if the socket's send buffer is
+/// full.
 pub(crate) fn tell(socket: &mut Socket, bytes: Vec<u8>) {
     if !bytes.is_empty() {
         let mut data = Segments::from(bytes);
@@ -60,18 +62,18 @@ impl Stream {
         Stream { socket, session, receiving, sealed: Sealed::default() }
     }
 
-    /// The socket below.
+    /// Returns the socket of the stream.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// What sends while the owner receives.
+    /// Returns a writer that sends while the owner of the stream receives.
     pub fn writer(&self) -> StreamWriter {
         let (writer, session) = (Writer::aside(self.socket.fd()), Rc::clone(&self.session));
         StreamWriter { writer, session, sealed: Sealed::default(), sent: 0 }
     }
 
-    /// As [`Stream::recv`]: where the records need more memory than an engine's buffer, they come into this one.
+    /// Receives like [`Stream::recv`], but uses `buf` for records that need more memory than an engine's buffer.
     pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         if self.has_plaintext() || self.receiving.failed.is_some() || self.session.borrow().peer_closed() {
             return self.recv().await;
@@ -83,32 +85,32 @@ impl Stream {
         }
     }
 
-    /// For users of the stream beside its owner.
+    /// Returns a handle for users of the stream other than its owner.
     pub fn handle(&self) -> StreamHandle {
         StreamHandle { socket: self.socket.fd().clone(), session: Rc::clone(&self.session) }
     }
 
-    /// Bytes that have arrived, without a further receive.
+    /// Returns bytes that have already arrived, without submitting a receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         self.split().0.try_recv()
     }
 
-    /// Whether no plaintext, end or error is pending.
+    /// Whether no plaintext, end of stream or error is pending.
     pub fn is_quiet(&mut self) -> bool {
         !self.has_plaintext() && self.receiving.failed.is_none() && self.socket.reader.is_quiet()
     }
 
-    /// As [`Stream::socket`].
+    /// Returns the socket of the stream.
     pub fn socket_mut(&mut self) -> &mut Socket {
         &mut self.socket
     }
 
-    /// Facts of the session about its handshake and its peer.
+    /// Calls `ask` with the session, to read facts about the handshake and the peer.
     pub fn with_session<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
         ask(&self.session.borrow())
     }
 
-    /// Both directions.
+    /// Returns both directions.
     pub fn split(&mut self) -> (TlsReader<'_>, TlsWriter<'_>) {
         let (reader, writer) = self.socket.split();
         let session = &self.session;
@@ -116,13 +118,13 @@ impl Stream {
         (TlsReader { reader, session, receiving }, TlsWriter { writer, session, sealed: &mut self.sealed })
     }
 
-    /// The next plaintext; `None` at the end of the stream. A connection that ends without a closing alert ends the
-    /// stream too, as in nginx: HTTP has its own ends.
+    /// Returns the next plaintext, or `None` at the end of the stream. A connection that is closed without a
+    /// close_notify alert also ends the stream, as in nginx: HTTP marks the end of its messages itself.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         self.split().0.poll_recv(context)
     }
 
-    /// As [`Stream::poll_recv`].
+    /// Receives like [`Stream::poll_recv`].
     pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
         std::future::poll_fn(|context| self.poll_recv(context)).await
     }
@@ -137,51 +139,52 @@ impl Stream {
         self.split().1.poll_send(context, data, more)
     }
 
-    /// Seals the bytes that fit into one buffer, and sends by a call of this thread as many as the socket takes at
-    /// once; see [`rt::net::Writer::send_now`]. [`Stream::has_unsent`] covers sealed bytes that were not taken.
+    /// Encrypts the bytes that fit into one buffer, and sends by one system call as many as the socket's send buffer
+    /// accepts; see [`rt::net::Writer::send_now`]. Afterwards [`Stream::has_unsent`] shows whether encrypted bytes
+    /// remain.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
         self.split().1.send_now(data, more)
     }
 
-    /// Whether sealed bytes have not left yet: [`Stream::poll_send`] sends them, also without further bytes.
+    /// Whether encrypted bytes are not sent yet. [`Stream::poll_send`] sends them, even if `data` is empty.
     pub fn has_unsent(&self) -> bool {
         self.sealed.is_unsent
     }
 
-    /// Announces the end, as far as the socket takes it.
+    /// Sends a close_notify alert, unless the socket's send buffer is full.
     pub fn say_goodbye(&mut self) {
         if self.sealed.is_unsent {
             return;
         }
         let mut session = self.session.borrow_mut();
-        // A session that failed has an alert for the peer instead.
+        // A session that failed has another alert for the peer.
         let bytes = session.close().unwrap_or_else(|_| session.output());
         tell(&mut self.socket, bytes);
     }
 
-    /// As [`Stream::say_goodbye`], and ends the stream towards the peer.
+    /// Sends a close_notify alert like [`Stream::say_goodbye`], then calls shutdown(SHUT_WR).
     pub fn shutdown_write(&mut self) {
         self.say_goodbye();
         self.socket.writer.shutdown();
     }
 
-    /// Why the session ended, where it failed.
+    /// Returns the error of a failed session.
     pub fn failure(&self) -> Option<&TlsError> {
         self.receiving.failed.as_ref()
     }
 
-    /// Whether plaintext is pending.
+    /// Whether decrypted plaintext is pending.
     pub fn has_plaintext(&self) -> bool {
         self.receiving.start < self.receiving.plain.len()
     }
 }
 
-/// Sends beside the owner of a stream, which only receives meanwhile.
+/// Sends for a user other than the owner of a stream, while the owner only receives.
 pub struct StreamWriter {
     writer: Writer,
     session: Rc<RefCell<Session>>,
     sealed: Sealed,
-    /// Bytes of plaintext that were taken.
+    /// Number of plaintext bytes encrypted so far.
     sent: u64,
 }
 
@@ -200,7 +203,7 @@ impl StreamWriter {
         sent
     }
 
-    /// Bytes of plaintext that were sealed for the peer.
+    /// Returns the number of plaintext bytes encrypted for the peer.
     pub fn sent(&self) -> u64 {
         self.sent
     }
@@ -217,19 +220,19 @@ impl Drop for StreamWriter {
     }
 }
 
-/// The operations on a stream beside its owner.
+/// Operations on a stream for users other than its owner.
 pub struct StreamHandle {
     socket: io::Fd,
     session: Rc<RefCell<Session>>,
 }
 
 impl StreamHandle {
-    /// The descriptor below.
+    /// Returns the file descriptor of the socket.
     pub fn fd(&self) -> &io::Fd {
         &self.socket
     }
 
-    /// Sends plaintext while the stream has nothing on its way.
+    /// Sends plaintext while the stream has no send in flight.
     pub fn send(&self, mut data: Segments) -> impl Future<Output = Result<(), Errno>> + use<> {
         let (socket, session) = (self.socket.clone(), Rc::clone(&self.session));
         async move {
@@ -243,7 +246,7 @@ impl StreamHandle {
     }
 }
 
-/// The receiving side of a [`Stream`].
+/// The receiving direction of a [`Stream`].
 pub struct TlsReader<'s> {
     reader: &'s mut Reader,
     session: &'s RefCell<Session>,
@@ -270,7 +273,7 @@ impl TlsReader<'_> {
         }
     }
 
-    /// Bytes that have arrived, without a further receive.
+    /// Returns bytes that have already arrived, without submitting a receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         loop {
             if self.receiving.start < self.receiving.plain.len() {
@@ -297,12 +300,13 @@ impl TlsReader<'_> {
 }
 
 impl Receiving {
-    /// With plaintext that came before the stream was made.
+    /// Creates the state with plaintext that arrived during the handshake.
     pub(crate) fn with(plain: Vec<u8>) -> Receiving {
         Receiving { plain, ..Receiving::default() }
     }
 
-    /// Opens the records in a buffer, and puts as much of their plaintext into it as fits. `None` where there is none.
+    /// Decrypts the records in a buffer, and fills the buffer with their plaintext as far as it fits. Returns `None` if
+    /// there is no plaintext.
     fn open(&mut self, session: &RefCell<Session>, mut buf: Buf) -> Option<Buf> {
         let plain = &mut self.plain;
         let mut take = |bytes: &[u8]| plain.extend_from_slice(bytes);
@@ -325,7 +329,7 @@ impl Receiving {
         }
     }
 
-    /// Returns the remaining plaintext, in a buffer that may have to be waited for.
+    /// Returns the remaining plaintext, if necessary after waiting for a buffer.
     fn poll_plain(&mut self, context: &mut Context<'_>) -> Poll<Buf> {
         let left = self.plain.len() - self.start;
         let wanted = self.wanted.get_or_insert_with(|| rt::buffer(left, 0));
@@ -336,7 +340,7 @@ impl Receiving {
     }
 }
 
-/// The sending side of a [`Stream`].
+/// The sending direction of a [`Stream`].
 pub struct TlsWriter<'s> {
     writer: &'s mut Writer,
     session: &'s RefCell<Session>,
@@ -344,7 +348,7 @@ pub struct TlsWriter<'s> {
 }
 
 impl TlsWriter<'_> {
-    /// See [`Stream::poll_send`]. After a session that failed, as after a socket that did, further sends fail.
+    /// See [`Stream::poll_send`]. After a failed session or socket, all further sends fail.
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -382,7 +386,7 @@ impl TlsWriter<'_> {
         self.writer.give_up();
     }
 
-    /// Seals the front of `data`.
+    /// Encrypts the first bytes of `data`, as many as fit into one buffer.
     fn seal(&mut self, data: &mut Segments) -> Result<(), Errno> {
         let sealed = seal(&mut self.session.borrow_mut(), data).map_err(|_| Errno::CONNABORTED)?;
         self.sealed.data.push(sealed);
@@ -391,10 +395,11 @@ impl TlsWriter<'_> {
     }
 }
 
-/// Seals the front of `data` into one buffer, and takes it off.
+/// Encrypts the first bytes of `data` into one buffer, and removes them from `data`.
 fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> {
     let len = data.len();
-    // With the session's own output: tickets hold the chain of a client, and may be longer than a buffer.
+    // The length includes the session's own output: tickets contain the client's certificate chain, and can be longer
+    // than a buffer.
     let one_record = session.sealed_bytes(session.record_bytes());
     let wanted = session.sealed_bytes(len).min(SEND_BYTES.max(one_record));
     match rt::buffer_at_once(wanted) {
@@ -403,7 +408,8 @@ fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> 
             buf.set_len(sealed);
             Ok(Source::Buf(buf))
         }
-        // The data may hold buffers of the pool that others wait for: it continues without one.
+        // `data` may contain buffers of the pool for which other tasks wait, so this send uses memory outside the pool
+        // instead of waiting.
         None => {
             let mut bytes = vec![0; wanted.min(one_record)];
             let sealed = seal_into(session, data, &mut bytes)?;
@@ -413,7 +419,8 @@ fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> 
     }
 }
 
-/// Seals as much of the front of `data` as fits into `out`, and takes it off; returns how many bytes it became.
+/// Encrypts as many of the first bytes of `data` as fit into `out`, and removes them. Returns the number of encrypted
+/// bytes.
 fn seal_into(session: &mut Session, data: &mut Segments, out: &mut [u8]) -> Result<usize, TlsError> {
     let mut sealed = 0;
     loop {
@@ -425,14 +432,15 @@ fn seal_into(session: &mut Session, data: &mut Segments, out: &mut [u8]) -> Resu
         }
         let record = session.record_bytes();
         let taken = if part.len() >= room.min(record) || part.len() == data.len() {
-            // The rest of a part goes with the one behind it, so that there are no more records than were reckoned with.
+            // The last incomplete record of a segment is combined with the next segment, so that the number of records
+            // stays within the estimate.
             let whole =
                 if part.len() == data.len() { part.len() } else { part.len().max(record) / record * record };
             let taken = part.len().min(whole).min(room);
             sealed += session.seal(&part[..taken], &mut out[sealed..])?;
             taken
         } else {
-            // A header section and a short body, or small pieces: one record for all of them.
+            // A header section and a small body, or small segments, are combined into one record.
             let gathered = gather(data, room.min(record));
             sealed += session.seal(&gathered, &mut out[sealed..])?;
             gathered.len()
@@ -442,7 +450,7 @@ fn seal_into(session: &mut Session, data: &mut Segments, out: &mut [u8]) -> Resu
     Ok(sealed)
 }
 
-/// A copy of the first bytes of `data`.
+/// Copies the first bytes of `data`.
 fn gather(data: &Segments, bytes_max: usize) -> Vec<u8> {
     let mut gathered = Vec::with_capacity(data.len().min(bytes_max));
     for part in data.parts() {

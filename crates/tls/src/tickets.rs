@@ -1,11 +1,12 @@
-//! Session tickets (RFC 5077, RFC 8446 section 4.6.1): sessions that the client keeps, sealed by keys of the server.
+//! Session tickets (RFC 5077, RFC 8446 section 4.6.1): sessions that the client stores, encrypted with keys of the
+//! server.
 //!
-//! A ticket is `name of the key, 16 bytes | nonce, 12 bytes | sealed session`. A ticket sealed for a server block opens
-//! only for that block: its name is authenticated with the ticket. Else a client without a certificate could resume a
-//! session of another server that needs none (CVE-2025-23419 in nginx).
+//! A ticket is `key name, 16 bytes | nonce, 12 bytes | encrypted session`. A ticket is valid only for the server block
+//! that issued it, because the name of the block is authenticated with the ticket. Otherwise a client without a
+//! certificate could use a session of another server block that requires no certificate (CVE-2025-23419 in nginx).
 //!
-//! Random keys come from a [`Chain`]. The master keeps one and gives it to each worker. So workers have the same keys
-//! without messages, and tickets outlive a worker.
+//! Random keys are derived from a [`Chain`]. The master stores a chain and passes it to each worker. Thus all workers
+//! have the same keys without exchanging messages, and tickets remain valid when a worker exits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -17,67 +18,69 @@ use rustls::server::ProducesTickets;
 
 use crate::seen::{self, SESSION_ID_BYTES};
 
-/// Bytes of a ticket that name its key.
+/// Length in bytes of the key name in a ticket.
 const NAME_BYTES: usize = 16;
 
-/// Sizes of nginx's key files: of AES-128 and of AES-256. Their parts are name, HMAC key and AES key; here all of the
-/// secret is hashed to one key.
+/// Sizes in bytes of nginx's key files, for AES-128 and AES-256. nginx splits the file into name, HMAC key and AES key.
+/// This server derives one key from all bytes after the name.
 pub const FILE_BYTES: [usize; 2] = [48, 80];
 
-/// Random keys that were replaced and still open tickets: so a ticket lives for two to three of their lifetimes.
+/// Number of replaced random keys that still decrypt tickets. A ticket is thus valid for two to three key lifetimes.
 const REPLACED_KEYS_MAX: u64 = 2;
 
-/// How long a random key seals at most: tickets of TLS 1.3 are valid for a week (RFC 8446 section 4.6.1).
+/// Maximum time in seconds for which a random key encrypts tickets. Tickets of TLS 1.3 are valid for at most a week
+/// (RFC 8446 section 4.6.1).
 const LIFETIME_S_MAX: u64 = 7 * 24 * 60 * 60;
 
-/// Seconds of a secret of a [`Chain`].
+/// Time in seconds after which the next secret of a [`Chain`] follows.
 const STEP_S: u64 = 60;
 
-/// Secrets that are computed to reach a time. A clock that jumps further, as at the start of a machine without one, gets a
-/// secret by one computation: tickets from before are then not opened.
+/// Maximum number of secrets that are computed one after another to reach a time. If the clock jumps further, as at the
+/// boot of a machine without a hardware clock, the secret is computed in one step. Older tickets are then invalid.
 const STEPS_MAX: u64 = 100_000;
 
-/// Bytes of a secret.
+/// Length of a secret in bytes.
 const SECRET_BYTES: usize = 32;
 
-/// Secrets of which each follows from the one before it, and none from a later one: forgotten keys cannot be computed
-/// again, so that old tickets stay secret when a process is broken into.
+/// A chain of secrets: each secret is derived from its predecessor, and no secret can be derived from a later one.
+/// Discarded keys cannot be computed again, so old tickets remain secret if a process is compromised.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Which secret it is, by the time.
+    /// Number of the secret, which depends on the time.
     step: u64,
     secret: [u8; SECRET_BYTES],
-    /// The longest lifetime of keys of it in this process.
+    /// The longest lifetime in seconds of keys that this process derives from the chain.
     longest_s: u64,
 }
 
 impl Chain {
-    /// A random one, made at this time in seconds since 1970. `None` where the machine has no random numbers.
+    /// Creates a random chain at the time `now_s`, in seconds since 1970. Returns `None` if the machine has no random
+    /// numbers.
     pub fn random(now_s: u64) -> Option<Chain> {
         let mut secret = [0; SECRET_BYTES];
         rand::fill(&mut secret).ok()?;
         Some(Chain { step: now_s / STEP_S, secret, longest_s: 0 })
     }
 
-    /// For another process.
+    /// Encodes the chain for another process.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.step.to_le_bytes()[..], &self.secret].concat()
     }
 
-    /// What [`Chain::to_bytes`] wrote.
+    /// Decodes the output of [`Chain::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Chain> {
         let (step, secret) = bytes.split_first_chunk()?;
         let step = u64::from_le_bytes(*step);
         Some(Chain { step, secret: secret.try_into().ok()?, longest_s: 0 })
     }
 
-    /// Forgets secrets that no key replaced each `lifetime`, or more often, needs.
+    /// Discards all secrets that are not needed by keys with this or a shorter lifetime.
     pub fn forget(&mut self, now_s: u64, lifetime: Duration) {
         let kept_s = lifetime_s(lifetime) * (1 + REPLACED_KEYS_MAX);
         *self = self.at(now_s.saturating_sub(kept_s) / STEP_S);
     }
 
-    /// The secret of a step; the first known one if that is a later one.
+    /// Returns the chain at a step, or unchanged if it is already at a later step.
     fn at(&self, step: u64) -> Chain {
         let mut chain = self.clone();
         if step.saturating_sub(self.step) > STEPS_MAX {
@@ -98,7 +101,7 @@ impl Chain {
         out
     }
 
-    /// The key of this number among those with this lifetime.
+    /// Derives the key with this number, for keys of this lifetime.
     fn key(&self, lifetime_s: u64, number: u64) -> Option<Key> {
         let chain = self.at(number.saturating_mul(lifetime_s) / STEP_S);
         let label = [lifetime_s.to_le_bytes(), number.to_le_bytes()].concat();
@@ -117,19 +120,19 @@ fn lifetime_s(lifetime: Duration) -> u64 {
     lifetime.as_secs().clamp(1, LIFETIME_S_MAX)
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 pub fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A key that seals tickets.
+/// A key that encrypts tickets.
 struct Key {
     name: [u8; NAME_BYTES],
     key: LessSafeKey,
 }
 
 impl Key {
-    /// The key of a file of nginx's.
+    /// Derives the key from an nginx key file. Returns `None` if the size is wrong.
     fn from_file(bytes: &[u8]) -> Option<Key> {
         if !FILE_BYTES.contains(&bytes.len()) {
             return None;
@@ -144,29 +147,29 @@ impl Key {
     }
 }
 
-/// The keys of a worker: those of files, or random ones that are replaced in turn.
+/// The ticket keys of a worker: keys from files, or random keys that are replaced periodically.
 pub struct TicketKeys {
     keys: Mutex<Keys>,
     random: Option<Random>,
 }
 
-/// Where random keys come from.
+/// The source of random keys.
 struct Random {
     chain: Arc<Mutex<Chain>>,
-    /// How long each seals.
+    /// Time in seconds for which each key encrypts tickets.
     lifetime_s: u64,
 }
 
 #[derive(Default)]
 struct Keys {
-    /// The first seals, all open.
+    /// The first key encrypts, all keys decrypt.
     keys: Vec<Arc<Key>>,
-    /// The number of the first, where they are random.
+    /// The number of the first key, if the keys are random.
     number: Option<u64>,
 }
 
 impl TicketKeys {
-    /// The keys of files, the one that seals first. `None` where a file has another size.
+    /// Reads keys from files; the first key encrypts. Returns `None` if a file has a wrong size.
     pub fn from_files(files: &[Vec<u8>]) -> Option<Arc<TicketKeys>> {
         let keys: Option<Vec<Arc<Key>>> =
             files.iter().map(|file| Key::from_file(file).map(Arc::new)).collect();
@@ -174,7 +177,7 @@ impl TicketKeys {
         Some(Arc::new(TicketKeys { keys: Mutex::new(Keys { keys, number: None }), random: None }))
     }
 
-    /// Keys out of a chain, each of which seals for so long.
+    /// Derives keys from a chain. Each key encrypts tickets for `lifetime`.
     pub fn of_chain(chain: Arc<Mutex<Chain>>, lifetime: Duration) -> Arc<TicketKeys> {
         let lifetime_s = lifetime_s(lifetime);
         let mut known = chain.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,18 +186,19 @@ impl TicketKeys {
         Arc::new(TicketKeys { keys: Mutex::default(), random: Some(Random { chain, lifetime_s }) })
     }
 
-    /// Random keys, each of which seals for so long. `None` where the machine has no random numbers.
+    /// Creates random keys. Each key encrypts tickets for `lifetime`. Returns `None` if the machine has no random
+    /// numbers.
     pub fn random(lifetime: Duration) -> Option<Arc<TicketKeys>> {
         let chain = Chain::random(now_s())?;
         Some(TicketKeys::of_chain(Arc::new(Mutex::new(chain)), lifetime))
     }
 
-    /// The keys of this time.
+    /// Returns the keys of this time.
     fn at(&self, now_s: u64) -> MutexGuard<'_, Keys> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(random) = &self.random else { return keys };
         let number = now_s / random.lifetime_s;
-        // A clock that was set back has to reach the key that seals.
+        // After the clock was set back, the present key remains in use until its number is reached again.
         if keys.number.is_none_or(|known| known < number) {
             let mut chain = random.chain.lock().unwrap_or_else(PoisonError::into_inner);
             let longest = Duration::from_secs(chain.longest_s);
@@ -217,13 +221,14 @@ impl std::fmt::Debug for TicketKeys {
 /// The chain of this process.
 static CHAIN: Mutex<Option<Arc<Mutex<Chain>>>> = Mutex::new(None);
 
-/// Takes the chain of the master: before it reads a configuration, a worker calls this once.
+/// Sets the chain, which comes from the master. A worker calls this once, before it reads a configuration.
 pub fn go_on_with(chain: Chain) {
     let mut own = CHAIN.lock().unwrap_or_else(PoisonError::into_inner);
     *own = Some(Arc::new(Mutex::new(chain)));
 }
 
-/// The chain of this process for another one. The master has it since it has read a configuration; nothing before that.
+/// Returns a copy of the chain for another process. The master has a chain as soon as it has read a configuration that
+/// needs one.
 pub fn chain_for_worker() -> Option<Chain> {
     let own = CHAIN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut chain = own.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,8 +237,8 @@ pub fn chain_for_worker() -> Option<Chain> {
     Some(chain.clone())
 }
 
-/// The random keys of this process with this lifetime: a reload in place keeps them, so that tickets hold. `None` where the
-/// machine has no random numbers.
+/// Returns the random keys of this process with this lifetime. A reload in place uses the same chain, so that tickets
+/// remain valid. Returns `None` if the machine has no random numbers.
 pub fn random_of_process(lifetime: Duration) -> Option<Arc<TicketKeys>> {
     let mut own = CHAIN.lock().unwrap_or_else(PoisonError::into_inner);
     if own.is_none() {
@@ -242,19 +247,19 @@ pub fn random_of_process(lifetime: Duration) -> Option<Arc<TicketKeys>> {
     own.as_ref().map(|chain| TicketKeys::of_chain(Arc::clone(chain), lifetime))
 }
 
-/// Tickets of one server block.
+/// The tickets of one server block.
 #[derive(Debug)]
 pub struct Tickets {
-    /// Its keys.
+    /// The keys of the tickets.
     pub keys: Arc<TicketKeys>,
-    /// Which server block: tickets of another one do not open.
+    /// The name of the server block. Tickets of other server blocks are invalid.
     pub scope: Vec<u8>,
     /// `ssl_session_timeout`
     pub lifetime: Duration,
 }
 
 impl Tickets {
-    /// Makes a ticket, which holds the identifier of its session before rustls's data. `None` where the machine has no
+    /// Encrypts a ticket, which contains the session ID before rustls' data. Returns `None` if the machine has no
     /// random numbers.
     pub fn seal(&self, session: &[u8], now_s: u64) -> Option<Vec<u8>> {
         let key = self.keys.at(now_s).keys.first().cloned()?;
@@ -266,7 +271,8 @@ impl Tickets {
         Some([&key.name[..], &nonce, &sealed].concat())
     }
 
-    /// What [`Tickets::seal`] was given, where this server block made the ticket lately.
+    /// Decrypts a ticket. Returns the session that was passed to [`Tickets::seal`], if this server block issued the
+    /// ticket and its key still exists.
     pub fn open(&self, ticket: &[u8], now_s: u64) -> Option<Vec<u8>> {
         let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_LEN)?;

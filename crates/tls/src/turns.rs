@@ -1,11 +1,11 @@
-//! Bounds the work of handshakes in a turn of the event loop, so that requests of other connections are served between
-//! handshakes, however many clients come at once.
+//! Limits the work of handshakes per event-loop turn, so that requests of other connections are served between
+//! handshakes, even if many clients connect at the same time.
 //!
 //! ```text
-//!   step of a handshake --> room in this turn, and none waits? -- yes --> runs
+//!   step of a handshake --> limit of this turn not reached, queue empty? -- yes --> runs
 //!                                        | no
 //!                                        v
-//!                     queue, oldest first --- each further turn wakes as many as may run
+//!                     queue, oldest first --- each further turn wakes as many steps as may run
 //! ```
 //! Main type: [`Turns`], one for each worker thread.
 
@@ -16,41 +16,42 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Steps of handshakes in a turn. A handshake has two; eight of them with ECDSA take about half a millisecond.
+/// Maximum number of handshake steps per event-loop turn. A handshake has two steps; eight handshakes with ECDSA take
+/// about half a millisecond.
 pub const STEPS_PER_TURN_MAX: usize = 16;
 
-/// Time of a turn for steps of handshakes: a request of another connection waits for no longer, and for the step that runs.
-/// One signature of RSA with 2048 bits takes a good part of it.
+/// Time per event-loop turn for handshake steps. Requests of other connections wait no longer than this time and the
+/// step that is running. One RSA signature with 2048 bits uses much of it.
 pub const TIME_PER_TURN_MAX: Duration = Duration::from_millis(1);
 
-/// The handshakes of one thread.
+/// The handshakes of one worker thread.
 #[derive(Clone, Debug, Default)]
 pub struct Turns(Rc<RefCell<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The turn that is counted.
+    /// The event-loop turn to which the two counters belong.
     turn: Option<Instant>,
     steps: usize,
     spent: Duration,
-    /// Steps that wait, the oldest first.
+    /// Queued steps, the oldest first.
     waiting: BTreeMap<u64, Waker>,
     next: u64,
-    /// Whether a task wakes them.
+    /// Whether a task is running that wakes queued steps.
     is_driven: bool,
     counts: Counts,
 }
 
-/// Steps that did not run at once.
+/// Numbers of steps that did not run immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Steps that waited for a later turn.
+    /// Number of steps that waited for a later turn.
     pub postponed: u64,
-    /// Steps that ran on another thread.
+    /// Number of steps that ran on another thread.
     pub elsewhere: u64,
 }
 
-/// A step in the queue, which leaves it when its future is dropped.
+/// A step in the queue, which is removed from the queue when its future is dropped.
 struct Place<'t> {
     turns: &'t Turns,
     ticket: Option<u64>,
@@ -65,7 +66,7 @@ impl Drop for Place<'_> {
 }
 
 impl Turns {
-    /// Runs a step, in a later turn where this one has had its share.
+    /// Runs a step; waits for a later turn if the limit of this turn is reached.
     pub async fn run<T>(&self, step: impl FnOnce() -> T) -> T {
         let mut place = Place { turns: self, ticket: None };
         poll_fn(|context| self.poll_enter(&mut place, context)).await;
@@ -76,7 +77,7 @@ impl Turns {
         done
     }
 
-    /// Runs a step on another thread, where it delays none of this one. `None` where it panicked.
+    /// Runs a step in the thread pool, so that it does not delay this thread. Returns `None` if the step panicked.
     pub async fn run_elsewhere<T: Send + 'static>(
         &self,
         step: impl FnOnce() -> T + Send + 'static,
@@ -85,14 +86,14 @@ impl Turns {
         rt::offload(step).await
     }
 
-    /// Whether other handshakes wait, or had a part of this turn.
+    /// Whether other handshakes are queued or have run a step in this turn.
     pub fn is_crowded(&self) -> bool {
         let mut state = self.0.borrow_mut();
         state.begin(rt::now());
         state.steps > 0 || !state.waiting.is_empty()
     }
 
-    /// The counts since the last call.
+    /// Returns the counts since the last call.
     pub fn take_counts(&self) -> Counts {
         std::mem::take(&mut self.0.borrow_mut().counts)
     }
@@ -101,7 +102,7 @@ impl Turns {
         let mut state = self.0.borrow_mut();
         state.begin(rt::now());
         let has_room = state.steps < STEPS_PER_TURN_MAX && state.spent < TIME_PER_TURN_MAX;
-        // A step that comes now is behind those that wait.
+        // A new step must not overtake queued steps.
         if has_room && (place.ticket.is_some() || state.waiting.is_empty()) {
             state.steps += 1;
             return Poll::Ready(());
@@ -118,7 +119,8 @@ impl Turns {
         Poll::Pending
     }
 
-    /// Wakes the oldest steps at the beginning of each turn while any wait. Those that find no room stay in their order.
+    /// Wakes the oldest steps at the beginning of each turn while the queue is not empty. Steps that exceed the limit
+    /// keep their position.
     async fn wake_in_turns(self) {
         loop {
             rt::yield_now().await;
@@ -135,7 +137,7 @@ impl Turns {
 }
 
 impl State {
-    /// Restarts the count in another turn.
+    /// Resets the counters if a new turn has begun.
     fn begin(&mut self, now: Instant) {
         if self.turn != Some(now) {
             self.turn = Some(now);

@@ -1,7 +1,7 @@
-//! The treatment of the peer's certificate: it checks that the peer has its key, and nothing else.
+//! Verification of the peer's certificate during the handshake: checks only that the peer has the private key.
 //!
-//! Whether the certificate is trusted is judged behind the handshake ([`crate::Trust`]), as nginx does it: a request shows
-//! the verdict and is refused by status 400, while a failed handshake would not inform the client.
+//! The trust in the certificate is verified after the handshake ([`crate::Trust`]), as in nginx. The request is then
+//! rejected by status 400, and variables show the reason; a failed handshake would not inform the client.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use rustls::{
 use crate::seen;
 use crate::x509::{Certificate, Distrust, Purpose, Roots};
 
-/// The algorithms of signatures.
+/// Returns the supported signature algorithms.
 fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
 }
 
-/// Takes any certificate of a client.
+/// Accepts any certificate of a client.
 #[derive(Debug)]
 pub(crate) struct AnyClient {
-    /// Names of authorities sent to the client.
+    /// Names of CAs that are sent to the client.
     pub(crate) authorities: Vec<DistinguishedName>,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl AnyClient {
-    /// Sends clients these names.
+    /// Creates a verifier that sends clients these names.
     pub(crate) fn new(authorities: Vec<DistinguishedName>) -> Arc<AnyClient> {
         Arc::new(AnyClient { authorities, algorithms: algorithms() })
     }
@@ -79,7 +79,7 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// Takes any certificate of an upstream.
+/// Accepts any certificate of an upstream.
 #[derive(Debug)]
 pub(crate) struct AnyServer {
     algorithms: WebPkiSupportedAlgorithms,
@@ -126,7 +126,8 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Whether a message was signed by the key of a certificate. The certificate is read by aws-lc, which knows version 1.
+/// Verifies the signature of a message with the public key of a certificate. The certificate is parsed by aws-lc, which
+/// also supports certificates of version 1.
 fn verify_signature(
     algorithms: &WebPkiSupportedAlgorithms,
     message: &[u8],
@@ -147,8 +148,8 @@ fn verify_signature(
     Err(Error::InvalidCertificate(CertificateError::BadSignature))
 }
 
-/// The content of the two parts of a public key (SubjectPublicKeyInfo, RFC 5280 section 4.1): the algorithm without its
-/// header, and the key without the header and the count of unused bits.
+/// Splits a public key (SubjectPublicKeyInfo, RFC 5280 section 4.1). Returns the content of the algorithm identifier,
+/// and the bits of the key.
 fn key_parts(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let (inner, rest) = der_value(der, 0x30)?;
     if !rest.is_empty() {
@@ -162,7 +163,7 @@ fn key_parts(der: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The content of a value of this tag at the front, and the rest.
+/// Returns the content of the first value, which must have this tag, and the bytes after it.
 fn der_value(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -177,7 +178,7 @@ fn der_value(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len).filter(|_| found == tag)
 }
 
-/// The authorities for a peer's certificate.
+/// The CAs that are trusted for a peer's certificate, and the limits of a chain.
 #[derive(Debug)]
 pub struct Trust {
     roots: Roots,
@@ -186,12 +187,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Trusts these roots; a chain has at most `depth_max` certificates between the peer's and a root.
+    /// Trusts these CAs. A chain has at most `depth_max` certificates between the peer's certificate and a root.
     pub fn new(roots: Roots, depth_max: u32, purpose: Purpose) -> Trust {
         Trust { roots, depth_max, purpose }
     }
 
-    /// Judges the chain that a peer has shown, its own certificate first.
+    /// Verifies the chain of a peer; the first certificate is the peer's.
     pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), Distrust> {
         let verdict = self.roots.verify(chain, self.purpose, self.depth_max);
         verdict.map_err(|distrust| match self.purpose {

@@ -1,9 +1,9 @@
-//! Certificates, keys and chains, as aws-lc reads and verifies them: the words of its verdicts are OpenSSL's, which is
-//! what nginx's users know.
+//! Certificates, private keys and chains, parsed and verified by aws-lc. The messages of its results are those of
+//! OpenSSL, which users of nginx know.
 //!
-//! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is one
-//! certificate and the values of `$ssl_client_*`, [`Roots`] verifies a chain, [`private_key`] reads a key, with its
-//! password if it has one. This is the only file of the crate with unsafe code.
+//! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is a
+//! certificate and the values of `$ssl_client_*`. [`Roots`] verifies a chain. [`private_key`] reads a private key, with
+//! a password if necessary. This is the only file of the crate with unsafe code.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 
 use aws_lc_sys as ffi;
 
-// SAFETY: called by `Owned::drop` alone, once, with an object of its type that the library made.
+// SAFETY: called only by `Owned::drop`, once, with an object of its type that the library allocated.
 type Free<T> = unsafe extern "C" fn(*mut T);
 
 /// An object of aws-lc that is freed with its owner.
@@ -21,7 +21,7 @@ struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    /// `None` where the library made no object. `free` is the function that ends an object of this type.
+    /// Returns `None` if the library returned a null pointer. `free` is the function that frees objects of this type.
     fn new(object: *mut T, free: Free<T>) -> Option<Owned<T>> {
         NonNull::new(object).map(|object| Owned { object, free })
     }
@@ -44,13 +44,13 @@ unsafe extern "C" fn free_bio(bio: *mut ffi::BIO) {
 }
 
 unsafe extern "C" fn free_stack(stack: *mut ffi::OPENSSL_STACK) {
-    // SAFETY: called by `Owned::drop` with a stack that it owns. The elements belong to others.
+    // SAFETY: called by `Owned::drop` with a stack that it owns. The stack does not own its elements.
     unsafe { ffi::OPENSSL_sk_free(stack) }
 }
 
-/// A BIO that the library writes text to.
+/// Returns the text that `write` makes the library write to a BIO.
 fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
-    // SAFETY: the function has no argument and answers a static table.
+    // SAFETY: the function has no argument and returns a static table.
     let method = unsafe { ffi::BIO_s_mem() };
     // SAFETY: `method` is a valid table.
     let bio = Owned::new(unsafe { ffi::BIO_new(method) }, free_bio)?;
@@ -58,7 +58,7 @@ fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
         return None;
     }
     let (mut bytes, mut len) = (ptr::null(), 0);
-    // SAFETY: a BIO in memory, and two places for the answer.
+    // SAFETY: a BIO in memory, and two variables for the results.
     if unsafe { ffi::BIO_mem_contents(bio.as_ptr(), &raw mut bytes, &raw mut len) } != 1 || bytes.is_null() {
         return Some(String::new());
     }
@@ -67,11 +67,11 @@ fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The words for the error that the library met last in this thread; they are then forgotten.
+/// Returns the message of the last error in this thread's error queue, and empties the queue.
 fn last_error() -> String {
     // SAFETY: reads the queue of errors of this thread.
     let code = unsafe { ffi::ERR_peek_last_error() };
-    // SAFETY: any number is valid; the answer is static text or nothing.
+    // SAFETY: any number is valid; the result is static text or null.
     let reason = unsafe { ffi::ERR_reason_error_string(code) };
     // SAFETY: empties the queue of errors of this thread.
     unsafe { ffi::ERR_clear_error() };
@@ -83,32 +83,32 @@ fn last_error() -> String {
     reason.to_string_lossy().to_lowercase().replace('_', " ")
 }
 
-/// One certificate.
+/// A certificate.
 pub struct Certificate(Owned<ffi::X509>);
 
-// SAFETY: the object has a lock for lazily computed values, and its count of references is atomic.
+// SAFETY: the object has a lock for lazily computed values, and its reference count is atomic.
 unsafe impl Send for Certificate {}
-// SAFETY: as above; all functions here take it as constant.
+// SAFETY: as above; all functions here only read it.
 unsafe impl Sync for Certificate {}
 
-/// How a distinguished name is written.
+/// The text form of a distinguished name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameForm {
-    /// `CN=name,O=organisation` (RFC 2253), as `$ssl_client_s_dn` has it.
+    /// `CN=name,O=organisation` (RFC 2253), as in `$ssl_client_s_dn`.
     Rfc2253,
-    /// `/O=organisation/CN=name`, as `$ssl_client_s_dn_legacy` has it.
+    /// `/O=organisation/CN=name`, as in `$ssl_client_s_dn_legacy`.
     Legacy,
 }
 
 impl Certificate {
-    /// Reads a certificate.
+    /// Parses a certificate.
     pub fn from_der(der: &[u8]) -> Option<Certificate> {
         let mut input = der.as_ptr();
         let len = c_long::try_from(der.len()).ok()?;
         // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
         let object = unsafe { ffi::d2i_X509(ptr::null_mut(), &raw mut input, len) };
         let certificate = Owned::new(object, ffi::X509_free).map(Certificate);
-        // OpenSSL refuses a peer's certificate with bytes behind it.
+        // OpenSSL refuses a peer's certificate that is followed by further bytes.
         let certificate = certificate.filter(|_| ptr::eq(input, der.as_ptr_range().end));
         if certificate.is_none() {
             let _ = last_error();
@@ -116,19 +116,19 @@ impl Certificate {
         certificate
     }
 
-    /// The name of its holder.
+    /// Returns the subject's name.
     pub fn subject(&self, form: NameForm) -> Option<String> {
         // SAFETY: a valid certificate; the name belongs to it.
         name(unsafe { ffi::X509_get_subject_name(self.0.as_ptr()) }, form)
     }
 
-    /// The name of the issuer.
+    /// Returns the issuer's name.
     pub fn issuer(&self, form: NameForm) -> Option<String> {
         // SAFETY: as in `subject`.
         name(unsafe { ffi::X509_get_issuer_name(self.0.as_ptr()) }, form)
     }
 
-    /// Its number in upper-case hexadecimal digits.
+    /// Returns the serial number in upper-case hexadecimal digits.
     pub fn serial(&self) -> Option<String> {
         // SAFETY: a valid certificate; the number belongs to it.
         let serial = unsafe { ffi::X509_get_serialNumber(self.0.as_ptr()) };
@@ -136,62 +136,62 @@ impl Certificate {
         text(|bio| unsafe { ffi::i2a_ASN1_INTEGER(bio, serial) })
     }
 
-    /// The SHA-1 of its bytes in lower-case hexadecimal digits.
+    /// Returns the SHA-1 digest of the certificate in lower-case hexadecimal digits.
     pub fn fingerprint(&self) -> Option<String> {
         let mut digest = [0; ffi::EVP_MAX_MD_SIZE as usize];
         let mut len: c_uint = 0;
-        // SAFETY: the function has no argument and answers a static table.
+        // SAFETY: the function has no argument and returns a static table.
         let sha1 = unsafe { ffi::EVP_sha1() };
-        // SAFETY: the array has room for any digest, and `len` is a place for its length.
+        // SAFETY: the array has room for any digest, and `len` is a variable for its length.
         let done = unsafe { ffi::X509_digest(self.0.as_ptr(), sha1, digest.as_mut_ptr(), &raw mut len) };
         let digest = digest.get(..len as usize).filter(|_| done == 1)?;
         Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// When it begins to be valid, as `May  4 10:00:00 2026 GMT`.
+    /// Returns the start of validity, such as `May  4 10:00:00 2026 GMT`.
     pub fn not_before(&self) -> Option<String> {
         // SAFETY: a valid certificate; the time belongs to it.
         time(unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) })
     }
 
-    /// When it ends to be valid, as `May  4 10:00:00 2027 GMT`.
+    /// Returns the end of validity, such as `May  4 10:00:00 2027 GMT`.
     pub fn not_after(&self) -> Option<String> {
         // SAFETY: as in `not_before`.
         time(unsafe { ffi::X509_get0_notAfter(self.0.as_ptr()) })
     }
 
-    /// When it ends to be valid, in seconds since 1970.
+    /// Returns the end of validity in seconds since 1970.
     pub fn expires(&self) -> Option<i64> {
         // SAFETY: as in `not_before`.
         let time = unsafe { ffi::X509_get0_notAfter(self.0.as_ptr()) };
         let mut seconds = 0;
-        // SAFETY: a valid time, and a place for the answer.
+        // SAFETY: a valid time, and a variable for the result.
         (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
     }
 
-    /// When it begins to be valid, in seconds since 1970.
+    /// Returns the start of validity in seconds since 1970.
     pub fn begins(&self) -> Option<i64> {
         // SAFETY: as in `not_before`.
         let time = unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) };
         let mut seconds = 0;
-        // SAFETY: a valid time, and a place for the result.
+        // SAFETY: a valid time, and a variable for the result.
         (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
     }
 
-    /// The identifier of its issuer's key (RFC 5280 section 4.2.1.1), if it has one.
+    /// Returns the authority key identifier (RFC 5280 section 4.2.1.1), if the certificate has one.
     pub fn authority_key_id(&self) -> Option<Vec<u8>> {
-        // SAFETY: a valid certificate; the text belongs to it, and the library locks its computed values.
+        // SAFETY: a valid certificate; the string belongs to it, and the library locks its computed values.
         let id = NonNull::new(unsafe { ffi::X509_get0_authority_key_id(self.0.as_ptr()) }.cast_mut())?;
-        // SAFETY: a valid text.
+        // SAFETY: a valid string.
         let bytes = unsafe { ffi::ASN1_STRING_get0_data(id.as_ptr()) };
         // SAFETY: as above.
         let len = unsafe { ffi::ASN1_STRING_length(id.as_ptr()) };
         let len = usize::try_from(len).ok().filter(|_| !bytes.is_null())?;
-        // SAFETY: the text has this many bytes and lives as long as the certificate.
+        // SAFETY: the string has this many bytes and lives as long as the certificate.
         Some(unsafe { std::slice::from_raw_parts(bytes, len) }.to_vec())
     }
 
-    /// Its public key (SubjectPublicKeyInfo, RFC 5280 section 4.1).
+    /// Returns the public key (SubjectPublicKeyInfo, RFC 5280 section 4.1).
     pub fn public_key(&self) -> Option<Vec<u8>> {
         // SAFETY: a valid certificate; the key belongs to it.
         let key = unsafe { ffi::X509_get_X509_PUBKEY(self.0.as_ptr()) };
@@ -201,7 +201,7 @@ impl Certificate {
         library_bytes(out, usize::try_from(len).ok()?)
     }
 
-    /// Whether it is valid for a host: a name or an address.
+    /// Whether the certificate is valid for a host, which is a name or an address.
     pub fn is_for(&self, host: &str) -> bool {
         let bytes = match host.parse::<IpAddr>() {
             Ok(IpAddr::V4(address)) => address.octets().to_vec(),
@@ -224,11 +224,11 @@ impl std::fmt::Debug for Certificate {
     }
 }
 
-/// Writes a name of a certificate, which outlives the call.
+/// Returns the text of a distinguished name. The name must be valid during the call.
 fn name(name: *mut ffi::X509_NAME, form: NameForm) -> Option<String> {
     match form {
         NameForm::Rfc2253 => {
-            // nginx writes bytes beyond ASCII as they are.
+            // nginx does not escape bytes outside ASCII.
             let flags = (ffi::XN_FLAG_RFC2253 & !ffi::ASN1_STRFLGS_ESC_MSB) as std::ffi::c_ulong;
             // SAFETY: a valid BIO and a valid name.
             text(|bio| unsafe { ffi::X509_NAME_print_ex(bio, name, 0, flags) })
@@ -248,13 +248,13 @@ fn name(name: *mut ffi::X509_NAME, form: NameForm) -> Option<String> {
     }
 }
 
-/// Writes a time of a certificate, which outlives the call.
+/// Returns the text of a time. The time must be valid during the call.
 fn time(time: *const ffi::ASN1_TIME) -> Option<String> {
     // SAFETY: a valid BIO and a valid time.
     text(|bio| unsafe { ffi::ASN1_TIME_print(bio, time) })
 }
 
-/// The name of a certificate's holder in DER.
+/// Returns the subject's name of a certificate in DER.
 pub(crate) fn subject_der(der: &[u8]) -> Option<Vec<u8>> {
     let certificate = Certificate::from_der(der)?;
     // SAFETY: a valid certificate; the name belongs to it.
@@ -277,34 +277,34 @@ fn library_bytes(bytes: *mut u8, len: usize) -> Option<Vec<u8>> {
     Some(copy)
 }
 
-/// Certificates that are trusted, and lists of those that were revoked.
+/// Trusted CA certificates, and CRLs.
 pub struct Roots {
     store: Owned<ffi::X509_STORE>,
     has_crls: bool,
 }
 
-// SAFETY: a store has its own lock, and its count of references is atomic.
+// SAFETY: a store has its own lock, and its reference count is atomic.
 unsafe impl Send for Roots {}
 // SAFETY: as above; it is not changed once it is shared (`add_*` take `&mut self`).
 unsafe impl Sync for Roots {}
 
-/// Which end of a connection a certificate is for.
+/// The side of a connection that presents a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A client shows it to us.
+    /// A client presents the certificate.
     Client,
-    /// An upstream shows it to us.
+    /// An upstream presents the certificate.
     Server,
 }
 
-/// Why a chain is not trusted: OpenSSL's number and words.
+/// Reason why a chain is not trusted, with OpenSSL's number and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distrust {
     /// `X509_V_ERR_*`
     pub code: i32,
-    /// The words for it.
+    /// The message for the number.
     pub reason: String,
-    /// The certificate that it is about: 0 is the peer's.
+    /// The position in the chain of the certificate that caused the error: 0 is the peer's.
     depth: i32,
 }
 
@@ -314,7 +314,7 @@ impl std::fmt::Display for Distrust {
     }
 }
 
-/// The root is missing or is not trusted: with these verdicts `optional_no_ca` lets a client in, as nginx does.
+/// Errors if the root is missing or is not trusted. With these errors `optional_no_ca` accepts a client, as in nginx.
 const NOT_FROM_A_ROOT: [i32; 5] = [
     ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
     ffi::X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
@@ -324,13 +324,14 @@ const NOT_FROM_A_ROOT: [i32; 5] = [
 ];
 
 impl Distrust {
-    /// Whether all that is missing is a trusted root (`ssl_verify_client optional_no_ca`).
+    /// Whether the only error is that the root is missing or not trusted (`ssl_verify_client optional_no_ca`).
     pub fn is_only_unknown_root(&self) -> bool {
         NOT_FROM_A_ROOT.contains(&self.code)
     }
 
-    /// The verdict on a client. nginx has OpenSSL go on behind an error, and shows the last one: where the issuer of the peer's own
-    /// certificate is not known, its signature cannot be verified either.
+    /// Returns the error that nginx shows for a client. nginx lets OpenSSL continue after an error, and shows the last
+    /// error. If the issuer of the client's own certificate is unknown, the last error is that the signature cannot be
+    /// verified.
     pub(crate) fn of_client(self) -> Distrust {
         match (self.code, self.depth) {
             (ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, 0) => {
@@ -341,24 +342,24 @@ impl Distrust {
     }
 }
 
-/// Certificates between the peer's and a root at most: the library's own limit, and OpenSSL's.
+/// Maximum number of certificates between the peer's certificate and a root, in aws-lc and in OpenSSL.
 const DEPTH_MAX: u32 = 100;
 
-/// The verdict of the library on a chain, and its certificate.
+/// The library's result for a chain, and the position of the certificate that caused it.
 struct Verdict {
     code: i32,
     depth: c_int,
 }
 
 impl Roots {
-    /// Nothing is trusted yet. `None` where there is no memory.
+    /// Creates an empty set. Returns `None` if memory allocation fails.
     pub fn new() -> Option<Roots> {
         // SAFETY: the function has no argument.
         let store = Owned::new(unsafe { ffi::X509_STORE_new() }, ffi::X509_STORE_free)?;
         Some(Roots { store, has_crls: false })
     }
 
-    /// Trusts a certificate.
+    /// Adds a trusted certificate.
     pub fn add(&mut self, der: &[u8]) -> Result<(), String> {
         let Some(certificate) = Certificate::from_der(der) else { return Err(last_error()) };
         // SAFETY: two valid objects; the store counts another reference.
@@ -368,7 +369,8 @@ impl Roots {
         }
     }
 
-    /// Takes a list of revoked certificates. With the first one, each certificate of a chain needs its issuer's list.
+    /// Adds a certificate revocation list (CRL). Once any CRL is loaded, verification requires a CRL from the issuer of
+    /// every certificate in the chain.
     pub fn add_crl(&mut self, der: &[u8]) -> Result<(), String> {
         let mut input = der.as_ptr();
         let len = c_long::try_from(der.len()).map_err(|_| "it is too long".to_owned())?;
@@ -383,8 +385,8 @@ impl Roots {
         Ok(())
     }
 
-    /// Verifies a chain that begins with the peer's certificate; the others may be in any order. `depth_max` is the
-    /// number of certificates between the peer's and a root.
+    /// Verifies a chain. Its first certificate must be the peer's; the others may be in any order. `depth_max` is the
+    /// maximum number of certificates between the peer's certificate and a root.
     pub fn verify(
         &self,
         chain: &[impl AsRef<[u8]>],
@@ -400,8 +402,8 @@ impl Roots {
         if verdict.code == ffi::X509_V_OK {
             return Ok(());
         }
-        // Where the depth ends, aws-lc misses an issuer: `optional_no_ca` would take that for a root that is unknown.
-        // In OpenSSL's terms the chain is too long. It is, if there is more to it without the limit.
+        // If the limit is reached, aws-lc reports a missing issuer, which `optional_no_ca` would treat as an unknown
+        // root. OpenSSL reports that the chain is too long. This is the case if the chain continues without the limit.
         if NOT_FROM_A_ROOT.contains(&verdict.code) && depth_max < DEPTH_MAX {
             let unlimited = self.judge(&certificates, purpose, DEPTH_MAX).ok_or_else(invalid)?;
             let is_beyond = u32::try_from(unlimited.depth).is_ok_and(|depth| depth > depth_max);
@@ -412,7 +414,7 @@ impl Roots {
         Err(Distrust { depth: verdict.depth, ..distrust(verdict.code) })
     }
 
-    /// Has the library judge a chain that is not empty. `None` where there is no memory.
+    /// Verifies a chain by the library. The chain must not be empty. Returns `None` if memory allocation fails.
     fn judge(&self, certificates: &[Certificate], purpose: Purpose, depth_max: u32) -> Option<Verdict> {
         // SAFETY: the function has no argument.
         let others = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack)?;
@@ -467,8 +469,8 @@ impl Roots {
     }
 }
 
-/// Whether the root of a verified chain allows this many authorities below it. aws-lc does not look at a certificate that
-/// has issued itself for that; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
+/// Whether the root of a verified chain allows this number of CAs below it. aws-lc does not check this for a
+/// self-issued certificate; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
 fn root_allows_length(context: *mut ffi::X509_STORE_CTX) -> bool {
     // SAFETY: a context with a verified chain; the chain belongs to it.
     let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
@@ -487,7 +489,7 @@ fn root_allows_length(context: *mut ffi::X509_STORE_CTX) -> bool {
         // SAFETY: a valid certificate.
         unsafe { ffi::X509_get_extension_flags(at(index)) & ffi::EXFLAG_SI as u32 != 0 }
     };
-    // Between the peer's and the root; those that have issued themselves do not count.
+    // Counts the certificates between the peer's and the root, except self-issued certificates.
     let below = (1..len - 1).filter(|index| !is_self_issued(*index)).count();
     limit < 0 || c_long::try_from(below).is_ok_and(|below| below <= limit)
 }
@@ -498,13 +500,13 @@ impl std::fmt::Debug for Roots {
     }
 }
 
-/// The number that OpenSSL 3 has for a certificate that may not sign others; aws-lc has that of OpenSSL 1, 24.
+/// OpenSSL 3's number for a certificate that may not sign others. aws-lc has the number of OpenSSL 1, 24.
 const INVALID_CA_OF_OPENSSL_3: i32 = 79;
 
-/// The depth of a verdict that is about no certificate of its own.
+/// The depth of an error that no single certificate caused.
 const NOT_OF_ONE: i32 = -1;
 
-/// A verdict with number and words of OpenSSL 3, where aws-lc still has those of OpenSSL 1.
+/// Returns an error with the number and message of OpenSSL 3, where aws-lc still has those of OpenSSL 1.
 fn distrust(code: i32) -> Distrust {
     let reason = match code {
         ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT => "self-signed certificate".to_owned(),
@@ -518,7 +520,7 @@ fn distrust(code: i32) -> Distrust {
     Distrust { code, reason, depth: NOT_OF_ONE }
 }
 
-/// The library's words for a verdict.
+/// Returns the library's message for an error number.
 fn words_of(code: i32) -> String {
     // SAFETY: any number is valid.
     let reason = unsafe { ffi::X509_verify_cert_error_string(c_long::from(code)) };
@@ -527,17 +529,17 @@ fn words_of(code: i32) -> String {
     reason.to_string_lossy().into_owned()
 }
 
-/// Why a private key cannot be read.
+/// Reason why a private key cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The file has no key, or it is damaged: the library's words.
+    /// The file has no key, or the key is damaged; has the library's message.
     Unreadable(String),
-    /// No password opens it.
+    /// None of the passwords decrypts the key.
     Password,
 }
 
-/// Reads the first private key of a PEM file and returns it as PKCS#8 (RFC 5208) in DER. Where it is encrypted, the
-/// passwords are tried in order.
+/// Reads the first private key of a PEM file and returns it as PKCS#8 (RFC 5208) in DER. Tries the passwords in order
+/// if the key is encrypted.
 pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyError> {
     let mut tries = passwords.iter().map(Vec::as_slice);
     let mut tried = false;
@@ -545,7 +547,7 @@ pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyErro
         let mut asked = Asked { password: tries.next(), was_asked: false };
         match read_key(pem, &mut asked) {
             Ok(key) => return key_to_der(&key),
-            // Only a key that needed a password may be open to the next one.
+            // The next password can help only if the key needs a password.
             Err(_) if asked.was_asked && asked.password.is_some() => tried = true,
             Err(_) if asked.was_asked || tried => return Err(KeyError::Password),
             Err(reason) => return Err(KeyError::Unreadable(reason)),
@@ -553,7 +555,7 @@ pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyErro
     }
 }
 
-/// The state of [`password`].
+/// The argument of the callback [`password`].
 struct Asked<'p> {
     password: Option<&'p [u8]>,
     was_asked: bool,
@@ -561,7 +563,7 @@ struct Asked<'p> {
 
 fn read_key(pem: &[u8], asked: &mut Asked<'_>) -> Result<Owned<ffi::EVP_PKEY>, String> {
     let len = ffi::ossl_ssize_t::try_from(pem.len()).map_err(|_| "the file is too long".to_owned())?;
-    // SAFETY: this many bytes that outlive the BIO, which only reads them.
+    // SAFETY: the memory has this many bytes and outlives the BIO, which only reads it.
     let bio = unsafe { ffi::BIO_new_mem_buf(pem.as_ptr().cast(), len) };
     let bio = Owned::new(bio, free_bio).ok_or_else(last_error)?;
     let user = ptr::from_mut(asked).cast();
@@ -570,9 +572,9 @@ fn read_key(pem: &[u8], asked: &mut Asked<'_>) -> Result<Owned<ffi::EVP_PKEY>, S
     Owned::new(key, ffi::EVP_PKEY_free).ok_or_else(last_error)
 }
 
-/// Hands a password to the library (pem_password_cb).
+/// Passes a password to the library (pem_password_cb).
 unsafe extern "C" fn password(buffer: *mut c_char, size: c_int, _writes: c_int, user: *mut c_void) -> c_int {
-    // SAFETY: `read_key` passes an `Asked` that outlives the call and is not used meanwhile.
+    // SAFETY: `read_key` passes an `Asked` that outlives the call and is not accessed during the call.
     let asked = unsafe { &mut *user.cast::<Asked<'_>>() };
     asked.was_asked = true;
     let Some(password) = asked.password else { return -1 };
@@ -593,7 +595,7 @@ fn key_to_der(key: &Owned<ffi::EVP_PKEY>) -> Result<Vec<u8>, KeyError> {
     usize::try_from(len).ok().and_then(|len| library_bytes(out, len)).ok_or_else(failed)
 }
 
-/// Whether a key belongs to a certificate, both in DER. The error is the library's words.
+/// Checks that a private key belongs to a certificate, both in DER. The error is the library's message.
 pub fn key_belongs_to(key: &[u8], certificate: &[u8]) -> Result<(), String> {
     let Some(certificate) = Certificate::from_der(certificate) else { return Err(last_error()) };
     let mut input = key.as_ptr();

@@ -1,8 +1,8 @@
-//! Hundreds of generated chains, judged beside `openssl verify`: expired, not yet valid, of another authority, too deep, revoked,
-//! outside of names, of another use.
+//! Compares verification of several hundred generated chains with `openssl verify`: certificates that are expired, not
+//! yet valid, of another issuer, too deep, revoked, outside of name constraints, or for another purpose.
 //!
-//! A chain with one flaw has the same number and words. Of several flaws each library may meet another one first; whether the
-//! chain is trusted is the same.
+//! For a chain with one flaw the error number and message must be equal. If a chain has several flaws, the libraries
+//! may find different flaws first; then only the decision must be equal.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -16,10 +16,10 @@ use rcgen::{
 };
 use tls::x509::Purpose;
 
-/// Chains that are judged. Each takes a run of the command.
+/// Number of chains. Each needs one run of the command.
 const CHAINS: u64 = 300;
 
-/// Random numbers of a seed (xorshift).
+/// Random numbers from a seed (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What is wrong with a chain.
+/// The flaw of a certificate in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     Expired,
@@ -67,14 +67,14 @@ const FLAWS: [Flaw; 14] = [
     Flaw::TooDeep,
 ];
 
-/// Flaws by the place in the chain: 0 is the root.
+/// Flaws with their positions in the chain: 0 is the root.
 type Flaws = Vec<(Flaw, usize)>;
 
 fn subtree(name: &str) -> Vec<GeneralSubtree> {
     vec![GeneralSubtree::DnsName(name.to_owned())]
 }
 
-/// The parameters of the certificate at this place.
+/// Returns the parameters of the certificate at this position.
 fn params_of(place: usize, last: usize, flaws: &Flaws, purpose: Purpose) -> CertificateParams {
     let has = |flaw| flaws.contains(&(flaw, place));
     let mut made = params(&format!("certificate {place}"));
@@ -117,7 +117,7 @@ fn params_of(place: usize, last: usize, flaws: &Flaws, purpose: Purpose) -> Cert
     made
 }
 
-/// A list of revoked certificates of an authority.
+/// Returns the CRL of a CA.
 fn list_of(issuer: &Made, place: usize, flaws: &Flaws) -> String {
     let is_revoked = flaws.contains(&(Flaw::Revoked, place + 1));
     let revoked = RevokedCertParams {
@@ -135,18 +135,18 @@ fn list_of(issuer: &Made, place: usize, flaws: &Flaws) -> String {
         revoked_certs: vec![revoked],
         key_identifier_method: KeyIdMethod::Sha256,
     };
-    // Also of one that may not sign lists: what its list says is not believed then.
+    // This makes a CRL even of a certificate that may not sign CRLs; verification must then reject the CRL.
     let mut params = issuer.params.clone();
     params.key_usages = vec![KeyUsagePurpose::CrlSign];
     list.signed_by(&rcgen::Issuer::from_params(&params, &issuer.key)).unwrap().pem().unwrap()
 }
 
-/// A chain of this seed, and how many flaws it has.
+/// Returns the chain of this seed, and its flaws.
 fn case(seed: u64, keys: &[KeyPair]) -> (Case, Flaws) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let last = 1 + random.below(4) as usize;
     let purpose = if random.below(2) == 0 { Purpose::Client } else { Purpose::Server };
-    // Half of the chains have one flaw, a quarter none.
+    // Half of the chains have one flaw, a quarter have none.
     let count = [0, 1, 1, 2][random.below(4) as usize];
     let mut flaws: Flaws = (0..count)
         .map(|_| (FLAWS[random.below(FLAWS.len() as u64) as usize], random.below(last as u64 + 1) as usize))
@@ -166,7 +166,7 @@ fn case(seed: u64, keys: &[KeyPair]) -> (Case, Flaws) {
             _ => *place,
         };
     }
-    // What has no effect in a chain of this length is none.
+    // Removes flaws that have no effect in a chain of this length.
     flaws.retain(|(flaw, place)| match flaw {
         Flaw::PathLength => place + 1 < last,
         Flaw::Left => last > 1 && (1..last).contains(place),
@@ -181,7 +181,7 @@ fn case(seed: u64, keys: &[KeyPair]) -> (Case, Flaws) {
         let certificate = match made.last() {
             None => params.self_signed(&key),
             Some(_) if flaws.contains(&(Flaw::OtherKey, place)) => {
-                // The name of the issuer with the key of another one.
+                // Signs with the issuer's name and the key of another issuer.
                 let issuer = &made[place - 1];
                 params.signed_by(&key, &rcgen::Issuer::from_params(&issuer.params, &keys[7]))
             }
@@ -217,7 +217,8 @@ fn generated_chains_have_the_verdicts_of_openssl() {
         let (case, flaws) = case(seed, &keys);
         let (ours, theirs) = (case.ours(), case.theirs(&files));
         trusted += u64::from(ours.is_ok());
-        // aws-lc looks for another issuer where one may not sign, and misses it; OpenSSL names the one that it has found.
+        // If an issuer may not sign, aws-lc searches for another issuer and reports it as missing; OpenSSL reports the
+        // issuer that it found.
         let is_other_number = flaws.iter().any(|(flaw, _)| *flaw == Flaw::MayNotSign);
         let is_same = match flaws.len() < 2 && !is_other_number {
             true => ours == theirs,

@@ -1,4 +1,4 @@
-//! Sessions in memory: handshakes of both versions, data in all sizes and pieces, resumption, ends.
+//! Sessions in memory: handshakes of both versions, data of all sizes and in pieces, resumption, closing.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -121,7 +121,7 @@ fn records_hold_what_is_configured_at_most() {
     }
 }
 
-/// Moves all that the two have to say to each other.
+/// Exchanges all output of both sides.
 fn settle(buffered: &mut rustls::Connection, session: &mut Session, plain: &mut Vec<u8>) {
     loop {
         let (mut there, back) = (Vec::new(), session.output());
@@ -140,7 +140,7 @@ fn settle(buffered: &mut rustls::Connection, session: &mut Session, plain: &mut 
     }
 }
 
-/// A client of rustls' buffered kind.
+/// Returns a client that uses the buffered interface of rustls.
 fn buffered(version: &'static rustls::SupportedProtocolVersion) -> rustls::Connection {
     let name = ServerName::try_from("example.org").unwrap();
     rustls::ClientConnection::new(Arc::new(buffered_config(version)), name).unwrap().into()
@@ -214,7 +214,7 @@ fn each_side_is_told_the_end() {
         let mut last = seal(&mut pair.server, b"last", 100);
         open(&mut pair.server, &mut end, 1);
         assert!(pair.server.peer_closed() && !pair.client.peer_closed());
-        // One direction has ended, the other goes on.
+        // One direction has ended, the other still sends.
         last.extend(seal(&mut pair.server, b" words", 100));
         last.extend(pair.server.close().unwrap());
         assert_eq!(open(&mut pair.client, &mut last, usize::MAX), b"last words");
@@ -256,12 +256,12 @@ fn versions_that_do_not_meet_are_told_by_an_alert() {
     assert!(pair.client.read(&mut alert, &mut |_| {}).unwrap_err().is_alert());
 }
 
-/// Whether a second connection goes on with the session of the first, at another server.
+/// Whether a second connection, to another server, resumes the session of the first.
 fn resumes(versions: Versions, first: &Server, second: &Server) -> bool {
     let client = client(versions);
     for server in [first, second] {
         let mut pair = Pair::settled(&client, server);
-        // Tickets of TLS 1.3 travel with the first data.
+        // Tickets of TLS 1.3 are sent with the first data.
         let mut data = seal(&mut pair.server, b"x", 4000);
         open(&mut pair.client, &mut data, usize::MAX);
         assert_eq!(pair.client.is_resumed(), pair.server.is_resumed());

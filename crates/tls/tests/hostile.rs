@@ -1,4 +1,4 @@
-//! Bytes that no honest peer sends: no panic, bounded memory, bounded work.
+//! Sends bytes that a correct peer never sends. Expects no panic, bounded memory and bounded work.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -15,7 +15,7 @@ use rustls::pki_types::ServerName;
 use tls::Session;
 use tls::server::{HelloProgress, read_hello};
 
-/// A client of TLS 1.3 that seals whatever it likes.
+/// A TLS 1.3 client that encrypts arbitrary records.
 struct Hostile {
     key: LessSafeKey,
     iv: Vec<u8>,
@@ -23,7 +23,7 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// One behind an honest handshake, and the session of its server.
+    /// Returns a client after a regular handshake, and the session of its server.
     fn connected() -> (Hostile, Session) {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(common::identity().chain()[0].clone()).unwrap();
@@ -57,7 +57,7 @@ impl Hostile {
         (Hostile { key, iv: iv.as_ref().to_vec(), number }, session)
     }
 
-    /// A record (RFC 8446 section 5.2).
+    /// Encodes a record (RFC 8446 section 5.2).
     fn record(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
         let mut nonce: [u8; 12] = self.iv.clone().try_into().unwrap();
         for (byte, number) in nonce[4..].iter_mut().zip(self.number.to_be_bytes()) {
@@ -79,7 +79,7 @@ const DATA: u8 = 23;
 
 #[test]
 fn a_response_is_sealed_while_a_message_is_not_complete() {
-    // An update of keys whose body is missing, behind a request.
+    // A KeyUpdate message without its body, after a request.
     for piece in [1, 7, usize::MAX] {
         let (mut hostile, mut session) = Hostile::connected();
         let mut bytes = hostile.record(DATA, b"request");
@@ -87,7 +87,7 @@ fn a_response_is_sealed_while_a_message_is_not_complete() {
         bytes.extend(hostile.record(HANDSHAKE, &[1]));
         assert_eq!(open(&mut session, &mut bytes, piece), b"request");
         assert!(!seal(&mut session, b"response", 1000).is_empty());
-        // The message goes on, and the next request is read.
+        // The message continues, and the next request is read.
         let mut bytes = hostile.record(HANDSHAKE, &[0]);
         assert_eq!(open(&mut session, &mut bytes, piece), b"");
         assert!(session.close().is_ok());
@@ -118,7 +118,7 @@ fn a_session_that_has_sent_no_hello_yet_seals_nothing() {
 
 #[test]
 fn an_alert_within_a_handshake_message_is_refused() {
-    // TLS 1.2: no key is needed to send this.
+    // With TLS 1.2 no key is needed to send this.
     let mut pair = Pair::new(&client(TLS12), &server(|_| {}));
     pair.client.read(&mut [], &mut |_| {}).unwrap();
     let mut hello = pair.client.output();
@@ -195,14 +195,14 @@ fn renegotiation_is_refused_or_passed_over() {
     assert!(pair.server.read(&mut hello, &mut |_| {}).is_err(), "in plaintext");
 }
 
-/// A whole hello, in one record.
+/// Returns a complete ClientHello in one record.
 fn hello() -> Vec<u8> {
     let mut session = client(TLS13).session("peer", "Example.ORG").unwrap();
     session.read(&mut [], &mut |_| {}).unwrap();
     session.output()
 }
 
-/// The same in records of so many bytes.
+/// Returns a ClientHello in records of `bytes` bytes.
 fn fragmented(hello: &[u8], bytes: usize) -> Vec<u8> {
     hello[5..].chunks(bytes).flat_map(|part| [&[22, 3, 1, 0, part.len() as u8], part].concat()).collect()
 }
@@ -223,7 +223,7 @@ fn a_hello_is_read_when_it_is_complete_however_it_is_cut() {
 
 #[test]
 fn a_hello_that_comes_byte_by_byte_costs_no_parsing_each_time() {
-    // As long as a stream takes, in the smallest records.
+    // The longest input that a handshake accepts, in the smallest records.
     let mut endless = vec![22, 3, 1, 0, 4, 1, 0, 0xff, 0xff];
     while endless.len() < 16 << 10 {
         endless.extend_from_slice(&[22, 3, 1, 0, 1, 0]);

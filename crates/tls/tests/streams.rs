@@ -1,4 +1,5 @@
-//! Streams over real sockets: bodies of many records both ways, a pool that is used up, ends of every kind.
+//! Streams over real sockets: bodies of many records in both directions, an exhausted buffer pool, all kinds of
+//! closing.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -21,7 +22,7 @@ use tls::server::Versions;
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Runs a test on each network engine that this machine has.
+/// Runs a test with each network engine that this machine supports.
 fn on_each_net<F: Future<Output = ()>>(pool_bytes_max: usize, test: impl Fn() -> F) {
     for net in [NetKind::Uring, NetKind::Epoll] {
         let config = EngineConfig {
@@ -42,7 +43,7 @@ fn on_each_net<F: Future<Output = ()>>(pool_bytes_max: usize, test: impl Fn() ->
     }
 }
 
-/// Two connected sockets.
+/// Returns two connected sockets.
 fn sockets() -> (Socket, Socket) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -54,12 +55,12 @@ fn sockets() -> (Socket, Socket) {
     (socket(near), socket(far))
 }
 
-/// A client and its server behind their handshake.
+/// Returns a client and its server after their handshake.
 async fn streams(versions: Versions) -> (Stream, Stream) {
     let (mut near, mut far) = sockets();
     let keys = keys();
     let (client, server) = (client(versions), server(|settings| settings.tickets = Some(keys)));
-    // The client has the first word: the end of its handshake of TLS 1.3 travels with it.
+    // The client sends first, because the end of its TLS 1.3 handshake is sent together with its first data.
     let there = async {
         let mut near = connect(&mut near, &client, "example.org").await.unwrap().over(near);
         send(&mut near, b"first").await;
@@ -83,7 +84,7 @@ async fn send(stream: &mut Stream, bytes: &[u8]) {
     assert!(data.is_empty() && !stream.has_unsent());
 }
 
-/// Sends and receives at once, until as many bytes have come as go.
+/// Sends and receives concurrently, until as many bytes have arrived as were sent.
 async fn both_ways(stream: &mut Stream, bytes: &[u8]) {
     let mut data = Segments::new();
     for part in bytes.chunks(1 << 20) {
@@ -125,7 +126,7 @@ fn streams_go_on_while_the_pool_is_used_up() {
                     held.push(buf);
                 }
             }
-            // Short data with the tickets before it, and more than the socket takes.
+            // A small message after the tickets, then more bytes than the socket's send buffer accepts.
             let letters = async {
                 send(&mut far, b"short").await;
                 send(&mut far, &pattern(300_000)).await;
@@ -158,7 +159,7 @@ fn short_data_is_sealed_without_a_buffer_of_the_pool() {
                 held.push(buf);
             }
         }
-        // Tickets wait in the session: they need more room than the data.
+        // Tickets are pending in the session; they need more room than the data.
         let mut data = Segments::from(b"x".to_vec());
         far.send_now(&mut data, false).unwrap();
         assert!(data.is_empty());
@@ -261,7 +262,7 @@ fn a_send_that_is_dropped_leaves_no_gap_in_the_records() {
         let (mut near, mut far) = streams(TLS13).await;
         let bytes = pattern(8 << 20);
         let mut data = Segments::from(bytes.clone());
-        // The peer does not read: the send begins and stays.
+        // The peer does not read, so the send stays incomplete.
         let mut polls = 0;
         poll_fn(|context| {
             polls += 1;

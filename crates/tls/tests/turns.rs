@@ -1,4 +1,4 @@
-//! A flood of handshakes takes turns with other tasks: the order in which things are done, without a clock.
+//! Many handshakes take turns with other tasks. Tests compare the order of actions, without a clock.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -10,7 +10,7 @@ use io::engine::{EngineConfig, NetKind};
 use rt::Runtime;
 use tls::turns::{Counts, STEPS_PER_TURN_MAX, TIME_PER_TURN_MAX, Turns};
 
-/// Runs a test on a thread of its own kind.
+/// Runs a test on a worker thread.
 fn run<F: Future<Output = ()>>(test: F) {
     let config = EngineConfig {
         net: NetKind::Epoll,
@@ -24,17 +24,17 @@ fn run<F: Future<Output = ()>>(test: F) {
     runtime.shutdown(Instant::now() + Duration::from_secs(10));
 }
 
-/// What was done in a turn.
+/// An action in an event-loop turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     Step(usize),
-    /// The next turn of a task that serves requests.
+    /// A turn of the task that serves requests.
     Request,
 }
 
 type Order = Rc<RefCell<Vec<Done>>>;
 
-/// Starts a task that does something in each turn, until all of these steps are done.
+/// Starts a task that acts in each turn, until this number of steps has run.
 fn serve_requests(order: &Order, steps: usize) {
     let order = Rc::clone(order);
     rt::spawn(async move {
@@ -107,7 +107,7 @@ fn steps_that_are_given_up_leave_the_queue() {
         for _ in 0..STEPS_PER_TURN_MAX {
             turns.run(|| {}).await;
         }
-        // Three wait; one of them is dropped, as at a timeout.
+        // Three steps wait; one of them is dropped, as at a timeout.
         let done = Rc::new(RefCell::new(Vec::new()));
         let step = |number: u32| {
             let (turns, done) = (turns.clone(), Rc::clone(&done));
@@ -129,7 +129,7 @@ fn a_step_on_another_thread_is_counted_and_lets_others_go_on() {
         let (release, released) = std::sync::mpsc::channel();
         let elsewhere = turns.run_elsewhere(move || released.recv().is_ok());
         let here = async {
-            // The step over there waits for this one.
+            // The step in the thread pool waits for this step.
             turns.run(|| release.send(()).unwrap()).await;
         };
         let (came_back, ()) = rt::join(elsewhere, here).await;

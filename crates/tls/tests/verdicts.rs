@@ -1,4 +1,5 @@
-//! Chains and keys, judged beside the `openssl` command: the same verdict, number and words.
+//! Compares the verification of chains and keys with the `openssl` command: decision, error number and message must be
+//! equal.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -14,7 +15,7 @@ use tls::Identity;
 use tls::certificate::FileError;
 use tls::x509::{KeyError, Purpose, Roots, key_belongs_to, private_key};
 
-/// The chains: a root, an authority below it, and certificates of every kind.
+/// Returns the chains: a root, an intermediate CA, and certificates of every kind.
 fn cases() -> Vec<Case> {
     let root = authority("root", None, |_| {});
     let middle = authority("middle", Some(&root), |_| {});
@@ -143,7 +144,7 @@ fn verdicts_are_those_of_openssl() {
 
 #[test]
 fn a_chain_that_is_too_long_is_not_one_with_an_unknown_root() {
-    // With `optional_no_ca` a client of an unknown root is let in, and no other.
+    // `optional_no_ca` accepts clients whose only error is an unknown root.
     let root = authority("root", None, |_| {});
     let middle = authority("middle", Some(&root), |_| {});
     let leaf = made("leaf", Some(&middle), |_| {});

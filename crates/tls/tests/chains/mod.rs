@@ -1,4 +1,4 @@
-//! Chains of certificates, and verdicts on them beside those of the `openssl` command.
+//! Certificate chains, and comparison of their verification with the `openssl` command.
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 #![allow(
@@ -17,7 +17,7 @@ use rcgen::{
 use tls::certificate::{certificates, crls};
 use tls::x509::{Purpose, Roots};
 
-/// Whether the command is there. Without it the comparison is left out, and the output says so.
+/// Whether the `openssl` command is available. Without it the comparison is skipped, and a message reports this.
 pub(crate) fn has_openssl() -> bool {
     let is_there =
         Command::new("openssl").arg("version").output().is_ok_and(|output| output.status.success());
@@ -27,7 +27,7 @@ pub(crate) fn has_openssl() -> bool {
     is_there
 }
 
-/// A directory of one test.
+/// The directory of one test.
 pub(crate) struct Files(PathBuf);
 
 impl Files {
@@ -47,7 +47,7 @@ impl Files {
         std::fs::read(self.0.join(name)).unwrap()
     }
 
-    /// Runs the command here; whether it succeeded, and its output.
+    /// Runs the command in the directory. Returns whether it succeeded, and its output.
     pub(crate) fn openssl(&self, arguments: &[&str]) -> (bool, String) {
         let output = Command::new("openssl").args(arguments).current_dir(&self.0).output().unwrap();
         let text = [output.stdout, output.stderr].concat();
@@ -66,7 +66,7 @@ impl Drop for Files {
     }
 }
 
-/// A certificate with its key and what it was made of.
+/// A certificate with its parameters and its private key.
 pub(crate) struct Made {
     pub(crate) certificate: Certificate,
     pub(crate) params: CertificateParams,
@@ -110,10 +110,10 @@ pub(crate) fn made(name: &str, issuer: Option<&Made>, change: impl FnOnce(&mut C
     Made { certificate: certificate.unwrap(), params, key }
 }
 
-/// What is judged.
+/// A chain to verify.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// The peer's first, in PEM.
+    /// The certificates in PEM, the peer's first.
     pub(crate) chain: Vec<String>,
     pub(crate) roots: Vec<String>,
     pub(crate) crls: Vec<String>,
@@ -128,7 +128,7 @@ impl Case {
         Case { name, chain, roots, crls: Vec::new(), depth: 9, purpose: Purpose::Client }
     }
 
-    /// Our number and words.
+    /// Returns the error number and message of this crate.
     pub(crate) fn ours(&self) -> Result<(), (i32, String)> {
         let mut roots = Roots::new().unwrap();
         for root in &self.roots {
@@ -142,7 +142,7 @@ impl Case {
         roots.verify(&chain, self.purpose, self.depth).map_err(|error| (error.code, error.reason))
     }
 
-    /// Those of `openssl verify`.
+    /// Returns the error number and message of `openssl verify`.
     pub(crate) fn theirs(&self, files: &Files) -> Result<(), (i32, String)> {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let roots = path(&files.write("roots.pem", &self.roots.concat()));
@@ -162,7 +162,7 @@ impl Case {
         }
         arguments.push(&first);
         let (is_trusted, text) = files.openssl(&arguments);
-        // error 20 at 0 depth lookup: unable to get local issuer certificate
+        // Example of the output: error 20 at 0 depth lookup: unable to get local issuer certificate
         let verdict = text.lines().find_map(|line| line.strip_prefix("error ")?.split_once(" at "));
         match verdict {
             None => {

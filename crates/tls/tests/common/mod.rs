@@ -1,4 +1,4 @@
-//! Certificates, servers and clients of the tests, and a pair of sessions in memory.
+//! Certificates, servers and clients of the tests, and a pair of sessions connected in memory.
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
@@ -14,7 +14,7 @@ use tls::{Client, Identity, Server, Session, TlsError, ciphers, groups};
 pub(crate) const TLS12: Versions = Versions { tls12: true, tls13: false };
 pub(crate) const TLS13: Versions = Versions { tls12: false, tls13: true };
 
-/// One certificate for all tests: what it holds plays no part in a handshake.
+/// Returns the certificate of all tests; its content does not affect a handshake.
 pub(crate) fn identity() -> Identity {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
     let made = IDENTITY.get_or_init(|| {
@@ -26,7 +26,7 @@ pub(crate) fn identity() -> Identity {
     made.clone()
 }
 
-/// A server without sessions and tickets, of both versions.
+/// Returns settings of a server with both versions, without sessions and tickets.
 pub(crate) fn settings() -> ServerSettings {
     ServerSettings {
         identities: vec![identity()],
@@ -73,7 +73,7 @@ pub(crate) fn client(versions: Versions) -> Client {
     .unwrap()
 }
 
-/// Two sides of a connection, and what each has received.
+/// Both sides of a connection, and the plaintext that each has received.
 pub(crate) struct Pair {
     pub(crate) client: Session,
     pub(crate) server: Session,
@@ -91,7 +91,7 @@ impl Pair {
         Pair { client, server, at_client: Vec::new(), at_server: Vec::new() }
     }
 
-    /// Hands over what the sides have to say in pieces of so many bytes, until neither has more.
+    /// Exchanges the output of both sides in pieces of `piece` bytes, until neither has more.
     pub(crate) fn settle(&mut self, piece: usize) -> Result<(), TlsError> {
         self.client.read(&mut [], &mut |_| {})?;
         loop {
@@ -108,7 +108,7 @@ impl Pair {
         }
     }
 
-    /// The two behind their handshake.
+    /// Returns both sides after their handshake.
     pub(crate) fn settled(client: &Client, server: &Server) -> Pair {
         let mut pair = Pair::new(client, server);
         pair.settle(usize::MAX).unwrap();
@@ -117,7 +117,7 @@ impl Pair {
     }
 }
 
-/// Seals all of `plain`, in room of so many bytes at a time.
+/// Encrypts all of `plain`, into `room` bytes at a time.
 pub(crate) fn seal(session: &mut Session, mut plain: &[u8], room: usize) -> Vec<u8> {
     let mut sealed = Vec::new();
     while !plain.is_empty() {
@@ -132,7 +132,7 @@ pub(crate) fn seal(session: &mut Session, mut plain: &[u8], room: usize) -> Vec<
     sealed
 }
 
-/// Opens bytes that come in pieces.
+/// Decrypts bytes that arrive in pieces.
 pub(crate) fn open(session: &mut Session, sealed: &mut [u8], piece: usize) -> Vec<u8> {
     let mut plain = Vec::new();
     for bytes in sealed.chunks_mut(piece) {
@@ -141,7 +141,7 @@ pub(crate) fn open(session: &mut Session, sealed: &mut [u8], piece: usize) -> Ve
     plain
 }
 
-/// Bytes that differ from their neighbours.
+/// Returns bytes whose neighbours differ.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 7 + index / 251) as u8).collect()
 }
