@@ -1,10 +1,10 @@
-//! Wakes the task that writes lines: one waiter, no allocation.
+//! Wakes the task that writes log lines. Supports one waiting task; needs no allocation.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Many senders, one receiver. A ring without a waiter is remembered once.
+/// A signal from many senders to one receiver. One signal is stored if no task waits.
 #[derive(Default)]
 pub(super) struct Bell {
     rung: Cell<bool>,
@@ -12,7 +12,7 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Wakes the waiter, or lets the next wait end at once.
+    /// Wakes the waiting task, or lets the next wait return immediately.
     pub(super) fn ring(&self) {
         self.rung.set(true);
         if let Some(waiter) = self.waiter.take() {
@@ -20,13 +20,13 @@ impl Bell {
         }
     }
 
-    /// Waits for a ring.
+    /// Waits for a signal.
     pub(super) async fn wait(&self) {
         poll_fn(|context| {
             if self.rung.replace(false) {
                 return Poll::Ready(());
             }
-            // A waker is counted, so this copy allocates nothing.
+            // A waker has a reference count, so cloning it allocates no memory.
             self.waiter.set(Some(context.waker().clone()));
             Poll::Pending
         })

@@ -1,4 +1,4 @@
-//! The time of day as log lines and headers show it.
+//! The time of day in the formats of log lines and header fields.
 
 use std::cell::{Ref, RefCell};
 
@@ -6,7 +6,7 @@ use http::date::DateCache;
 
 use crate::time_zone::{TimeZone, since_1970};
 
-/// The texts of the present second, and the time zone of the machine.
+/// The formatted present second, and the time zone of the machine.
 pub struct Clock {
     dates: RefCell<DateCache>,
     zone: TimeZone,
@@ -19,7 +19,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The texts of the present second.
+    /// Returns the formatted present second.
     pub fn dates(&self) -> Ref<'_, DateCache> {
         let (now, _) = since_1970(rt::wall());
         if self.dates.borrow().unix() != now {
@@ -28,12 +28,12 @@ impl Clock {
         self.dates.borrow()
     }
 
-    /// Seconds that local time is ahead of UTC now.
+    /// Returns the present offset of local time from UTC in seconds.
     pub fn utc_offset_s(&self) -> i32 {
         self.zone.offset_at(since_1970(rt::wall()).0)
     }
 
-    /// The time zone of the machine.
+    /// Returns the time zone of the machine.
     pub fn zone(&self) -> &TimeZone {
         &self.zone
     }

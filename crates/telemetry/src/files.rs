@@ -1,4 +1,4 @@
-//! All log targets of one worker thread: which are open, and how a configuration gets hold of them.
+//! All log targets of one worker thread: the open files, and the targets of a configuration.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,33 +16,33 @@ use crate::syslog::Socket;
 use crate::writer::{Stream, Way};
 use crate::{Level, Target, TargetSpec, Targets};
 
-/// Bytes of lines that wait for one target on all threads together: some seconds of a busy server.
+/// Maximum number of queued bytes per target on all threads together: several seconds of a busy server.
 const BACKLOG_MAX: usize = 16 << 20;
 
-/// The least share of a thread, however many threads there are.
+/// Minimum of a thread's share in bytes, for any number of threads.
 const BACKLOG_LEAST: usize = 256 << 10;
 
-/// How long a thread that ends waits for its logs: as long as for any other operation on a slow disk.
+/// Maximum time that an ending thread waits for its logs; the same as for other operations on a slow disk.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
 /// The log targets of one thread.
 pub struct LogFiles {
-    /// Those that a configuration holds, the present one or an old one.
+    /// Targets that a configuration references, the present or an old one.
     sinks: RefCell<Vec<Weak<LogTarget>>>,
     stderr: Option<File>,
     outgoing: Rc<Outgoing>,
     clock: Rc<Clock>,
     backlog_max: usize,
-    /// Memory for values that are compared and discarded.
+    /// Reused memory for values that are compared and discarded.
     scratch: RefCell<Vec<u8>>,
 }
 
-/// Open files by path, as they come from the master.
+/// Open files by path, as received from the master.
 pub type Opened = Vec<(PathBuf, OwnedFd)>;
 
 impl LogFiles {
-    /// No target yet, for one of this many threads; `calls_directly`: whether direct calls are allowed beside the
-    /// engine.
+    /// Creates the state without targets, for one of `threads` threads. `calls_directly` states whether system calls
+    /// are allowed without the engine.
     pub fn new(stderr: Option<OwnedFd>, threads: usize, calls_directly: bool) -> LogFiles {
         LogFiles {
             sinks: RefCell::default(),
@@ -54,13 +54,13 @@ impl LogFiles {
         }
     }
 
-    /// The targets of a configuration in the order of its list. Files that are open under the same name continue with
-    /// their new descriptors.
+    /// Returns the targets of a configuration, in the order of its list. Files that are already open under the same
+    /// name continue with the new descriptors.
     pub fn resolve(&self, targets: &Targets, files: Opened) -> Vec<Rc<LogTarget>> {
         let files = by_path(files);
         self.renew(&files);
-        // Equal in the target and in the buffering of lines: other buffering needs a separate sink, which may still
-        // hold back lines of the last configuration.
+        // A target is reused if both its file and its buffering are equal. Other buffering needs a separate target,
+        // because lines of the last configuration may still be delayed.
         let known = self.alive();
         let sinks: Vec<Rc<LogTarget>> = targets
             .all()
@@ -71,7 +71,7 @@ impl LogFiles {
             })
             .collect();
         let mut all: Vec<Weak<LogTarget>> = sinks.iter().map(Rc::downgrade).collect();
-        // Requests in flight may still hold targets that this configuration does not have.
+        // Requests in flight may still use targets that this configuration does not have.
         all.extend(
             known.iter().filter(|old| !sinks.iter().any(|new| Rc::ptr_eq(old, new))).map(Rc::downgrade),
         );
@@ -79,22 +79,22 @@ impl LogFiles {
         sinks
     }
 
-    /// Writes on into these files: they were opened again under the same names.
+    /// Continues with these files, which were reopened under the same names.
     pub fn reopen(&self, files: Opened) {
         self.renew(&by_path(files));
     }
 
-    /// The time of day for the lines of this thread.
+    /// Returns the time of day for the lines of this thread.
     pub fn clock(&self) -> &Rc<Clock> {
         &self.clock
     }
 
-    /// State that the writers of this thread share.
+    /// Returns the state that the writers of this thread share.
     pub fn outgoing(&self) -> &Rc<Outgoing> {
         &self.outgoing
     }
 
-    /// Gives the memory for a value to `look`.
+    /// Lends reused memory for a value to `look`.
     pub fn with_scratch<T>(&self, look: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut scratch = self.scratch.take();
         scratch.clear();
@@ -103,11 +103,12 @@ impl LogFiles {
         answer
     }
 
-    /// Writes the queued lines, at the end of the thread; gives up on stuck writes. `write` is [`Outgoing::write`]'s.
+    /// Writes the queued lines when the thread ends; gives up on blocked writes. `write` is passed to
+    /// [`Outgoing::write`].
     pub async fn flush(&self, write: impl Fn(&Target, Level, &str)) {
         let until = rt::now() + LAST_WRITES;
         loop {
-            // Reports first: they are lines themselves.
+            // Reports are written first because they are lines too.
             self.outgoing.write(&write);
             for sink in self.alive() {
                 sink.release();
@@ -119,15 +120,15 @@ impl LogFiles {
         }
     }
 
-    /// Those that some configuration still holds.
+    /// Returns the targets that some configuration still references.
     fn alive(&self) -> Vec<Rc<LogTarget>> {
         self.sinks.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Gives targets their new files.
+    /// Replaces the open files of targets.
     fn renew(&self, files: &HashMap<PathBuf, File>) {
         for sink in self.alive() {
-            // Sockets and the standard stream are not opened by the master and stay as they are.
+            // The master does not open sockets and the standard error stream, so these stay unchanged.
             if let Target::File(path) = &sink.spec().target
                 && files.contains_key(path)
                 && let Some(stream) = self.stream(sink.spec(), files)
@@ -137,7 +138,7 @@ impl LogFiles {
         }
     }
 
-    /// Opens a target for lines; `None` when the master could not open its file.
+    /// Opens a target for lines. Returns `None` if the master could not open its file.
     fn stream(&self, spec: &TargetSpec, files: &HashMap<PathBuf, File>) -> Option<Rc<Stream>> {
         let way = match &spec.target {
             Target::File(path) => Way::File(files.get(path)?.clone()),
@@ -148,7 +149,7 @@ impl LogFiles {
     }
 }
 
-/// Two targets may share a file, so each path is looked up.
+/// Returns a map by path; two targets may have the same path.
 fn by_path(files: Opened) -> HashMap<PathBuf, File> {
     files.into_iter().map(|(path, fd)| (path, File::new(fd))).collect()
 }

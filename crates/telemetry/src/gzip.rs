@@ -1,26 +1,26 @@
-//! Compressed logs: each written buffer is a separate gzip member (RFC 1952), and consecutive members are one valid
-//! file. So there is no state between them and no trailer at the end.
+//! Compressed logs. Each written buffer is a separate gzip member (RFC 1952), and consecutive members form a valid
+//! file. Thus no state exists between members, and no trailer is needed at the end.
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// Makes members; keeps its memory from one to the next.
+/// Compresses members; reuses its memory.
 pub(super) struct Packer {
     compress: Compress,
 }
 
-/// RFC 1952, 2.3.1: magic, deflate, no flags, no time, no extra flags, Unix.
+/// Header of a member (RFC 1952, 2.3.1): magic, deflate, no flags, no time, no extra flags, Unix.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
-/// Room that is added when the output is full.
+/// Number of bytes that are added when the output is full.
 const STEP: usize = 4096;
 
 impl Packer {
-    /// `level` is 1 to 9.
+    /// Creates a packer; `level` is 1 to 9.
     pub(super) fn new(level: u32) -> Packer {
         Packer { compress: Compress::new(Compression::new(level), false) }
     }
 
-    /// Appends a member with these bytes.
+    /// Appends a member that contains these bytes.
     pub(super) fn pack(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&HEADER);
         self.compress.reset();
@@ -29,7 +29,7 @@ impl Packer {
             let rest = &bytes[self.compress.total_in() as usize..];
             match self.compress.compress_vec(rest, out, FlushCompress::Finish) {
                 Ok(Status::StreamEnd) => break,
-                // It only needs more room: nothing that is compressed can be wrong.
+                // The output only needs more room: compression cannot fail.
                 Ok(Status::Ok | Status::BufError) | Err(_) => {}
             }
         }

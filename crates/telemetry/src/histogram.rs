@@ -1,20 +1,20 @@
-//! Histograms of times: four buckets an octave, from 16 us to 134 s, so that percentiles are within 12 %.
+//! Histograms of times, with four buckets per octave from 16 us to 134 s. The error of percentiles is at most 12 %.
 //!
-//! [`Histogram`] has the counts of one thread. [`Distribution`] is a sum of such, or counts under a lock.
+//! [`Histogram`] contains the counts of one thread. [`Distribution`] is a sum of histograms, or counts under a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The bound below which times are not distinguished: 2 to the power of this, in microseconds.
+/// Base 2 logarithm of the end of the first bucket, in microseconds.
 const FIRST_OCTAVE: u32 = 4;
 
-/// Octaves that are divided.
+/// Number of octaves above the first bucket.
 const OCTAVES: u32 = 23;
 
-/// One below and one above the octaves, which have four each.
+/// Number of buckets: four per octave, one below and one above the octaves.
 const BUCKETS: usize = 4 * OCTAVES as usize + 2;
 
-/// The bucket of a time in nanoseconds.
+/// Returns the bucket of a time in nanoseconds.
 fn place(ns: u64) -> usize {
     let us = ns / 1000;
     let Some(octave) = us.checked_ilog2().and_then(|log| log.checked_sub(FIRST_OCTAVE)) else { return 0 };
@@ -23,7 +23,7 @@ fn place(ns: u64) -> usize {
     place.min(BUCKETS - 1)
 }
 
-/// Where a bucket begins, in microseconds.
+/// Returns the start of a bucket in microseconds.
 fn begin_us(place: usize) -> f64 {
     match place.checked_sub(1) {
         None => 0.0,
@@ -34,7 +34,7 @@ fn begin_us(place: usize) -> f64 {
     }
 }
 
-/// Times that one thread counts; others read them.
+/// Counts of times. One thread counts; other threads may read.
 #[derive(Debug)]
 pub struct Histogram {
     counts: [AtomicU64; BUCKETS],
@@ -58,7 +58,7 @@ impl Histogram {
         add(&self.sum_ns, ns);
     }
 
-    /// Adds all to a sum.
+    /// Adds the counts to a sum.
     pub fn add_to(&self, sum: &mut Distribution) {
         for (sum, count) in sum.counts.iter_mut().zip(&self.counts) {
             *sum += count.load(Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Histogram {
     }
 }
 
-/// Times by their buckets.
+/// Counts of times by bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     counts: [u64; BUCKETS],
@@ -88,28 +88,28 @@ impl Distribution {
         self.sum_ns = self.sum_ns.wrapping_add(ns);
     }
 
-    /// Adds another one.
+    /// Adds another distribution.
     pub fn merge(&mut self, other: &Distribution) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
     }
 
-    /// How many times are in each bucket: below 16 us, then four an octave, and above the last.
+    /// Returns the count of each bucket: below 16 us, then four buckets per octave, then above the last octave.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// How many times there are.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum in seconds.
+    /// Returns the sum of the times in seconds.
     pub fn sum_s(&self) -> f64 {
         self.sum_ns as f64 / 1e9
     }
 
-    /// The time in seconds that this share of all times is not above, in the middle of its bucket; nothing without times.
+    /// Returns the quantile `share` in seconds, as the middle of its bucket; `None` if no times were counted.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let count = self.count();
         let rank = (share * count as f64).ceil().max(1.0) as u64;
@@ -125,7 +125,7 @@ impl Distribution {
         Some(middle / 1e6)
     }
 
-    /// Each octave's end in seconds, with the number of times below it.
+    /// Returns the end of each octave in seconds, with the number of times below it.
     pub fn octaves(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut seen = 0;
         let mut next = 0;
@@ -138,7 +138,7 @@ impl Distribution {
     }
 }
 
-/// Times of more than five centuries do not come.
+/// Converts to nanoseconds. Overflows only after more than five centuries.
 fn nanoseconds(time: Duration) -> u64 {
     time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.subsec_nanos()))
 }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn quantiles_are_within_an_eighth_of_a_sorted_list() {
         let (threads, mut sum) = ([Histogram::default(), Histogram::default()], Distribution::default());
-        // Times over six decades, from a fixed sequence.
+        // Times over six orders of magnitude, from a fixed sequence.
         let mut state = 1_u64;
         let mut list: Vec<f64> = (0..10_000)
             .map(|index| {

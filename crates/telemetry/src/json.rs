@@ -1,39 +1,39 @@
-//! Lines as JSON objects (RFC 8259), written field by field without a tree in between.
+//! Lines in the form of JSON objects (RFC 8259), written field by field without an intermediate tree.
 
 use std::fmt;
 
-/// An object in progress behind the content of the buffer.
+/// An incomplete object at the end of a buffer.
 pub struct Object<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
 }
 
 impl<'a> Object<'a> {
-    /// Opens an object.
+    /// Begins an object.
     pub fn open(out: &'a mut Vec<u8>) -> Object<'a> {
         out.push(b'{');
         Object { out, first: true }
     }
 
-    /// A field with a text. Names are ours and need no escaping.
+    /// Appends a field with a text. Names come from this program and need no escapes.
     #[must_use]
     pub fn text(mut self, name: &str, value: impl fmt::Display) -> Object<'a> {
         self.name(name);
         self.out.push(b'"');
-        // Put together in the line itself: a message may be long, and needs no other memory. A vector takes every
-        // write.
+        // The text is formatted directly into the line, so that a long message needs no other memory. Writing to a
+        // `Vec` cannot fail.
         let _ = fmt::write(&mut Escaped(self.out), format_args!("{value}"));
         self.out.push(b'"');
         self
     }
 
-    /// A field with bytes that a client chose. Bytes that are not UTF-8 are written as `\xHH`, because JSON has only
-    /// text.
+    /// Appends a field with bytes from a client. Bytes that are not UTF-8 are written as `\xHH`, because JSON can only
+    /// contain text.
     #[must_use]
     pub fn bytes(mut self, name: &str, value: &[u8]) -> Object<'a> {
         self.name(name);
         self.out.push(b'"');
-        // Where it ends being UTF-8 is where the escapes begin, so that a reader can undo them.
+        // Only invalid UTF-8 is escaped as `\xHH`, so that a reader can restore the bytes.
         for chunk in value.utf8_chunks() {
             escape(chunk.valid(), self.out);
             for byte in chunk.invalid() {
@@ -44,7 +44,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// A field with a number.
+    /// Appends a field with a number.
     #[must_use]
     pub fn number(mut self, name: &str, value: u64) -> Object<'a> {
         self.name(name);
@@ -52,12 +52,12 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Closes the object.
+    /// Ends the object.
     pub fn close(self) {
         self.out.push(b'}');
     }
 
-    /// The name of the next field, with its separator.
+    /// Appends the name of the next field, with its separator.
     fn name(&mut self, name: &str) {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');
@@ -68,7 +68,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Escapes on the way, so that a message need not be put together before.
+/// A writer that escapes text, so that a message need not be formatted first.
 struct Escaped<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Escaped<'_> {
@@ -78,7 +78,7 @@ impl fmt::Write for Escaped<'_> {
     }
 }
 
-/// RFC 8259 section 7.
+/// Appends text with the escapes of RFC 8259 section 7.
 fn escape(text: &str, out: &mut Vec<u8>) {
     let code = |byte: u8| {
         let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
@@ -91,9 +91,9 @@ fn escape(text: &str, out: &mut Vec<u8>) {
             b'\n' => out.extend_from_slice(b"\\n"),
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
-            // DEL need not be escaped, but a terminal should not get it.
+            // JSON does not require an escape for DEL, but terminals should not receive it.
             0..0x20 | 0x7f => out.extend_from_slice(&code(byte)),
-            // U+0080 to U+009F, of which a terminal takes some for the start of an escape sequence.
+            // U+0080 to U+009F: terminals interpret some of them as the start of an escape sequence.
             0x80..0xa0 if before == 0xc2 => {
                 out.pop();
                 out.extend_from_slice(&code(byte));

@@ -1,14 +1,14 @@
-//! Log lines on their way to files and to syslog: levels, targets, and the writers that never hold up a request.
+//! Log lines for files and syslog servers: levels, targets, and writers that never delay a request.
 //!
 //! ```text
-//! request --> line --> Sink: bytes that wait (bounded) --> writer task --> engine or datagram socket
+//! request --> line --> LogTarget: queued bytes (limited) --> writer task --> engine or datagram socket
 //! ```
 //!
-//! Numbers: [`metric`] has rows and pages, [`tally`] connections, [`traffic`] requests by server and location. [`watch`] has
-//! the requests themselves, while an operator watches.
+//! Metrics: [`metric`] defines metrics and pages, [`tally`] counts connections, [`traffic`] counts requests by server
+//! and location. [`watch`] sends finished requests to operators that watch them.
 //!
-//! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files with names that depend on the
-//! request. The modules decide on the lines and their formats.
+//! [`sink`] is a target on one thread, [`files`] all targets of a thread, [`named`] files with names that depend on the
+//! request. The modules of the server determine the lines and their formats.
 #![forbid(unsafe_code)]
 
 mod bell;
@@ -47,21 +47,21 @@ pub use json::Object as JsonLine;
 pub use printable::append_printable;
 pub use reason::Reason;
 
-/// `error_log` of one block.
+/// `error_log` of one block
 #[derive(Clone, Debug, Default)]
 pub struct ErrorLog {
-    /// Where to, and from which level on. Empty is the built-in default of the process.
+    /// The targets and their levels. If empty, the default of the process applies.
     pub targets: Layered<ErrorTarget>,
 }
 
-/// One target of an `error_log`.
+/// A target of an `error_log`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorTarget {
-    /// Where to.
+    /// The target.
     pub target: Target,
-    /// Its place in the configuration's list.
+    /// The index of the target in the configuration's list.
     pub id: TargetId,
-    /// Lines of this level and worse.
+    /// The least severe level that is logged.
     pub level: Level,
     /// The format of a line.
     pub form: Form,
@@ -70,26 +70,26 @@ pub struct ErrorTarget {
 /// The format of a line of the error log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As nginx writes it.
+    /// nginx's format.
     #[default]
     Text,
-    /// One JSON object.
+    /// A JSON object.
     Json,
 }
 
 impl Form {
-    /// Names as the configuration has them.
+    /// The names of the formats in the configuration.
     pub const NAMES: &'static [(&'static str, Form)] = &[("text", Form::Text), ("json", Form::Json)];
 }
 
-/// Where lines go.
+/// The target of log lines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Appended to a file.
+    /// A file, to which lines are appended.
     File(PathBuf),
     /// The standard error stream.
     Stderr,
-    /// Sent to a syslog server, a datagram for each line.
+    /// A syslog server, which receives a datagram for each line.
     Syslog(Arc<syslog::Peer>),
 }
 
@@ -114,43 +114,44 @@ impl fmt::Display for Target {
 }
 
 impl ErrorLog {
-    /// Whether a line of this level goes anywhere.
+    /// Whether any target logs lines of this level.
     pub fn takes(&self, level: Level) -> bool {
         self.targets.items().iter().any(|target| level <= target.level)
     }
 
-    /// The files among the targets.
+    /// Returns the files among the targets.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.targets.items().iter().filter_map(|target| target.target.path())
     }
 }
 
-/// Place of a target in [`Targets`].
+/// Index of a target in [`Targets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetId(u32);
 
 impl TargetId {
-    /// The place in [`Targets`].
+    /// Returns the index in [`Targets`].
     pub fn place(self) -> usize {
         self.0 as usize
     }
 }
 
-/// All targets of a configuration, each once: blocks that name the same file share its descriptor and its buffer.
+/// All targets of a configuration, without duplicates: blocks that name the same file share its descriptor and its
+/// buffer.
 #[derive(Debug, Default)]
 pub struct Targets(Vec<TargetSpec>);
 
-/// One target and how lines gather for it.
+/// A target and its buffering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetSpec {
-    /// Where lines go.
+    /// The target.
     pub target: Target,
     kind: Kind,
-    /// How lines gather before they are written.
+    /// The buffering of lines, if any.
     pub hold: Option<Hold>,
 }
 
-/// The purpose of a target: errors never wait in the buffer of an access log to the same file.
+/// The purpose of a target. Lines of the error log never wait in the buffer of an access log to the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `access_log`
@@ -162,16 +163,16 @@ pub enum Kind {
 /// `buffer=`, `flush=`, `gzip=` of an `access_log`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Lines go out when there are this many bytes of them.
+    /// Number of bytes at which the queued lines are written.
     pub bytes: usize,
-    /// Or when the first of them is so old.
+    /// Age of the oldest line at which the queued lines are written.
     pub flush: Option<Duration>,
-    /// The level of the compression, 1 to 9.
+    /// The compression level, 1 to 9.
     pub gzip: Option<u32>,
 }
 
 impl Targets {
-    /// The place of a target, which is new or known.
+    /// Returns the index of a target, and adds the target if it is new.
     pub fn intern(&mut self, kind: Kind, target: &Target) -> TargetId {
         let known = self.0.iter().position(|spec| spec.kind == kind && spec.target == *target);
         let place = known.unwrap_or_else(|| {
@@ -181,28 +182,28 @@ impl Targets {
         TargetId(place as u32)
     }
 
-    /// Sets the buffering of a target; returns whether it agrees with the present one.
+    /// Sets the buffering of a target. Returns whether it equals the buffering that was set before.
     pub fn hold(&mut self, id: TargetId, hold: Hold) -> bool {
         *self.0[id.place()].hold.get_or_insert(hold) == hold
     }
 
-    /// One of them.
+    /// Returns the target with this index.
     pub fn get(&self, id: TargetId) -> &TargetSpec {
         &self.0[id.place()]
     }
 
-    /// All of them, in order.
+    /// Returns all targets, in order.
     pub fn all(&self) -> &[TargetSpec] {
         &self.0
     }
 }
 
-/// nginx's levels, worst first.
+/// nginx's levels, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// System is unusable.
     Emerg,
-    /// Action must be taken at once.
+    /// Action must be taken immediately.
     Alert,
     /// Critical.
     Crit,
@@ -219,7 +220,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Names as the configuration has them.
+    /// The names of the levels in the configuration.
     pub const NAMES: &'static [(&'static str, Level)] = &[
         ("emerg", Level::Emerg),
         ("alert", Level::Alert),

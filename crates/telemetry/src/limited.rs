@@ -1,10 +1,11 @@
-//! Lines of one cause that may come thousands of times a second: one a second is written, with the number of others.
+//! Limits log lines of one cause that may occur thousands of times per second: one line per second is written, with the
+//! number of suppressed lines.
 
 use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The shortest time between two lines of one cause. A flood must not fill the disk.
+/// Minimum time between two lines of one cause, so that a flood of events does not fill the disk.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The lines of one cause on one thread.
@@ -14,12 +15,13 @@ pub struct Limited {
     held_back: Cell<u64>,
 }
 
-/// Lines that were not written since the last one; goes to the end of a message.
+/// Number of lines suppressed since the last written line, for the end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBack(u64);
 
 impl Limited {
-    /// Whether a line may be written now, and how many were held back before it.
+    /// If a line may be written now, returns the number of lines suppressed before it; otherwise counts a suppressed
+    /// line.
     pub fn due(&self, now: Instant) -> Option<HeldBack> {
         if self.written.get().is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
             self.held_back.set(self.held_back.get() + 1);

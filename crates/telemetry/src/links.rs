@@ -1,34 +1,34 @@
-//! Which symbolic links on the way to one file are followed.
+//! The symbolic links that may be followed in the path of a file (`disable_symlinks`).
 //!
-//! The kernel checks while it opens the file, so nothing can be exchanged between check and use: `RESOLVE_NO_SYMLINKS`
-//! of openat2(2), or a walk through descriptors ([`io::op::OpenHow::same_owner`]).
+//! The check is part of the open, so the path cannot be changed between check and use. It uses `RESOLVE_NO_SYMLINKS` of
+//! openat2(2), or opens the path one directory after another ([`io::op::OpenHow::same_owner`]).
 
 use io::op::OpenHow;
 use rustix::fs::ResolveFlags;
 
-/// The links that are not followed.
+/// The symbolic links that are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refused {
-    /// None: all are followed.
+    /// No links are refused.
     #[default]
     Nothing,
-    /// All.
+    /// All links are refused.
     All,
-    /// Links that belong to another user than their targets.
+    /// Links are refused if the link and its target have different owners.
     OfOthers,
 }
 
-/// The rule for one path.
+/// The rule for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Which symbolic links are refused.
+    /// The symbolic links that are refused.
     pub refused: Refused,
-    /// Bytes at the start of the path in which links are followed.
+    /// Number of bytes at the start of the path in which links are always followed.
     pub from: usize,
 }
 
 impl Rule {
-    /// The rule for a path, by nginx's reading of `from`: it applies where the path continues below it.
+    /// Returns the rule for a path. As in nginx, `from` applies only if the path continues below it.
     pub fn below(refused: Refused, from: &[u8], path: &[u8]) -> Rule {
         let whole = Rule { refused, from: 0 };
         match path.strip_prefix(from) {
@@ -46,7 +46,7 @@ impl Rule {
         self.refused != Refused::Nothing
     }
 
-    /// Its flags of openat2(2).
+    /// Sets the flags of openat2(2).
     pub fn apply(self, how: &mut OpenHow) {
         match self.refused {
             Refused::Nothing => {}

@@ -1,5 +1,5 @@
-//! Lost lines of a target, and the times of their reports in the error log: at once for the first loss, then once a
-//! minute while it continues, and once more when writing works again.
+//! Counts the lost lines of a target, and decides when to report them in the error log. The first loss is reported
+//! immediately, then one report per minute follows while lines are lost, and one more when writes succeed again.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use crate::syslog::SendError;
 use crate::{Reason, Target};
 use io::Errno;
 
-/// nginx's pause between two lines about the same log.
+/// Time between two reports about the same log, as in nginx.
 pub(super) const PAUSE: Duration = Duration::from_secs(60);
 
-/// Least time between two lines about a log that fails and works in turns.
+/// Minimum time between two reports about a log whose writes alternately fail and succeed.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 
-/// Lines that were lost since the last report.
+/// Number of lines that were lost since the last report.
 #[derive(Default)]
 pub(super) struct Losses {
-    /// Dropped because too many waited.
+    /// Number of lines dropped because too many were queued.
     dropped: Cell<u64>,
-    /// Lost with a write that failed.
+    /// Number of lines lost in failed writes.
     failed: Cell<u64>,
     cause: Cell<Option<Cause>>,
     reported: Cell<Option<Instant>>,
@@ -33,29 +33,29 @@ pub(super) enum Cause {
 }
 
 impl Losses {
-    /// A line found no room.
+    /// Counts a line that was dropped at the limit.
     pub(super) fn drop_one(&self) {
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// N lines were lost with a write.
+    /// Counts `lines` lines that were lost in a write.
     pub(super) fn fail(&self, lines: u64, cause: Cause) {
         self.failed.set(self.failed.get() + lines);
         self.cause.set(Some(cause));
     }
 
-    /// Whether there is an unreported loss.
+    /// Whether an unreported loss exists.
     pub(super) fn is_any(&self) -> bool {
         self.dropped.get() + self.failed.get() > 0
     }
 
-    /// Time of the next report; `works`: whether the last write succeeded.
+    /// Returns the time of the next report. `works` states whether the last write succeeded.
     pub(super) fn due(&self, works: bool) -> Option<Instant> {
         let pause = if works { PAUSE_LEAST } else { PAUSE };
         self.is_any().then(|| self.reported.get().map_or_else(rt::now, |last| last + pause))
     }
 
-    /// The text of a report, when it is due. This is the last report.
+    /// Returns the text of a report if it is due, and counts it as reported.
     pub(super) fn report(&self, works: bool, target: &Target) -> Option<String> {
         if self.due(works)? > rt::now() {
             return None;
@@ -68,7 +68,7 @@ impl Losses {
             None => format!("writing to \"{target}\" is too slow, {} dropped", lines(dropped)),
             Some(cause) => {
                 let what = match cause {
-                    // nginx's words, which monitoring looks for.
+                    // nginx's text, which monitoring systems search for.
                     Cause::Write(errno) => format!("write() to \"{target}\" failed ({})", Reason(errno)),
                     Cause::Send(error) => {
                         format!("{error} while logging to syslog, server: {}", server(target))

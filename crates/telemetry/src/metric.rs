@@ -1,8 +1,8 @@
-//! Metrics as rows: a metric is one constant beside the line that counts it, and the pages and docs/counters.md are
-//! made of the constants.
+//! Metrics as constants. A metric is one constant next to the code that counts it. The metrics pages and
+//! docs/counters.md are generated from the constants.
 //!
-//! A [`Metric`] describes a number. A [`Series`] is a metric that threads count, with its places in the [`Cells`] of
-//! each thread; a row is put behind another one by [`Series::after`], so that adding one touches nothing else.
+//! A [`Metric`] describes a number. A [`Series`] is a metric that threads count, with its indexes in the [`Cells`] of
+//! each thread. [`Series::after`] puts a series after another one, so that adding a series needs no other change.
 
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,36 +12,36 @@ use crate::histogram::Distribution;
 /// The prefix of the names of all metrics.
 const PREFIX: &str = "ringroad_";
 
-/// One number, or several distinguished by labels.
+/// A number, or several numbers that labels distinguish.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// `ringroad_`, but for names that all programs share.
+    /// The prefix of the name: `ringroad_`, or empty for names that all programs share.
     pub prefix: &'static str,
-    /// The name behind that.
+    /// The name after the prefix.
     pub name: &'static str,
-    /// Whether it only grows.
+    /// The kind of the metric.
     pub kind: Kind,
-    /// Its unit, in the plural; `1` for a state that is true or false.
+    /// The unit, in the plural; `1` for a state that is true or false.
     pub unit: &'static str,
-    /// One sentence.
+    /// A sentence that describes the metric.
     pub help: &'static str,
-    /// Its labels.
+    /// The labels of the metric.
     pub labels: &'static [Label],
 }
 
 /// How a metric changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It grows until the worker ends.
+    /// A number that only grows until the worker ends.
     Counter,
     /// A present value.
     Gauge,
-    /// How often times came, by their length.
+    /// Numbers of times by bucket.
     Histogram,
 }
 
 impl Kind {
-    /// The word of the text format.
+    /// Returns the keyword of the text format.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -54,42 +54,42 @@ impl Kind {
 /// A label of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
-    /// Its name.
+    /// The name of the label.
     pub name: &'static str,
-    /// Its values with a few words each; none where the configuration names them.
+    /// The values of the label, with explanations; empty if the configuration determines the values.
     pub values: &'static [Value],
 }
 
-/// A value of a label, with its meaning where the name is not enough.
+/// A value of a label, with an explanation if the value is not self-explanatory.
 pub type Value = (&'static str, &'static str);
 
 impl Metric {
-    /// A number that only grows.
+    /// Describes a number that only grows.
     pub const fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
         Metric { prefix: PREFIX, name, kind: Kind::Counter, unit, help, labels: &[] }
     }
 
-    /// A number that holds now.
+    /// Describes a present value.
     pub const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
         Metric { kind: Kind::Gauge, ..Metric::counter(name, unit, help) }
     }
 
-    /// Times, in seconds.
+    /// Describes a histogram of times in seconds.
     pub const fn histogram(name: &'static str, help: &'static str) -> Metric {
         Metric { kind: Kind::Histogram, ..Metric::counter(name, "seconds", help) }
     }
 
-    /// With a name that all programs share.
+    /// Removes the prefix, for names that all programs share.
     pub const fn without_prefix(self) -> Metric {
         Metric { prefix: "", ..self }
     }
 
-    /// With these labels.
+    /// Sets the labels.
     pub const fn labelled(self, labels: &'static [Label]) -> Metric {
         Metric { labels, ..self }
     }
 
-    /// The values of the last label.
+    /// Returns the values of the last label.
     pub fn values(&self) -> &'static [Value] {
         self.labels.last().map_or(&[], |label| label.values)
     }
@@ -105,7 +105,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The media type.
+    /// Returns the media type.
     pub const fn content_type(self) -> &'static str {
         match self {
             Form::Plain => "text/plain; version=0.0.4",
@@ -114,7 +114,7 @@ impl Form {
     }
 }
 
-/// A page of metrics while it is written: each metric's head, and then its numbers.
+/// A metrics page that is being written: the description of each metric, followed by its numbers.
 #[derive(Debug)]
 pub struct Page {
     text: String,
@@ -122,12 +122,12 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page.
+    /// Creates an empty page.
     pub const fn new(form: Form) -> Page {
         Page { text: String::new(), form }
     }
 
-    /// The whole page.
+    /// Returns the complete page.
     pub fn finish(mut self) -> String {
         if self.form == Form::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -135,25 +135,25 @@ impl Page {
         self.text
     }
 
-    /// Appends the text before the numbers of a metric.
+    /// Appends the description of a metric.
     pub fn head(&mut self, metric: &Metric) {
         let Metric { prefix, name, help, .. } = metric;
         let kind = metric.kind.name();
-        // There a counter is named without the suffix of its numbers.
+        // In OpenMetrics, the description of a counter has its name without the suffix `_total`.
         let name = match self.form {
             Form::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
             Form::Plain => name,
         };
-        // A string takes every write.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
     }
 
-    /// Appends one number with the values of its labels.
+    /// Appends a number with the values of its labels.
     pub fn number(&mut self, metric: &Metric, values: &[&str], number: u64) {
         self.line(metric, "", values, None, number);
     }
 
-    /// The same for a number that need not be whole.
+    /// Appends a number that may have a fraction.
     pub fn fraction(&mut self, metric: &Metric, values: &[&str], number: f64) {
         self.line(metric, "", values, None, number);
     }
@@ -170,14 +170,14 @@ impl Page {
         }
     }
 
-    /// Appends those of the numbers for values of the last label that are not zero.
+    /// Appends the numbers that are not zero, with their values of the last label.
     pub fn occurred(&mut self, metric: &Metric, values: &[&str], numbers: &[u64]) {
         for ((value, _), &number) in metric.values().iter().zip(numbers).filter(|(_, number)| **number > 0) {
             self.number(metric, &[values, &[*value]].concat(), number);
         }
     }
 
-    /// Appends times, by octaves.
+    /// Appends a histogram of times, with one bucket per octave.
     pub fn times(&mut self, metric: &Metric, values: &[&str], times: &Distribution) {
         for (end, count) in times.octaves() {
             self.line(metric, "_bucket", values, Some(&end.to_string()), count);
@@ -188,7 +188,7 @@ impl Page {
         self.line(metric, "_count", values, None, count);
     }
 
-    /// Values from the configuration are quoted in the form of the format.
+    /// Appends a line. Values from the configuration are escaped.
     fn line(
         &mut self,
         metric: &Metric,
@@ -225,7 +225,7 @@ fn push_quoted(value: &str, text: &mut String) {
     }
 }
 
-/// A metric that threads count, and its places in their [`Cells`].
+/// A metric that threads count, with its indexes in their [`Cells`].
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
     /// The metric.
@@ -235,7 +235,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// The first one: a number for each value of its last label, or one.
+    /// Creates the first series of a list. It has a number for each value of its last label, or one number.
     pub const fn first(metric: Metric) -> Series {
         let len = match metric.labels {
             [.., last] if !last.values.is_empty() => last.values.len(),
@@ -244,24 +244,24 @@ impl Series {
         Series { metric, first: 0, len }
     }
 
-    /// One whose cells follow those of this one.
+    /// Creates a series whose indexes follow those of `self`.
     pub const fn after(&self, metric: Metric) -> Series {
         Series { first: self.end(), ..Series::first(metric) }
     }
 
-    /// The number of places up to the end of this one.
+    /// Returns the index after the last number of this series, which is the number of cells so far.
     pub const fn end(&self) -> usize {
         self.first + self.len
     }
 
-    /// Its numbers among the sums of all.
+    /// Returns the numbers of this series from the sums of all series.
     pub fn of<'a>(&self, sums: &'a [u64]) -> &'a [u64] {
         &sums[self.first..self.end()]
     }
 }
 
-/// Counts of one thread. Only that thread writes, so that neither a lock nor an atomic addition is needed. Aligned so
-/// that counting never takes a cache line away from another thread.
+/// The counters of one thread. Only that thread writes, so neither a lock nor an atomic addition is necessary. The
+/// alignment avoids cache lines that two threads share.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Cells<const N: usize>([AtomicU64; N]);
@@ -273,35 +273,35 @@ impl<const N: usize> Default for Cells<N> {
 }
 
 impl<const N: usize> Cells<N> {
-    /// Counts one more; `place` is that of the label's value.
+    /// Adds one; `place` is the index of the label's value.
     pub fn add(&self, series: &Series, place: usize) {
         let cell = &self.0[series.first + place];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Counts one less.
+    /// Subtracts one; `place` is the index of the label's value.
     pub fn take(&self, series: &Series, place: usize) {
         let cell = &self.0[series.first + place];
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Sets the number of a series that has one, which was counted elsewhere.
+    /// Sets the number of a series with one number, which was counted elsewhere.
     pub fn set(&self, series: &Series, number: u64) {
         self.0[series.first].store(number, Ordering::Relaxed);
     }
 
-    /// The number of one place now.
+    /// Returns the number for a value of the label.
     pub fn get(&self, series: &Series, place: usize) -> u64 {
         self.0[series.first + place].load(Ordering::Relaxed)
     }
 
-    /// Adds all numbers to these sums. Numbers that are read while others change may be a moment apart.
+    /// Adds all numbers to the sums. Counts that change during the reading may not match each other exactly.
     pub fn add_to(&self, sums: &mut [u64; N]) {
         sums.iter_mut().zip(&self.0).for_each(|(sum, cell)| *sum += cell.load(Ordering::Relaxed));
     }
 }
 
-/// The rows of a document: a table of the metrics, and a list of the values of their labels.
+/// Returns the rows of docs/counters.md: a table of the metrics, and a list of their label values.
 pub fn document(metrics: &[&Metric]) -> String {
     let mut text = String::from("| name | kind | unit | labels | what |\n|---|---|---|---|---|\n");
     for metric in metrics {

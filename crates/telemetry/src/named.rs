@@ -1,8 +1,8 @@
-//! Logs with file names that depend on the request: separate tasks open, write and close them.
+//! Logs whose file names depend on the request. Separate tasks open, write and close the files.
 //!
-//! Without `open_log_file_cache` a file is open for as long as lines for it wait, so that neighbouring lines share one
-//! opening. With it the files stay open by the rules of that directive. The worker opens them itself, with the
-//! rights of its user, as nginx does.
+//! Without `open_log_file_cache` a file stays open while lines for it are queued, so that consecutive lines need one
+//! open. With the directive, its rules determine how long files stay open. The worker opens the files itself, with the
+//! permissions of its user, as nginx does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,25 +25,25 @@ use crate::reports::{Outgoing, Report, Reporter, Whose};
 use crate::writer::{WRITE_MAX, count_lines, device_of};
 use crate::{Level, Reason, Target};
 
-/// Bytes of lines that wait for such files on one thread, together with the cost of each file that is being opened:
-/// clients may influence the names, so their number has no bound.
+/// Maximum number of bytes of queued lines for such files on one thread, plus a fixed cost for each file that is being
+/// opened. Clients may influence the names, so the number of files is otherwise unlimited.
 const WAITING_MAX: usize = 4 << 20;
 
-/// Bytes that wait for one file: one that is stuck leaves room for the others.
+/// Maximum number of bytes queued for one file, so that a blocked file leaves room for the others.
 const WAITING_EACH_MAX: usize = WAITING_MAX / 4;
 
-/// The cost of a file that is being opened.
+/// Bytes that a file counts while it is being opened.
 const OPENING_COST: usize = 1024;
 
-/// nginx's text of the moment.
+/// nginx's description of the current action.
 const WHILE: &str = " while logging request";
 
 /// Files with variables in their names, of one configuration on one thread.
 pub struct NamedLogs {
-    /// By the number of the cache, and under 0 those that no cache holds.
+    /// The files by the number of their cache; table 0 contains the files without a cache.
     tables: RefCell<Vec<Table>>,
     shared: Rc<NamedState>,
-    /// Memory for a name.
+    /// Reused memory for a name.
     name: RefCell<Vec<u8>>,
 }
 
@@ -51,13 +51,13 @@ type Table = HashMap<Box<[u8]>, Rc<Named>>;
 
 struct NamedState {
     outgoing: Rc<Outgoing>,
-    /// Bytes that wait, and the cost of files.
+    /// Number of queued bytes, plus the cost of files that are being opened.
     waiting: Cell<usize>,
-    /// Lines that found no room, for all files: one report must do for thousands of names.
+    /// Lines that were dropped at the limit, for all files: thousands of names share one report.
     losses: Losses,
 }
 
-/// One file.
+/// A log file.
 struct Named {
     path: Box<[u8]>,
     cache: Option<FileCache>,
@@ -66,37 +66,38 @@ struct Named {
     bell: Bell,
     file: RefCell<Option<Open>>,
     prompt: Prompt,
-    /// `disable_symlinks`: the same path by another rule is another file here.
+    /// The rule of `disable_symlinks`. The same path with another rule counts as another file.
     links: Rule,
-    /// For the report, and the root that has to exist, when the file is opened.
+    /// The request for which the file is opened: its root must exist, and its error log receives the report.
     asker: RefCell<Option<Asker>>,
     uses: Cell<u64>,
     used: Cell<Instant>,
-    /// To be closed as soon as nothing waits: the configuration is gone, or the cache is full.
+    /// Whether the file is to be closed when all lines are written, because the configuration was replaced or the cache
+    /// is full.
     dismissed: Cell<bool>,
     losses: Losses,
 }
 
 /// The request that needs the file.
 pub struct Asker {
-    /// Its root, which has to exist.
+    /// The root directory of the request, which must exist.
     pub root: Vec<u8>,
-    /// Writes to its error log.
+    /// Writes to the error log of the request.
     pub report: Reporter,
 }
 
-/// `open_log_file_cache`, of the block that has it and those inside.
+/// `open_log_file_cache`, of the block that contains it and of inner blocks
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileCache {
-    /// Distinguishes the caches of a configuration; from 1.
+    /// Number of the cache in the configuration, 1-based.
     pub number: u32,
-    /// Files in it.
+    /// Maximum number of files in the cache.
     pub max: u64,
-    /// A file that is not used for so long is closed.
+    /// Time without use after which a file is closed.
     pub inactive: Duration,
-    /// How often the name is looked up again.
+    /// Time after which the file's name is checked again.
     pub valid: Duration,
-    /// A file that is used less often than that while it is remembered does not stay open.
+    /// Minimum number of uses during `inactive` for a file to stay open.
     pub min_uses: u64,
 }
 
@@ -105,19 +106,19 @@ struct Open {
     file: File,
     stat: Stat,
     device: DeviceId,
-    /// When the name was last seen to lead to this file.
+    /// Time when the name was last verified to refer to this file.
     checked: Instant,
 }
 
 impl NamedLogs {
-    /// None is open.
+    /// Creates the state without open files.
     pub fn new(outgoing: &Rc<Outgoing>) -> Rc<NamedLogs> {
         let shared =
             NamedState { outgoing: Rc::clone(outgoing), waiting: Cell::new(0), losses: Losses::default() };
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
-    /// Adds a line to the file with the name that `path` writes. `asker` is called if the file is not open.
+    /// Adds a line to the file whose name `path` appends. Calls `asker` if the file is not open.
     pub fn append(
         self: &Rc<Self>,
         cache: Option<FileCache>,
@@ -126,7 +127,8 @@ impl NamedLogs {
         asker: impl FnOnce() -> Asker,
         line: impl FnOnce(&mut Vec<u8>),
     ) {
-        // The memory is taken out, because a value of the name may be worth a line in another such log.
+        // The buffer is moved out of the cell, because evaluating a variable in the name may append to another such
+        // log.
         let mut name = self.name.take();
         name.clear();
         path(&mut name);
@@ -137,16 +139,16 @@ impl NamedLogs {
         self.name.replace(name);
     }
 
-    /// Closes the open files: the files may have been renamed. Lines that wait are written before.
+    /// Closes the open files, because they may have been renamed. Queued lines are written first.
     pub fn dismiss(&self) {
         for table in self.tables.take() {
             table.into_values().for_each(|named| named.dismiss());
         }
     }
 
-    /// The file of this name; `None` when too much waits.
+    /// Returns the file with this name; `None` if too many bytes are queued.
     fn named(self: &Rc<Self>, name: &[u8], links: Rule, cache: Option<FileCache>) -> Option<Rc<Named>> {
-        // Numbers of caches start from 1, so that 0 is left for none.
+        // Numbers of caches are 1-based, so 0 stands for no cache.
         let place = cache.map_or(0, |cache| cache.number as usize);
         let mut tables = self.tables.borrow_mut();
         if tables.len() <= place {
@@ -156,14 +158,14 @@ impl NamedLogs {
         if self.shared.waiting.get() >= WAITING_MAX {
             return None;
         }
-        // A change of the rule is rare, so it closes all files of the old one: its lines are written before.
+        // The rule seldom changes. A file with the old rule is closed after its lines are written.
         match table.get(name) {
             Some(named) if named.links == links => return Some(Rc::clone(named)),
             Some(other) => other.dismiss(),
             None => {}
         }
-        // As in nginx the one that was not used for longest makes room. The search through all of them comes with a
-        // new name only, which costs an opening anyway.
+        // As in nginx, the file that was unused for the longest time is evicted. The search of the complete table is
+        // acceptable: only a new name needs it, which also costs an open.
         if let Some(cache) = cache
             && table.len() as u64 >= cache.max
             && let Some(oldest) = table.values().min_by_key(|named| named.used.get()).cloned()
@@ -186,14 +188,14 @@ impl NamedLogs {
             dismissed: Cell::new(false),
             losses: Losses::default(),
         });
-        // The task owns the file: entries of the table may be evicted while lines wait.
+        // The task owns the file, because the entry of the table may be evicted while lines are queued.
         table.insert(name.into(), Rc::clone(&named));
         let (task, logs) = (Rc::clone(&named), Rc::downgrade(self));
         rt::spawn(async move { task.run(logs).await });
         Some(named)
     }
 
-    /// Takes a file out of its table, unless another one of the same name has its place by now.
+    /// Removes a file from its table, unless another file with the same name has replaced it.
     fn forget(&self, named: &Rc<Named>) {
         let place = named.cache.map_or(0, |cache| cache.number as usize);
         if let Some(table) = self.tables.borrow_mut().get_mut(place)
@@ -211,24 +213,24 @@ impl Drop for NamedLogs {
 }
 
 impl NamedState {
-    /// More waits.
+    /// Adds to the number of queued bytes.
     fn charge(&self, bytes: usize) {
         self.waiting.set(self.waiting.get() + bytes);
     }
 
-    /// Something was written, lost or closed.
+    /// Subtracts from the number of queued bytes, after a write, a loss or a close.
     fn credit(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
     }
 
-    /// A line for a file of this name found no room.
+    /// Counts a line for this file that was dropped at the limit.
     fn lose(&self, name: &[u8]) {
         self.losses.drop_one();
         tell(&self.losses, false, name, &self.outgoing);
     }
 }
 
-/// Reports lost lines in the error log, if that is due.
+/// Reports lost lines in the error log, if a report is due.
 fn tell(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing) {
     if losses.is_any() {
         let target = Target::File(PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
@@ -246,8 +248,8 @@ impl Named {
         }
         self.uses.set(self.uses.get() + 1);
         self.used.set(rt::now());
-        // Only where the file is not open: then a line costs an open, which is much more than the copied parts of the
-        // request.
+        // Only needed if the file is not open. The line then costs an open, which is much more than the copies of
+        // request data.
         if self.file.borrow().is_none() && self.asker.borrow().is_none() {
             self.asker.replace(Some(asker()));
         }
@@ -260,18 +262,18 @@ impl Named {
         line(&mut waiting);
         waiting.push(b'\n');
         self.shared.charge(waiting.len() - before);
-        // Errors of a value of the line go to another file than this one.
+        // Evaluating a variable of the line can only log errors to other files, not to this one.
         self.waiting.replace(waiting);
         self.bell.ring();
     }
 
-    /// Ends the task as soon as nothing waits.
+    /// Ends the task as soon as all lines are written.
     fn dismiss(&self) {
         self.dismissed.set(true);
         self.bell.ring();
     }
 
-    /// The task: ends when the file need not be open any more.
+    /// Runs the task of the file, until the file need not be open.
     async fn run(self: Rc<Self>, logs: Weak<NamedLogs>) {
         let timer = Timer::new();
         let via = rt::caps().best_disk();
@@ -281,7 +283,7 @@ impl Named {
                 continue;
             }
             let Some(cache) = self.cache.filter(|_| !self.dismissed.get()) else { break };
-            // Remembered, so that its uses add up, but not open.
+            // The file stays in the table, so that its uses are counted, but it is closed.
             if self.uses.get() < cache.min_uses {
                 self.file.take();
             }
@@ -290,16 +292,17 @@ impl Named {
                 break;
             }
             timer.set(until);
-            // An alarm that fires too early, because the file was used again, is set again.
+            // The timer is set again if it fires too early because the file was used again.
             let _ = timer.limit(self.bell.wait()).await;
         }
-        // Without a wait since nothing waited: a line that comes now finds no file and makes another one.
+        // No await since the queue was empty: a line that arrives from now on does not find this file and creates
+        // another.
         if let Some(logs) = logs.upgrade() {
             logs.forget(&self);
         }
     }
 
-    /// One buffer; opens the file first if it is not open.
+    /// Writes one buffer. Opens the file first if it is not open.
     async fn write_some(&self, via: DiskVia) {
         let open = match self.open(via).await {
             Ok(open) => open,
@@ -330,22 +333,22 @@ impl Named {
         tell(&self.shared.losses, true, &self.path, &self.shared.outgoing);
     }
 
-    /// Writes this many bytes of those that wait; `None` when they have to wait for memory.
+    /// Writes the first `count` queued bytes. Returns `None` if memory is scarce and the lines stay queued.
     async fn write_by_engine(&self, open: &Open, count: usize, via: DiskVia) -> Option<Result<(), Errno>> {
         let Some(mut buf) = rt::pool().get(count) else {
-            // Memory is short: the lines wait, and are dropped when there are too many.
+            // Memory is scarce: the lines stay queued, and are dropped when they reach the limit.
             rt::sleep_until(rt::now() + Duration::from_millis(10)).await;
             return None;
         };
         buf.append(&self.waiting.borrow()[..count]);
         let began = Instant::now();
-        // In append mode the kernel ignores places, write(2).
+        // In append mode the kernel ignores the offset, write(2).
         let (result, _) = open.file.write_at(0, buf, open.device, via).await;
         self.prompt.note(began, Instant::now());
         Some(result.map(drop))
     }
 
-    /// Forgets bytes that have been written or lost.
+    /// Removes bytes that have been written or lost.
     fn consume(&self, count: usize) {
         let mut waiting = self.waiting.borrow_mut();
         waiting.drain(..count);
@@ -356,7 +359,7 @@ impl Named {
         }
     }
 
-    /// The file, open already or opened now. Errors were reported.
+    /// Returns the open file, or opens it. Errors have been reported.
     async fn open(&self, via: DiskVia) -> Result<Open, NotOpened> {
         let known = self.file.borrow().clone();
         if let Some(mut open) = known {
@@ -364,7 +367,7 @@ impl Named {
             if rt::now().saturating_duration_since(open.checked) < valid {
                 return Ok(open);
             }
-            // The name leads to another file when the log was rotated, or to none.
+            // After a log rotation the name refers to another file or to none.
             let there = rt::file::stat_path(self.path()?, open.device, via).await;
             if there.is_ok_and(|there| (there.device, there.inode) == (open.stat.device, open.stat.inode)) {
                 open.checked = rt::now();
@@ -386,7 +389,7 @@ impl Named {
         }
     }
 
-    /// As in nginx the root of the request has to exist, so that no file is made for a host that is not there.
+    /// Opens the file. As in nginx, the root of the request must exist, so that no file is created for an unknown host.
     async fn open_anew(&self, asker: Option<&Asker>, via: DiskVia) -> Result<Open, (Level, String)> {
         if let Some(asker) = asker {
             let is_folder = |stat: Stat| FileType::from_raw_mode(stat.mode) == FileType::Directory;
@@ -405,27 +408,27 @@ impl Named {
                 ));
             }
         }
-        // nginx's words and level; the host that is missing is mostly that of a client's own making.
+        // nginx's text and level. A missing root usually belongs to a host name that a client invented.
         let failed = |errno| {
             let path = String::from_utf8_lossy(&self.path);
             let call = if self.links.checks() { "openat" } else { "open" };
             (Level::Crit, format!("{call}() \"{path}\" failed ({}){WHILE}", Reason(errno)))
         };
-        // Without O_NONBLOCK the open of a FIFO would wait for a reader.
+        // Without O_NONBLOCK, opening a FIFO would wait for a reader.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut how = OpenHow { flags: flags.bits() as i32, mode: 0o644, ..OpenHow::default() };
         self.links.apply(&mut how);
-        // Links are checked from here on: `from=` of `disable_symlinks`.
+        // Links are checked from this offset of the path: `from=` of `disable_symlinks`.
         let (above, below) = self.path.split_at(self.links.from);
         let from = if above.is_empty() { None } else { Some(open_folder(above, via).await.map_err(failed)?) };
-        // From a directory on a path is relative.
+        // A path that is opened from a directory must be relative.
         let slashes = below.iter().take_while(|&&byte| from.is_some() && byte == b'/').count();
         let path = CString::new(&below[slashes..]).map_err(|_| failed(Errno::INVAL))?;
         let dir = from.as_ref().map(File::fd);
         let file = File::open(dir, path, how, DeviceId::default(), via).await.map_err(failed)?;
         let stat = file.stat(DeviceId::default(), via).await.map_err(failed)?;
         let device = device_of(&stat);
-        // Without a cache the opening alone takes a trip through the engine for each line.
+        // Without a cache, opening already needs the engine for each line, so a direct write gains little.
         if self.cache.is_some() && self.shared.outgoing.calls_directly() {
             self.prompt.look_at(&file, &stat, device).await;
         }
@@ -436,7 +439,7 @@ impl Named {
         CString::new(&*self.path).map_err(|_| NotOpened)
     }
 
-    /// In the error log of the request; when it was opened again without one, in that of the process.
+    /// Reports to the error log of the request, or to that of the process if no request caused the open.
     fn report(&self, level: Level, text: String, asker: Option<Asker>) {
         let process = || Whose::Process(Target::File(PathBuf::new()));
         let whose = asker.map_or_else(process, |asker| Whose::Request(asker.report));
@@ -444,7 +447,7 @@ impl Named {
     }
 }
 
-/// A directory to open from.
+/// Opens a directory as the start of a relative path.
 async fn open_folder(path: &[u8], via: DiskVia) -> Result<File, Errno> {
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

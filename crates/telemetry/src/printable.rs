@@ -1,10 +1,10 @@
-//! Text that may not leave its line.
+//! Escapes control characters in text, so that the text cannot end its log line.
 
 use std::fmt;
 use std::io::Write;
 
-/// Text on its way into a line. Control characters stand as `\xHH`, as in the access log: a file's name or the client may
-/// have chosen them, and they must not make a second line or a terminal's escape sequence.
+/// A writer that escapes control characters as `\xHH`, as in the access log. File names and clients can contain control
+/// characters. They must not start a second line or a terminal's escape sequence.
 struct Printable<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Printable<'_> {
@@ -13,7 +13,7 @@ impl fmt::Write for Printable<'_> {
             let rest = piece.strip_suffix(char::is_control).unwrap_or(piece);
             self.0.extend_from_slice(rest.as_bytes());
             for byte in &piece.as_bytes()[rest.len()..] {
-                // A vector takes every write.
+                // Writing to a `Vec` cannot fail.
                 let _ = write!(self.0, "\\x{byte:02X}");
             }
         }
@@ -21,7 +21,7 @@ impl fmt::Write for Printable<'_> {
     }
 }
 
-/// Appends a text so that it stays within its line.
+/// Appends a text with escaped control characters.
 pub fn append_printable(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     let _ = fmt::write(&mut Printable(out), text);
 }

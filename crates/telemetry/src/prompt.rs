@@ -1,7 +1,7 @@
-//! Writes of log lines by a call of the thread: the line is in its file before the thread looks at another request.
+//! Writes log lines by a direct system call: the line is in its file before the thread processes another request.
 //!
-//! The call waits where the disk makes it wait, and so would all clients of the thread. It is made for regular files of
-//! this machine only, and not again for a time where one took long: the engine writes then.
+//! If the disk is slow, the call blocks the thread and all its clients. Therefore only regular files on local file
+//! systems are written directly. After a slow write the engine writes for some time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,26 +11,28 @@ use io::op::{DeviceId, Stat};
 use rt::File;
 use rustix::fs::FileType;
 
-/// A write that takes longer has waited for the disk: without that it is a copy into the page cache, some microseconds.
+/// Duration of a write above which it must have waited for the disk. A copy into the page cache takes a few
+/// microseconds.
 const QUICK: Duration = Duration::from_millis(10);
 
-/// How long the engine writes after that. A slow disk makes writers wait 0.2 s at a time (the kernel's limit for writers
-/// of dirty pages), so a thread loses 2 % at most.
+/// Time for which the engine writes after a slow write. A slow disk makes writers wait for 0.2 s at a time (the
+/// kernel's limit for writers of dirty pages), so a thread loses at most 2 % of its time.
 const CAUTION: Duration = Duration::from_secs(10);
 
-/// Bytes of one such write: those of a busy turn of 256 requests. A target with more lines than that is behind already.
+/// Maximum number of bytes of a direct write, enough for a busy turn with 256 requests. A log with more queued lines is
+/// late already.
 const BYTES_MAX: usize = 64 << 10;
 
-/// Whether a file is written in this way.
+/// Whether a file is written directly.
 #[derive(Default)]
 pub(super) struct Prompt {
     is_possible: Cell<bool>,
-    /// Until when the engine writes.
+    /// Time until which the engine writes.
     cautious_until: Cell<Option<Instant>>,
 }
 
 impl Prompt {
-    /// Looks at the file, which was opened now.
+    /// Checks a file that was just opened.
     pub(super) async fn look_at(&self, file: &File, stat: &Stat, device: DeviceId) {
         if FileType::from_raw_mode(stat.mode) == FileType::RegularFile {
             let space = file.space(device, rt::caps().best_disk()).await;
@@ -38,7 +40,7 @@ impl Prompt {
         }
     }
 
-    /// Writes lines, or a part of them, behind the end of the file; `None` leaves them to the engine.
+    /// Appends lines, or some of them, to the file. Returns `None` if the engine must write them.
     pub(super) fn write(&self, file: &File, lines: &[u8]) -> Option<Result<usize, Errno>> {
         if !self.is_possible.get() || lines.len() > BYTES_MAX || self.is_cautious(rt::now()) {
             return None;
@@ -50,11 +52,11 @@ impl Prompt {
         )]
         let written = rustix::io::write(file.fd(), lines);
         self.note(began, Instant::now());
-        // A signal came before the first byte.
+        // A signal arrived before the first byte was written.
         (written != Err(Errno::INTR)).then_some(written)
     }
 
-    /// A write, of either kind, took from `began` to `ended`.
+    /// Notes the duration of a direct write or a write by the engine.
     pub(super) fn note(&self, began: Instant, ended: Instant) {
         if ended.saturating_duration_since(began) > QUICK {
             self.cautious_until.set(Some(ended + CAUTION));
@@ -78,7 +80,7 @@ mod tests {
         let slow = start + QUICK * 2;
         prompt.note(start, slow);
         assert!(prompt.is_cautious(slow) && prompt.is_cautious(slow + CAUTION / 2));
-        // One by the engine was slow too: the disk is behind still.
+        // The write by the engine was slow too, so the disk is still slow.
         let later = slow + CAUTION;
         assert!(!prompt.is_cautious(later));
         prompt.note(slow, later);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use io::Errno;
 
-/// The reason of a failed system call as nginx writes it: `2: No such file or directory`.
+/// The reason of a failed system call in nginx's form: `2: No such file or directory`.
 pub struct Reason(pub Errno);
 
 impl fmt::Display for Reason {

@@ -1,4 +1,4 @@
-//! One target of log lines as one thread has it: requests hold it by way of their configuration and look nothing up.
+//! A target of log lines on one thread. Requests access it through their configuration, without a lookup.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::writer::{Stream, begin_frame, end_frame};
 use crate::{Level, Target, TargetSpec, syslog};
 
-/// One target. Its open file changes when logs are reopened; the sink stays.
+/// A log target. When logs are reopened, its open file is replaced and the target stays.
 pub struct LogTarget {
     spec: TargetSpec,
     clock: Rc<Clock>,
@@ -15,7 +15,8 @@ pub struct LogTarget {
 }
 
 impl LogTarget {
-    /// A file that could not be opened was reported at the start; its lines are lost, requests are served.
+    /// Creates a target. `stream` is `None` if the file could not be opened: this was reported at the start, and its
+    /// lines are lost.
     pub(super) fn new(spec: TargetSpec, clock: &Rc<Clock>, stream: Option<Rc<Stream>>) -> LogTarget {
         LogTarget { spec, clock: Rc::clone(clock), stream: RefCell::new(stream) }
     }
@@ -24,25 +25,25 @@ impl LogTarget {
         &self.spec
     }
 
-    /// Goes on with another file; queued lines are still written to the old one.
+    /// Continues with another file. Queued lines are still written to the old file.
     pub(super) fn renew(&self, stream: Rc<Stream>) {
-        // The old file may be stuck for good; the new one begins at once.
+        // The old file may be blocked forever; the new file is used immediately.
         if let Some(old) = self.stream.replace(Some(stream)) {
             old.close();
         }
     }
 
-    /// Lets lines go out that gather for a buffer.
+    /// Writes lines immediately that were delayed by `buffer=`.
     pub(super) fn release(&self) {
         if let Some(stream) = &*self.stream.borrow() {
             stream.release();
         }
     }
 
-    /// Adds what `line` appends; the end of a line, or the header of a message, is added here. `level` is that of a
+    /// Adds a line that `line` appends, with its newline, or with the header of a syslog message. `level` is that of a
     /// line of the error log.
     pub fn append(&self, level: Option<Level>, line: impl FnOnce(&mut Vec<u8>)) {
-        // A separate handle: a value of the line may cause a line of the error log, and must not reopen anything.
+        // The handle is cloned, because evaluating a variable may log an error and thus call this function again.
         let Some(stream) = self.stream.borrow().clone() else { return };
         match &self.spec.target {
             Target::File(_) | Target::Stderr => stream.append(|out| {

@@ -1,7 +1,7 @@
-//! Syslog servers: the arguments of `syslog:server=…`, the header of a message, and the socket for it.
+//! Syslog servers: the arguments of `syslog:server=…`, the header of a message, and the socket.
 //!
-//! A message is one datagram in the form of RFC 3164, as nginx writes it. The socket never waits: a server that does
-//! not read in time causes `EAGAIN`, and the caller decides about the message.
+//! A message is a datagram in the format of RFC 3164, as in nginx. The socket is nonblocking: if the server does not
+//! read fast enough, `EAGAIN` is returned, and the caller decides about the message.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,20 +15,20 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 use crate::Level;
 
-/// A syslog server and how messages for it begin.
+/// A syslog server and the settings of the headers of its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     address: Address,
-    /// As it was written, for messages about it.
+    /// The server as written in the configuration, for error messages.
     pub server: String,
     facility: u8,
     severity: u8,
     tag: String,
-    /// Empty with `nohostname`.
+    /// The host name in headers; empty with `nohostname`.
     hostname: String,
 }
 
-/// Where it listens.
+/// The address of a syslog server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Address {
     Inet(SocketAddr),
@@ -38,30 +38,30 @@ enum Address {
 /// The port of syslog over UDP (RFC 5426).
 const PORT: u16 = 514;
 
-/// RFC 3164 section 4.1.3.
+/// Maximum length of a tag in bytes (RFC 3164 section 4.1.3).
 const TAG_MAX: usize = 32;
 
-/// Bytes of a line of the error log that nginx has room for.
+/// Size in bytes of nginx's buffer for a line of the error log.
 const ERROR_LINE_MAX: usize = 2048;
 
-/// nginx's names, by their numbers in RFC 3164.
+/// nginx's names of the facilities; the index is the number in RFC 3164.
 const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "intern", "lpr", "news", "uucp", "clock", "authpriv", "ftp",
     "ntp", "audit", "alert", "cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6",
     "local7",
 ];
 
-/// Bytes of `sun_path` in unix(7), without the NUL.
+/// Maximum length in bytes of `sun_path` (unix(7)), without the NUL.
 const UNIX_PATH_MAX: usize = 107;
 
 impl Peer {
-    /// Parses the text after `syslog:`; the error is nginx's text. Names of servers are looked up, which blocks: only
-    /// while a configuration is read.
+    /// Parses the text after `syslog:`. The error is nginx's text. Resolving host names blocks, so this must only be
+    /// called while a configuration is read.
     pub fn parse(text: &str, hostname: &str) -> Result<Peer, String> {
         let (mut server, mut facility, mut severity, mut tag) = (None, None, None, None);
         let mut hostname = hostname;
         for option in text.split(',') {
-            // Of several faults the first one is reported, with its text.
+            // The first of several errors is reported.
             if let Some(value) = option.strip_prefix("server=") {
                 once("server", &server)?;
                 let fault = |fault| format!("{fault} in syslog server \"{value}\"");
@@ -89,13 +89,13 @@ impl Peer {
             server: server.to_owned(),
             facility: facility.unwrap_or(23) as u8,
             severity: severity.unwrap_or(Level::Info) as u8,
-            // The name that filters of a syslog server know from nginx.
+            // nginx's default tag, which filters of syslog servers expect.
             tag: tag.unwrap_or("nginx").to_owned(),
             hostname: hostname.to_owned(),
         })
     }
 
-    /// Appends the header of a message; `level` is that of a line of the error log, and `time` the form of
+    /// Appends the header of a message. `level` is that of a line of the error log, and `time` has the format of
     /// [`syslog_time`].
     pub fn header(&self, level: Option<Level>, time: &[u8], out: &mut Vec<u8>) {
         // nginx replaces the configured severity by the level of each error.
@@ -113,18 +113,18 @@ impl Peer {
         out.extend_from_slice(b": ");
     }
 
-    /// Cuts a message of the error log, which starts at `start`, where nginx cuts it.
+    /// Truncates a message of the error log that begins at `start` to nginx's length.
     pub fn cut(start: usize, out: &mut Vec<u8>) {
         out.truncate(start + ERROR_LINE_MAX);
     }
 
-    /// Whether a datagram that was lost shows as an error of the next one (ip(7), `ECONNREFUSED`).
+    /// Whether the loss of a datagram is reported by the next send (ip(7), `ECONNREFUSED`).
     pub fn is_inet(&self) -> bool {
         matches!(self.address, Address::Inet(_))
     }
 }
 
-/// nginx's message for an option that is written twice.
+/// Returns nginx's error for an option that is written twice.
 fn once<T>(name: &str, known: &Option<T>) -> Result<(), String> {
     match known {
         Some(_) => Err(format!("duplicate syslog \"{name}\"")),
@@ -132,12 +132,12 @@ fn once<T>(name: &str, known: &Option<T>) -> Result<(), String> {
     }
 }
 
-/// A tag in nginx's bounds.
+/// Checks that a tag is within nginx's limits.
 fn checked_tag(tag: &str) -> Result<&str, String> {
     if tag.len() > TAG_MAX {
         return Err("syslog tag length exceeds 32".to_owned());
     }
-    // RFC 3164 knows letters and digits; nginx lets underscores pass too.
+    // RFC 3164 allows letters and digits; nginx also allows underscores.
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if !tag.bytes().all(is_allowed) {
         return Err("syslog \"tag\" only allows alphanumeric characters and underscore".to_owned());
@@ -146,7 +146,7 @@ fn checked_tag(tag: &str) -> Result<&str, String> {
 }
 
 impl Address {
-    /// `unix:/path`, `host`, `host:port`, `[v6]:port`.
+    /// Parses `unix:/path`, `host`, `host:port` or `[v6]:port`.
     fn parse(text: &str) -> Result<Address, &'static str> {
         if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("unix:")) {
             return match &text[5..] {
@@ -155,13 +155,13 @@ impl Address {
                 path => Ok(Address::Unix(PathBuf::from(path))),
             };
         }
-        // A bracket keeps the colons of an IPv6 address apart from the one of the port.
+        // Brackets separate the colons of an IPv6 address from that of the port.
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
             Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or("invalid port")?)),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
-        // Port 0 could be sent to, but no server can listen there.
+        // The kernel can send to port 0, but no server can listen on it.
         let port = match port {
             None => PORT,
             Some(port) => port.parse().ok().filter(|&port| port > 0).ok_or("invalid port")?,
@@ -172,13 +172,14 @@ impl Address {
         if host.contains(['/', '?', '#']) {
             return Err("invalid host");
         }
-        // The first address, as in nginx: a datagram does not show whether another one would do better.
+        // Uses the first address, as nginx does: with datagrams it is not visible whether another address would work
+        // better.
         let found = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
         found.map(Address::Inet).ok_or("host not found")
     }
 }
 
-/// `Nov  1 09:30:00` out of `01/Nov/2026:09:30:00 +0000`: RFC 3164, 4.1.2, pads the day with a space.
+/// Converts `01/Nov/2026:09:30:00 +0000` to `Nov  1 09:30:00`. RFC 3164, 4.1.2, pads the day with a space.
 pub fn syslog_time(common_log: &[u8; 26]) -> [u8; 15] {
     let mut time = *b"Nov  1 09:30:00";
     time[..3].copy_from_slice(&common_log[3..6]);
@@ -188,19 +189,19 @@ pub fn syslog_time(common_log: &[u8; 26]) -> [u8; 15] {
     time
 }
 
-/// A socket to a server, opened when it is needed and again after an error. Not shared between threads.
+/// A socket to a syslog server, which is opened on demand and reopened after an error. Not shared between threads.
 #[derive(Debug)]
 pub struct Socket {
     peer: Arc<Peer>,
     fd: RefCell<Option<OwnedFd>>,
 }
 
-/// Why a message did not go out.
+/// Reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The server does not read; it may in a moment.
+    /// The server does not read now; a retry may succeed.
     Busy,
-    /// The call and its error.
+    /// The name of the failed system call and its error.
     Failed(&'static str, Errno),
 }
 
@@ -216,38 +217,38 @@ impl fmt::Display for SendError {
 }
 
 impl Socket {
-    /// No system call is made before the first message.
+    /// Creates the socket's state; the first message makes the first system call.
     pub fn new(peer: &Arc<Peer>) -> Socket {
         Socket { peer: Arc::clone(peer), fd: RefCell::new(None) }
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
     }
 
-    /// Sends one message now, or not at all. After an error the next one goes through a new socket: a server that was
-    /// restarted has a new one too.
+    /// Sends a message without waiting. After an error the next message uses a new socket, because a restarted server
+    /// also has a new socket.
     pub fn send(&self, message: &[u8]) -> Result<(), SendError> {
-        // Taken out, so that whatever is not put back below is closed.
+        // The descriptor is closed on return unless it is stored again below.
         let mut place = self.fd.borrow_mut();
         let fd = match place.take() {
             Some(fd) => fd,
             None => self.open().map_err(|(call, errno)| SendError::Failed(call, errno))?,
         };
-        // The flag beside that of the socket: descriptors that were handed on could lack it.
+        // `DONTWAIT` is necessary in addition to the flag of the socket, which an inherited descriptor may lack.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match rustix::io::retry_on_intr(|| rustix::net::send(&fd, message, flags)) {
             Ok(_) => {
                 *place = Some(fd);
                 Ok(())
             }
-            // The queue of a unix socket, or of an interface, is full.
+            // The queue of a unix socket or of a network interface is full.
             Err(Errno::AGAIN | Errno::NOBUFS) => {
                 *place = Some(fd);
                 Err(SendError::Busy)
             }
-            // It is the message that is wrong, not the socket.
+            // The message is invalid, not the socket.
             Err(Errno::MSGSIZE) => {
                 *place = Some(fd);
                 Err(SendError::Failed("send", Errno::MSGSIZE))
@@ -256,7 +257,7 @@ impl Socket {
         }
     }
 
-    /// A connected socket: errors of the other side are returned by the next send, udp(7).
+    /// Opens a connected socket, so that errors of the peer are returned by the next send, udp(7).
     fn open(&self) -> Result<OwnedFd, (&'static str, Errno)> {
         let family = match &self.peer.address {
             Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -266,7 +267,7 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)
             .map_err(|errno| ("socket", errno))?;
-        // Neither kind waits for the other side: connect(2) of a datagram socket only remembers the address.
+        // Neither kind of socket waits for the peer: connect(2) of a datagram socket only stores the address.
         let connected = match &self.peer.address {
             Address::Inet(address) => rustix::net::connect(&fd, address),
             Address::Unix(path) => unix_address(path).and_then(|address| rustix::net::connect(&fd, &address)),
@@ -276,7 +277,7 @@ impl Socket {
     }
 }
 
-/// nginx has no names in the abstract namespace, so the path is one in the file system.
+/// Converts a path. nginx does not support the abstract namespace, so this is always a path in the file system.
 fn unix_address(path: &Path) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(path)
 }

@@ -1,7 +1,7 @@
-//! Connections and requests as `stub_status` counts them.
+//! Counts connections and requests, as `stub_status` shows them.
 //!
-//! Each thread counts in memory that no other thread writes to; a reader adds up the counts of all threads. Numbers
-//! that are read while others change may be a moment apart, as in nginx.
+//! Each thread counts in memory that no other thread writes to. A reader adds up the counts of all threads. Counts that
+//! change during the reading may not match each other exactly, as in nginx.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
 const ALL: [&Series; 7] =
     [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES, &HANDSHAKE_STEPS];
 
-/// All of them, in the order of the documents.
+/// All metrics of this file, in the order of the documentation.
 pub const METRICS: &[&Metric] = &[
     &ACCEPTED.metric,
     &CLOSED.metric,
@@ -87,88 +87,89 @@ pub const METRICS: &[&Metric] = &[
     &HANDSHAKE_STEPS.metric,
 ];
 
-/// How a handshake ended, in the order of the values of `result`.
+/// Result of a handshake, in the order of the values of `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
-    /// With a new session.
+    /// Completed with a new session.
     Full,
-    /// With one from before.
+    /// Completed with a resumed session.
     Resumed,
-    /// Without a session.
+    /// Failed.
     Failed,
 }
 
-/// Limits of HTTP/2 that are counted, in the order of the values of `limit`.
+/// Limits of HTTP/2 whose violations are counted, in the order of the values of `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Limit {
-    /// Requests at once.
+    /// Number of concurrent requests.
     Streams,
-    /// Streams that were reset or refused.
+    /// Number of streams that were reset or refused.
     Resets,
-    /// Frames that do nothing.
+    /// Number of frames without effect.
     Frames,
-    /// Bytes and fragments of a header block.
+    /// Number of bytes and fragments of a header block.
     HeaderBlock,
-    /// Bytes that are ready to leave.
+    /// Number of bytes that are ready to be sent.
     Output,
-    /// Windows of request bodies on a thread.
+    /// Flow-control windows of request bodies on a thread.
     Bodies,
 }
 
-/// The numbers of one thread, or of all.
+/// Number of counters.
 const CELLS: usize = HANDSHAKE_STEPS.end();
 
-/// Counts of one thread.
+/// The counters of one thread.
 #[derive(Debug, Default)]
 pub struct Tally(Cells<CELLS>);
 
 /// State of a connection, in the order of the values of `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Nothing: its first or next request has not begun.
+    /// Waits for its first or next request.
     Waiting,
-    /// The head of a request is on its way.
+    /// Receives the header section of a request.
     Reading,
-    /// A request is being answered.
+    /// A request is being processed.
     Writing,
 }
 
-/// Sums over the threads of a process.
+/// Sums over all threads of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Connections that are open.
+    /// Number of open connections.
     pub active: u64,
-    /// Connections since the start. All of them are handled: at `worker_connections` they wait in the kernel.
+    /// Number of accepted connections since the start. All of them are handled: if `worker_connections` is reached,
+    /// further connections stay in the accept queue.
     pub accepted: u64,
-    /// Requests since the start.
+    /// Number of requests since the start.
     pub requests: u64,
-    /// Connections that send a header section.
+    /// Number of connections that receive a header section.
     pub reading: u64,
-    /// Connections that send a response.
+    /// Number of connections that process a request.
     pub writing: u64,
-    /// Connections that wait for a request.
+    /// Number of connections that wait for a request.
     pub waiting: u64,
 }
 
 impl Tally {
-    /// A connection of this thread, which counts until the response is dropped.
+    /// Counts a connection of this thread, until the returned value is dropped.
     pub fn connection(self: &Arc<Tally>) -> Counted {
         self.0.add(&ACCEPTED, 0);
         self.0.add(&CONNECTIONS, Stage::Waiting as usize);
         Counted { tally: Arc::clone(self), stage: Stage::Waiting }
     }
 
-    /// A client of HTTP/2 has met a limit.
+    /// Counts a client of HTTP/2 that exceeded a limit.
     pub fn count_http2_limit(&self, limit: Http2Limit) {
         self.0.add(&HTTP2_LIMITS, limit as usize);
     }
 
-    /// A handshake of TLS with a client has ended.
+    /// Counts a TLS handshake with a client.
     pub fn count_handshake(&self, handshake: Handshake) {
         self.0.add(&HANDSHAKES, handshake as usize);
     }
 
-    /// Steps of handshakes ran in a later turn, or on another thread.
+    /// Counts handshake steps that ran in a later turn, and steps that ran on another thread.
     pub fn count_handshake_steps(&self, later: u64, elsewhere: u64) {
         for (place, count) in [later, elsewhere].into_iter().enumerate() {
             for _ in 0..count {
@@ -177,19 +178,19 @@ impl Tally {
         }
     }
 
-    /// Handshakes of these threads, by [`Handshake`].
+    /// Returns the handshakes of these threads, by [`Handshake`].
     pub(crate) fn handshakes<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> [u64; 3] {
         let sums = sums(tallies);
         std::array::from_fn(|place| HANDSHAKES.of(&sums)[place])
     }
 
-    /// Appends how often limits of HTTP/2 were met on these threads.
+    /// Appends how often limits of HTTP/2 were exceeded on these threads.
     pub(crate) fn write_http2_limits<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>, page: &mut Page) {
         page.head(&HTTP2_LIMITS.metric);
         page.numbers(&HTTP2_LIMITS.metric, &[], HTTP2_LIMITS.of(&sums(tallies)));
     }
 
-    /// Appends all numbers of these threads.
+    /// Appends all metrics of these threads.
     pub(crate) fn write_all<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>, page: &mut Page) {
         let sums = sums(tallies);
         for series in ALL {
@@ -206,11 +207,12 @@ fn sums<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> [u64; CELLS] {
 }
 
 impl Totals {
-    /// The sums over these threads.
+    /// Returns the sums over these threads.
     pub(crate) fn of<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> Totals {
         let (mut sums, mut closed) = ([0; CELLS], 0);
         for tally in tallies {
-            // Ends are read first: a connection that ends meanwhile is still open, and not less than none are.
+            // Closed connections are read first. A connection that is closed during the reading then counts as open,
+            // and the difference cannot be negative.
             closed += tally.0.get(&CLOSED, 0);
             tally.0.add_to(&mut sums);
         }
@@ -220,7 +222,7 @@ impl Totals {
     }
 }
 
-/// One connection in the numbers.
+/// A counted connection.
 #[derive(Debug)]
 pub struct Counted {
     tally: Arc<Tally>,
@@ -228,7 +230,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Goes on to another stage. One that begins to read has one more request.
+    /// Sets the state of the connection. A change to `Reading` counts a request.
     pub fn set(&mut self, stage: Stage) {
         if stage == self.stage {
             return;

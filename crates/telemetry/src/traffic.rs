@@ -1,8 +1,8 @@
-//! Requests by server and location: their statuses, bytes and times.
+//! Statistics of requests by server and location: statuses, bytes and times.
 //!
-//! A zone is a server with one of its locations, both named by the configuration: nothing that a client sends becomes a
-//! label. [`Traffic`] is the zones of a configuration on one thread, which makes the [`TrafficCells`] of a zone at its first
-//! request there. [`Registry`] has those of all threads, and keeps them over a reload.
+//! A zone is a server with one of its locations. The configuration names both, so clients cannot create labels.
+//! [`Traffic`] contains the zones of a configuration on one thread; it creates the [`TrafficCells`] of a zone at the
+//! zone's first request. [`Registry`] contains the cells of all threads, and keeps them across reloads.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,25 +15,26 @@ use crate::metric::{Label, Metric, Page};
 /// A server and one of its locations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Zone {
-    /// The server's first name.
+    /// The first name of the server.
     pub server: Arc<str>,
-    /// The location as it is written; empty for requests that no location serves.
+    /// The location as written in the configuration; empty for requests without a location.
     pub location: Arc<str>,
 }
 
 /// The zones of a configuration.
 #[derive(Debug, Default)]
 pub struct Zones {
-    /// Each once.
+    /// All zones, without duplicates.
     pub all: Vec<Zone>,
-    /// The zone of each location, by its number; none for those that are not counted.
+    /// The index of each location's zone in `all`, by the number of the location; `None` if its requests are not
+    /// counted.
     pub by_location: Vec<Option<u32>>,
 }
 
 const SERVER: Label = Label { name: "server", values: &[] };
 const LOCATION: Label = Label { name: "location", values: &[] };
 
-/// Statuses with separate counters, and a word for all others of each class.
+/// Status codes with separate counters, then one value for the other codes of each class.
 const CODES: &[(&str, &str)] = &[
     ("100", ""),
     ("101", ""),
@@ -101,13 +102,13 @@ const CODES: &[(&str, &str)] = &[
     ("5xx", "another one"),
 ];
 
-/// The label with the values of [`Codes`].
+/// The label `code`, with the values that [`Codes`] counts.
 pub const CODE: Label = Label { name: "code", values: CODES };
 
-/// The first place of the words for classes.
+/// The index of the first value that stands for a class.
 const CLASSES: usize = CODES.len() - 5;
 
-/// The place of each status among the values of `code`.
+/// The index of each status code in `CODES`.
 static PLACES: [u8; 600] = places();
 
 const fn places() -> [u8; 600] {
@@ -127,23 +128,23 @@ const fn places() -> [u8; 600] {
     places
 }
 
-/// The place of a status.
+/// Returns the index of a status code in the values of `code`.
 pub fn code_place(status: u16) -> usize {
     PLACES.get(usize::from(status)).map_or(CODES.len() - 1, |&place| usize::from(place))
 }
 
-/// The number of places.
+/// Number of values of `code`.
 pub const CODE_PLACES: usize = CODES.len();
 
-/// How often statuses came, by [`code_place`].
+/// Number of responses by status code; the index is that of [`code_place`].
 pub type Codes = [u64; CODE_PLACES];
 
-/// The statuses that came, with their numbers.
+/// Returns the codes that have occurred, with their counts.
 pub fn occurred(codes: &Codes) -> impl Iterator<Item = (&'static str, u64)> {
     CODES.iter().zip(codes).filter(|(_, count)| **count > 0).map(|((code, _), count)| (*code, *count))
 }
 
-/// Sums over the five classes of statuses.
+/// Returns the sums of the five status classes.
 pub fn classes(codes: &Codes) -> [u64; 5] {
     let mut classes = [0; 5];
     for ((code, _), count) in CODES.iter().zip(codes) {
@@ -179,7 +180,7 @@ const SENT: Metric =
     Metric::counter("http_sent_bytes_total", "bytes", "Bytes of responses, header sections and bodies.")
         .labelled(&[SERVER, LOCATION]);
 
-/// In the order of the methods, four engines each.
+/// The values are in the order of the methods, four engines for each method.
 const BODIES: Metric = Metric::counter(
     "http_bodies_total",
     "responses",
@@ -219,30 +220,30 @@ const BODIES: Metric = Metric::counter(
     },
 ]);
 
-/// The number of engines, four for each method.
+/// Number of values of `BODIES`: four engines for each method.
 pub const ENGINE_PLACES: usize = 24;
 
-/// All of them, in the order of the page.
+/// All metrics of this file, in the order of the metrics page.
 pub const METRICS: &[&Metric] = &[&REQUESTS, &DURATION, &FIRST_BYTE, &RECEIVED, &SENT, &BODIES];
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
-    /// The status that the log has.
+    /// The status in the access log.
     pub status: u16,
-    /// Bytes of the request.
+    /// Number of bytes of the request.
     pub received: u64,
-    /// Bytes of the response.
+    /// Number of bytes of the response.
     pub sent: u64,
-    /// How long it took.
+    /// Duration of the request.
     pub time: Duration,
-    /// The part of it before the header section of the response; none without a response.
+    /// Time until the header section of the response; `None` without a response.
     pub first_byte: Option<Duration>,
-    /// The place of the engine that moved a file, among those of [`METRICS`].
+    /// The index of the engine that sent a file, in the values of `BODIES`.
     pub engine: Option<usize>,
 }
 
-/// Counts of one zone on one thread.
+/// The counters of one zone on one thread.
 #[derive(Debug)]
 #[repr(align(128))]
 struct TrafficCells {
@@ -269,7 +270,7 @@ impl Default for TrafficCells {
     }
 }
 
-/// Only the thread of the cell writes it.
+/// Adds to a counter. Only the thread of the cell may call this.
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
@@ -305,22 +306,22 @@ impl TrafficCells {
     }
 }
 
-/// Sums of a zone over all threads.
+/// The sums of a zone's counters over all threads.
 #[derive(Clone, Debug)]
 pub struct Sums {
-    /// Requests by status.
+    /// Number of requests by status code.
     pub codes: Codes,
-    /// Bytes of requests.
+    /// Number of bytes of requests.
     pub received: u64,
-    /// Bytes of responses.
+    /// Number of bytes of responses.
     pub sent: u64,
-    /// Requests without a byte of a response.
+    /// Number of requests without any byte of a response.
     pub unanswered: u64,
-    /// Responses with a file, by engine.
+    /// Number of responses from a file, by engine.
     pub engines: [u64; ENGINE_PLACES],
-    /// Times of requests.
+    /// Durations of requests.
     pub duration: Distribution,
-    /// Times before the header sections of responses.
+    /// Times until the header sections of responses.
     pub first_byte: Distribution,
 }
 
@@ -339,12 +340,12 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// All requests.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.codes.iter().sum()
     }
 
-    /// Adds those of another zone.
+    /// Adds the sums of another zone.
     pub fn merge(&mut self, other: &Sums) {
         self.codes.iter_mut().zip(&other.codes).for_each(|(sum, count)| *sum += count);
         self.engines.iter_mut().zip(&other.engines).for_each(|(sum, count)| *sum += count);
@@ -355,7 +356,7 @@ impl Sums {
         self.first_byte.merge(&other.first_byte);
     }
 
-    /// The engines that moved files, with their numbers.
+    /// Returns the engines that sent files, with their counts.
     pub fn moved(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let values = BODIES.values().iter().zip(&self.engines).filter(|(_, count)| **count > 0);
         values.map(|((engine, _), count)| (*engine, *count))
@@ -367,7 +368,7 @@ impl Sums {
 pub struct Registry(Mutex<Vec<(Zone, Vec<Arc<TrafficCells>>)>>);
 
 impl Registry {
-    /// The sums of these zones, of which some may have none.
+    /// Returns the sums of these zones; they are zero for zones without requests.
     pub fn sums(&self, zones: &[Zone]) -> Vec<Sums> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |zone: &Zone| {
@@ -379,7 +380,7 @@ impl Registry {
         zones.iter().map(of).collect()
     }
 
-    /// Appends the numbers of these zones. One without a request has none yet.
+    /// Appends the metrics of these zones. Zones without requests are omitted.
     pub fn write(&self, zones: &[Zone], page: &mut Page) {
         let sums = self.sums(zones);
         let pairs: Vec<_> = zones.iter().zip(&sums).filter(|(_, sums)| sums.requests() > 0).collect();
@@ -397,7 +398,7 @@ impl Registry {
         each(&BODIES, |page, metric, values, sums| page.occurred(metric, values, &sums.engines));
     }
 
-    /// The cells of a thread that has no others for this zone.
+    /// Creates the cells of a thread for this zone. The thread must not have any yet.
     fn cells(&self, zone: &Zone) -> Arc<TrafficCells> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cells = Arc::<TrafficCells>::default();
@@ -408,7 +409,7 @@ impl Registry {
         cells
     }
 
-    /// Forgets zones that no configuration has any more.
+    /// Removes zones that the configuration does not contain.
     fn retain(&self, zones: &Zones) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(zone, _)| zones.all.contains(zone));
@@ -423,7 +424,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// A thread begins with a configuration, behind another one where there was one.
+    /// Starts to count for a configuration on a thread. Uses the cells of the previous configuration for the same
+    /// zones.
     pub fn begin(zones: &Arc<Zones>, before: Option<&Traffic>, registry: &Registry) -> Traffic {
         registry.retain(zones);
         let own = zones.all.iter().map(|zone| match before.and_then(|before| before.find(zone)) {
@@ -438,7 +440,7 @@ impl Traffic {
         self.own[place].get()
     }
 
-    /// Counts a request that ended in a location.
+    /// Counts a request that a location completed.
     pub fn count(&self, location: usize, ended: &Ended, registry: &Registry) {
         let Some(&Some(zone)) = self.zones.by_location.get(location) else { return };
         let zone = zone as usize;
@@ -501,7 +503,7 @@ mod tests {
         assert_eq!((sums[0].requests(), sums[1].requests()), (2, 1));
         assert_eq!((sums[0].received, sums[0].sent, sums[0].unanswered), (20, 100, 1));
         assert_eq!(sums[0].moved().collect::<Vec<_>>(), [("libaio", 1)]);
-        // One zone stays at another place, one goes, one comes.
+        // One zone moves to another index, one is removed, one is added.
         let second = zones(&[("b", "/"), ("a", "/")]);
         let threads = threads.map(|before| Traffic::begin(&second, Some(&before), &registry));
         threads[0].count(1, &ended(200, 1, None), &registry);

@@ -1,7 +1,7 @@
-//! What the loop of each thread does: how long its turns take, and what they ask of the kernel.
+//! Event-loop metrics of each thread: the duration of turns, and the number of operations.
 //!
-//! A thread serves all of its connections in turn. A turn that takes long, for a large page in `ssi` or a slow regular
-//! expression, is a wait for all others.
+//! A thread serves all of its connections in turn. A long turn, for example for a large page in `ssi` or a slow regular
+//! expression, delays all other connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,13 +34,13 @@ const QUEUED: Series = OPERATIONS.after(Metric::counter(
 
 const CELLS: usize = QUEUED.end();
 
-/// What the engines count, in the order of [`LoopNumbers::note`].
+/// The counters of the engines, in the order of [`LoopNumbers::note`].
 const OF_ENGINES: [&Series; CELLS] = [&ENTRIES, &OPERATIONS, &QUEUED];
 
-/// All of them, in the order of the documents.
+/// All metrics of this file, in the order of the documentation.
 pub const METRICS: &[&Metric] = &[&TURN, &ENTRIES.metric, &OPERATIONS.metric, &QUEUED.metric];
 
-/// The loop of one thread.
+/// The event-loop counters of one thread.
 #[derive(Debug, Default)]
 pub struct LoopNumbers {
     turns: Histogram,
@@ -48,7 +48,8 @@ pub struct LoopNumbers {
 }
 
 impl LoopNumbers {
-    /// Notes a turn, and what the engine has done since its start: entries of the kernel, operations, those that were queued.
+    /// Counts a turn. `engine` contains the engine's totals since its start: entries into the kernel, operations, and
+    /// queued operations.
     pub fn note(&self, busy: Duration, engine: [u64; CELLS]) {
         self.turns.add(busy);
         for (series, number) in OF_ENGINES.into_iter().zip(engine) {
@@ -57,7 +58,7 @@ impl LoopNumbers {
     }
 }
 
-/// Appends the numbers of all threads.
+/// Appends the metrics of all threads.
 pub(crate) fn write(loops: &[Arc<LoopNumbers>], page: &mut Page) {
     let (mut turns, mut sums) = (Distribution::default(), [0; CELLS]);
     for numbers in loops {

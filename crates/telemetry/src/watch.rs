@@ -1,8 +1,8 @@
-//! Finished requests for operators that watch them (`ringroad log`, `ringroad top`).
+//! Sends finished requests to operators that watch them (`ringroad log`, `ringroad top`).
 //!
-//! A [`Hub`] is shared by all threads. While nothing watches, a request loads one flag of it. Else each [`Watcher`] that admits
-//! the request gets a line, into memory of a limited size; lines above the limits are counted. The first thread of the
-//! process takes the lines and sends them, so that no thread that serves waits for a reader.
+//! All threads share a [`Hub`]. If nothing watches, a request only loads one flag of the hub. Otherwise each
+//! [`Watcher`] that admits the request receives a line in a queue of limited size. Lines above the limits are counted.
+//! The first thread of the process sends the lines, so that no other thread waits for a reader.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,56 +10,56 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines a second for one watcher at most: about 4 MiB, and 2 % of a processor to write them.
+/// Maximum number of lines per second and watcher: about 4 MiB, which need 2 % of a processor.
 pub const LINES_MAX: u32 = 10_000;
 
-/// Bytes of lines that wait for the first thread. It takes them a hundred times a second; where a reader stops, later lines
-/// are dropped.
+/// Maximum number of queued bytes per watcher. The first thread empties the queue a hundred times per second. If the
+/// reader stops reading, later lines are dropped.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// Watchers of a process at most: each takes up to two queues of memory.
+/// Maximum number of watchers of a process. Each needs memory for up to two queues.
 pub const WATCHERS_MAX: usize = 16;
 
-/// A request as filters see it.
+/// The properties of a request that filters use.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The server's first name.
+    /// The first name of the server.
     pub server: &'a str,
-    /// The location as it is written.
+    /// The location as written in the configuration.
     pub location: &'a str,
-    /// The status that the log has.
+    /// The status in the access log.
     pub code: u16,
-    /// From the first byte of the request to the end of its response.
+    /// Time from the first byte of the request to the end of its response.
     pub time: Duration,
     /// `$upstream_cache_status`; empty without a cache.
     pub cache: &'a str,
-    /// The client's address, where it has one.
+    /// The client's address, if it has one.
     pub client: Option<IpAddr>,
-    /// The method as it was written.
+    /// The method as received.
     pub method: &'a [u8],
 }
 
-/// Decides which requests a watcher gets.
+/// Decides which requests a watcher receives.
 pub type Admits = Box<dyn Fn(&Facts<'_>) -> bool + Send + Sync>;
 
-/// One reader of lines.
+/// A reader of lines.
 pub struct Watcher {
     admits: Admits,
     queue: Mutex<Queue>,
 }
 
-/// Lines on their way to the first thread.
+/// Lines that the first thread has not taken yet.
 #[derive(Default)]
 struct Queue {
     lines: Vec<u8>,
     dropped: u64,
-    /// The second that lines are counted in.
+    /// Start of the second in which lines are counted.
     second: Option<Instant>,
     in_second: u32,
 }
 
 impl Queue {
-    /// Whether one more line is within the limits; it is counted either way.
+    /// Whether another line is within the limits. Counts the line in any case.
     fn admit(&mut self, now: Instant) -> bool {
         let is_over = |start: Instant| now.saturating_duration_since(start) >= Duration::from_secs(1);
         if self.second.is_none_or(is_over) {
@@ -75,7 +75,7 @@ impl Queue {
 }
 
 impl Watcher {
-    /// The lines since this was called last, each with its end, and the number of those that were dropped.
+    /// Returns the lines since the last call, each with its newline, and the number of dropped lines.
     pub fn take(&self) -> (Vec<u8>, u64) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         (std::mem::take(&mut queue.lines), std::mem::take(&mut queue.dropped))
@@ -98,19 +98,19 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Whether a request that ends has to be shown.
+    /// Whether finished requests must be shown.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Sets the call that wakes the first thread when lines are there; once.
+    /// Sets the function that wakes the first thread when lines are queued. Must be called only once.
     pub fn set_bell(&self, bell: impl Fn() + Send + Sync + 'static) {
-        // A process has one first thread.
+        // Each process has only one first thread.
         let _ = self.bell.set(Box::new(bell));
     }
 
-    /// Begins to watch; nothing where [`WATCHERS_MAX`] do so.
+    /// Adds a watcher. Returns `None` if [`WATCHERS_MAX`] watchers exist.
     pub fn add(&self, admits: Admits) -> Option<Arc<Watcher>> {
         let watcher = Arc::new(Watcher { admits, queue: Mutex::default() });
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,19 +122,20 @@ impl Hub {
         Some(watcher)
     }
 
-    /// Ends to watch.
+    /// Removes a watcher.
     pub fn remove(&self, watcher: &Arc<Watcher>) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::make_mut(&mut watchers).retain(|known| !Arc::ptr_eq(known, watcher));
         self.is_watched.store(!watchers.is_empty(), Ordering::Relaxed);
     }
 
-    /// Whether lines have come since this was asked last.
+    /// Whether lines have been queued since the last call.
     pub fn take_has_lines(&self) -> bool {
         self.has_lines.swap(false, Ordering::AcqRel)
     }
 
-    /// Shows a request to the watchers that admit it. `write` appends its line without the end, once at most.
+    /// Shows a request to the watchers that admit it. `write` appends the line without its newline, and is called at
+    /// most once.
     pub fn show(&self, facts: &Facts<'_>, now: Instant, mut write: impl FnMut(&mut Vec<u8>)) {
         let watchers = Arc::clone(&self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
         let mut line = Vec::new();

@@ -1,8 +1,8 @@
-//! Lines that wait for one open file or socket, and the task that writes them: one write at a time, so that a slow
-//! disk delays lines but never a request.
+//! The queued lines of an open file or socket, and the task that writes them. The task makes one write at a time, so
+//! that a slow disk delays lines but never a request.
 //!
-//! When the target falls behind by [`Stream::max`] bytes further lines are dropped, counted, and reported in the error
-//! log. In the steady state a line costs no allocation: it is appended to reused memory.
+//! If [`Stream::max`] bytes are queued, further lines are dropped, counted, and reported in the error log. In the
+//! steady state a line needs no allocation, because it is appended to reused memory.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -22,58 +22,59 @@ use crate::reports::{Outgoing, Report, Whose};
 use crate::syslog::{SendError, Socket};
 use crate::{Hold, Level, Target};
 
-/// Bytes of one write.
+/// Maximum number of bytes per write.
 pub(super) const WRITE_MAX: usize = 256 << 10;
 
-/// Memory that an idle log keeps; memory of a burst beyond it is freed.
+/// Maximum number of bytes of memory that an idle log retains; memory of a burst is freed.
 const KEPT_MAX: usize = 256 << 10;
 
-/// How long memory for a write, or room in a syslog server's queue, is waited for: first, and at most.
+/// Time between retries if memory for a write is scarce, or if a syslog server's queue is full: the first and the
+/// maximum.
 const WAIT_FIRST: Duration = Duration::from_millis(5);
 const WAIT_MOST: Duration = Duration::from_millis(200);
 
-/// How long messages for a syslog server that does not read are kept when nothing needs the socket any more.
+/// Time after which messages for a syslog server that does not read are dropped, if the socket is no longer needed.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Messages that are sent before other tasks have their turn.
+/// Maximum number of messages that are sent before other tasks run.
 const SENDS_MAX: usize = 64;
 
-/// Bytes before a message, which contain its length.
+/// Length in bytes of the header before a queued message, which contains the length of the message.
 pub(super) const FRAME_HEAD: usize = 4;
 
-/// Where the bytes go.
+/// The file or socket of a stream.
 pub(super) enum Way {
     File(File),
     Syslog(Socket),
 }
 
-/// Lines on their way to one open file or socket.
+/// The queued lines of an open file or socket.
 pub(super) struct Stream {
     way: Way,
     target: Target,
     hold: Option<Hold>,
-    /// Bytes that may wait.
+    /// Maximum number of queued bytes.
     max: usize,
     waiting: RefCell<Vec<u8>>,
     bell: Bell,
-    /// When lines go out that are held back.
+    /// Time when delayed lines must be written.
     flush_at: Cell<Option<Instant>>,
-    /// Held back lines are written now.
+    /// Whether delayed lines are to be written now.
     released: Cell<bool>,
     writing: Cell<bool>,
     prompt: Prompt,
-    /// Whether there are lines that are not written.
+    /// Whether unwritten lines exist.
     busy: Cell<bool>,
-    /// Whether the last write was well, and nothing was dropped since.
+    /// Whether the last write succeeded, and no line was dropped since.
     works: Cell<bool>,
-    /// Nothing more will be appended: the task ends when all is written.
+    /// Whether no more lines will be appended: the task ends when all lines are written.
     closing: Cell<bool>,
     losses: Losses,
     outgoing: Rc<Outgoing>,
 }
 
 impl Stream {
-    /// Starts the task.
+    /// Creates the stream and starts its task.
     pub(super) fn start(
         way: Way,
         target: Target,
@@ -103,14 +104,15 @@ impl Stream {
         stream
     }
 
-    /// Appends what `line` writes. It goes out in this turn, unless lines gather for a buffer.
+    /// Appends a line, which `line` writes. The line is written in this event-loop turn, unless it is delayed by
+    /// buffering.
     pub(super) fn append(&self, line: impl FnOnce(&mut Vec<u8>)) {
         if self.waiting.borrow().len() >= self.max {
             self.losses.drop_one();
             self.works.set(false);
             return self.tell();
         }
-        // Taken out, because the value of a variable may itself write to this log.
+        // The queue is moved out of the cell, because evaluating a variable may write to this log.
         let mut waiting = self.waiting.take();
         line(&mut waiting);
         let meanwhile = self.waiting.replace(waiting);
@@ -125,36 +127,36 @@ impl Stream {
         }
     }
 
-    /// The first line after a pause.
+    /// Notes the first line after all lines were written.
     fn begin(&self) {
         self.outgoing.count_busy(true);
         if let Some(flush) = self.hold.and_then(|hold| hold.flush) {
             self.flush_at.set(Some(rt::now() + flush));
-            // The task has to set its alarm.
+            // The task must set its timer.
             self.bell.ring();
         }
     }
 
-    /// Lets lines go out that are held back.
+    /// Writes delayed lines immediately.
     pub(super) fn release(&self) {
         self.released.set(true);
         self.bell.ring();
     }
 
-    /// Writes what there is, and ends.
+    /// Lets the task write the queued lines, and end.
     pub(super) fn close(&self) {
         self.closing.set(true);
         self.bell.ring();
     }
 
-    /// Whether there is something to write, and it need not wait for more.
+    /// Whether lines are queued and need not wait for more lines.
     fn may_go(&self) -> bool {
         let waiting = self.waiting.borrow().len();
         let enough = self.hold.map_or(0, |hold| hold.bytes);
         waiting > 0 && (waiting >= enough || self.released.get() || self.closing.get())
     }
 
-    /// The task.
+    /// Runs the task.
     async fn run(&self) {
         let timer = Timer::new();
         let mut output = Output::new(self.hold);
@@ -162,7 +164,7 @@ impl Stream {
             self.look_at(file, &mut output).await;
         }
         loop {
-            // Lines that come meanwhile need no ring: they are seen before the next wait.
+            // Lines that arrive during a write need no signal: the task checks for them before the next wait.
             self.writing.set(true);
             while self.may_go() {
                 match &self.way {
@@ -173,7 +175,7 @@ impl Stream {
             self.writing.set(false);
             self.released.set(false);
             if self.closing.get() {
-                // There is no later call, so unreported losses are reported now if the pause allows it.
+                // This is the last call: losses are reported now if the pause between reports has passed.
                 return self.tell();
             }
             let alarm = [self.flush_at.get(), self.losses.due(self.works.get())].into_iter().flatten().min();
@@ -193,13 +195,13 @@ impl Stream {
     async fn look_at(&self, file: &File, output: &mut Output) {
         let Ok(stat) = file.stat(DeviceId::default(), output.via).await else { return };
         output.device = device_of(&stat);
-        // Lines that gather are late anyway.
+        // Buffered lines are delayed in any case.
         if self.hold.is_none() && self.outgoing.calls_directly() {
             self.prompt.look_at(file, &stat, output.device).await;
         }
     }
 
-    /// Writes lines by a call of the thread; `false` leaves them to the engine.
+    /// Writes lines by a direct system call. Returns `false` if the engine must write them.
     fn write_by_call(&self, file: &File) -> bool {
         let (written, waiting) = {
             let waiting = self.waiting.borrow();
@@ -216,18 +218,19 @@ impl Stream {
         true
     }
 
-    /// This many bytes were written, or lost with this many lines.
+    /// Handles the result of a write of `count` bytes, which contain `lines` lines.
     fn written(&self, count: usize, result: Result<(), Errno>, lines: u64) {
         self.consume(count);
         self.works.set(result.is_ok());
-        // Not tried again: how much of it was written is unknown, and duplicate lines are worse.
+        // A failed write is not retried: it is unknown how many bytes were written, and duplicate lines are worse than
+        // lost lines.
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
         }
         self.tell();
     }
 
-    /// Reports lost lines in the error log, if that is due.
+    /// Reports lost lines in the error log, if a report is due.
     fn tell(&self) {
         if self.losses.is_any()
             && let Some(text) = self.losses.report(self.works.get(), &self.target)
@@ -237,7 +240,7 @@ impl Stream {
         }
     }
 
-    /// Forgets bytes at the start that have been written or lost.
+    /// Removes bytes from the start of the queue that have been written or lost.
     fn consume(&self, count: usize) {
         let mut waiting = self.waiting.borrow_mut();
         waiting.drain(..count);
@@ -251,7 +254,7 @@ impl Stream {
         }
     }
 
-    /// One buffer for a file.
+    /// Writes one buffer to a file.
     async fn write_some(&self, file: &File, output: &mut Output, timer: &Timer) {
         if self.write_by_call(file) {
             return;
@@ -266,12 +269,12 @@ impl Stream {
         let mut result = Ok(());
         while result.is_ok() && !output.bytes.is_empty() {
             let Some(mut buf) = rt::pool().get(output.bytes.len().min(WRITE_MAX)) else {
-                // Memory is short: the lines wait, and are dropped when there are too many.
+                // Memory is scarce: the lines stay queued, and are dropped when they reach the limit.
                 rt::sleep_until(rt::now() + WAIT_FIRST).await;
                 self.tell();
                 continue;
             };
-            // Copied into memory that the engine knows; the output of a packer may be longer than that.
+            // The engine needs the bytes in a buffer of the pool. Compressed output may be longer than one buffer.
             let taken = buf.append(&output.bytes);
             output.bytes.drain(..taken);
             let mut write = pin!(file.write_at(0, buf, output.device, output.via));
@@ -279,7 +282,7 @@ impl Stream {
                 timer.set(rt::now() + PAUSE);
                 match timer.limit(write.as_mut()).await {
                     Ok((result, _)) => break result.map(drop),
-                    // Stuck for a minute.
+                    // The write has been blocked for a minute.
                     Err(rt::Elapsed) => self.tell(),
                 }
             };
@@ -288,9 +291,10 @@ impl Stream {
         self.written(count, result, lines);
     }
 
-    /// Messages for a syslog server, as many as it takes now.
+    /// Sends messages to a syslog server, until its queue is full.
     async fn send_some(&self, socket: &Socket) {
-        // There is no event to wait for: a unix datagram socket is writable while the queue of its peer is full.
+        // No event signals that the server reads again: a unix datagram socket is writable even if the queue of its
+        // peer is full.
         let (mut pause, mut stuck) = (WAIT_FIRST, Duration::ZERO);
         loop {
             let (used, busy) = self.send_batch(socket);
@@ -317,7 +321,7 @@ impl Stream {
         }
     }
 
-    /// Sends some messages; the bytes that are done with, and whether the server reads no more for now.
+    /// Sends some messages. Returns the number of processed bytes, and whether the server's queue is full.
     fn send_batch(&self, socket: &Socket) -> (usize, bool) {
         let waiting = self.waiting.borrow();
         let mut used = 0;
@@ -331,14 +335,13 @@ impl Stream {
         (used, false)
     }
 
-    /// Sends one message, or counts it as lost; `false` leaves it for another time.
+    /// Sends a message, or counts it as lost. Returns `false` if the message must be retried later.
     fn send(&self, socket: &Socket, message: &[u8]) -> bool {
         let mut sent = socket.send(message);
         if let Err(error @ SendError::Failed(_, errno)) = sent
             && errno != Errno::MSGSIZE
         {
-            // Over UDP the error is about the message before this one; a unix socket returns an error for a line that
-            // it does not take.
+            // Over UDP the error belongs to an earlier message. A unix socket returns an error for the present message.
             if socket.peer().is_inet() && errno == Errno::CONNREFUSED {
                 self.lose(error);
             }
@@ -352,13 +355,13 @@ impl Stream {
         true
     }
 
-    /// Counts a message that will not go out.
+    /// Counts a message that will not be sent.
     fn lose(&self, error: SendError) {
         self.works.set(false);
         self.losses.fail(1, Cause::Send(error));
     }
 
-    /// The server has not read for long, and the socket is not needed any more.
+    /// Drops all messages, because the server has not read for a long time and the socket is no longer needed.
     fn give_up(&self) {
         let count = {
             let waiting = self.waiting.borrow();
@@ -370,7 +373,7 @@ impl Stream {
     }
 }
 
-/// The parts of a write, in memory that is reused.
+/// State of a write, in reused memory.
 struct Output {
     bytes: Vec<u8>,
     packer: Option<Packer>,
@@ -384,7 +387,7 @@ impl Output {
         Output { bytes: Vec::new(), packer, via: rt::caps().best_disk(), device: DeviceId::default() }
     }
 
-    /// The bytes of a file for these lines.
+    /// Fills the buffer with the bytes to write for these lines, compressed if configured.
     fn fill(&mut self, lines: &[u8]) {
         self.bytes.clear();
         match &mut self.packer {
@@ -398,8 +401,8 @@ pub(super) fn count_lines(text: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', text).count() as u64
 }
 
-/// The device whose share of the workers a log uses. A pipe without a reader must not use up the share of its
-/// directory's disk, so anything but a regular file counts as a separate device.
+/// Returns the device on which a log's operations count. Only regular files count on their disk. Other files are
+/// separate devices: a pipe without a reader must not use up the disk's share of the thread pool.
 pub(super) fn device_of(stat: &Stat) -> DeviceId {
     match FileType::from_raw_mode(stat.mode) {
         FileType::RegularFile => stat.device,
@@ -407,26 +410,26 @@ pub(super) fn device_of(stat: &Stat) -> DeviceId {
     }
 }
 
-/// Opens a frame: answers where [`end_frame`] finds its head.
+/// Reserves the header of a frame. Returns the start of its message, for [`end_frame`].
 pub(super) fn begin_frame(out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(&[0; FRAME_HEAD]);
     out.len()
 }
 
-/// Completes the framing of a message that starts at `start`.
+/// Writes the header of a frame whose message starts at `start`.
 pub(super) fn end_frame(start: usize, out: &mut [u8]) {
-    // Limited by the backlog, which is far below 4 GiB.
+    // The limit of the queue is far below 4 GiB.
     let len = (out.len() - start) as u32;
     out[start - FRAME_HEAD..start].copy_from_slice(&len.to_le_bytes());
 }
 
-/// The message of the first frame.
+/// Returns the message of the first frame.
 fn first_message(frames: &[u8]) -> Option<&[u8]> {
     let (head, rest) = frames.split_first_chunk::<FRAME_HEAD>()?;
     rest.get(..u32::from_le_bytes(*head) as usize)
 }
 
-/// Visits all messages; how many bytes they take.
+/// Calls `visit` for all messages. Returns the number of bytes of their frames.
 fn while_some(frames: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
     let mut used = 0;
     while let Some(message) = first_message(&frames[used..]) {
