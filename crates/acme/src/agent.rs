@@ -1,15 +1,15 @@
-//! Obtains certificates and renews them, until its host is gone.
+//! Obtains and renews certificates, until its host exits.
 //!
 //! ```text
-//! for each order:  none yet --------------> obtain --> keep on the disk --> deliver --> ask for the window --> wait
-//!                  there: ask for the window --> wait until then --^
-//!                  failed: wait, twice as long each time ----------^
+//! for each order:  no certificate -----------------------------> obtain --> store on disk --> deliver --> query window --> wait
+//!                  certificate: query window --> wait until then --^
+//!                  failure: wait, twice as long each time ---------^
 //! ```
-//! [`Host`] is the server as the agent needs it; all of its calls may block, and each can find that the server is gone. The
-//! agent has one authority at a time and one order at a time: authorities limit how many they take, and certificates are
-//! renewed weeks before they end.
+//! [`Host`] is the agent's interface to the server. All of its calls may block, and each can return that the server has exited.
+//! The agent processes one CA and one order at a time: CAs limit the request rate, and certificates are renewed weeks before they
+//! expire.
 //!
-//! A certificate is on the disk before the host gets it, so that an end at any point loses at most one that is not in use.
+//! A certificate is stored on disk before the host receives it. A crash thus loses at most a certificate that is not in use yet.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,84 +22,85 @@ use crate::schedule::{self, ASK_TIME};
 use crate::settings::{AccountKey, Issuer, Order};
 use crate::state::{self, State};
 
-/// The longest sleep: the clock may be set meanwhile.
+/// Maximum time of a sleep, because the clock may be set during the sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// How loud a message is.
+/// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// A step.
+    /// A step of the protocol.
     Info,
     /// A message that operators may need.
     Notice,
-    /// A failure that is tried again.
+    /// A failure that is retried.
     Warn,
-    /// A failure that needs the operator.
+    /// A failure that requires an action of the operator.
     Error,
 }
 
-/// The host is gone: nothing can be done any more.
+/// The host has exited, so the agent must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// The resource that an authority will request.
+/// The resource that a CA will request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// A file of this name below `/.well-known/acme-challenge/`.
+    /// A file with this name in `/.well-known/acme-challenge/`.
     Http {
-        /// The name.
+        /// The file name.
         token: String,
-        /// Its content.
+        /// The content of the file.
         text: String,
     },
-    /// A handshake with this name.
+    /// A TLS handshake with this server name.
     Tls {
-        /// The name, in lower case.
+        /// The server name, in lower case.
         name: String,
-        /// The certificate to show, with its key, in PEM.
+        /// The certificate to present, with its private key, in PEM.
         pem: Vec<u8>,
     },
 }
 
 /// The server for which certificates are obtained.
 pub trait Host {
-    /// Has the challenge in place in every thread when this returns.
+    /// Installs a challenge in all threads before it returns.
     fn install(&mut self, challenge: &Challenge) -> Result<(), Gone>;
-    /// The challenge is over.
+    /// Removes a challenge that has ended.
     fn remove(&mut self, challenge: &Challenge) -> Result<(), Gone>;
-    /// There is a certificate: the chain with its key, in PEM.
+    /// Delivers a new certificate: the chain with its private key, in PEM.
     fn deliver(&mut self, id: &str, pem: &[u8]) -> Result<(), Gone>;
-    /// A line for the log.
+    /// Logs a line.
     fn log(&mut self, level: Level, text: &str);
-    /// Sleeps for at most this long.
+    /// Sleeps for at most this time.
     fn wait(&mut self, time: Duration) -> Result<(), Gone>;
 }
 
-/// An authority with its account.
+/// A CA with its account.
 struct Account<'a> {
     issuer: &'a Issuer,
     state: Option<State>,
     client: Option<Client<'a>>,
-    /// Made for this run where nothing is kept.
+    /// The account key that this process generated; needed if no state directory stores it.
     key: Option<String>,
 }
 
-/// A certificate that is looked after.
+/// A certificate that the agent obtains and renews.
 struct Task<'a> {
-    /// The authority, by its place.
+    /// The index of the CA's account.
     account: usize,
     order: &'a Order,
     id: String,
-    /// The certificate, where there is one.
+    /// The present certificate, if any.
     current: Option<Certificate>,
-    /// When it is obtained or renewed.
+    /// Time when the certificate is obtained or renewed.
     due: i64,
-    /// The time of the next query about renewal.
+    /// Time of the next query for renewal information.
     ask_at: Option<i64>,
     failures: u32,
 }
 
-/// Looks after the certificates of these authorities until the host is gone. `known` are certificates that are kept nowhere else.
+/// Obtains and renews the certificates of these CAs until the host exits. `known` contains certificates that are stored only in
+/// memory.
 pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host) -> Gone {
     let account = |issuer| Account { issuer, state: None, client: None, key: None };
     let mut accounts: Vec<Account<'_>> = issuers.iter().map(account).collect();
@@ -126,18 +127,18 @@ pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host)
     }
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The time after a pause.
+/// Returns the time after a pause, in seconds since 1970.
 fn after(pause: Duration) -> i64 {
     now().saturating_add(i64::try_from(pause.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// The first certificate of a chain in PEM.
+/// Returns the first certificate of a chain in PEM.
 fn first_of(pem: &[u8]) -> Option<Certificate> {
     let identity = Identity::from_pem(pem, pem, &[]).ok()?;
     Certificate::from_der(identity.chain().first()?)
@@ -148,25 +149,25 @@ impl<'a> Task<'a> {
         let id = issuer.id_of(order);
         let kept = issuer.state_path.as_ref().and_then(|path| state::certificate(path, &order.digest()));
         let kept = kept.or_else(|| known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.clone()));
-        // A file of another order, or an edited one, is no certificate for these names.
+        // The file may belong to another order or may have been edited; it must match these names.
         let kept = kept.filter(|pem| check(pem, order).is_ok());
         let mut task = Task { account, order, id, current: None, due: now(), ask_at: None, failures: 0 };
         task.set(kept.as_deref().and_then(first_of));
         task
     }
 
-    /// Takes a certificate, and plans its renewal.
+    /// Stores a certificate, and schedules its renewal.
     fn set(&mut self, certificate: Option<Certificate>) {
         let times = certificate.as_ref().and_then(|it| it.begins().zip(it.expires()));
         if let Some((begins, expires)) = times {
             self.due = schedule::renewal(begins, expires, None, random_fraction());
-            // Nothing but the authority knows of a revocation that is about to come.
+            // Only the CA can announce that the certificate will be revoked, so the query is due immediately.
             self.ask_at = Some(now());
         }
         self.current = certificate;
     }
 
-    /// Performs the due steps. `unavailable` is the pause that another certificate of the same authority has to make.
+    /// Performs the steps that are due. `unavailable` is the time for which the other certificates of the same CA must wait.
     fn step(
         &mut self,
         account: &mut Account<'a>,
@@ -186,7 +187,7 @@ impl<'a> Task<'a> {
         let done = match account.open(host) {
             Ok(()) => self.obtain(account, host),
             Err(error) => {
-                // Nothing of this authority can be had now.
+                // The CA cannot be used now.
                 self.failures += 1;
                 let pause = self.pause(&error);
                 *unavailable = Some(pause);
@@ -205,7 +206,7 @@ impl<'a> Task<'a> {
                 self.failures += 1;
                 let pause = self.pause(&error);
                 self.complain(account.issuer, &error, pause, host);
-                // The next try begins with the directory, and with another account where this one is unknown.
+                // The next try fetches the directory again, and creates another account if the CA does not know this one.
                 account.client = None;
                 let is_unknown = |problem: &Problem| problem.kind == "accountDoesNotExist";
                 if matches!(&error, AcmeError::Problem(problem) if is_unknown(problem)) {
@@ -246,7 +247,7 @@ impl<'a> Task<'a> {
         if let Some(state) = state
             && let Err(error) = state.set_certificate(&self.order.digest(), &issued.pem)
         {
-            // The server can have it all the same.
+            // The server can use the certificate although it could not be stored.
             host.log(Level::Error, &format!("acme: the certificate for {shown} cannot be kept: {error}"));
         }
         host.deliver(&self.id, &issued.pem)?;
@@ -255,7 +256,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Asks the authority when to renew. Its failure changes nothing: there is a time for renewal already.
+    /// Queries when to renew. A failure has no effect, because a time of renewal is already scheduled.
     fn ask(&mut self, account: &mut Account<'a>, unavailable: &mut Option<Duration>, host: &mut dyn Host) {
         self.ask_at = Some(after(ASK_TIME));
         let Some(current) = &self.current else {
@@ -294,7 +295,7 @@ impl<'a> Task<'a> {
 }
 
 impl<'a> Account<'a> {
-    /// Has the directory of the authority, and an account there.
+    /// Fetches the directory of the CA, and finds or creates the account.
     fn open(&mut self, host: &mut dyn Host) -> Result<(), AcmeError> {
         if self.client.is_some() {
             return Ok(());
@@ -328,7 +329,7 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// The key of the account: the one that is configured or kept, else a new one.
+    /// Returns the private key of the account: the configured key, the stored key, or a new key.
     fn account_key(&mut self) -> Result<Vec<u8>, AcmeError> {
         let kind = match &self.issuer.account_key {
             AccountKey::Pem(pem) => return Ok(pem.clone()),
@@ -348,10 +349,10 @@ impl<'a> Account<'a> {
         Ok(pem.into_bytes())
     }
 
-    /// Starts again at the next try, without the account that the authority does not know.
+    /// Removes the stored URL of an account that the CA does not know. The next try creates a new account.
     fn forget(&mut self) {
         if let Some(state) = &self.state {
-            // An account of no authority.
+            // Empty URLs match no CA.
             let _ = state.set_account_url("", "");
         }
     }

@@ -1,4 +1,4 @@
-//! Base64 with the alphabet for URLs, without padding (RFC 4648 section 5).
+//! Base64 with the URL-safe alphabet, without padding (RFC 4648 section 5).
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -17,7 +17,7 @@ pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     text
 }
 
-/// Decodes a text, with or without padding. `None` if the text is invalid.
+/// Decodes a text, with or without padding. Returns `None` if the text is invalid.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);

@@ -1,11 +1,11 @@
-//! The protocol (RFC 8555): directory, account, orders, authorizations, certificates, renewal information (RFC 9773).
+//! The ACME protocol (RFC 8555): directory, account, orders, authorizations, certificates, renewal information (RFC 9773).
 //!
 //! ```text
 //! directory --> account --> order --> authorizations --> finalize --> certificate
-//!                                          |  each: challenge installed everywhere, then "ready", then polled
-//!                                          +-- valid already: nothing to do
+//!                                          |  each: challenge installed in all threads, then "ready", then polled
+//!                                          +-- if already valid: skipped
 //! ```
-//! [`Client`] is one account at one authority. Nothing here touches the disk.
+//! [`Client`] is an account at a CA. This module does not access the disk.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,28 +26,28 @@ use crate::schedule::{ASK_TIME, ASK_TIME_BOUNDS, Window, parse_time};
 use crate::settings::{ChallengeKind, Issuer, Order};
 use crate::url::{Url, alternate};
 
-/// How often a request is sent when the authority does not take its nonce.
+/// Maximum number of tries of a request whose nonce the CA rejects.
 const NONCE_TRIES: u32 = 20;
 
-/// How long an authority may take to check a name, or to make a certificate.
+/// Maximum time for a CA to verify a name, or to issue a certificate.
 const POLL_TIME: Duration = Duration::from_secs(120);
 
-/// Bounds of the pauses between polls.
+/// Minimum and maximum of the pause between polls.
 const POLL_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 
-/// Bytes of an authority's words in a message at most.
+/// Maximum number of characters of a CA's text in a message.
 const WORDS_MAX: usize = 400;
 
-/// The error of an authority (RFC 9457, RFC 8555 section 6.7).
+/// An error of a CA (RFC 9457, RFC 8555 section 6.7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The last part of its type, such as `rateLimited`.
+    /// The last component of the error type, such as `rateLimited`.
     pub kind: String,
-    /// Its words.
+    /// The CA's description of the error.
     pub detail: String,
     /// The status of the response.
     pub status: u16,
-    /// When to try again, if the authority sets it.
+    /// The time to wait before a retry, if the CA sends it.
     pub retry_after: Option<Duration>,
 }
 
@@ -65,37 +65,37 @@ impl Problem {
     }
 }
 
-/// Words of others for a log: no control characters, and not without end.
+/// Makes a CA's text safe for logs: limits its length, and replaces control characters by spaces.
 fn printable(text: &str) -> String {
     text.chars().take(WORDS_MAX).map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
-/// Why something could not be obtained.
+/// Reason why a certificate could not be obtained.
 #[derive(Debug)]
 pub enum AcmeError {
-    /// There is no response.
+    /// The request failed without a response.
     Fetch(FetchError),
-    /// The authority refuses.
+    /// The CA responded with an error.
     Problem(Problem),
-    /// A response violates the protocol: the missing part.
+    /// A response violates the protocol; has the missing member.
     Malformed(&'static str),
-    /// The terms of service, at this URL, are not accepted.
+    /// The terms of service are not accepted; has their URL.
     Terms(String),
-    /// The authority requires an external account.
+    /// The CA requires an external account.
     NoExternalAccount,
-    /// The authority does not offer the profile.
+    /// The CA does not offer the profile.
     Profile(String),
-    /// It offers no challenge of this kind for a name.
+    /// The CA does not offer a challenge of this type for a name.
     NoChallenge(String, ChallengeKind),
-    /// It could not verify a name, for this reason.
+    /// The CA could not verify a name; has the name and the reason.
     Unverified(String, String),
-    /// It did not come to an end in time.
+    /// An operation did not complete in time.
     TimedOut(&'static str),
     /// The machine has no random numbers, or a key of this server cannot be used.
     Key(String),
     /// The certificate is not the requested one.
     Certificate(String),
-    /// The host is gone.
+    /// The host has exited.
     Gone,
 }
 
@@ -139,7 +139,7 @@ impl From<Gone> for AcmeError {
 }
 
 impl AcmeError {
-    /// How long the authority asks to wait.
+    /// Returns the time to wait before a retry, if the CA sent it.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             AcmeError::Problem(problem) => problem.retry_after,
@@ -152,7 +152,7 @@ impl AcmeError {
     }
 }
 
-/// An account at an authority.
+/// An account at a CA.
 pub struct Client<'a> {
     issuer: &'a Issuer,
     fetcher: Fetcher,
@@ -162,26 +162,26 @@ pub struct Client<'a> {
     nonces: Vec<String>,
 }
 
-/// The parts of a new certificate.
+/// A new certificate.
 #[derive(Debug)]
 pub struct Issued {
-    /// The chain with the key, in PEM.
+    /// The chain with its private key, in PEM.
     pub pem: Vec<u8>,
 }
 
-/// When an authority requests renewal of a certificate.
+/// The renewal information of a CA for a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// The time for it.
+    /// The time window of the renewal.
     pub window: Window,
-    /// The authority's explanation, if any.
+    /// The CA's explanation, if any.
     pub explanation: Option<String>,
-    /// When to ask again.
+    /// The time until the next query for renewal information.
     pub ask_after: Duration,
 }
 
 impl<'a> Client<'a> {
-    /// Asks for the authority's directory. `account` is the URL of the account, if known.
+    /// Fetches the CA's directory. `account` is the URL of the account, if known.
     pub fn new(
         issuer: &'a Issuer,
         key: SigningKey,
@@ -198,12 +198,12 @@ impl<'a> Client<'a> {
         Ok(Client { issuer, fetcher, key, directory, account, nonces: Vec::new() })
     }
 
-    /// The URL of the account.
+    /// Returns the URL of the account.
     pub fn account(&self) -> Option<&str> {
         self.account.as_deref()
     }
 
-    /// Forgets the account, which the authority does not know.
+    /// Removes the URL of an account that the CA does not know.
     pub fn forget_account(&mut self) {
         self.account = None;
     }
@@ -216,7 +216,7 @@ impl<'a> Client<'a> {
         self.directory.get("meta").map_or(&Value::Null, |meta| &meta[name])
     }
 
-    /// A value that makes a request new (RFC 8555 section 6.5).
+    /// Returns a nonce, which protects a request against replay (RFC 8555 section 6.5).
     fn nonce(&mut self) -> Result<String, AcmeError> {
         if let Some(nonce) = self.nonces.pop() {
             return Ok(nonce);
@@ -226,7 +226,7 @@ impl<'a> Client<'a> {
         response.field("replay-nonce").map(str::to_owned).ok_or(AcmeError::Malformed("nonce"))
     }
 
-    /// Makes a signed request, again where the authority does not take its nonce.
+    /// Sends a signed request; retries if the CA rejects the nonce.
     fn post(&mut self, url: &str, payload: Option<&Value>) -> Result<Response, AcmeError> {
         let mut tries = 0;
         loop {
@@ -236,7 +236,7 @@ impl<'a> Client<'a> {
             let message = message.ok_or_else(|| AcmeError::Key("it cannot sign".to_owned()))?;
             let body = Some(("application/jose+json", message.as_bytes()));
             let response = self.fetcher.request(Method::Post, url, body)?;
-            // Each response has a nonce for the next request, also one that refuses (RFC 8555 section 6.5).
+            // Every response contains a nonce for the next request, even an error response (RFC 8555 section 6.5).
             self.nonces.extend(response.field("replay-nonce").map(str::to_owned));
             if response.status < 400 {
                 return Ok(response);
@@ -249,7 +249,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Finds the account of the key, or makes it. True if it is new or was not known before.
+    /// Finds or creates the account of the key. Returns whether the account's URL was unknown before.
     pub fn ensure_account(&mut self) -> Result<bool, AcmeError> {
         if self.account.is_some() {
             return Ok(false);
@@ -281,7 +281,7 @@ impl<'a> Client<'a> {
         Ok(true)
     }
 
-    /// Obtains a certificate, which replaces `old` where there is one.
+    /// Obtains a certificate. `old` is the certificate that it replaces, if any.
     pub fn obtain(
         &mut self,
         order: &Order,
@@ -291,7 +291,7 @@ impl<'a> Client<'a> {
         let (url, mut object) = self.new_order(order, old, host)?;
         let mut installed = Vec::new();
         let verified = self.authorize(&object, &mut installed, host);
-        // In any case; when the host is gone there is nothing to remove.
+        // The challenges are removed even after an error. If the host has exited, there is nothing to remove.
         for challenge in &installed {
             host.remove(challenge)?;
         }
@@ -300,7 +300,7 @@ impl<'a> Client<'a> {
         if object["status"] != "ready" {
             return Err(failed_order(&object));
         }
-        // A new key for each certificate: one that leaks is of no use after the next renewal.
+        // Each certificate has a new key, so a compromised key is useless after the next renewal.
         let key = generate(order.key).ok_or_else(|| AcmeError::Key("it cannot be made".to_owned()))?;
         let first = order.names.iter().find(|name| name.parse::<IpAddr>().is_err()).or(order.names.first());
         let common_name = first.filter(|_| self.issuer.has_common_name).map(String::as_str);
@@ -308,7 +308,7 @@ impl<'a> Client<'a> {
         let request = request.map_err(|error| AcmeError::Key(error.to_string()))?;
         let finalize = object["finalize"].as_str().ok_or(AcmeError::Malformed("finalize"))?.to_owned();
         host.log(Level::Info, &format!("acme: finalizing the order for {}", order.shown()));
-        // The state of the order is requested afterwards: the response may come before the certificate is made.
+        // The state of the order is polled afterwards, because this response may arrive before the certificate is issued.
         self.post(&finalize, Some(&json!({ "csr": base64url::encode(request) })))?;
         object = self.poll(&url, "the certificate", host, |object| object["status"] != "processing")?;
         if object["status"] != "valid" {
@@ -322,7 +322,7 @@ impl<'a> Client<'a> {
         Ok(Issued { pem })
     }
 
-    /// Asks for an order: its URL and its state.
+    /// Creates an order. Returns its URL and its state.
     fn new_order(
         &mut self,
         order: &Order,
@@ -366,7 +366,7 @@ impl<'a> Client<'a> {
         Ok((location, body_of(&response)))
     }
 
-    /// Has the authority verify each name of an order that it has not verified yet.
+    /// Lets the CA verify all names of an order that are not verified yet.
     fn authorize(
         &mut self,
         object: &Value,
@@ -386,7 +386,7 @@ impl<'a> Client<'a> {
             installed.push(challenge);
             asked.push((url.to_owned(), name, ready));
         }
-        // Each challenge is in place everywhere before the authority hears of the first one.
+        // All challenges must be installed in all threads before the CA is informed of the first one.
         for challenge in installed.iter() {
             host.install(challenge)?;
         }
@@ -410,7 +410,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// The response to install for a name, and the URL that reports it to the authority.
+    /// Returns the challenge to install for a name, and the URL at which the CA is informed that it is ready.
     fn challenge(&self, name: &str, authorization: &Value) -> Result<(Challenge, String), AcmeError> {
         let kind = self.issuer.challenge;
         let mut offered = authorization["challenges"].as_array().into_iter().flatten();
@@ -457,7 +457,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Downloads a chain: the preferred one where the authority offers several.
+    /// Downloads a chain. If the CA offers several chains, selects the preferred one.
     fn download(&mut self, url: &str) -> Result<Vec<u8>, AcmeError> {
         let response = self.post(url, None)?;
         let Some(wanted) = &self.issuer.preferred_chain else { return Ok(response.body) };
@@ -479,7 +479,7 @@ impl<'a> Client<'a> {
         Ok(response.body)
     }
 
-    /// Asks when a certificate should be renewed. `None` if the authority does not have the field.
+    /// Queries when a certificate should be renewed. Returns `None` if the CA does not support renewal information.
     pub fn renewal(&self, certificate: &Certificate) -> Result<Option<Renewal>, AcmeError> {
         let Some(base) = self.directory.get("renewalInfo").and_then(Value::as_str) else { return Ok(None) };
         let Some(id) = certificate_id(certificate) else { return Ok(None) };
@@ -501,7 +501,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whether a chain with its key fits the order.
+/// Checks that a chain with its key matches the order.
 pub fn check(pem: &[u8], order: &Order) -> Result<(), String> {
     let identity = Identity::from_pem(pem, pem, &[]).map_err(|error| error.to_string())?;
     let first = identity.chain().first().and_then(|first| Certificate::from_der(first));
@@ -512,14 +512,14 @@ pub fn check(pem: &[u8], order: &Order) -> Result<(), String> {
     }
 }
 
-/// The name of a certificate for its authority (RFC 9773 section 4.1): the identifier of the authority's key, and the number.
+/// Returns the CA's identifier of a certificate (RFC 9773 section 4.1): the authority key identifier and the serial number.
 fn certificate_id(certificate: &Certificate) -> Option<String> {
     let key = certificate.authority_key_id()?;
     let digits = certificate.serial()?;
     let digits = if digits.len() % 2 == 1 { format!("0{digits}") } else { digits };
     let byte = |index: usize| u8::from_str_radix(digits.get(index..index + 2)?, 16).ok();
     let mut serial = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
-    // The bytes of a positive number in DER, in which the first bit would be a sign.
+    // In DER the first bit is a sign, so a positive number may need a leading zero byte.
     if serial.first().is_some_and(|first| *first >= 0x80) {
         serial.insert(0, 0);
     }
@@ -545,14 +545,14 @@ fn identifier(name: &str) -> Value {
     json!({ "type": kind, "value": name })
 }
 
-/// A token is base64url (RFC 8555 section 8.1): it is part of a path and a table.
+/// Whether a token is valid base64url (RFC 8555 section 8.1). Tokens are used in paths and as keys of a table.
 fn is_token(token: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=512).contains(&token.len()) && token.bytes().all(is_digit)
 }
 
-/// The name that an authority sends in a handshake for an identifier: of an address its name for reverse lookups (RFC 8738
-/// section 6).
+/// Returns the server name that a CA sends in the handshake of a challenge. For an address it is the name for reverse lookups
+/// (RFC 8738 section 6).
 fn asked_name(name: &str) -> String {
     match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => {
@@ -568,7 +568,7 @@ fn asked_name(name: &str) -> String {
     }
 }
 
-/// Why an order came to nothing.
+/// Returns the error of a failed order.
 fn failed_order(object: &Value) -> AcmeError {
     match object.get("error") {
         Some(error) => AcmeError::Problem(Problem::of(error, &Response::default())),
@@ -576,7 +576,7 @@ fn failed_order(object: &Value) -> AcmeError {
     }
 }
 
-/// Why a name was not verified.
+/// Returns the error of a name that was not verified.
 fn unverified(name: &str, authorization: &Value) -> AcmeError {
     let mut challenges = authorization["challenges"].as_array().into_iter().flatten();
     let detail = challenges.find_map(|challenge| challenge["error"]["detail"].as_str());
@@ -584,12 +584,12 @@ fn unverified(name: &str, authorization: &Value) -> AcmeError {
     AcmeError::Unverified(printable(name), printable(reason))
 }
 
-/// Whether the last certificate of a chain was issued by a root of this common name.
+/// Whether the last certificate of a chain was issued by a root with this common name.
 fn leads_to(chain: &[u8], name: &str) -> bool {
     let chain = certificate::certificates(chain).unwrap_or_default();
     let last = chain.last().and_then(|last| Certificate::from_der(last));
     let issuer = last.and_then(|last| last.issuer(NameForm::Rfc2253)).unwrap_or_default();
-    // Commas of values are escaped by backslashes (RFC 2253 section 2.4).
+    // Commas in values are escaped by backslashes (RFC 2253 section 2.4).
     let escaped: String = name
         .chars()
         .flat_map(|char| [Some('\\').filter(|_| ",+\"\\<>;".contains(char)), Some(char)])

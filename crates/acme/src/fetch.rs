@@ -1,7 +1,8 @@
-//! Requests over https, one connection each (RFC 9110, RFC 9112): authorities get a few requests in weeks.
+//! Requests over https, each on a new connection (RFC 9110, RFC 9112). Connections are not reused, because a CA receives only a
+//! few requests in weeks.
 //!
-//! [`Fetcher`] makes them; all of a [`Response`] is in memory. The certificate of the other side is judged as that of an upstream
-//! is. Each request has a time and each response a size that it may take at most.
+//! [`Fetcher`] sends the requests; a [`Response`] is completely in memory. The certificate of the CA's server is verified like
+//! that of an upstream. The time of a request and the size of a response are limited.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,22 +19,22 @@ use tls::{Client, Session, Trust, certificate, ciphers, groups};
 
 use crate::url::Url;
 
-/// How long a request may take with its response.
+/// Maximum time for a request and its response.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
 
-/// How long a connection may take to be there.
+/// Maximum time for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 
-/// Bytes of a response at most: chains of certificates have some KiB.
+/// Maximum size of a response in bytes; certificate chains have a few KiB.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of its header section at most.
+/// Maximum size of a header section in bytes.
 const HEAD_BYTES_MAX: u32 = 32 << 10;
 
-/// Certificates between the other side's and a root at most.
+/// Maximum number of certificates between the server's certificate and a root.
 const DEPTH_MAX: u32 = 9;
 
-/// Files with the roots that the system trusts: of Debian, Fedora, Alpine, openSUSE.
+/// Files with the roots that the system trusts: on Debian, Fedora, Alpine, openSUSE.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -41,38 +42,38 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// Why a request has no response.
+/// Reason why a request has no response.
 #[derive(Debug)]
 pub enum FetchError {
-    /// No https URL.
+    /// The text is not an https URL.
     Url(String),
-    /// The name has no address, or the connection broke.
+    /// The host name has no address, or the connection failed.
     Io {
         /// The host.
         host: String,
         /// The reason.
         error: io::Error,
     },
-    /// The other side supports no TLS of this server.
+    /// The TLS handshake failed.
     Tls {
         /// The host.
         host: String,
         /// The reason.
         reason: String,
     },
-    /// Its certificate is not trusted: OpenSSL's words.
+    /// The server's certificate is not trusted; has OpenSSL's message.
     Distrust {
         /// The host.
         host: String,
         /// The reason.
         reason: String,
     },
-    /// Its response is not HTTP.
+    /// The response is not valid HTTP.
     Malformed {
         /// The host.
         host: String,
     },
-    /// The roots cannot be used.
+    /// The root certificates cannot be used.
     Roots(String),
 }
 
@@ -91,38 +92,38 @@ impl fmt::Display for FetchError {
     }
 }
 
-/// A response, all of it.
+/// A complete response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     /// The status.
     pub status: u16,
-    /// Names in lower case, and values.
+    /// The header fields: names in lower case, and values.
     pub fields: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The first field of a name, which is in lower case.
+    /// Returns the first field with this name, which must be in lower case.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// All fields of a name, which is in lower case.
+    /// Returns all fields with this name, which must be in lower case.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.fields.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// Makes requests.
+/// Sends requests.
 pub struct Fetcher {
     client: Client,
-    /// The authorities for certificates, if they are verified.
+    /// The trusted CAs for certificates of servers; `None` if certificates are not verified.
     trust: Option<Trust>,
 }
 
 impl Fetcher {
-    /// With these roots in PEM, or those of the system; `verifies` is whether certificates are verified at all.
+    /// Creates a fetcher with these roots in PEM, or those of the system. `verifies` states whether certificates are verified.
     pub fn new(roots: Option<&[u8]>, verifies: bool) -> Result<Fetcher, FetchError> {
         let settings = ClientSettings {
             identity: None,
@@ -139,7 +140,7 @@ impl Fetcher {
         Ok(Fetcher { client, trust })
     }
 
-    /// Makes a request. `body` is its type and its bytes.
+    /// Sends a request. `body` is its media type and its bytes.
     pub fn request(
         &self,
         method: Method,
@@ -171,7 +172,7 @@ impl Fetcher {
     }
 }
 
-/// Reads roots.
+/// Reads root certificates.
 fn trust(pem: Option<&[u8]>) -> Result<Trust, FetchError> {
     let bytes = match pem {
         Some(pem) => pem.to_vec(),
@@ -184,7 +185,7 @@ fn trust(pem: Option<&[u8]>) -> Result<Trust, FetchError> {
     Ok(Trust::new(roots, DEPTH_MAX, Purpose::Server))
 }
 
-/// The roots that the system trusts, or those that `SSL_CERT_FILE` names.
+/// Reads the file that `SSL_CERT_FILE` names, or the roots that the system trusts.
 fn system_roots() -> Result<Vec<u8>, FetchError> {
     let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
     let known = SYSTEM_ROOTS.iter().map(std::path::PathBuf::from);
@@ -194,13 +195,13 @@ fn system_roots() -> Result<Vec<u8>, FetchError> {
     })
 }
 
-/// One connection.
+/// A connection.
 struct Link<'a> {
     socket: TcpStream,
     session: Session,
     host: &'a str,
     end: Instant,
-    /// Received bytes not read yet.
+    /// Received plaintext that has not been parsed.
     plain: Vec<u8>,
     is_over: bool,
 }
@@ -221,7 +222,8 @@ impl<'a> Link<'a> {
             }
         }
         let socket = socket.ok_or(last).map_err(failed)?;
-        // The request follows the end of the handshake: Nagle's algorithm would have it wait for an acknowledgement.
+        // The request follows the last message of the handshake: Nagle's algorithm would delay it until an acknowledgement
+        // arrives.
         socket.set_nodelay(true).map_err(failed)?;
         let session = client.session(&format!("{host}:{}", url.port), host);
         let session =
@@ -239,8 +241,8 @@ impl<'a> Link<'a> {
         FetchError::Io { host: self.host.to_owned(), error }
     }
 
-    /// Verifies the certificate of the other side. The handshake itself takes any: the verdict is made here, as for upstreams,
-    /// before a byte of a request is sent.
+    /// Verifies the certificate of the server. The handshake accepts any certificate. This check follows before the first byte of
+    /// a request is sent, as for upstreams.
     fn judge(&self, trust: &Trust, host: &str) -> Result<(), FetchError> {
         let chain = self.session.peer_certificates();
         let distrust = |reason| Err(FetchError::Distrust { host: host.to_owned(), reason });
@@ -254,7 +256,7 @@ impl<'a> Link<'a> {
         distrust("it is for another name".to_owned())
     }
 
-    /// Gives the session the received bytes, and sends its output.
+    /// Passes received bytes to the session, and sends its output.
     fn take(&mut self, incoming: &mut [u8]) -> Result<(), FetchError> {
         let plain = &mut self.plain;
         let read = self.session.read(incoming, &mut |bytes| plain.extend_from_slice(bytes));
@@ -305,7 +307,7 @@ impl<'a> Link<'a> {
         self.write(&sealed[..len])
     }
 
-    /// Receives the response to a request of this method.
+    /// Receives the response to a request with this method.
     fn receive(&mut self, method: Method) -> Result<Response, FetchError> {
         let malformed = |host: &str| FetchError::Malformed { host: host.to_owned() };
         let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };

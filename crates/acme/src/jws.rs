@@ -1,20 +1,21 @@
-//! Signed requests (RFC 8555 section 6.2, RFC 7515): a JSON object with a header, a payload and a signature, each in base64url.
+//! Signed requests (RFC 8555 section 6.2, RFC 7515): a JSON object with a header, a payload and a signature, each encoded in
+//! base64url.
 
 use serde_json::{Value, json};
 use tls::signing::{PublicKey, SigningKey, mac};
 
 use crate::base64url;
 
-/// The signer: an account by its URL, or a key that has none yet.
+/// The signer of a request: an account, or a key without an account.
 #[derive(Clone, Copy, Debug)]
 pub enum Signer<'a> {
     /// The URL of an account.
     Account(&'a str),
-    /// The key itself goes with the request.
+    /// A key without an account; the request contains the public key.
     Key,
 }
 
-/// Signs a request to a URL. Without a payload it is one that reads (POST-as-GET, RFC 8555 section 6.3).
+/// Signs a request to a URL. A request without a payload reads a resource (POST-as-GET, RFC 8555 section 6.3).
 pub fn sign(
     key: &SigningKey,
     signer: Signer<'_>,
@@ -27,7 +28,7 @@ pub fn sign(
         Signer::Account(account) => header["kid"] = account.into(),
         Signer::Key => header["jwk"] = public(key),
     }
-    // The text that is signed is the one that is sent: nothing is serialized twice.
+    // The signed text is also the text that is sent, so it must be serialized only once.
     let payload = payload.map(Value::to_string).unwrap_or_default();
     let (header, payload) = (base64url::encode(header.to_string()), base64url::encode(payload));
     let signature = key.sign(format!("{header}.{payload}").as_bytes())?;
@@ -47,7 +48,7 @@ fn message(header: &str, payload: &str, signature: &[u8]) -> Value {
     json!({ "protected": header, "payload": payload, "signature": base64url::encode(signature) })
 }
 
-/// The public half of a key (RFC 7517); its members are in the order of their names.
+/// Returns the public key as a JSON Web Key (RFC 7517), with its members sorted by name.
 fn public(key: &SigningKey) -> Value {
     match key.public() {
         PublicKey::Ecdsa { curve, x, y } => {
@@ -59,7 +60,7 @@ fn public(key: &SigningKey) -> Value {
     }
 }
 
-/// A short name of a key (RFC 7638): the digest of its required members in the order of their names, without blanks.
+/// Returns the thumbprint of a key (RFC 7638): the digest of its required members, sorted by name and without spaces.
 pub fn thumbprint(key: &SigningKey) -> String {
     base64url::encode(tls::digest(public(key).to_string().as_bytes()))
 }
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(part(&text, "payload"), b"");
     }
 
-    /// The digest is of a text: members in another order would be another name.
+    /// The digest is that of a text, so another order of the members would give another thumbprint.
     #[test]
     fn members_of_a_public_key_are_sorted() {
         let key = generate(KeyKind::Rsa2048).expect("a key");

@@ -1,9 +1,9 @@
-//! A client of certificate authorities (ACME, RFC 8555), for a process that does nothing else: its calls block.
+//! An ACME client (RFC 8555) for a dedicated process: its calls block.
 //!
-//! [`settings`] describes the certificates, [`agent`] obtains and renews them. [`client`] speaks the protocol over
-//! [`fetch`], which makes requests over https to a [`url`]; [`jws`] signs them. [`state`] keeps accounts and certificates
-//! on the disk, [`schedule`] computes when a certificate is renewed and when a failure is tried again. Requests by which
-//! an authority checks a name are served by others: the agent has a [`agent::Host`] install their responses.
+//! [`settings`] describes the certificates, [`agent`] obtains and renews them. [`client`] implements the protocol; [`fetch`]
+//! sends its requests over https to a [`url`]; [`jws`] signs them. [`state`] stores accounts and certificates on disk.
+//! [`schedule`] computes the times of renewals and retries. This crate does not serve the requests by which a CA verifies a name:
+//! the agent passes the responses to its [`agent::Host`], which installs them.
 #![forbid(unsafe_code)]
 
 pub mod agent;

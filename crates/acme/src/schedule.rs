@@ -1,34 +1,35 @@
-//! When a certificate is renewed, and when a failure is tried again. Times are seconds since 1970; random numbers and the time are
-//! arguments.
+//! Computes when certificates are renewed and when failures are retried. Times are in seconds since 1970. The present time and
+//! random numbers are arguments.
 
 use std::time::Duration;
 
-/// The first pause after a failure: long enough for an authority that restarts, short enough for an operator who
-/// watches.
+/// Pause after the first failure. It is long enough for a CA that restarts, and acceptable for an operator who waits for the
+/// result.
 const PAUSE_MIN: Duration = Duration::from_secs(60);
 
-/// The longest pause after failures. Authorities count failures by the hour and the week: one a day stays below all limits,
-/// and a certificate that is renewed with a third of its time left has weeks of such tries.
+/// Maximum pause between retries. CAs limit failures per hour and per week; one failure per day is below all limits. Renewal
+/// begins when a third of the validity remains, which leaves weeks for such retries.
 pub const PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often an authority is queried about renewal if it sets no interval (RFC 9773 section 4.3.1).
+/// Time between queries for renewal information if the CA sets none (RFC 9773 section 4.3.1).
 pub const ASK_TIME: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Bounds of a time set by the authority.
+/// Minimum and maximum of a time between queries that the CA sets.
 pub const ASK_TIME_BOUNDS: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(24 * 60 * 60));
 
-/// The time in which an authority requests renewal of a certificate (RFC 9773 section 4.2).
+/// The time window in which a CA requests renewal of a certificate (RFC 9773 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its begin.
+    /// Start of the window.
     pub start: i64,
-    /// Its end.
+    /// End of the window.
     pub end: i64,
 }
 
-/// When a certificate that is valid from `begins` to `expires` is renewed: at a random point of the authority's window, which
-/// spreads its load, else when a third of its time is left. `fraction` is a random number below one.
+/// Returns when to renew a certificate that is valid from `begins` to `expires`. This is a random time in the CA's window, which
+/// spreads the CA's load. Without a window it is the time when a third of the validity remains. `fraction` is a random number
+/// from 0 to less than 1.
 pub fn renewal(begins: i64, expires: i64, window: Option<Window>, fraction: f64) -> i64 {
     match window {
         Some(Window { start, end }) => start + ((end - start) as f64 * fraction) as i64,
@@ -36,14 +37,14 @@ pub fn renewal(begins: i64, expires: i64, window: Option<Window>, fraction: f64)
     }
 }
 
-/// The pause after N failures in a row: it doubles each time, and varies by a quarter so that many servers do not come back
-/// together. `fraction` is a random number below one.
+/// Returns the pause after this number of consecutive failures. The pause doubles each time, and varies randomly by a quarter so
+/// that many servers do not retry simultaneously. `fraction` is a random number from 0 to less than 1.
 pub fn pause(failures: u32, fraction: f64) -> Duration {
     let doubled = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(PAUSE_MAX).mul_f64(0.75 + fraction / 2.0)
 }
 
-/// Reads a time such as `2026-01-02T03:04:05.678Z` (RFC 3339).
+/// Parses a time such as `2026-01-02T03:04:05.678Z` (RFC 3339).
 pub fn parse_time(text: &str) -> Option<i64> {
     let number = |range: std::ops::Range<usize>| {
         let digits = text.get(range).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
@@ -76,7 +77,8 @@ pub fn parse_time(text: &str) -> Option<i64> {
     Some(days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset)
 }
 
-/// Days from 1970 to a date of the Gregorian calendar: March begins a year here, so that a leap day ends one.
+/// Returns the days from 1970 to a date of the Gregorian calendar. The year begins in March in this computation, so that a leap
+/// day is its last day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));

@@ -1,22 +1,22 @@
-//! The settings: authorities, and the certificates to obtain from each.
+//! Settings: CAs, and the certificates to obtain from each.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use tls::signing::KeyKind;
 
-/// How an authority checks that a name is this server's.
+/// How a CA verifies that this server controls a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChallengeKind {
-    /// It asks for a file over HTTP, on port 80 (RFC 8555 section 8.3).
+    /// The CA requests a file over HTTP, on port 80 (RFC 8555 section 8.3).
     #[default]
     Http01,
-    /// It makes a handshake with a special protocol, on port 443 (RFC 8737).
+    /// The CA makes a TLS handshake with a special ALPN protocol, on port 443 (RFC 8737).
     TlsAlpn01,
 }
 
 impl ChallengeKind {
-    /// The name in the protocol.
+    /// Returns the name of the challenge in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             ChallengeKind::Http01 => "http-01",
@@ -25,19 +25,19 @@ impl ChallengeKind {
     }
 }
 
-/// The key of an account.
+/// The private key of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountKey {
-    /// It is made and kept in the state directory.
+    /// A key that is generated and stored in the state directory.
     Made(KeyKind),
-    /// A key in PEM.
+    /// A configured key in PEM.
     Pem(Vec<u8>),
 }
 
-/// An account elsewhere, to which the one at the authority is bound (RFC 8555 section 7.3.4).
+/// An external account, to which the account at the CA is bound (RFC 8555 section 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
-    /// The name of the key.
+    /// The identifier of the key.
     pub id: String,
     /// The shared secret.
     pub secret: Vec<u8>,
@@ -49,50 +49,50 @@ impl fmt::Debug for ExternalAccount {
     }
 }
 
-/// A kind of certificates that an authority may offer.
+/// A type of certificates that a CA may offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name.
+    /// The name of the profile.
     pub name: String,
-    /// Whether a certificate without it is refused.
+    /// Whether certificates without this profile are refused.
     pub is_required: bool,
 }
 
-/// A certificate authority, and the account there.
+/// A CA, and the account at this CA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
     /// The name in the configuration.
     pub name: String,
-    /// The URL of its directory.
+    /// The URL of the CA's directory.
     pub uri: String,
-    /// The key of the account.
+    /// The private key of the account.
     pub account_key: AccountKey,
-    /// How names are checked.
+    /// How the CA verifies names.
     pub challenge: ChallengeKind,
-    /// URLs for messages about the account.
+    /// URLs to which the CA sends messages about the account.
     pub contacts: Vec<String>,
-    /// An account elsewhere.
+    /// The external account, if any.
     pub external_account: Option<ExternalAccount>,
-    /// The name of the root that the chain should lead to.
+    /// The common name of the root that the chain should lead to.
     pub preferred_chain: Option<String>,
-    /// The kind of certificates.
+    /// The requested type of certificates.
     pub profile: Option<Profile>,
-    /// Roots in PEM that the authority's own certificate comes from; the system's without them.
+    /// Roots in PEM for the certificate of the CA's server; `None` stands for the roots of the system.
     pub roots: Option<Vec<u8>>,
-    /// Whether the authority's own certificate is verified.
+    /// Whether the certificate of the CA's server is verified.
     pub verifies: bool,
-    /// The directory of accounts and certificates; nothing is kept without it.
+    /// The directory of accounts and certificates; `None` if nothing is stored.
     pub state_path: Option<PathBuf>,
     /// Whether the terms of service are accepted.
     pub accepts_terms: bool,
-    /// Whether requests have a common name.
+    /// Whether certificate requests contain a common name.
     pub has_common_name: bool,
     /// The certificates to obtain.
     pub orders: Vec<Order>,
 }
 
 impl Issuer {
-    /// An authority with nginx's defaults.
+    /// Creates the settings of a CA, with nginx's defaults.
     pub fn new(name: &str) -> Issuer {
         Issuer {
             name: name.to_owned(),
@@ -112,7 +112,7 @@ impl Issuer {
         }
     }
 
-    /// The name of a certificate among those of all authorities.
+    /// Returns an identifier of a certificate that is unique among all CAs.
     pub fn id_of(&self, order: &Order) -> String {
         format!("{}/{}", self.name, order.digest())
     }
@@ -121,20 +121,20 @@ impl Issuer {
 /// A certificate to obtain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// Names and addresses, each once.
+    /// Host names and addresses, without duplicates.
     pub names: Vec<String>,
-    /// The kind of its key.
+    /// The type of its private key.
     pub key: KeyKind,
 }
 
 impl Order {
-    /// A short name for file names: equal for equal orders.
+    /// Returns a short text for file names, which is equal for equal orders.
     pub fn digest(&self) -> String {
         let text = format!("{} {}", self.key.name(), self.names.join(" "));
         tls::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// For messages: the first name and how many follow it.
+    /// Returns a text for messages: the first name and the number of the other names.
     pub fn shown(&self) -> String {
         match self.names.as_slice() {
             [] => String::new(),

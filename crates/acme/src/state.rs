@@ -1,13 +1,13 @@
-//! The files in the directory of `state_path`, for one process at a time.
+//! The files in the directory `state_path`, which only one process uses at a time.
 //!
 //! ```text
-//! account.key           the key of the account, in PEM
-//! account.url           the URL of the directory of the authority, then that of the account, a line each
-//! certificates/DIGEST   a chain of certificates with the key of the first, in PEM, by the digest of the order
+//! account.key           the private key of the account, in PEM
+//! account.url           two lines: the URL of the CA's directory, and the URL of the account
+//! certificates/DIGEST   a certificate chain with its private key, in PEM; named by the digest of the order
 //! lock                  locked while a process uses the directory
 //! ```
-//! Files are written under another name, synced, and renamed: after a crash each is whole or absent. A certificate and its key are one
-//! file, so that they always belong together. All files have mode 0600.
+//! A file is written under another name, synced, and renamed: after a crash it is either complete or absent. A certificate and
+//! its private key are in one file, so that they always match. All files have mode 0600.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,19 +21,20 @@ const ACCOUNT_URL: &str = "account.url";
 const CERTIFICATES: &str = "certificates";
 const LOCK: &str = "lock";
 
-/// Bytes of a chain with its key at most.
+/// Maximum size in bytes of a file with a chain and its key.
 const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
 /// An open state directory.
 #[derive(Debug)]
 pub struct State {
     path: PathBuf,
-    /// Unlocked by the kernel when the process ends, however it does.
+    /// The lock file. The kernel releases the lock when the process ends, even if it crashes.
     _lock: File,
 }
 
 impl State {
-    /// Makes the directory if it is missing, and locks it. The error is of kind `WouldBlock` where another process has it.
+    /// Creates the directory if it does not exist, and locks it. The error has the kind `WouldBlock` if another process has
+    /// locked it.
     pub fn open(path: &Path) -> io::Result<State> {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(path.join(CERTIFICATES))?;
@@ -43,36 +44,36 @@ impl State {
         Ok(State { path: path.to_owned(), _lock: lock })
     }
 
-    /// The key of the account.
+    /// Reads the private key of the account.
     pub fn account_key(&self) -> Option<Vec<u8>> {
         std::fs::read(self.path.join(ACCOUNT_KEY)).ok()
     }
 
-    /// Keeps the key of the account.
+    /// Stores the private key of the account.
     pub fn set_account_key(&self, pem: &str) -> io::Result<()> {
         write(&self.path, ACCOUNT_KEY, pem.as_bytes())
     }
 
-    /// The URL of the account at an authority.
+    /// Reads the URL of the account at a CA.
     pub fn account_url(&self, directory: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.path.join(ACCOUNT_URL)).ok()?;
         let (found, account) = text.trim_end().split_once('\n')?;
         (found == directory).then(|| account.to_owned())
     }
 
-    /// Keeps the URL of the account at an authority.
+    /// Stores the URL of the account at a CA.
     pub fn set_account_url(&self, directory: &str, account: &str) -> io::Result<()> {
         write(&self.path, ACCOUNT_URL, format!("{directory}\n{account}\n").as_bytes())
     }
 
-    /// Keeps a chain with its key.
+    /// Stores a chain with its private key.
     pub fn set_certificate(&self, digest: &str, pem: &[u8]) -> io::Result<()> {
         write(&self.path.join(CERTIFICATES), digest, pem)
     }
 }
 
-/// A chain with its key, as it was kept below a state directory. Needs no lock: the file is whole at any time. The reader
-/// may have more rights than the owner of the directory, so a link to another file is not followed.
+/// Reads a chain with its private key from a state directory. No lock is necessary, because the file is always complete. The
+/// reader may have more permissions than the owner of the directory, so symbolic links are not followed.
 pub fn certificate(path: &Path, digest: &str) -> Option<Vec<u8>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -87,8 +88,8 @@ pub fn certificate(path: &Path, digest: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Replaces a file. Two writers do not meet: the lock is held. A file that a crash leaves under the other name is
-/// overwritten. The new one is on the disk, with its name, when this returns.
+/// Replaces a file, and syncs the file and its directory. The lock prevents concurrent writers. A crash may leave a file with the
+/// suffix `.new`, which the next write overwrites.
 fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = directory.join(format!("{name}.new"));
     let mut options = OpenOptions::new();

@@ -1,20 +1,20 @@
-//! URLs and links of authorities, as far as the protocol needs them (RFC 3986, RFC 8288). Pure: texts in, texts out.
+//! URLs and links of CAs, as far as ACME needs them (RFC 3986, RFC 8288). This module makes no I/O.
 
 /// An https URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Name or address, an address of IPv6 without its brackets.
+    /// Host name or address; an IPv6 address has no brackets.
     pub host: String,
     /// The port.
     pub port: u16,
     /// Path and query.
     pub target: String,
-    /// Host and port as they were written.
+    /// Host and port as written in the URL.
     pub authority: String,
 }
 
 impl Url {
-    /// Reads a URL. `None` if the text is no URL, or not of https.
+    /// Parses a URL. Returns `None` if the text is not an https URL.
     pub fn parse(text: &str) -> Option<Url> {
         let scheme = text.get(..8)?;
         if !scheme.eq_ignore_ascii_case("https://") || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -39,7 +39,7 @@ impl Url {
         Some(Url { host: host.to_owned(), port, target, authority: authority.to_owned() })
     }
 
-    /// The URL that a reference names beside this one (RFC 3986 section 5.2), as far as authorities use them.
+    /// Resolves a reference relative to this URL (RFC 3986 section 5.2), as far as CAs use references.
     pub fn joined(&self, reference: &str) -> String {
         match reference {
             _ if reference.contains("://") => reference.to_owned(),
@@ -54,7 +54,7 @@ impl Url {
     }
 }
 
-/// The target of a `Link` field with the relation `alternate` (RFC 8288).
+/// Returns the target of a `Link` field with the relation `alternate` (RFC 8288).
 pub fn alternate(link: &str) -> Option<&str> {
     let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
     let mut parameters = parameters.split(';').map(str::trim);

@@ -1,4 +1,4 @@
-//! Authorities that are not to be trusted, or not well: scripted ones over TLS. Nothing of theirs is installed, delivered or kept.
+//! Scripted CAs over TLS that are untrusted or send invalid responses. Nothing from them is installed, delivered or stored.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,14 +15,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// A scripted server: whole responses by path. Its thread ends with the process.
+/// A scripted server that returns complete responses by path. Its thread ends with the process.
 struct Authority {
     port: u16,
     root: String,
 }
 
 impl Authority {
-    /// With a certificate for this name.
+    /// Starts a server with a certificate for this name.
     fn start(name: &str, respond: impl Fn(u16, &str) -> Vec<u8> + Send + 'static) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(rcgen::DnType::CommonName, "root");
@@ -46,7 +46,7 @@ impl Authority {
             for socket in listener.incoming().flatten() {
                 let session = ServerConnection::new(Arc::clone(&config)).expect("a session");
                 let mut tls = StreamOwned::new(session, socket);
-                // Clients that do not trust it end the connection.
+                // Clients that do not trust the certificate close the connection.
                 if let Some(path) = read_request(&mut tls) {
                     let _ = tls.write_all(&respond(port, &path));
                     tls.conn.send_close_notify();
@@ -63,7 +63,7 @@ impl Authority {
     }
 }
 
-/// The path of a request, all of which is read.
+/// Reads a complete request. Returns its path.
 fn read_request(tls: &mut impl Read) -> Option<String> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
@@ -125,7 +125,7 @@ fn an_authority_is_verified_before_it_is_told_anything() {
     assert!(fetcher.request(Method::Get, &url, None).is_ok(), "ssl_verify off");
 }
 
-/// A server that notes what the agent does, and is gone when the agent waits for a next try.
+/// A host that records the agent's calls, and exits when the agent waits for a retry.
 #[derive(Default)]
 struct Notes {
     installed: Vec<Challenge>,
@@ -154,12 +154,13 @@ impl Host for Notes {
     }
 
     fn wait(&mut self, time: Duration) -> Result<(), Gone> {
-        // Polls go on; the pause after a failure is longer.
+        // Polls continue; the pause after a failure is longer.
         if time < Duration::from_secs(10) { Ok(()) } else { Err(Gone) }
     }
 }
 
-/// What an agent does with an authority whose responses, but for the directory, are these; and the directory of its state.
+/// Runs an agent with a CA. `respond` makes all responses except the directory. Returns the recorded calls and the state
+/// directory.
 fn agent(label: &str, respond: impl Fn(u16, &str) -> Vec<u8> + Send + 'static) -> (Notes, PathBuf) {
     let authority = Authority::start("127.0.0.1", move |port, path| {
         let url = |name: &str| format!("https://127.0.0.1:{port}/{name}");
@@ -187,7 +188,7 @@ fn agent(label: &str, respond: impl Fn(u16, &str) -> Vec<u8> + Send + 'static) -
     (notes, state)
 }
 
-/// An account, and an order in this state with these members.
+/// Returns a response for an account, or for an order with this status and these members.
 fn ordered(port: u16, path: &str, status: &str, members: &str) -> Vec<u8> {
     let object = format!("{{ \"status\": \"{status}\" {members} }}");
     match path {
@@ -217,7 +218,7 @@ fn a_certificate_for_another_key_is_not_used() {
     let done = agent("key", move |port, path| match path {
         "/certificate" => response("200 OK", "", &foreign),
         "/order/1" | "/newOrder" | "/newAccount" | "/finalize" => {
-            // Ready when it is ordered, valid when it is asked for again.
+            // The order is ready when it is created, and valid in the next request.
             let members = format!(
                 ", \"authorizations\": [], \"finalize\": \"https://127.0.0.1:{port}/finalize\", \
                  \"certificate\": \"https://127.0.0.1:{port}/certificate\""
@@ -231,7 +232,7 @@ fn a_certificate_for_another_key_is_not_used() {
     assert_refused(done, "the certificate cannot be used: ");
 }
 
-/// How often the order was asked for.
+/// Number of requests for the order.
 static READY: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 #[test]
