@@ -1,15 +1,15 @@
-//! The messages between the master and the agent that obtains certificates, and those passed on to workers.
+//! Messages between the master and the agent that obtains certificates, and the changes that are passed on to workers.
 //!
 //! ```text
 //! agent                            master                           worker
 //!   | <-- Start, issuers ---------- |                                 |
-//!   | -- Change 7: install -------> | -- Acme 23: install ----------> |   for every thread at once
+//!   | -- Change 7: install -------> | -- Acme 23: install ----------> |   installed in all threads
 //!   | <-- Done 7 ------------------ | <------------------- AcmeDone 23 |
-//!   |    (the authority is told)    |                                 |
+//!   |    (the CA is informed)       |                                 |
 //!   | -- Change 8: certificate ---> | -- Acme 24: certificate ------> |
 //!   | -- Log ---------------------> |   into the error log            |
 //! ```
-//! The master keeps certificates and challenges for workers that start later. The end of the channel is the end of the agent.
+//! The master stores certificates and challenges for workers that start later. When the channel closes, the agent exits.
 
 use acme::agent::{Challenge, Level};
 use acme::settings::{AccountKey, ChallengeKind, ExternalAccount, Issuer, Order, Profile};
@@ -20,45 +20,45 @@ use super::message::{put_credentials, take_credentials};
 use super::wire::{Malformed, Reader, Writer};
 use crate::privilege::Credentials;
 
-/// From the agent: certificates, and no descriptors.
+/// Limits for packets from the agent: certificates, and no descriptors.
 pub(crate) const FROM_AGENT: Limits = Limits { body: 1 << 20, fds: 0 };
 
-/// Something that changes in workers.
+/// A change in workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AcmeChange {
-    /// A challenge is to be in place.
+    /// A challenge is to be installed.
     Install(Challenge),
-    /// It is over.
+    /// A challenge is to be removed.
     Remove(Challenge),
-    /// A certificate is to be shown: a chain with its key, in PEM.
+    /// A certificate is to be used: a chain with its private key, in PEM.
     Certificate {
-        /// The order.
+        /// The identifier of the order.
         id: String,
-        /// The text.
+        /// The PEM text.
         pem: Vec<u8>,
     },
 }
 
-/// From the master.
+/// A message from the master to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToAgent {
     /// The first message.
     Start {
         /// The ordered certificates.
         issuers: Vec<Issuer>,
-        /// Certificates that are kept nowhere else.
+        /// Certificates that are stored only in memory.
         known: Vec<(String, Vec<u8>)>,
-        /// The user of the agent; `None` keeps the user.
+        /// The user of the agent; `None` stands for the user of the master.
         credentials: Option<Credentials>,
     },
-    /// The change of this number is in force in every worker.
+    /// All workers have confirmed the change with this number.
     Done(u64),
 }
 
-/// From the agent.
+/// A message from the agent to the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FromAgent {
-    /// Something is to change.
+    /// A change with its number.
     Change(u64, AcmeChange),
     /// A line for the log.
     Log(Level, String),
@@ -165,7 +165,7 @@ fn take_challenge(from: &mut Reader<'_>) -> Result<Challenge, Malformed> {
     })
 }
 
-/// The order here and in [`take_issuer`] is the format.
+/// Encodes an issuer. The order of fields must be the same as in [`take_issuer`].
 fn put_issuer(out: &mut Writer, issuer: &Issuer) {
     out.text(&issuer.name).text(&issuer.uri);
     match &issuer.account_key {
@@ -191,7 +191,7 @@ fn put_issuer(out: &mut Writer, issuer: &Issuer) {
     });
 }
 
-/// Reads what [`put_issuer`] wrote.
+/// Decodes the output of [`put_issuer`].
 fn take_issuer(from: &mut Reader<'_>) -> Result<Issuer, Malformed> {
     Ok(Issuer {
         name: from.text()?,

@@ -1,4 +1,4 @@
-//! The messages between master and worker.
+//! The messages between the master and a worker.
 //!
 //! ```text
 //! master                          worker
@@ -7,20 +7,20 @@
 //!   | -- Reload, bundle, fds -----> |   swaps the configuration in place
 //!   | <---- Reloaded, ReloadFailed -|
 //!   | <------------------- Retired -|   later: the last request under an older configuration has ended
-//!   | <----------------- Addresses -|   later: names have other addresses; the next worker starts with them
+//!   | <----------------- Addresses -|   later: host names have other addresses; the next worker uses them
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
-//!   | <------------------ AcmeDone -|   every thread has it
+//!   | <------------------ AcmeDone -|   all threads have applied it
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
-//!   | -- Explain, fd -------------> |   the socket of a client that gets the answer of a cache
-//!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
+//!   | -- Explain, fd -------------> |   the socket of a client that gets the explanation with a cache's state
+//!   | -- Reopen, fds -------------> |   no response: failed writes to a log are reported in the error log
 //!   | -- Ping --------------------> |   for the watchdog of systemd
-//!   | <---------------------- Pong -|   the event loop of every thread has turned since
-//!   | -- Quit, Stop --------------> |   the answer is the end of the process
+//!   | <---------------------- Pong -|   the event loops of all threads have made a turn since the ping
+//!   | -- Quit, Stop --------------> |   the response is the end of the process
 //! ```
 //!
-//! The master sends [`ToWorker`], the worker answers with [`ToMaster`]. The largest is the [`Bundle`]: all that a
-//! worker needs to serve one configuration, so that it opens no file and no socket itself. The two processes run the
-//! same executable; [`VERSION`] catches one that was replaced on disk and restarted meanwhile.
+//! The master sends [`ToWorker`], the worker sends [`ToMaster`]. The largest message is the [`Bundle`]. It contains everything
+//! that a worker needs to serve a configuration, so that the worker opens no file and no socket itself. Both processes run the
+//! same executable. [`VERSION`] detects the exception: a file that was replaced on disk.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,98 +32,100 @@ use crate::listen::ListenAddr;
 use crate::places::{Places, Request};
 use crate::privilege::Credentials;
 
-/// Longest text in a message of a worker, in bytes: a part of the limit of the master.
+/// Maximum length in bytes of a text in a message of a worker; it must be below the master's limit.
 const TEXT_MAX: usize = 32 * 1024;
 
-/// Changes with every change of the messages.
+/// The version of the messages, which changes with every change of the messages.
 const VERSION: u64 = 7;
 
-/// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
-/// each log file.
+/// A configuration for a worker. Its descriptors are sent in the same packet: those of the listeners in order, then one for each
+/// log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bundle {
-    /// Counts the configurations of this master.
+    /// The number of the configuration in this master.
     pub(crate) generation: u64,
-    /// The text to parse: names, `-g`, places.
+    /// The source to parse: file names, `-g`, default paths.
     pub(crate) request: Request,
-    /// Every file that the configuration was read from.
+    /// All files that the configuration was read from.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
-    /// The user of the worker; `None` keeps the user.
+    /// The user of the worker; `None` stands for the user of the master.
     pub(crate) credentials: Option<Credentials>,
-    /// Limits, priority and directory of the process.
+    /// Limits, priority and working directory of the process.
     pub(crate) limits: ProcessLimits,
     /// Addresses, with the number of sockets of each.
     pub(crate) listeners: Vec<(ListenAddr, u64)>,
     /// Log files, one descriptor each.
     pub(crate) logs: Vec<PathBuf>,
-    /// Addresses of names, as another worker sent them last. For [`ToWorker::Start`]; a worker that serves knows its own.
+    /// Addresses of host names that another worker sent last. Only used by [`ToWorker::Start`]; a serving worker has newer
+    /// addresses.
     pub(crate) addresses: String,
-    /// Worker processes that have died unasked so far, for the status API.
+    /// Number of worker processes that have ended unexpectedly so far, for the status API.
     pub(crate) respawned: u64,
-    /// Certificates from authorities, and challenges in place.
+    /// Certificates from CAs, and installed challenges.
     pub(crate) acme: Vec<AcmeChange>,
-    /// The secret that keys of session tickets come from. For [`ToWorker::Start`]; a worker that serves has it.
+    /// The secret from which keys of session tickets are derived. Only used by [`ToWorker::Start`]; a serving worker already has
+    /// it.
     pub(crate) tickets: Vec<u8>,
 }
 
 impl Bundle {
-    /// How many descriptors belong to it.
+    /// Returns the number of descriptors of the bundle.
     pub(crate) fn descriptors(&self) -> usize {
         let sockets: u64 = self.listeners.iter().map(|(_, count)| count).sum();
         usize::try_from(sockets).unwrap_or(usize::MAX).saturating_add(self.logs.len())
     }
 }
 
-/// From the master.
+/// A message from the master to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToWorker {
-    /// The first message: become a worker with this configuration.
+    /// The first message: start to serve this configuration.
     Start(Box<Bundle>),
     /// Swap the configuration in place.
     Reload(Box<Bundle>),
-    /// Write to these files from now on; their descriptors come along.
+    /// Write to these files from now on; the packet contains their descriptors.
     Reopen(Vec<PathBuf>),
-    /// Change a certificate or a challenge, and confirm it by this number.
+    /// Change a certificate or a challenge, and confirm this number.
     Acme(u64, AcmeChange),
     /// Finish the requests in flight, then end; at the latest after this time.
     Quit(Option<Duration>),
-    /// End now.
+    /// End immediately.
     Stop,
-    /// Make readiness checks fail, and continue.
+    /// Make readiness checks fail, and continue to serve.
     Leave,
-    /// The same for an operator, or no more.
+    /// Start or stop draining at an operator's request: readiness checks fail, and the worker continues to serve.
     Drain(bool),
-    /// Let every thread's event loop turn, and confirm it by this number.
+    /// Let the event loop of each thread make a turn, and confirm this number.
     Ping(u64),
-    /// Complete an explanation by what a cache holds, and send it through the socket that comes along; in the words of `admin`.
+    /// Add the state of a cache to an explanation, in the format of `admin`, and send it through the socket in the packet.
     Explain(Vec<u8>),
-    /// Show requests that pass this filter to a client, whose socket comes along.
+    /// Show requests that match this filter to the client whose socket is in the packet.
     Watch(String),
 }
 
-/// From the worker.
+/// A message from a worker to the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToMaster {
-    /// Every thread accepts; `method` is the network engine.
+    /// All threads accept connections.
     Ready {
-        /// The network engine's name.
+        /// The name of the network engine.
         method: String,
-        /// A remark on the choice for the operator.
+        /// A remark for the operator about the choice of the engine.
         remark: Option<String>,
     },
     /// The worker cannot serve and ends.
     Failed(String),
     /// The new configuration is in force.
     Reloaded(u64),
-    /// The new configuration could not be taken, the old one stays.
+    /// The new configuration could not be used; the old one stays in force.
     ReloadFailed(u64, String),
     /// No request uses this configuration any more.
     Retired(u64),
-    /// The addresses of names, in words of the server's, for the next worker.
+    /// The addresses of host names, in the server's format, for the next worker.
     Addresses(String),
-    /// The change of this number is in force in every thread.
+    /// All threads have applied the change with this number.
     AcmeDone(u64),
-    /// The event loops of all threads turn: the ping of this number.
+    /// The event loops of all threads have made a turn since the ping with this number.
     Pong(u64),
 }
 
@@ -225,18 +227,18 @@ impl ToMaster {
     }
 }
 
-/// The beginning of a text that may be long, such as an error with a part of the configuration.
+/// Returns the beginning of a text that may be long, such as an error that quotes the configuration.
 fn cut(text: &str) -> &str {
     let end = (0..=TEXT_MAX.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 
-/// Both ends come from one file as a rule; this is for the day when they do not.
+/// Checks that the sender has the same version. Both ends usually run the same file, which may however have been replaced.
 fn check_version(from: &mut Reader<'_>) -> Result<(), Malformed> {
     if from.u64()? == VERSION { Ok(()) } else { Err(Malformed) }
 }
 
-/// The order here and in [`take_bundle`] is the format.
+/// Encodes a bundle. The order of fields must be the same as in [`take_bundle`].
 fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     out.u64(bundle.generation);
     put_request(out, &bundle.request);
@@ -263,7 +265,7 @@ pub(super) fn take_credentials(from: &mut Reader<'_>) -> Result<Credentials, Mal
     Ok(Credentials { user: from.text()?, uid: take_u32(from)?, gid: take_u32(from)? })
 }
 
-/// Reads what [`put_bundle`] wrote.
+/// Decodes the output of [`put_bundle`].
 fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     Ok(Bundle {
         generation: from.u64()?,
@@ -283,7 +285,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     })
 }
 
-/// Names and places; the text replaces the main file of `ringroad serve`.
+/// Encodes the source of a configuration. For `ringroad serve`, `text` replaces the main file.
 fn put_request(out: &mut Writer, request: &Request) {
     let Places { prefix, pid, error_log } = &request.places;
     out.path(&request.main).text(&request.globals);
@@ -301,10 +303,10 @@ fn take_request(from: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(Request { main, globals, places, text: from.option(Reader::text)? })
 }
 
-/// Each limit may be absent, which is not the same as zero.
+/// Encodes the limits. An absent limit differs from zero.
 fn put_limits(out: &mut Writer, limits: &ProcessLimits) {
     out.option(limits.descriptors, Writer::u64).option(limits.core_bytes, Writer::u64);
-    // Two's complement carries the sign.
+    // The conversion to `u32` preserves the sign in two's complement.
     out.option(limits.priority.map(|nice| u64::from(nice as u32)), Writer::u64);
     out.option(limits.directory.as_deref(), Writer::path);
 }
@@ -318,7 +320,7 @@ fn take_limits(from: &mut Reader<'_>) -> Result<ProcessLimits, Malformed> {
     })
 }
 
-/// Milliseconds are the resolution of `worker_shutdown_timeout`.
+/// Encodes a time in milliseconds, the resolution of `worker_shutdown_timeout`.
 fn put_time(out: &mut Writer, time: Duration) -> &mut Writer {
     out.u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
@@ -327,7 +329,7 @@ fn take_time(from: &mut Reader<'_>) -> Result<Duration, Malformed> {
     Ok(Duration::from_millis(from.u64()?))
 }
 
-/// Numbers travel as 64 bits; a longer one was not written by this code.
+/// Decodes a number of 32 bits, which is encoded as 64 bits. A larger value is an error.
 fn take_u32(from: &mut Reader<'_>) -> Result<u32, Malformed> {
     u32::try_from(from.u64()?).map_err(|_| Malformed)
 }

@@ -1,13 +1,13 @@
-//! The channel between the master and a worker: framed messages and descriptors over a socket pair.
+//! The channel between the master and a worker: framed messages with descriptors over a socket pair.
 //!
-//! [`Channel`] never blocks: what cannot be sent now waits in a queue, what arrives in pieces is put together. The
-//! messages are described in [`message`]; how numbers and paths become bytes is in [`wire`].
+//! [`Channel`] never blocks: unsent data is queued, and incomplete packets are buffered. [`message`] defines the messages;
+//! [`wire`] encodes numbers and paths.
 //!
 //! ```text
 //! packet = length u32 | number of descriptors u32 | body          (little endian, length counts the body)
 //! ```
-//! The descriptors of a packet arrive with its bytes as SCM_RIGHTS, in the order of sending, at most [`FDS_PER_SEND`]
-//! with one `sendmsg` (SCM_MAX_FD, unix(7)). Each batch travels with at least one byte.
+//! The descriptors of a packet are sent with its bytes as SCM_RIGHTS, in order, at most [`FDS_PER_SEND`] per `sendmsg`
+//! (SCM_MAX_FD, unix(7)). Each batch of descriptors needs at least one byte.
 
 pub(crate) mod acme;
 pub(crate) mod message;
@@ -25,56 +25,56 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Descriptors with one `sendmsg`; the kernel's limit SCM_MAX_FD.
+/// Maximum number of descriptors per `sendmsg`; the kernel's limit SCM_MAX_FD.
 const FDS_PER_SEND: usize = 253;
 
-/// The largest packet that an end of the channel takes.
+/// Limits of the packets that an end of the channel accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of a body.
+    /// Maximum length of a body in bytes.
     body: usize,
-    /// Descriptors that go with it.
+    /// Maximum number of descriptors of a packet.
     fds: usize,
 }
 
-/// From the master: the configuration's own limit on text with room for its paths, and far more descriptors than any
-/// sensible number of listeners and log files.
+/// Limits for packets from the master: the limit of a configuration's text plus room for its paths, and far more descriptors than
+/// a sensible number of listeners and log files.
 pub(crate) const FROM_MASTER: Limits = Limits { body: (1 << 30) + (1 << 26), fds: 1 << 16 };
 
-/// From a worker: a few words, 64 KiB at most, and no descriptors. The master may be root and the worker may be in an
-/// attacker's hands. So the worker must not be able to exhaust the master's memory or its table of descriptors.
+/// Limits for packets from a worker, which are small and contain no descriptors. The master may run as root, and an attacker
+/// may control the worker. So the worker must not be able to exhaust the master's memory or its descriptor table.
 pub(crate) const FROM_WORKER: Limits = Limits { body: 64 * 1024, fds: 0 };
 
-/// Bytes before the body.
+/// Length in bytes of the header of a packet.
 const HEADER: usize = 8;
 
-/// Bytes of one `recvmsg`.
+/// Size in bytes of the buffer of one `recvmsg`.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The received packet: a body and its descriptors.
+/// A received packet: a body and its descriptors.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) body: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// How an attempt to receive ended.
+/// The result of an attempt to receive.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A whole packet.
+    /// A complete packet.
     Packet(Packet),
-    /// Nothing whole yet; poll again.
+    /// No packet is complete yet; poll again.
     Nothing,
-    /// The other side is gone.
+    /// The peer has closed the channel.
     Closed,
 }
 
-/// Why the channel cannot continue.
+/// Reason why the channel cannot continue.
 #[derive(Debug)]
 pub(crate) enum ChannelError {
     /// A system call failed.
     System(Errno),
-    /// A packet is beyond the [`Limits`].
+    /// A packet exceeds the [`Limits`].
     Oversized { body: usize, fds: usize },
 }
 
@@ -95,7 +95,7 @@ impl From<Errno> for ChannelError {
     }
 }
 
-/// Bytes that wait to be sent, and the descriptors that go with the first of them.
+/// Bytes that wait to be sent, with their descriptors.
 #[derive(Debug)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -104,41 +104,42 @@ struct Outgoing {
     fds_sent: usize,
 }
 
-/// One end of the channel.
+/// An end of the channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: OwnedFd,
-    /// The limits of the other end.
+    /// The limits of packets from the other end.
     limits: Limits,
-    /// In the order of sending; only the first may be sent in part.
+    /// Queued packets in the order of sending; only the first may have been sent partially.
     outgoing: VecDeque<Outgoing>,
-    /// Bytes that do not make up a packet yet.
+    /// Bytes of an incomplete packet.
     incoming: Vec<u8>,
-    /// Descriptors that arrived with them, or a little ahead of them.
+    /// Descriptors that arrived with these bytes, or slightly before the rest of their packet.
     incoming_fds: VecDeque<OwnedFd>,
 }
 
 impl Channel {
-    /// The master's end and the socket for the worker.
+    /// Creates a channel to a worker. Returns the master's end and the socket for the worker.
     pub(crate) fn pair() -> Result<(Channel, OwnedFd), Errno> {
         Channel::pair_within(FROM_WORKER)
     }
 
-    /// The master's end, which takes packets within these limits, and the socket for a process.
+    /// Creates a channel. Returns the master's end, which accepts packets within these limits, and the socket for the other
+    /// process.
     pub(crate) fn pair_within(limits: Limits) -> Result<(Channel, OwnedFd), Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         Ok((Channel::new(ours, limits)?, theirs))
     }
 
-    /// An end that takes packets within these limits.
+    /// Creates an end of a channel that accepts packets within these limits.
     pub(crate) fn new(socket: OwnedFd, limits: Limits) -> Result<Channel, Errno> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let (outgoing, incoming) = (VecDeque::new(), Vec::new());
         Ok(Channel { socket, limits, outgoing, incoming, incoming_fds: VecDeque::new() })
     }
 
-    /// Queues a message and sends as much as possible.
+    /// Enqueues a message and sends as much as possible.
     pub(crate) fn send(&mut self, body: &[u8], fds: Vec<Rc<OwnedFd>>) -> Result<(), ChannelError> {
         let mut bytes = Vec::with_capacity(HEADER + body.len());
         let (length, count) = (u32::try_from(body.len()), u32::try_from(fds.len()));
@@ -148,18 +149,18 @@ impl Channel {
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&count.to_le_bytes());
         bytes.extend_from_slice(body);
-        // One byte must travel with each batch of descriptors; padding keeps that true for any count.
+        // Each batch of descriptors needs a byte; padding adds bytes if the packet has fewer bytes than batches.
         bytes.resize(bytes.len() + padding(fds.len()), 0);
         self.outgoing.push_back(Outgoing { bytes, sent: 0, fds, fds_sent: 0 });
         self.flush()
     }
 
-    /// Whether something waits for the socket to take it.
+    /// Whether queued data waits for the socket to become writable.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Sends until everything is gone or the socket is full.
+    /// Sends queued data until the queue is empty or the socket's buffer is full.
     pub(crate) fn flush(&mut self) -> Result<(), ChannelError> {
         while let Some(first) = self.outgoing.front_mut() {
             match first.send_some(&self.socket) {
@@ -175,7 +176,7 @@ impl Channel {
         Ok(())
     }
 
-    /// A packet, if one is whole by now.
+    /// Returns a packet if one is complete.
     pub(crate) fn receive(&mut self) -> Result<Received, ChannelError> {
         loop {
             if let Some(packet) = self.take_packet()? {
@@ -185,14 +186,14 @@ impl Channel {
                 Ok(0) => return Ok(Received::Closed),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                // The peer ended with our bytes unread.
+                // The peer has exited without reading all of our bytes.
                 Err(Errno::CONNRESET) => return Ok(Received::Closed),
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
 
-    /// Cuts the first packet off the received data, if its bytes and descriptors are complete.
+    /// Removes the first packet from the received data, if its bytes and descriptors are complete.
     fn take_packet(&mut self) -> Result<Option<Packet>, ChannelError> {
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
         let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
@@ -211,10 +212,10 @@ impl Channel {
         Ok(Some(Packet { body: packet, fds: self.incoming_fds.drain(..fds).collect() }))
     }
 
-    /// One `recvmsg`. The kernel ends it behind bytes that came with descriptors, so the two stay in step.
+    /// Makes one `recvmsg`. The kernel ends the read after bytes that carry descriptors, so bytes and descriptors stay in step.
     fn read_some(&mut self) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
-        // Without room for them the kernel closes descriptors that were not asked for, unix(7).
+        // If the buffer has no room for descriptors, the kernel closes unexpected ones, unix(7).
         let mut control = match self.limits.fds {
             0 => RecvAncillaryBuffer::default(),
             _ => RecvAncillaryBuffer::new(&mut space),
@@ -241,13 +242,13 @@ impl AsFd for Channel {
 }
 
 impl Outgoing {
-    /// One `sendmsg`: a byte with a batch of descriptors, or all the bytes that are left.
+    /// Makes one `sendmsg`: a byte with a batch of descriptors, or all remaining bytes.
     fn send_some(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
         let left = &self.fds[self.fds_sent..];
         let batch: Vec<BorrowedFd<'_>> = left.iter().take(FDS_PER_SEND).map(|fd| fd.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // While descriptors are left each batch goes with one byte, so that no byte runs ahead of them.
+        // While descriptors remain, each batch is sent with only one byte, so that the last byte never precedes a descriptor.
         let end = if batch.is_empty() { self.bytes.len() } else { self.sent + 1 };
         if !batch.is_empty() {
             let fits = control.push(SendAncillaryMessage::ScmRights(&batch));
@@ -260,7 +261,8 @@ impl Outgoing {
     }
 }
 
-/// Bytes behind a body, so that there is a byte for each batch beyond those that the header can carry.
+/// Returns the number of padding bytes after a body, so that each batch of descriptors has a byte in addition to those of the
+/// header.
 fn padding(fds: usize) -> usize {
     fds.div_ceil(FDS_PER_SEND).saturating_sub(HEADER)
 }
@@ -351,7 +353,7 @@ mod tests {
             rustix::io::write(&worker, &header).expect("eight bytes fit");
             assert!(matches!(master.receive(), Err(ChannelError::Oversized { .. })), "{body} {fds}");
         }
-        // Descriptors that come beside a packet that announces none are closed at once.
+        // Unannounced descriptors are closed immediately.
         let (mut master, worker) = channels();
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let mut sent = Outgoing {
@@ -368,7 +370,7 @@ mod tests {
         assert!(
             matches!(received, Received::Packet(packet) if packet.body == b"word" && packet.fds.is_empty())
         );
-        // The end of the file: no copy of the other end is open.
+        // End of file: no copy of the other end is open.
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
     }
 }

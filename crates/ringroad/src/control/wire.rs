@@ -1,42 +1,42 @@
-//! Numbers, texts and paths as bytes, for the control channel only: both ends are the same executable.
+//! Encodes numbers, texts and paths for the control channel. Both ends are the same executable, so the format need not be stable.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A message with invalid content.
+/// An error: the content of a message is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Puts values one after another.
+/// Encodes values one after another.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Every number travels as 64 bits: there is nothing to save on a socket pair.
+    /// Appends a number. All numbers have 64 bits, because size does not matter on a socket pair.
     pub(crate) fn u64(&mut self, value: u64) -> &mut Writer {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    /// A length and the bytes.
+    /// Appends a length and the bytes.
     pub(crate) fn bytes(&mut self, value: &[u8]) -> &mut Writer {
         self.u64(value.len() as u64);
         self.0.extend_from_slice(value);
         self
     }
 
-    /// Text is bytes that the reader will check.
+    /// Appends a text as bytes; the reader checks that they are UTF-8.
     pub(crate) fn text(&mut self, value: &str) -> &mut Writer {
         self.bytes(value.as_bytes())
     }
 
-    /// Paths need not be UTF-8.
+    /// Appends a path, which need not be UTF-8.
     pub(crate) fn path(&mut self, value: &Path) -> &mut Writer {
         self.bytes(value.as_os_str().as_bytes())
     }
 
-    /// A value that may be absent: a count of 0 or 1 before it.
+    /// Appends an optional value, preceded by a count of 0 or 1.
     pub(crate) fn option<T>(
         &mut self,
         value: Option<T>,
@@ -49,7 +49,7 @@ impl Writer {
         self
     }
 
-    /// A count and the items.
+    /// Appends a count and the items.
     pub(crate) fn list<T>(&mut self, items: &[T], put: impl Fn(&mut Writer, &T)) -> &mut Writer {
         self.u64(items.len() as u64);
         for item in items {
@@ -58,30 +58,30 @@ impl Writer {
         self
     }
 
-    /// The body of a frame.
+    /// Returns the encoded body.
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// Takes values off in the order in which they were put.
+/// Decodes values in the order in which they were encoded.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads from the first byte on.
+    /// Creates a reader at the first byte.
     pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader(bytes)
     }
 
-    /// Fails at the end of the bytes.
+    /// Reads a number; fails at the end of the bytes.
     pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         let (value, rest) = self.0.split_first_chunk::<8>().ok_or(Malformed)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*value))
     }
 
-    /// Borrowed from the frame: the caller decides on a copy.
+    /// Reads bytes. The result borrows from the frame, so that the caller decides whether to copy.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = usize::try_from(self.u64()?).map_err(|_| Malformed)?;
         let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
@@ -108,16 +108,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The counterpart of [`Writer::list`].
+    /// Reads a list that [`Writer::list`] encoded.
     pub(crate) fn list<T>(
         &mut self,
         mut take: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
-        // No capacity from the count: a wrong one must not allocate.
+        // The count must not determine the capacity: an invalid count could allocate too much memory.
         (0..self.u64()?).map(|_| take(self)).collect()
     }
 
-    /// Everything was read.
+    /// Checks that all bytes were read.
     pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
     }

@@ -1,12 +1,12 @@
-//! The agent that obtains certificates, as the master sees it: started when the first worker serves, replaced when the
-//! orders change, restarted when it dies.
+//! The master's view of the agent that obtains certificates. The agent is started when the first worker serves, replaced when the
+//! orders change, and restarted when it crashes.
 //!
 //! ```text
-//! none wanted --> Off      wanted --> Running --dies--> waits, twice as long each time --> Running
-//!                                        | other certificates wanted
-//!                                        +--> killed, started anew
+//! no orders --> Off       orders --> Running --crash--> pause, twice as long each time --> Running
+//!                                       | orders changed
+//!                                       +--> killed, started again
 //! ```
-//! It may be killed at any point, so nothing here waits for it. Its results are kept for workers that start later.
+//! The agent may be killed at any time, so the master never waits for it. Its results are stored for workers that start later.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -27,47 +27,47 @@ use crate::log::{Level, Log};
 use crate::master::Cycle;
 use crate::site;
 
-/// The first pause before an agent that died is started again.
+/// Pause before the first restart of an agent that crashed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// The longest one. Authorities limit orders, and each start may make some.
+/// Maximum pause. CAs limit the number of orders, and each start may create some.
 const PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// An agent that lived for so long died of something new.
+/// Time after which a crash is not counted as a repetition of the last crash.
 const LONG_LIFE: Duration = Duration::from_secs(10 * 60);
 
-/// Challenges that may be in place, as in workers.
+/// Maximum number of installed challenges, as in workers.
 const CHALLENGES_MAX: usize = 1000;
 
-/// Changes that workers may have to confirm. The agent waits for each, or for half a minute.
+/// Maximum number of changes that wait for confirmation by workers. The agent waits up to half a minute for each change.
 const WAITING_MAX: usize = 1000;
 
-/// Most messages of the agent at a time.
+/// Maximum number of the agent's messages that are processed in one event-loop turn.
 const MESSAGES_MAX: usize = 1000;
 
-/// Certificates and challenges, and the agent that they come from.
+/// Certificates and challenges, and the agent that provides them.
 #[derive(Debug, Default)]
 pub(super) struct Acme {
     agent: Option<Agent>,
-    /// An agent has ended since workers were told of what the last one left.
+    /// Whether an agent has ended, and workers have not yet received the changes that result.
     has_ended: bool,
-    /// The orders that the agent was started with.
+    /// The orders for which the agent was started.
     issuers: Vec<Issuer>,
-    /// No agent is started before this.
+    /// Earliest time of the next start of an agent.
     start_at: Option<Instant>,
-    /// The pause after the next death.
+    /// The pause after the next crash.
     pause: Duration,
-    /// Results of an agent, by order.
+    /// Certificates that agents have delivered, by order.
     certificates: BTreeMap<String, Vec<u8>>,
-    /// In place in every worker.
+    /// Challenges that are installed in all workers.
     challenges: Vec<Challenge>,
     /// Changes that some workers have not confirmed.
     waiting: Vec<Waiting>,
-    /// The number of the last change, as workers see it.
+    /// The number of the last change, in messages to workers.
     number: u64,
 }
 
-/// The process.
+/// The agent's process.
 #[derive(Debug)]
 struct Agent {
     child: Child,
@@ -75,19 +75,19 @@ struct Agent {
     started: Instant,
 }
 
-/// A change on its way.
+/// A change that some workers have not confirmed.
 #[derive(Debug)]
 struct Waiting {
-    /// Its number for workers.
+    /// Number of the change in messages to workers.
     number: u64,
-    /// Its number for the agent.
+    /// Number of the change in messages to the agent.
     agents_number: u64,
-    /// Workers that have not confirmed it.
+    /// Process IDs of workers that have not confirmed the change.
     workers: Vec<u32>,
 }
 
 impl Acme {
-    /// The initial state of a worker: the certificates of these authorities, and the challenges in place.
+    /// Returns the initial state of a worker: the certificates of these CAs, and the installed challenges.
     pub(super) fn changes(&self, issuers: &[Issuer]) -> Vec<AcmeChange> {
         let mut changes: Vec<AcmeChange> =
             self.known(issuers).into_iter().map(|(id, pem)| AcmeChange::Certificate { id, pem }).collect();
@@ -95,7 +95,7 @@ impl Acme {
         changes
     }
 
-    /// Certificates that are there: those in state directories, else those delivered by an agent.
+    /// Returns the available certificates: those in state directories, otherwise those that an agent delivered.
     fn known(&self, issuers: &[Issuer]) -> Vec<(String, Vec<u8>)> {
         orders_of(issuers)
             .filter_map(|(issuer, order)| {
@@ -108,8 +108,8 @@ impl Acme {
             .collect()
     }
 
-    /// Starts the agent if there are orders and none runs, and ends one without orders or with other ones. Returns changes for
-    /// workers after the end of an agent.
+    /// Starts the agent if orders exist and no agent runs. Stops the agent if its orders have changed. Returns changes for
+    /// workers after an agent has ended.
     pub(super) fn keep(&mut self, cycle: &Cycle) -> Vec<AcmeChange> {
         let wanted: Vec<Issuer> = site::issuers(&cycle.site.config)
             .iter()
@@ -139,8 +139,9 @@ impl Acme {
         changes
     }
 
-    /// Changes for workers once an agent is gone. Its challenges are over. It may have stored a certificate without telling of it,
-    /// and the next agent takes that for known: workers get all that are there.
+    /// Returns changes for workers after an agent has ended. They remove the agent's challenges, and contain all available
+    /// certificates. The agent may have stored a certificate without delivering it, and the next agent would not deliver it
+    /// either.
     fn settle(&mut self) -> Vec<AcmeChange> {
         if !std::mem::take(&mut self.has_ended) {
             return Vec::new();
@@ -156,10 +157,10 @@ impl Acme {
         let mut command = Command::new(OWN_EXECUTABLE);
         command.arg0("ringroad: acme process").arg(agent::SUBCOMMAND).stdin(Stdio::from(theirs));
         command.stdout(Stdio::null()).env_clear().envs(environment(&cycle.site.settings.env));
-        // The file with roots that the system's programs trust.
+        // The file with the root certificates that programs of the system trust.
         command.envs(std::env::var_os("SSL_CERT_FILE").map(|path| ("SSL_CERT_FILE", path)));
         let child = command.spawn();
-        // As for a worker: kept open it would hide the end of the agent.
+        // As for a worker: an open copy of the socket would hide the end of the agent.
         drop(command);
         let child =
             child.map_err(|error| format!("starting the acme process failed ({})", error_text(&error)))?;
@@ -183,35 +184,36 @@ impl Acme {
         self.start_at = Some(Instant::now() + self.pause);
     }
 
-    /// Ends the agent, which is harmless.
+    /// Kills the agent. This is possible at any time.
     pub(super) fn stop(&mut self) {
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.child.kill();
-            // It is killed: this waits for the kernel alone.
+            // The process was killed, so this only waits for the kernel.
             let _ = agent.child.wait();
             self.has_ended = true;
         }
         self.waiting.clear();
     }
 
-    /// The channel, for poll(2), and whether it waits for room to send.
+    /// Returns the channel for poll(2), and whether it has unsent data.
     pub(super) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
         use std::os::fd::AsFd;
         self.agent.as_ref().map(|agent| (agent.channel.as_fd(), agent.channel.wants_to_send()))
     }
 
-    /// When an agent is to be started.
+    /// Returns the time when an agent must be started.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.start_at
     }
 
-    /// Hears the agent out. `tell` passes a change with its number on, and returns the workers that will confirm it.
+    /// Handles the messages of the agent. `tell` sends a change with its number to the workers, and returns the workers that will
+    /// confirm it.
     pub(super) fn hear(&mut self, log: &Log, mut tell: impl FnMut(u64, &AcmeChange) -> Vec<u32>) {
         for _ in 0..MESSAGES_MAX {
             let Some(agent) = &mut self.agent else { return };
             let packet = match agent.channel.receive() {
                 Ok(Received::Packet(packet)) => packet,
-                // Its end is noticed by its exit status.
+                // The end of the agent is detected by its exit status.
                 Ok(Received::Nothing | Received::Closed) => break,
                 Err(error) => return self.give_up(log, &error.to_string()),
             };
@@ -241,8 +243,8 @@ impl Acme {
         self.wait_to_start();
     }
 
-    /// The agent reads what strangers send: it must not be able to exhaust the memory of the master, or to have a worker
-    /// use a certificate without an order.
+    /// Checks a change. The agent parses data from the network, so it is not trusted. It must not exhaust the master's memory, or
+    /// make a worker use a certificate that was not ordered.
     fn check(&self, change: &AcmeChange) -> Result<(), &'static str> {
         match change {
             AcmeChange::Install(_) if self.challenges.len() >= CHALLENGES_MAX => Err("too many challenges"),
@@ -265,7 +267,7 @@ impl Acme {
         }
     }
 
-    /// A worker has a change in force.
+    /// Handles the confirmation of a change by a worker.
     pub(super) fn handle_done(&mut self, number: u64, worker: u32) {
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.number == number) {
             waiting.workers.retain(|known| *known != worker);
@@ -273,7 +275,7 @@ impl Acme {
         self.confirm();
     }
 
-    /// A worker is gone: it confirms nothing any more.
+    /// Handles the end of a worker, which will not confirm any more changes.
     pub(super) fn handle_end_of(&mut self, worker: u32) {
         for waiting in &mut self.waiting {
             waiting.workers.retain(|known| *known != worker);
@@ -281,7 +283,7 @@ impl Acme {
         self.confirm();
     }
 
-    /// Notifies the agent of changes that every worker has.
+    /// Notifies the agent of changes that all workers have confirmed.
     fn confirm(&mut self) {
         let Some(agent) = &mut self.agent else { return };
         self.waiting.retain(|waiting| {
@@ -292,7 +294,7 @@ impl Acme {
         });
     }
 
-    /// Notices the end of the agent.
+    /// Detects the end of the agent.
     pub(super) fn reap(&mut self, log: &Log) {
         let Some(agent) = &mut self.agent else { return };
         let Some(status) = agent.child.try_wait().ok().flatten() else { return };
@@ -308,14 +310,14 @@ impl Acme {
         log.alert(format_args!("acme process {pid} {how}, the next one starts in {seconds} s"));
     }
 
-    /// A number for a change without a waiting requester.
+    /// Returns a number for a change whose confirmation the agent does not wait for.
     pub(super) fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number
     }
 }
 
-/// All orders, with the authority of each.
+/// Returns all orders, each with its CA.
 fn orders_of(issuers: &[Issuer]) -> impl Iterator<Item = (&Issuer, &Order)> {
     issuers.iter().flat_map(|issuer| issuer.orders.iter().map(move |order| (issuer, order)))
 }
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!((acme.check(&install), acme.challenges.len()), (Ok(()), 0));
     }
 
-    /// It was killed between the file and the message.
+    /// The agent was killed between storing the file and sending the message.
     #[test]
     fn workers_get_what_an_agent_had_kept_before_its_end() {
         let path = std::env::temp_dir().join(format!("ringroad-agent-{}", std::process::id()));
@@ -381,7 +383,7 @@ mod tests {
         std::fs::remove_dir_all(&path).expect("it was made here");
     }
 
-    /// The master ended it, for a malformed message, or because a new binary had come.
+    /// The master killed the agent, for example for a malformed message or because a new binary runs.
     #[test]
     fn challenges_of_an_agent_that_was_killed_are_over() {
         let (channel, _theirs) = Channel::pair_within(FROM_AGENT).expect("two sockets");

@@ -1,6 +1,6 @@
-//! One configuration with everything that is open for it: sockets, log files, the user of its workers.
+//! A configuration with its open resources: sockets, log files, and the user of its workers.
 //!
-//! nginx calls this a cycle. The master holds one that is in force and, while a reload is in flight, the next.
+//! nginx calls this a cycle. The master has the cycle in force and, during a reload, the next one.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,29 +18,29 @@ use crate::site::{self, Resources, Site};
 /// A configuration that is ready to be served.
 #[derive(Debug)]
 pub(crate) struct Cycle {
-    /// Counts from 1; messages of workers name it.
+    /// Number of the configuration, 1-based; messages of workers contain it.
     pub(crate) generation: u64,
     pub(crate) site: Site,
     pub(crate) listeners: Listeners,
-    /// `error_log` of the process, as far as it concerns the master.
+    /// `error_log` of the process, as far as the master needs it
     pub(crate) log: Log,
-    /// The source, for the worker to read again.
+    /// The source of the configuration, which the worker parses again.
     request: Request,
-    /// Open for appending, under the names of the configuration.
+    /// The open log files, by the names in the configuration.
     logs: Logs,
-    /// The worker's user; `None` is the master's.
+    /// The user of the worker; `None` stands for the user of the master.
     credentials: Option<Credentials>,
 }
 
 /// Open log files by name.
 pub(crate) type Logs = Vec<(PathBuf, Rc<OwnedFd>)>;
 
-/// Something could not be opened; the log has the reason.
+/// A resource could not be opened. The reason has been logged.
 #[derive(Debug)]
 pub(crate) struct NotOpened;
 
 impl Cycle {
-    /// Opens everything. Sockets of `old` are shared with it.
+    /// Opens all resources. Sockets of `old` are shared.
     pub(crate) fn open(
         request: &Request,
         site: Site,
@@ -66,12 +66,12 @@ impl Cycle {
         Ok(Cycle { generation, site, listeners, log: own_log, request, logs, credentials })
     }
 
-    /// The worker's user; `None` is the master's.
+    /// Returns the user of the worker; `None` stands for the user of the master.
     pub(crate) fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
 
-    /// The bundle of a worker, and its descriptors.
+    /// Returns the bundle for a worker, and its descriptors.
     pub(crate) fn bundle(&self) -> (Bundle, Vec<Rc<OwnedFd>>) {
         let listeners = &self.listeners.0;
         let sockets = listeners.iter().flat_map(|listener| listener.sockets.iter());
@@ -96,8 +96,8 @@ impl Cycle {
         (bundle, fds)
     }
 
-    /// Files read beside the text. Files that workers write themselves are read again: a worker that replaces a dead
-    /// one continues with its state.
+    /// Returns the contents of all files that the configuration text refers to. Files that workers write are read again, so that
+    /// a worker that replaces a crashed one continues with its state.
     fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut data = self.site.data.clone();
         for path in site::state_files(&self.site.config) {
@@ -110,7 +110,7 @@ impl Cycle {
         data
     }
 
-    /// The same for a server in this process.
+    /// Returns the resources for a server in this process.
     pub(crate) fn resources(&self) -> std::io::Result<Resources> {
         let mut resources = Resources::default();
         for listener in &self.listeners.0 {
@@ -124,8 +124,8 @@ impl Cycle {
         Ok(resources)
     }
 
-    /// Opens the log files again, for a log rotation, and returns them in the order of the bundle. A file that cannot
-    /// be opened keeps its old descriptor.
+    /// Reopens the log files after a log rotation, and returns them in the order of the bundle. A file that cannot be opened
+    /// keeps its old descriptor.
     pub(crate) fn reopen_logs(&mut self) -> Logs {
         for (path, file) in &mut self.logs {
             match log::open_file(path) {
@@ -139,7 +139,7 @@ impl Cycle {
         self.logs.clone()
     }
 
-    /// Addresses that `old` did not listen on, with their actual ports.
+    /// Returns the addresses that `old` did not listen on, with their actual ports.
     pub(crate) fn new_addresses(&self, old: Option<&Cycle>) -> Vec<ListenAddr> {
         let known = |address: &ListenAddr| old.is_some_and(|old| old.listeners.find(address).is_some());
         let listeners = self.listeners.0.iter();
@@ -148,7 +148,7 @@ impl Cycle {
     }
 }
 
-/// The checks of the `user` directive that need the user database.
+/// Checks the `user` directive against the user database.
 pub(crate) fn resolve_user(site: &Site, log: &Log) -> Result<Option<Credentials>, NotOpened> {
     match privilege::resolve(site.settings.user.as_ref()) {
         Ok(resolved) => {
@@ -164,7 +164,7 @@ pub(crate) fn resolve_user(site: &Site, log: &Log) -> Result<Option<Credentials>
     }
 }
 
-/// Opens every log file, each once.
+/// Opens all log files, each once.
 pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result<Logs, NotOpened> {
     let mut logs = Logs::new();
     for path in paths {
@@ -180,12 +180,12 @@ pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result
     Ok(logs)
 }
 
-/// Makes the directories that the worker's user could not make where only root may write, and hands them over. Without
-/// one the server still answers everything but large request bodies, so that is no reason not to start.
+/// Creates the directories for which only root has permission, and makes the worker's user their owner. Without these directories
+/// only large request bodies fail, so an error does not prevent the start.
 fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
     let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
     for path in paths {
-        // The default prefix of a server that was never installed is not there.
+        // The default prefix does not exist if the server was never installed.
         if path.parent() == Some(prefix) {
             let _ = make_passage(prefix);
         }
@@ -211,7 +211,7 @@ fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {
     format!("open() \"{}\" failed ({}){remedy}", path.display(), errno_text(errno))
 }
 
-/// Log files are few: a list is enough.
+/// Finds a log file. The list is small, so a linear search is sufficient.
 fn find(logs: &Logs, path: &Path) -> Option<Rc<OwnedFd>> {
     logs.iter().find(|(known, _)| known == path).map(|(_, file)| Rc::clone(file))
 }

@@ -1,4 +1,4 @@
-//! Becoming a daemon without fork: the executable starts itself again in a new session.
+//! Becomes a daemon without fork: the executable starts itself again in a new session.
 //!
 //! ```text
 //! ringroad ---- starts ----> ringroad, no terminal: opens, binds, starts the worker
@@ -6,8 +6,8 @@
 //!    |<------- one byte: ready ------+   exit status 0
 //!    |<------- end of the pipe ------+   exit status of the daemon: it could not start
 //! ```
-//! The caller gets its prompt back when the server really serves, and a failure as exit status: nginx forks when its
-//! sockets are bound and cannot report later errors. Only a fork would need unsafe code.
+//! The caller's shell continues only when the server serves requests, and a failure to start is visible in the exit status. nginx
+//! forks when its sockets are bound, and cannot report later errors this way. fork(2) would require unsafe code.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,20 +22,20 @@ use super::process::OWN_EXECUTABLE;
 use crate::listen::{errno_text, error_text};
 use crate::log::Log;
 
-/// Marks the second process as the daemon. Its standard input is the pipe.
+/// The environment variable that marks the second process as the daemon. Standard input of the daemon is the pipe.
 pub(super) const MARK: &str = "RINGROAD_DAEMON";
 
-/// Whether this is the second process.
+/// Whether this process is the daemon.
 pub(crate) fn is_daemon() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Whether a variable of the environment is the mark, which workers need not see.
+/// Whether an environment variable is the mark, which workers do not need.
 pub(super) fn is_mark(name: &str) -> bool {
     name == MARK
 }
 
-/// Starts the daemon with the arguments of this process and waits until it serves or ends.
+/// Starts the daemon with the arguments of this process, and waits until the daemon serves requests or exits.
 pub(crate) fn launch(log: &Log) -> ExitCode {
     match try_launch() {
         Ok(status) => status,
@@ -46,7 +46,7 @@ pub(crate) fn launch(log: &Log) -> ExitCode {
     }
 }
 
-/// The exit status of the daemon is passed on only when it ends before it is ready.
+/// Returns the exit status of the daemon if it exits before it is ready.
 fn try_launch() -> io::Result<ExitCode> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut args = std::env::args_os();
@@ -54,7 +54,7 @@ fn try_launch() -> io::Result<ExitCode> {
     let mut command = Command::new(OWN_EXECUTABLE);
     command.arg0(name).args(args).env(MARK, "1").stdin(Stdio::from(theirs));
     let mut child = command.spawn()?;
-    // The command owns the other end until here, and would keep the pipe open.
+    // The command still owns the other end, which would keep the pipe open.
     drop(command);
     let mut told = [0];
     match std::fs::File::from(ours).read(&mut told)? {
@@ -66,29 +66,29 @@ fn try_launch() -> io::Result<ExitCode> {
     }
 }
 
-/// The daemon's end of the pipe.
+/// The daemon's end of the pipe, by which it notifies its caller.
 #[derive(Debug)]
 pub(super) struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Notifies the caller that the server serves, and leaves its standard error.
+    /// Notifies the caller that the server serves requests, and redirects standard error.
     pub(super) fn tell(self, log: &Log) {
         leave_stderr(log);
-        // An interrupted caller does not wait for it.
+        // A caller that was interrupted does not read the pipe.
         let _ = rustix::io::write(&self.0, &[1]);
     }
 }
 
-/// What libraries print goes where the log goes from now on, unless that is standard error itself.
+/// Redirects standard error to the log, for output of libraries, unless the log is standard error.
 pub(super) fn leave_stderr(log: &Log) {
     if let Some(file) = log.file_instead_of_stderr() {
         let _ = rustix::stdio::dup2_stderr(file);
     }
 }
 
-/// Leaves the session and the terminal, but for standard error, which is needed until the server serves.
+/// Detaches from the session and the terminal. Standard error stays open until the server serves requests.
 pub(super) fn detach() -> Result<Readiness, String> {
-    // As nginx: files get the requested modes.
+    // As in nginx: files get exactly the requested modes.
     rustix::process::umask(Mode::empty());
     nix::sys::prctl::set_name(c"ringroad").map_err(|errno| format!("prctl() failed ({errno})"))?;
     nix::unistd::setsid().map_err(|errno| format!("setsid() failed ({errno})"))?;

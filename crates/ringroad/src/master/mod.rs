@@ -1,10 +1,10 @@
-//! The master process: opens privileged resources, starts the worker, obeys signals.
+//! The master process: opens privileged resources, starts the worker, handles signals.
 //!
-//! It never reads a byte from the network and has one thread, one `poll` and no handler. [`run`] starts a server
-//! from a configuration that was read; the loop then lives in [`Master`]:
+//! The master never reads from the network. It has one thread, one `poll` and no signal handler. [`run`] starts a server from a
+//! parsed configuration; the loop then runs in [`Master`]:
 //!
 //! ```text
-//! signal or message --> handle_* changes the plan --> keep_serving starts what is missing --> poll
+//! signal or message --> handle_* changes the state --> keep_serving starts a missing worker --> poll
 //! ```
 //!
 //! ```text
@@ -13,9 +13,9 @@
 //!    | first worker failed           |                              |
 //!    +------------> Ending <--- TERM, INT, QUIT --------------------+
 //! ```
-//! A reload is in `reload`, a change of the binary in `upgrade`, systemd in `supervise`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
-//! the server without a master in `single`, what operators ask for in `operators`,
-//! certificates near their end in `upkeep`.
+//! Reloads are in `reload`, replacement of the binary in `upgrade`, systemd in `supervise`. A worker process is in `process`, a
+//! configuration with its sockets in `cycle`. The server without a master is in `single`, requests of operators are in
+//! `operators`, and renewal of expiring certificates is in `upkeep`.
 
 mod acme;
 mod cycle;
@@ -61,86 +61,86 @@ use supervise::Pulse;
 use upgrade::{NewBinary, Predecessor};
 use upkeep::Upkeep;
 
-/// How long a worker may take for a fast stop before it is killed. nginx gives its workers a second; ours may save the
-/// index of a cache for three, and wait for a disk for two.
+/// Maximum time for a fast shutdown of a worker before it is killed. nginx allows a second. Here a worker may save the index of a
+/// cache for three seconds, and wait for a disk for two.
 const STOP_TIME: Duration = Duration::from_secs(6);
 
-/// How long beyond `worker_shutdown_timeout` a worker may take before it is killed.
+/// Time in addition to `worker_shutdown_timeout` after which a worker is killed.
 const QUIT_GRACE: Duration = Duration::from_secs(5);
 
-/// Most messages of a worker at a time. It sends a handful for each reload. One that never stops must not keep the
-/// master from its signals.
+/// Maximum number of messages of a worker that are processed in one event-loop turn. A worker sends only a few for each reload. A
+/// worker that never stops sending must not prevent the master from handling signals.
 const MESSAGES_MAX: usize = 1000;
 
-/// The state of the master.
+/// The phase of the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The first worker is not ready yet; its failure is the end.
+    /// The first worker is not ready yet; if it fails, the master exits.
     Starting,
-    /// One worker serves, always.
+    /// One worker always serves.
     Running,
-    /// After SIGWINCH: no worker until the next reload.
+    /// SIGWINCH was received: no worker runs until the next reload.
     Idle,
-    /// Every worker is to end, and the master with the last one.
+    /// All workers are ending, and the master exits with the last one.
     Ending,
 }
 
-/// The master's state.
+/// The state of the master.
 #[derive(Debug)]
 struct Master {
-    /// The source to read again at a reload.
+    /// The source that a reload reads again.
     request: Request,
     /// The configuration in force.
     cycle: Cycle,
-    /// The next configuration, while it is being brought into force.
+    /// The next configuration, during a reload.
     pending: Option<Pending>,
-    /// A reload was requested while another one was in flight.
+    /// Whether a reload was requested while another reload was in flight.
     reload_again: bool,
-    /// Signals about workers that arrived before the first worker was ready. They count from then on.
+    /// Signals that affect workers and arrived before the first worker was ready. They are handled when it is ready.
     postponed: Vec<Signal>,
-    /// The number of the newest configuration, in force or not.
+    /// The number of the newest configuration, even if it is not in force.
     generation: u64,
-    /// Addresses of names, as a worker sent them last: a name server that fails must not leave the next worker without.
+    /// Addresses of host names that a worker sent last. The next worker uses them if the name server fails.
     addresses: String,
-    /// All that live: one that serves, one that starts during a reload, any number that finish.
+    /// All live workers: one that serves, one that starts during a reload, any number that finish their requests.
     workers: Vec<WorkerProcess>,
     phase: Phase,
     /// The process that obtains certificates, and its results.
     acme: Acme,
-    /// Certificates near their end.
+    /// Checks certificates that expire soon.
     upkeep: Upkeep,
-    /// When the graceful end begins, while clients are sent elsewhere (`shutdown_delay`).
+    /// Time when the graceful shutdown begins; clients move to other servers until then (`shutdown_delay`).
     quit_at: Option<Instant>,
-    /// Where operators ask.
+    /// The admin socket.
     desk: Desk,
-    /// How often workers died lately before they were ready.
+    /// Counts workers that recently ended before they were ready.
     respawn: Respawn,
-    /// Workers that have died unasked since the start.
+    /// Number of workers that have ended unexpectedly since the start.
     respawned: u64,
-    /// No worker is started before this.
+    /// Earliest time of the next start of a worker.
     start_at: Option<Instant>,
     pid_file: Option<PidFile>,
-    /// No shell waits for the end of this process: SIGWINCH and SIGUSR2 mean something only then.
+    /// Whether the process is a daemon, for which no shell waits. Only a daemon handles SIGWINCH and SIGUSR2.
     is_detached: bool,
-    /// The new binary, while it and this one run.
+    /// The new binary, while both binaries run.
     new_binary: Option<NewBinary>,
-    /// The old master while it runs, if this is its new binary.
+    /// The old master while it runs, if this process is its new binary.
     predecessor: Option<Predecessor>,
     notifier: Notifier,
-    /// The configuration that systemd knows to be in force; 0 is none.
+    /// The number of the configuration that systemd was last notified of; 0 if none.
     told_generation: u64,
     pulse: Pulse,
-    /// A terminal waits for the start of the daemon.
+    /// The pipe to the process that waits for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
-    /// The exit status will show it.
+    /// Whether the exit status must indicate a failure.
     failed: bool,
 }
 
-/// Serves a configuration until a signal ends it. `log` is where start-up errors go; it is closed then, so that
-/// no file is held open that the configuration does not name.
+/// Serves a configuration until a signal ends the process. `log` receives errors of the start. It is closed afterwards, so that
+/// no file stays open that the configuration does not name.
 ///
-/// `renew` is called while the server runs, for certificates that the command itself has made.
+/// `renew` renews certificates that the calling command has created; it is called while the server runs.
 pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) -> ExitCode {
     let_stderr_append();
     let (daemon, has_master) = (is_daemon(), site.settings.master_process);
@@ -204,14 +204,14 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         signals,
         failed: false,
     };
-    // Until the first worker serves, messages go to the terminal too. Standard error of a new binary may be the log of
-    // the old one.
+    // Until the first worker serves, messages are also written to the terminal. For a new binary this is not done, because its
+    // standard error may be the log of the old binary.
     master.cycle.log = master.cycle.log.clone().with_echo(!is_new_binary);
     master.serve()
 }
 
 impl Master {
-    /// The loop. It ends when everything is to end and the last worker is gone.
+    /// Runs the loop, until the master must exit and the last worker has exited.
     fn serve(&mut self) -> ExitCode {
         greet(&self.cycle.log);
         self.cycle.log.notice("start worker processes");
@@ -224,12 +224,12 @@ impl Master {
             }
             self.wait();
             self.serve_operators();
-            // A reload handles earlier messages first.
+            // Messages that arrived before a reload are handled first.
             self.handle_messages();
             while let Some(arrived) = self.signals.next() {
                 self.handle_signal(arrived);
             }
-            // Words before deaths: the last message of a worker has the reason of its end.
+            // Messages are handled before exits: the last message of a worker contains the reason of its end.
             self.handle_messages();
             self.reap();
             self.reap_new_binary();
@@ -248,11 +248,11 @@ impl Master {
         if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 
-    /// Starts a worker if none serves or is about to.
+    /// Starts a worker if no worker serves or is starting.
     fn keep_serving(&mut self) {
         let wanted = matches!(self.phase, Phase::Starting | Phase::Running);
         let there = self.workers.iter().any(|worker| !matches!(worker.stage, Stage::Leaving { .. }));
-        // Forgotten as soon as it has passed, else it would stay the next deadline while a reload starts a worker.
+        // A past time must be cleared, because otherwise it would remain the next deadline while a reload starts a worker.
         self.start_at.take_if(|at| *at <= Instant::now());
         if !wanted || there || self.start_at.is_some() {
             return;
@@ -271,13 +271,14 @@ impl Master {
         }
     }
 
-    /// Hears the process that obtains certificates. There is one while workers serve, and none that a start waits for.
+    /// Handles messages of the process that obtains certificates. This process runs while workers serve, and never delays a
+    /// start.
     fn keep_acme(&mut self) {
         let Master { acme, workers, cycle, phase, new_binary, .. } = self;
         match phase {
             Phase::Starting => return,
             Phase::Ending => return acme.stop(),
-            // That of the new binary orders certificates from now on.
+            // The new binary's process obtains certificates from now on.
             Phase::Running | Phase::Idle if new_binary.is_some() => return acme.stop(),
             Phase::Running | Phase::Idle => {}
         }
@@ -289,7 +290,7 @@ impl Master {
         }
     }
 
-    /// Checks the certificates of a server that serves, and brings renewed ones into force.
+    /// Checks the certificates of a serving server, and reloads after a renewal.
     fn keep_certificates(&mut self) {
         let log = self.cycle.log.clone();
         if self.minds_certificates() && self.upkeep.check(&self.cycle.site, &log) {
@@ -297,12 +298,13 @@ impl Master {
         }
     }
 
-    /// Not while it starts or ends, and not beside a new binary, which does it.
+    /// Whether this master checks certificates: not while it starts or ends, and not while a new binary runs, which checks them
+    /// instead.
     fn minds_certificates(&self) -> bool {
         self.phase == Phase::Running && self.new_binary.is_none() && self.quit_at.is_none()
     }
 
-    /// Sleeps until a signal, a message, room to send, or the next deadline.
+    /// Waits for a signal, a message, a writable channel, or the next deadline.
     fn wait(&self) {
         let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
         for (channel, is_sending) in self.workers.iter().filter_map(WorkerProcess::channel) {
@@ -323,7 +325,7 @@ impl Master {
         }
     }
 
-    /// The earliest moment at which something must be done without an event.
+    /// Returns the earliest deadline.
     fn next_deadline(&self) -> Option<Instant> {
         let kills = self.workers.iter().filter_map(|worker| match worker.stage {
             Stage::Leaving { kill_at } => kill_at,
@@ -336,7 +338,7 @@ impl Master {
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 
-    /// One notice for each signal in nginx's words, then its effect.
+    /// Logs a notice for a signal in nginx's words, and handles the signal.
     fn handle_signal(&mut self, Arrived { signal, sender }: Arrived) {
         let action = match signal {
             Signal::SIGTERM | Signal::SIGINT => ", exiting",
@@ -358,7 +360,7 @@ impl Master {
         }
     }
 
-    /// Carries out a signal.
+    /// Performs the action of a signal.
     fn obey(&mut self, signal: Signal) {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
@@ -370,7 +372,7 @@ impl Master {
             Signal::SIGUSR1 => self.reopen_logs(),
             Signal::SIGWINCH if self.is_detached && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;
-                // The worker of a reload in flight is dismissed as well. The next reload reads everything again.
+                // The worker of a reload in flight is stopped too. The next reload reads the configuration again.
                 self.abandon_pending();
                 self.reload_again = false;
                 let limit = self.cycle.site.settings.shutdown_timeout;
@@ -380,7 +382,7 @@ impl Master {
         }
     }
 
-    /// Everything ends, fast or with grace.
+    /// Stops all workers, fast or gracefully.
     fn end_workers(&mut self, message: &ToWorker, time: Option<Duration>) {
         if self.phase != Phase::Ending {
             self.notify_end();
@@ -394,15 +396,15 @@ impl Master {
         }
     }
 
-    /// Sends clients elsewhere for `shutdown_delay` before everything ends with grace. A second request does not wait any
-    /// longer.
+    /// Makes clients move to other servers for `shutdown_delay`, then begins the graceful shutdown. A second request begins the
+    /// shutdown immediately.
     fn begin_quit(&mut self) {
         let delay = self.cycle.site.settings.shutdown_delay;
         if delay.is_zero() || self.quit_at.take().is_some() || self.phase != Phase::Running {
             return self.quit();
         }
         self.cycle.log.notice(format_args!("readiness checks fail for {} ms", delay.as_millis()));
-        // A worker that is to replace the present one would not know of it.
+        // A worker that is to replace the present one would not be informed.
         self.abandon_pending();
         self.quit_at = Some(Instant::now() + delay);
         for worker in &mut self.workers {
@@ -410,19 +412,19 @@ impl Master {
         }
     }
 
-    /// A second request to finish changes nothing; a fast stop may still follow.
+    /// Begins the graceful shutdown. A second call has no effect; a fast shutdown may still follow.
     fn quit(&mut self) {
         if self.phase == Phase::Ending {
             return;
         }
         let limit = self.cycle.site.settings.shutdown_timeout;
         self.end_workers(&ToWorker::Quit(limit), limit.map(|limit| limit + QUIT_GRACE));
-        // No process accepts any more: a client should be refused, not kept waiting in the queue.
+        // No process accepts connections any more: clients must be refused instead of waiting in the accept queue.
         self.forget_listeners();
         self.cycle.listeners.0.clear();
     }
 
-    /// Tells the workers to finish and end.
+    /// Tells workers to finish their requests and end.
     fn dismiss(&mut self, meant: impl Fn(&WorkerProcess) -> bool, limit: Option<Duration>) {
         let kill_at = limit.map(|limit| Instant::now() + limit + QUIT_GRACE);
         let meant =
@@ -433,7 +435,7 @@ impl Master {
         }
     }
 
-    /// The worker may not be allowed to open the files: it gets descriptors.
+    /// Reopens the log files. The worker receives descriptors, because it may lack permission to open the files.
     fn reopen_logs(&mut self) {
         let logs = self.cycle.reopen_logs();
         let (paths, files): (Vec<_>, Vec<_>) = logs.into_iter().unzip();
@@ -444,9 +446,9 @@ impl Master {
         }
     }
 
-    /// Hears every worker out.
+    /// Handles the messages of all workers.
     fn handle_messages(&mut self) {
-        // By number: a message may start further workers, which come at the end.
+        // The loop uses indexes, because a message may start further workers, which are appended.
         for index in 0..self.workers.len() {
             self.workers[index].flush();
             let mut count = 0;
@@ -471,7 +473,7 @@ impl Master {
         }
     }
 
-    /// Messages of a worker that was told to end meanwhile have no effect.
+    /// Handles a message. Messages of a worker that has been told to end have no effect.
     fn handle_message(&mut self, index: usize, message: ToMaster) {
         match message {
             ToMaster::Ready { method, remark } => {
@@ -483,7 +485,7 @@ impl Master {
                     self.handle_ready(generation);
                 }
             }
-            // Its end, which follows, decides on the next step.
+            // The end of the worker, which follows, determines the next step.
             ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
             ToMaster::Pong(number) => {
@@ -496,7 +498,7 @@ impl Master {
                 let pid = self.workers[index].pid();
                 tell_retired(&self.cycle.log, generation, pid);
             }
-            // One that leaves knows less than its successor.
+            // A worker that is ending has older addresses than its successor.
             ToMaster::Addresses(addresses) if self.workers[index].stage == Stage::Serving => {
                 self.addresses = addresses;
             }
@@ -504,7 +506,7 @@ impl Master {
         }
     }
 
-    /// A worker accepts: the first one ends the start, a later one may end a reload.
+    /// Handles a worker that accepts connections: the first one ends the start, a later one may end a reload.
     fn handle_ready(&mut self, generation: u64) {
         match self.phase {
             Phase::Starting => {
@@ -531,7 +533,7 @@ impl Master {
                     self.obey(signal);
                 }
             }
-            // One that was started for a dead one.
+            // The worker replaced a crashed one.
             Phase::Running if self.quit_at.is_some() => {
                 for worker in &mut self.workers {
                     worker.tell(&ToWorker::Leave, Vec::new());
@@ -542,14 +544,14 @@ impl Master {
         }
     }
 
-    /// Looks at each worker: one SIGCHLD may stand for several deaths, signal(7).
+    /// Checks all workers for their end: one SIGCHLD may stand for several ended processes, signal(7).
     fn reap(&mut self) {
         let mut index = 0;
         while index < self.workers.len() {
             match self.workers[index].reap() {
                 Some(status) => {
                     let mut worker = self.workers.remove(index);
-                    // Its last words may still be in the channel.
+                    // Its last messages may still be in the channel.
                     while let Heard::Message(message) = worker.hear() {
                         if let ToMaster::Failed(message) = message {
                             self.cycle.log.emerg(message);
@@ -562,7 +564,7 @@ impl Master {
         }
     }
 
-    /// A process is gone. The next step depends on whether it was told to end.
+    /// Handles the end of a worker process. The next step depends on whether the end was expected.
     fn handle_end(&mut self, worker: &WorkerProcess, status: ExitStatus) {
         let (pid, how) = (worker.pid(), describe(status));
         self.acme.handle_end_of(pid);
@@ -588,8 +590,8 @@ impl Master {
         }
     }
 
-    /// A worker did not become ready for this reason: the next one starts at once unless this happens repeatedly. A worker
-    /// that was ready is replaced at once, however often it dies: a delay would lock out clients that the next one serves.
+    /// Handles a worker that did not become ready. The next one starts immediately, unless this is repeated. A worker that was
+    /// ready is always replaced immediately, because a delay would lock out clients that its successor can serve.
     fn handle_fault(&mut self, fault: &str) {
         if self.phase == Phase::Starting {
             self.failed = true;
@@ -606,7 +608,7 @@ impl Master {
         }
     }
 
-    /// SIGKILL is sent once; the reaping follows as for any other end.
+    /// Kills workers that exceed their time limit. SIGKILL is sent once; the end is handled like any other.
     fn kill_late_ones(&mut self) {
         let now = Instant::now();
         let stuck = self.take_stuck_pending(now);
@@ -621,7 +623,7 @@ impl Master {
             worker.kill();
             match &mut worker.stage {
                 Stage::Leaving { kill_at } => *kill_at = None,
-                // Its end counts as a fault; until then there is nothing to be repeated.
+                // The end of the worker counts as a fault. The new time only prevents a repetition before that.
                 Stage::Starting { kill_at } => *kill_at = now + process::ANSWER_TIME,
                 Stage::Serving => {}
             }
@@ -629,10 +631,10 @@ impl Master {
     }
 }
 
-/// Sends a change to all live workers, and returns them.
+/// Sends a change to all live workers. Returns the process IDs of workers that will confirm it.
 fn tell_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> Vec<u32> {
     let message = ToWorker::Acme(number, change.clone());
-    // One that leaves accepts no more connections.
+    // A worker that is ending accepts no more connections.
     let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
     let mut told = Vec::new();
     for worker in workers.iter_mut().filter(stay) {
@@ -642,7 +644,7 @@ fn tell_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> 
     told
 }
 
-/// The lines at the start of a log.
+/// Logs the version and the system, at the start.
 fn greet(log: &Log) {
     log.notice(concat!("ringroad/", env!("CARGO_PKG_VERSION")));
     let system = rustix::system::uname();
@@ -651,7 +653,7 @@ fn greet(log: &Log) {
     log.notice(descriptors_line());
 }
 
-/// The line that nginx writes at this place, and why the engine is not the best one.
+/// Logs nginx's line about the event method, and the reason why a less preferred engine is used.
 fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
     log.notice(format_args!("using the \"{method}\" event method"));
     if let Some(remark) = remark {
@@ -659,27 +661,27 @@ fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
     }
 }
 
-/// The last request under a configuration that was replaced in place has ended. Scripts wait for the words at the
-/// end of this line, which a retired process would have caused.
+/// Logs that the last request under a configuration has ended that was replaced in place. Scripts wait for the end of this line,
+/// which nginx logs when a worker process exits.
 fn tell_retired(log: &Log, generation: u64, pid: u32) {
     log.notice(format_args!("configuration {generation} of worker process {pid} exited with code 0"));
 }
 
-/// One line for each address that `old` did not listen on; port 0 shows as the port chosen by the kernel.
+/// Logs a line for each address that `old` did not listen on. Port 0 is replaced by the port that the kernel chose.
 fn announce(cycle: &Cycle, old: Option<&Cycle>) {
     for address in cycle.new_addresses(old) {
         cycle.log.notice(format_args!("listening on {address}"));
     }
 }
 
-/// Writes the pid file that the configuration names, if it names one.
+/// Writes the pid file of the configuration, if configured.
 fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, String> {
     let Some(path) = &cycle.site.settings.pid else { return Ok(None) };
     request.places.prepare_folder_of(path);
     PidFile::write(path).map(Some)
 }
 
-/// For a start by hand without a configuration: where to look with a browser.
+/// Prints URLs for a browser, if the server was started manually without a configuration.
 fn tell_urls(cycle: &Cycle) {
     for listener in &cycle.listeners.0 {
         if let ListenAddr::Inet(address) = listener.actual {

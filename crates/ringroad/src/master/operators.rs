@@ -1,4 +1,4 @@
-//! What the master does for operators that ask through the admin socket.
+//! The master's part in requests of operators through the admin socket.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::places::Request;
 use crate::site::{self, Files, Filter, Question};
 
 impl Master {
-    /// Takes the calls of operators.
+    /// Handles the requests of operators.
     pub(super) fn serve_operators(&mut self) {
         for (call, socket) in self.desk.calls() {
             match call {
@@ -27,7 +27,7 @@ impl Master {
                         self.workers.iter_mut().for_each(|worker| tell(worker, &watching));
                     }
                 }
-                // As a reload, this reads all files again.
+                // Like a reload, this reads all files again.
                 Call::Diff => answer(&socket, &differences(&self.cycle, &self.request)),
                 Call::Explain(query) => self.explain(&query, socket),
                 Call::Drain(_) if self.phase == Phase::Ending || self.quit_at.is_some() => {
@@ -43,7 +43,7 @@ impl Master {
         }
     }
 
-    /// Explains a request; where a cache is part of it, the worker that serves adds what it holds.
+    /// Explains a request. If a cache is involved, the serving worker adds the state of the cache entry.
     fn explain(&mut self, query: &Query, socket: OwnedFd) {
         let Some((text, question)) = explained(&self.cycle, &self.request, query, &socket) else { return };
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
@@ -52,7 +52,7 @@ impl Master {
         }
     }
 
-    /// Opens the admin socket that the configuration in force names. The server goes on with the one that it has.
+    /// Opens the admin socket of the configuration in force. If this fails, the server continues with its present admin socket.
     pub(super) fn open_desk(&mut self) {
         let path = self.cycle.site.settings.admin_socket.as_deref();
         if let Err(message) = self.desk.listen(path, false) {
@@ -60,7 +60,7 @@ impl Master {
         }
     }
 
-    /// The new binary that had taken the name of the socket has ended.
+    /// Restores the name of the admin socket after the end of the new binary that had replaced it.
     pub(super) fn restore_desk(&mut self) {
         if let Err(message) = self.desk.restore() {
             self.cycle.log.alert(message);
@@ -68,7 +68,7 @@ impl Master {
     }
 }
 
-/// Tells a worker that starts what operators have asked for: to see requests, and to have clients sent elsewhere.
+/// Informs a new worker of the state that operators requested: watched requests, and draining.
 pub(super) fn brief(desk: &Desk, worker: &mut WorkerProcess) {
     desk.watchers().iter().for_each(|watching| tell(worker, watching));
     if desk.is_drained {
@@ -76,7 +76,7 @@ pub(super) fn brief(desk: &Desk, worker: &mut WorkerProcess) {
     }
 }
 
-/// Notes whether clients are sent elsewhere, and answers whether they were before.
+/// Sets whether the server is drained, and responds with the previous state.
 pub(super) fn drain(desk: &mut Desk, is_drained: bool, log: &Log, socket: &OwnedFd) {
     let was_drained = std::mem::replace(&mut desk.is_drained, is_drained);
     if was_drained != is_drained {
@@ -88,12 +88,12 @@ pub(super) fn drain(desk: &mut Desk, is_drained: bool, log: &Log, socket: &Owned
     answer(socket, &json!({ "ok": true, "was_drained": was_drained }));
 }
 
-/// The worker gets a copy of the socket; the filter was read before.
+/// Sends a worker a duplicate of the socket. The filter has already been checked.
 fn tell(worker: &mut WorkerProcess, watching: &Watching) {
     worker.tell(&ToWorker::Watch(watching.filter.clone()), vec![Rc::clone(&watching.socket)]);
 }
 
-/// Takes a client that wants to watch, or tells it why not.
+/// Adds a client that watches requests, or responds with an error.
 pub(super) fn admit(desk: &mut Desk, filter: String, socket: OwnedFd) -> Option<Watching> {
     if let Err(error) = Filter::parse(&filter) {
         refuse(&socket, &error.to_string());
@@ -112,7 +112,7 @@ pub(super) fn admit(desk: &mut Desk, filter: String, socket: OwnedFd) -> Option<
     }
 }
 
-/// An explanation by the configuration in force. It is sent where no cache has a part in it.
+/// Explains a request by the configuration in force. Sends the explanation if no cache is involved.
 pub(super) fn explained(
     cycle: &Cycle,
     request: &Request,
@@ -130,8 +130,8 @@ pub(super) fn explained(
     None
 }
 
-/// What a reload would change now. The files are read as for a reload: with the rights of the master, which other users may not
-/// have, and while its loop waits.
+/// Returns the changes that a reload would make now. As for a reload, the master reads the files with its own permissions, which
+/// other users may lack. The master's loop is blocked during this time.
 pub(super) fn differences(cycle: &Cycle, request: &Request) -> Value {
     let site = match site::load(request, Files::Disk) {
         Ok(site) => site,

@@ -1,4 +1,4 @@
-//! A worker process as the master sees it: its start, its messages, and its end.
+//! A worker process from the master's view: its start, its messages, and its end.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,58 +15,59 @@ use crate::master::cycle::Cycle;
 use crate::master::daemon::is_mark;
 use crate::{site, worker};
 
-/// The running executable, also when the file was replaced meanwhile.
+/// The running executable, even if its file was replaced.
 pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
-/// How long a worker may take to start, or to swap its configuration. Reading the largest configurations takes a second
-/// or two; a longer response means a hanging worker.
+/// Maximum time for a worker to start, or to swap its configuration. Reading the largest configurations takes a second or two; a
+/// longer time indicates that the worker hangs.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// Variables that begin like this reach the worker without an `env` directive: switches for tests.
+/// Prefix of variables that a worker inherits without an `env` directive; they are switches for tests.
 const OWN_VARIABLES: &str = "RINGROAD_";
 
-/// Where a worker stands.
+/// The state of a worker.
 ///
 /// ```text
-/// Starting --ready--> Serving --quit or stop--> Leaving --> gone
-///     +--------failed or died at any point-----------------> gone
+/// Starting --ready--> Serving --quit or stop--> Leaving --> exited
+///     +--------failed or crashed at any time---------------> exited
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Has its bundle, does not accept yet; killed at the instant, because nothing continues without it.
+    /// The worker has its bundle and does not accept connections yet. It is killed at `kill_at`, because the start or reload
+    /// cannot continue without it.
     Starting { kill_at: Instant },
-    /// Accepts.
+    /// The worker accepts connections.
     Serving,
-    /// Was told to end, and is killed at the instant if there is one.
+    /// The worker was told to end. It is killed at `kill_at`, if set.
     Leaving { kill_at: Option<Instant> },
 }
 
-/// The messages of a worker.
+/// Result of reading a worker's channel.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// A message.
     Message(ToMaster),
-    /// Nothing more at the moment.
+    /// No message is available now.
     Nothing,
-    /// Nothing ever again: it ends.
+    /// The channel is closed, because the worker ends.
     Silence,
-    /// Its messages make no sense for this reason, and it was killed.
+    /// A message was malformed, for this reason, and the worker was killed.
     Nonsense(String),
 }
 
-/// One worker process.
+/// A worker process.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     child: Child,
-    /// Gone once the other end was closed.
+    /// The channel; `None` after the other end was closed.
     channel: Option<Channel>,
     pub(crate) stage: Stage,
-    /// Which configuration it serves.
+    /// The number of the configuration that the worker serves.
     pub(crate) generation: u64,
 }
 
 impl WorkerProcess {
-    /// Starts a process and sends it the configuration, with the addresses of names and the certificates as they are known.
+    /// Starts a process. Sends it the configuration, the known addresses of host names, and the known certificates.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
@@ -77,8 +78,8 @@ impl WorkerProcess {
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
         command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND).stdin(Stdio::from(theirs));
-        // A reader of a daemon's output, such as ssh or a shell's `$(...)`, waits until all writers have closed it. The
-        // channel carries the worker's messages about its start.
+        // A reader of the daemon's output, such as ssh or a shell's `$(...)`, waits until all writers have closed it. Messages
+        // about the worker's start use the channel instead.
         if cycle.site.settings.daemon
             && let Some(file) = cycle.log.file_instead_of_stderr()
             && let Ok(file) = file.try_clone_to_owned()
@@ -87,13 +88,13 @@ impl WorkerProcess {
         }
         command.env_clear().envs(environment(&cycle.site.settings.env));
         let child = command.spawn();
-        // The command owns the other end until here; kept open it would hide the worker's death.
+        // The command still owns the other end; an open copy would hide the end of the worker.
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
         let (addresses, tickets) = (addresses.to_owned(), site::tickets());
         let bundle = Bundle { addresses, respawned, acme, tickets, ..bundle };
-        // A worker that dies this early is noticed by its exit status.
+        // If the worker exits before this, its exit status shows it.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
             child,
@@ -107,7 +108,7 @@ impl WorkerProcess {
         self.child.id()
     }
 
-    /// The channel, for poll(2), and whether it waits for room to send.
+    /// Returns the channel for poll(2), and whether it has unsent data.
     pub(crate) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
         self.channel.as_ref().map(|channel| (channel.as_fd(), channel.wants_to_send()))
     }
@@ -120,7 +121,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Sends the worker a message. A worker with a closed channel is ending and needs no message.
+    /// Sends the worker a message. If the channel is closed, the worker is ending and needs no message.
     pub(crate) fn tell(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
         let broken =
             self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());
@@ -129,7 +130,7 @@ impl WorkerProcess {
         }
     }
 
-    /// The next thing that the worker said.
+    /// Returns the next message of the worker.
     pub(crate) fn hear(&mut self) -> Heard {
         let Some(channel) = &mut self.channel else { return Heard::Nothing };
         match channel.receive() {
@@ -146,18 +147,18 @@ impl WorkerProcess {
         }
     }
 
-    /// Whether the process has ended, and how.
+    /// Returns the exit status if the process has exited.
     pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
-        // An error would mean that another thread reaped our child, and no other does.
+        // An error would mean that another thread waited for this child process, and no other thread does.
         self.child.try_wait().ok().flatten()
     }
 
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself; then the signal is not sent.
+        // If the process has already been reaped, no signal is sent.
         let _ = self.child.kill();
     }
 
-    /// A worker that talks nonsense cannot be trusted to serve.
+    /// Kills a worker that sent a malformed message, because it cannot be trusted to serve.
     pub(crate) fn give_up(&mut self, reason: String) -> Heard {
         self.channel = None;
         self.kill();
@@ -165,7 +166,7 @@ impl WorkerProcess {
     }
 }
 
-/// `exited with code 0`, `exited on signal 9`: nginx's words.
+/// Returns nginx's text: `exited with code 0`, `exited on signal 9`.
 pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with code {code}"),
@@ -175,7 +176,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// nginx's rule: TZ, what `env` names, nothing else; and our own switches.
+/// Returns the environment of a worker by nginx's rule: TZ and the variables of `env`. Adds this server's own switches.
 pub(super) fn environment(wanted: &[(String, Option<String>)]) -> Vec<(OsString, OsString)> {
     let own = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();

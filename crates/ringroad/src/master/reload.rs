@@ -1,14 +1,14 @@
-//! A new configuration while the old one serves.
+//! Loads a new configuration while the old one serves.
 //!
 //! ```text
-//! SIGHUP -> read, check, open --error--> old goes on
+//! SIGHUP -> read, check, open --error--> old configuration continues
 //!                |
 //!        equal process key?  -- yes --> bundle to the worker ---- Reloaded ----> commit
-//!                | no                                       +---- ReloadFailed -> old goes on
+//!                | no                                       +---- ReloadFailed -> old one continues
 //!                +--> new worker on the same sockets -- Ready --> commit, old worker drains
-//!                                                    +-- ended -> old goes on
+//!                                                    +-- exited -> old one continues
 //! ```
-//! Until the commit nothing of the old configuration is touched. A second SIGHUP meanwhile is remembered.
+//! Until the commit the old configuration is unchanged. A second SIGHUP during a reload starts another reload afterwards.
 
 use std::time::Instant;
 
@@ -21,18 +21,18 @@ use crate::pidfile::PidFile;
 use crate::places::Request;
 use crate::site::{self, Files, Site};
 
-/// A configuration on its way into force.
+/// A new configuration that is not in force yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
     cycle: Cycle,
-    /// The process that will serve it.
+    /// The process ID of the worker that will serve it.
     worker: u32,
-    /// For a swap in place: when the worker is taken for stuck.
+    /// For a swap in place: time after which the worker is considered stuck.
     give_up_at: Option<Instant>,
 }
 
 impl Master {
-    /// Brings a new configuration on its way, if there is one that is right.
+    /// Reads the configuration and starts the reload, if the configuration is valid.
     pub(super) fn reload(&mut self) {
         if self.pending.is_some() {
             self.reload_again = true;
@@ -75,7 +75,7 @@ impl Master {
         }
     }
 
-    /// A new process for a new configuration.
+    /// Starts a new worker process for a new configuration.
     fn replace(&mut self, cycle: Cycle) {
         self.cycle.log.notice("start worker processes");
         let acme = self.acme.changes(site::issuers(&cycle.site.config));
@@ -93,23 +93,23 @@ impl Master {
         }
     }
 
-    /// A worker is ready: if it is the one of the new configuration, that is in force now.
+    /// Handles a worker that is ready: if it is the worker of the new configuration, this configuration is now in force.
     pub(super) fn commit_replacement(&mut self, generation: u64) {
         match self.pending.take_if(|pending| pending.cycle.generation == generation) {
             Some(pending) => {
-                // The old configuration decides how long its worker may take.
+                // The shutdown timeout of the old configuration applies to its worker.
                 let limit = self.cycle.site.settings.shutdown_timeout;
                 self.commit(pending.cycle);
                 self.phase = Phase::Running;
                 self.dismiss(|worker| worker.generation != generation, limit);
                 self.catch_up();
             }
-            // One that took the place of a worker that had died.
+            // The worker replaced a crashed one.
             None => self.catch_up(),
         }
     }
 
-    /// The worker swapped its configuration.
+    /// Handles a worker that has swapped its configuration.
     pub(super) fn handle_reloaded(&mut self, generation: u64, index: usize) {
         if let Some(pending) = self.pending.take_if(|pending| pending.cycle.generation == generation) {
             let worker = &mut self.workers[index];
@@ -123,7 +123,7 @@ impl Master {
         }
     }
 
-    /// The worker keeps its old configuration.
+    /// Handles a worker that keeps its old configuration because of an error.
     pub(super) fn handle_reload_failed(&mut self, generation: u64, message: &str) {
         if self.pending.as_ref().is_some_and(|pending| pending.cycle.generation == generation) {
             self.cycle.log.emerg(message);
@@ -132,12 +132,12 @@ impl Master {
         }
     }
 
-    /// When a worker that is to swap its configuration is taken for stuck.
+    /// Returns the time after which a worker that swaps its configuration is considered stuck.
     pub(super) fn pending_deadline(&self) -> Option<Instant> {
         self.pending.as_ref().and_then(|pending| pending.give_up_at)
     }
 
-    /// The worker that has not answered in time; asked once for each reload.
+    /// Returns the worker that did not respond in time, once per reload.
     pub(super) fn take_stuck_pending(&mut self, now: Instant) -> Option<u32> {
         let pending = self.pending.as_mut()?;
         pending.give_up_at.take_if(|at| *at <= now).map(|_| pending.worker)
@@ -150,7 +150,7 @@ impl Master {
         }
     }
 
-    /// A worker ended unasked. True if that ends a reload and the old worker still serves.
+    /// Handles the unexpected end of a worker. Returns whether this ends a reload while the old worker still serves.
     pub(super) fn drop_pending_of(&mut self, worker: &WorkerProcess) -> bool {
         if self.pending.as_ref().is_none_or(|pending| pending.worker != worker.pid()) {
             return false;
@@ -163,7 +163,7 @@ impl Master {
         still_served
     }
 
-    /// From here on the new configuration is the one in force.
+    /// Puts the new configuration into force.
     fn commit(&mut self, cycle: Cycle) {
         announce(&cycle, Some(&self.cycle));
         let old = std::mem::replace(&mut self.cycle, cycle);
@@ -171,7 +171,7 @@ impl Master {
         old.listeners.forget(Some(&self.cycle.listeners));
         self.open_desk();
         let path = self.cycle.site.settings.pid.as_deref();
-        // A new binary has its own, and this one keeps its name beside that.
+        // A new binary has its own pid file; this process keeps the renamed one.
         if self.new_binary.is_none() && self.pid_file.as_ref().map(PidFile::path) != path {
             match write_pid_file(&self.request, &self.cycle) {
                 Ok(file) => {
@@ -179,13 +179,13 @@ impl Master {
                         old.remove(&self.cycle.log);
                     }
                 }
-                // The server continues without reporting it; its old file still does.
+                // The server continues without the new pid file; the old file remains.
                 Err(message) => self.cycle.log.emerg(message),
             }
         }
     }
 
-    /// A reload that was requested meanwhile.
+    /// Starts a reload that was requested during the last one.
     fn catch_up(&mut self) {
         if std::mem::take(&mut self.reload_again) && self.phase != Phase::Ending {
             self.reload();
@@ -193,7 +193,7 @@ impl Master {
     }
 }
 
-/// Logs the changes of the new configuration, if the log takes such lines.
+/// Logs the changes of the new configuration, if the log includes notices.
 pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log) {
     if !log.takes(Level::Notice) {
         return;
@@ -207,8 +207,8 @@ pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log)
     }
 }
 
-/// Why the running process cannot take the new configuration; empty where it can. Process settings must be the same, and
-/// each remaining address must have as many sockets as before, because the threads keep theirs.
+/// Returns why the running process cannot use the new configuration; empty if it can. Process settings must be equal. Each
+/// remaining address must have as many sockets as before, because the threads keep their sockets.
 pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
     let key = |site: &Site| site::ProcessKey::of(&site.config);
     let mut reasons = key(&old.site).differences(&key(new));

@@ -1,36 +1,36 @@
-//! When a worker that died before it was ready is tried again: at once, and later when this keeps happening.
+//! Decides when to replace a worker that ended before it was ready: immediately, or after a delay if this is repeated.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The same fault so often within [`WINDOW`] is a loop, not an accident.
+/// Number of equal faults within [`WINDOW`] from which on restarts are delayed.
 const FAULTS_MAX: usize = 5;
 
-/// How far back faults count.
+/// Time during which faults are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// The first delay in a loop; it doubles with each further fault.
+/// Delay of the first delayed restart; it doubles with each further fault.
 const DELAY_MIN: Duration = Duration::from_millis(500);
 
-/// The longest delay: long enough to spare the machine, short enough for an operator who has just repaired it.
+/// Maximum delay. It spares the machine, and is acceptable for an operator who has just fixed the fault.
 const DELAY_MAX: Duration = Duration::from_secs(8);
 
-/// Counts deaths of workers that were not ready yet. The others are replaced at once.
+/// Counts workers that ended before they were ready. Other workers are replaced immediately.
 #[derive(Debug, Default)]
 pub(crate) struct Respawn {
     fault: String,
     deaths: VecDeque<Instant>,
-    /// The delay of the last death; zero outside a loop.
+    /// The last delay; zero if restarts are not delayed.
     delay: Duration,
 }
 
 impl Respawn {
-    /// A worker died of `fault` before it was ready: how long to wait before the next one starts.
+    /// Counts a worker that ended because of `fault` before it was ready. Returns the delay before the next start.
     pub(crate) fn handle_death(&mut self, fault: &str, now: Instant) -> Duration {
         if self.fault != fault {
             *self = Respawn { fault: fault.to_owned(), ..Respawn::default() };
         }
-        // Delays stretch the window: a loop with delays of 8 s is still a loop.
+        // The window is extended by the delays, so that a loop with delays of 8 s is still detected.
         let window = WINDOW.max(self.delay * FAULTS_MAX as u32);
         while self.deaths.front().is_some_and(|first| now.duration_since(*first) > window) {
             self.deaths.pop_front();

@@ -1,8 +1,8 @@
-//! `master_process off`: everything in one process, for development, as nginx has it.
+//! `master_process off`: master and worker in one process, for development, as in nginx.
 //!
-//! The order of the start is that of master and worker together: limits, threads, a line for each address, the pid file,
-//! and then the process that waits for the daemon is notified. No privileges are dropped, as in nginx. A reload works in
-//! place only: no process could start another one.
+//! The order of the start is that of master and worker combined: limits, threads, a line for each address, the pid file, then the
+//! notification of the process that waits for the daemon. As in nginx, privileges are not dropped. A reload works only in place,
+//! because no other process could start a new worker.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -26,7 +26,7 @@ use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Files, Resources, Site, Worker};
 use crate::systemd::Notifier;
 
-/// Serves until a signal ends it.
+/// Serves until a signal ends the process.
 pub(super) fn run(
     request: Request,
     mut cycle: Cycle,
@@ -79,7 +79,7 @@ pub(super) fn run(
     single.feed.finish(&single.worker);
     let Single { cycle, worker, mut acme, .. } = single;
     acme.stop();
-    // Where one thread has panicked the others still serve.
+    // If a thread has panicked, the other threads still serve.
     worker.stop();
     let ended_well = worker.wait();
     cycle.listeners.forget(None);
@@ -94,31 +94,31 @@ pub(super) fn run(
     ExitCode::SUCCESS
 }
 
-/// The counterpart of the master, with the server inside.
+/// State of the process: the counterpart of the master, with the server inside.
 #[derive(Debug)]
 struct Single {
-    /// The source to read again at a reload.
+    /// The source that a reload reads again.
     request: Request,
     /// The configuration in force.
     cycle: Cycle,
-    /// The threads that serve it.
+    /// The threads that serve the configuration.
     worker: Worker,
     /// The process that obtains certificates, and its results.
     acme: Acme,
-    /// Certificates near their end.
+    /// Checks certificates that expire soon.
     upkeep: Upkeep,
-    /// When the graceful end begins, while clients are sent elsewhere.
+    /// Time when the graceful shutdown begins; clients move to other servers until then.
     quit_at: Option<Instant>,
-    /// Where operators ask, and those of them that watch requests.
+    /// The admin socket; `feed` serves its clients that watch requests.
     desk: Desk,
     feed: Feed,
     notifier: Notifier,
-    /// The number of the newest question to the threads.
+    /// The number of the last ping to the threads.
     ping: u64,
 }
 
 impl Single {
-    /// Obeys signals until the threads have ended.
+    /// Handles signals until the threads have ended.
     fn serve(&mut self, signals: &Signals) {
         while !self.worker.is_finished() && !self.worker.has_panicked() {
             self.keep_acme();
@@ -133,7 +133,7 @@ impl Single {
             }
             polled.extend(self.desk.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
             self.feed.poll(&mut polled);
-            // An interruption is a reason to look, as any other.
+            // An interruption of poll(2) is handled like any other event.
             let until = self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at());
             let until = until.chain(self.desk.deadline()).chain(self.feed.deadline());
             let until = until.chain([self.upkeep.deadline()]).min();
@@ -142,7 +142,7 @@ impl Single {
                 self.quit();
             }
             for number in self.worker.take_retired() {
-                // Counted from 1 there and here.
+                // Configuration numbers are 1-based in the worker and in this process.
                 tell_retired(&self.cycle.log, number, std::process::id());
             }
             self.serve_operators();
@@ -160,7 +160,7 @@ impl Single {
         }
     }
 
-    /// Takes the calls of operators.
+    /// Handles the requests of operators.
     fn serve_operators(&mut self) {
         for (call, socket) in self.desk.calls() {
             match call {
@@ -187,7 +187,8 @@ impl Single {
         }
     }
 
-    /// Hears the process that obtains certificates. This process is the only one that serves.
+    /// Handles messages of the process that obtains certificates. The server runs in this process, so changes are applied
+    /// directly.
     fn keep_acme(&mut self) {
         let Single { acme, cycle, .. } = self;
         let apply = |change: &AcmeChange| {
@@ -203,7 +204,7 @@ impl Single {
         acme.keep(cycle).iter().for_each(apply);
     }
 
-    /// The same words as the master's, as far as they apply.
+    /// Handles a signal, with the messages of the master as far as they apply.
     fn handle_signal(&mut self, Arrived { signal, sender }: Arrived) {
         let (number, name, log) = (signal as i32, signal.as_str(), &self.cycle.log);
         log.notice(format_args!("signal {number} ({name}) received from {sender}"));
@@ -250,7 +251,7 @@ impl Single {
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
     }
 
-    /// In place or not at all.
+    /// Reloads in place, or keeps the old configuration.
     fn reload(&mut self) {
         let log = self.cycle.log.clone();
         log.notice("reconfiguring");
@@ -262,7 +263,7 @@ impl Single {
         let key = |site: &Site| site::ProcessKey::of(&site.config);
         let reasons = key(&self.cycle.site).differences(&key(&site)).join(", ");
         if !reasons.is_empty() {
-            // There is no master that could start it.
+            // No master exists that could start a new process.
             let message = "the new configuration needs a new process: restart, or use master_process on";
             return log.emerg(format_args!("{message} ({reasons})"));
         }
@@ -277,7 +278,7 @@ impl Single {
             return;
         };
         let swapped = resources(&cycle).and_then(|mut resources| {
-            // The server has the sockets of the other addresses already.
+            // The server already has the sockets of the other addresses.
             resources.listeners.retain(|(address, _)| self.cycle.listeners.find(address).is_none());
             self.worker.reload(&cycle.site.config, resources)
         });
@@ -305,12 +306,12 @@ impl Single {
     }
 }
 
-/// The server with everything that is open.
+/// Starts the server with all open sockets and files.
 fn start(cycle: &Cycle) -> Result<Worker, String> {
     Worker::start(&cycle.site.config, resources(cycle)?, "")
 }
 
-/// Copies of the descriptors: the server closes its own when it is done with them.
+/// Returns duplicates of the descriptors: the server closes its copies when they are no longer needed.
 fn resources(cycle: &Cycle) -> Result<Resources, String> {
     cycle.resources().map_err(|error| format!("dup() failed ({})", error_text(&error)))
 }

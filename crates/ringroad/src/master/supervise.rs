@@ -1,4 +1,4 @@
-//! The master's messages to systemd, and their times: a check of the state after each event.
+//! Sends the master's notifications to systemd. Checks after each event whether a notification is due.
 
 use std::time::Instant;
 
@@ -6,21 +6,21 @@ use super::process::{Stage, WorkerProcess};
 use super::{Master, Phase};
 use crate::control::message::ToWorker;
 
-/// Whether the worker answers.
+/// State of the liveness check of the worker.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
-    /// The number of the newest question.
+    /// The number of the last ping.
     asked: u64,
-    /// The process that was asked.
+    /// The process ID of the worker that received the ping.
     worker: u32,
-    /// Whether an answer is missing.
+    /// Whether the worker has not responded yet.
     is_waiting: bool,
 }
 
 impl Master {
-    /// Reports changes since the last event, and keeps the watchdog alive.
+    /// Notifies systemd of changes since the last event, and sends watchdog pings that are due.
     pub(super) fn notify(&mut self) {
-        // A new binary is not the main process before the old one has left.
+        // A new binary becomes the main process only when the old one has exited.
         if self.phase == Phase::Starting || self.predecessor.is_some() {
             return;
         }
@@ -41,7 +41,7 @@ impl Master {
         self.notifier.ready(&format!("serving configuration {generation}{failed}"));
     }
 
-    /// The end has begun, for this process or for the service.
+    /// Notifies systemd that this process, or the service, begins to stop.
     pub(super) fn notify_end(&mut self) {
         match self.new_binary_pid() {
             Some(pid) => self.notifier.hand_over(pid),
@@ -50,7 +50,8 @@ impl Master {
         }
     }
 
-    /// A sign of life, unless the worker that serves owes one. A worker that starts or ends has its own time limits.
+    /// Sends a watchdog ping, after a check of the serving worker. A worker that starts or stops is not checked, because it has
+    /// separate time limits.
     fn ping(&mut self) {
         let serves = |worker: &&mut WorkerProcess| worker.stage == Stage::Serving;
         let Some(worker) = self.workers.iter_mut().find(serves) else { return self.notifier.ping() };
@@ -62,7 +63,7 @@ impl Master {
         worker.tell(&ToWorker::Ping(self.pulse.asked), Vec::new());
     }
 
-    /// The worker answers: that is the sign of life of both.
+    /// Handles the response of the worker, which proves that both processes are alive.
     pub(super) fn handle_pong(&mut self, number: u64, pid: u32) {
         if self.pulse.is_waiting && self.pulse.asked == number && self.pulse.worker == pid {
             self.pulse.is_waiting = false;

@@ -1,12 +1,12 @@
-//! The change of the binary while it serves, by nginx's protocol, so that either server can take the place of the other.
+//! Replaces the binary while the server runs. The protocol is that of nginx, so that either server can replace the other.
 //!
 //! ```text
-//! old master --USR2--> pid file becomes .oldbin, the new binary is executed with the sockets
-//!     |                     |--ready--> new master, writes the pid file, accepts beside the old one
-//!     |                     +--ended--> the pid file gets its name back, workers come back
-//!     +--WINCH: the workers finish   --HUP: they come back   --QUIT, TERM: the new master is alone
+//! old master --USR2--> the pid file gets the suffix .oldbin, the new binary is executed with the sockets
+//!     |                     |--ready--> the new master writes the pid file; both masters' workers accept
+//!     |                     +--exited--> the pid file gets its old name, workers are started again
+//!     +--WINCH: workers finish   --HUP: workers start again   --QUIT, TERM: only the new master remains
 //! ```
-//! The new binary is the file that this process was started as, by `argv[0]`: a package puts another one there.
+//! The new binary is the file in `argv[0]`, from which this process was started: a package upgrade replaces this file.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,14 +24,14 @@ use crate::inherit;
 use crate::listen::error_text;
 use crate::log::Level;
 
-/// nginx ignores the signal then too: a shell or a container waits for the end of this process.
+/// The process is not a daemon: a shell or a container waits for its end. nginx also ignores the signal in this case.
 const NOT_A_DAEMON: &str = "not a daemon";
 
-/// The master before this one, until it has ended.
+/// The master that executed this process, until it exits.
 #[derive(Debug)]
 pub(super) struct Predecessor {
     pid: u32,
-    /// Readable when it has ended, pidfd_open(2). Without one its end shows at the next event.
+    /// Becomes readable when the master has exited, pidfd_open(2). Without a pidfd the exit is noticed at the next event.
     process: Option<OwnedFd>,
 }
 
@@ -39,12 +39,12 @@ pub(super) struct Predecessor {
 #[derive(Debug)]
 pub(super) struct NewBinary {
     child: Child,
-    /// The name that the pid file had before.
+    /// The name of the pid file before the upgrade.
     pid_path: PathBuf,
 }
 
 impl Predecessor {
-    /// The process that executed this one.
+    /// Returns the process that executed this one.
     pub(super) fn parent() -> Predecessor {
         let pid = parent_id();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -52,24 +52,24 @@ impl Predecessor {
         Predecessor { pid, process }
     }
 
-    /// Whether it has not ended: an orphan gets another parent.
+    /// Whether the master still runs: when it exits, this process gets another parent.
     pub(super) fn lives(&self) -> bool {
         parent_id() == self.pid
     }
 
-    /// For poll(2).
+    /// Returns the descriptor for poll(2).
     pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(AsFd::as_fd)
     }
 }
 
 impl Master {
-    /// Why a change of the binary cannot begin.
+    /// Returns the reason why an upgrade of the binary cannot begin.
     pub(super) fn upgrade_obstacle(&self) -> Option<&'static str> {
         if self.new_binary.is_some() {
             return Some("a new binary runs already: end one of the two masters first");
         }
-        // Its end may not have been noticed yet.
+        // The exit of the old master may not have been noticed yet.
         if self.predecessor.as_ref().is_some_and(Predecessor::lives) {
             return Some("the master that started this one still runs: end it first");
         }
@@ -79,7 +79,7 @@ impl Master {
         (self.phase == Phase::Ending || self.quit_at.is_some()).then_some("shutting down")
     }
 
-    /// Executes the new binary. Whatever fails leaves this one as it was.
+    /// Executes the new binary. After a failure, this process continues unchanged.
     pub(super) fn change_binary(&mut self) {
         if let Some(obstacle) = self.upgrade_obstacle() {
             return self
@@ -115,7 +115,7 @@ impl Master {
         }
     }
 
-    /// The new binary has ended: this one is the only one again.
+    /// Handles the end of the new binary: this process is the only master again.
     pub(super) fn reap_new_binary(&mut self) {
         let status = match &mut self.new_binary {
             Some(new) => new.child.try_wait().ok().flatten(),
@@ -129,7 +129,7 @@ impl Master {
         }
         self.restore_pid_file(pid_path);
         self.restore_desk();
-        // WINCH made room for the new binary, which has ended.
+        // SIGWINCH stopped the workers in favour of the new binary, which has exited.
         if self.phase == Phase::Idle {
             self.phase = Phase::Running;
         }
@@ -140,8 +140,8 @@ impl Master {
         self.cycle.log.write(level, format_args!("new binary process {pid} {}", describe(status)));
     }
 
-    /// HUP while a new binary runs: workers come back with the configuration that they had, as with nginx. The file may have been
-    /// changed for the new binary.
+    /// Handles SIGHUP while a new binary runs: starts workers with the present configuration, as nginx does. The file may have
+    /// been changed for the new binary.
     pub(super) fn bring_workers_back(&mut self) {
         if self.phase == Phase::Idle {
             self.cycle.log.notice("start worker processes");
@@ -153,7 +153,7 @@ impl Master {
         }
     }
 
-    /// Gives the pid file its name back: it names this process.
+    /// Restores the name of the pid file, which contains this process's ID.
     fn restore_pid_file(&mut self, path: PathBuf) {
         let restored = self.pid_file.as_mut().map_or(Ok(()), |pid_file| pid_file.step_back(&path));
         if let Err(message) = restored {
@@ -161,12 +161,12 @@ impl Master {
         }
     }
 
-    /// The process id of the new binary, while there is one.
+    /// Returns the process ID of the new binary while it runs.
     pub(super) fn new_binary_pid(&self) -> Option<u32> {
         self.new_binary.as_ref().map(|new| new.child.id())
     }
 
-    /// Removes the files of unix sockets at the end, unless another master continues with them.
+    /// Removes the files of unix sockets at the end, unless another master continues to use them.
     pub(super) fn forget_listeners(&self) {
         let lives = self.predecessor.as_ref().is_some_and(Predecessor::lives);
         if self.new_binary.is_none() && !lives {
@@ -174,14 +174,14 @@ impl Master {
         }
     }
 
-    /// Notices that the master before this one has ended.
+    /// Checks whether the master before this one has exited.
     pub(super) fn look_at_predecessor(&mut self) {
         if self.predecessor.take_if(|predecessor| !predecessor.lives()).is_some() {
             self.cycle.log.notice("the master process before this one has ended");
         }
     }
 
-    /// The log message for a signal to change the binary.
+    /// Returns the log message for a signal to upgrade the binary.
     pub(super) fn upgrade_action(&self) -> &'static str {
         match self.upgrade_obstacle() {
             Some(NOT_A_DAEMON) => ", ignored: not a daemon",
@@ -191,12 +191,12 @@ impl Master {
     }
 }
 
-/// Signals that count from the first worker on.
+/// Whether a signal is only handled after the first worker is ready.
 pub(super) fn is_postponed(signal: Signal) -> bool {
     matches!(signal, Signal::SIGHUP | Signal::SIGWINCH | Signal::SIGUSR2)
 }
 
-/// The command line of this process.
+/// Returns the command line of this process.
 fn command() -> (Command, OsString) {
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "ringroad".into());
@@ -205,7 +205,7 @@ fn command() -> (Command, OsString) {
     (command, name)
 }
 
-/// Starts it with the sockets.
+/// Executes the new binary with the sockets.
 fn execute(mut command: Command, listeners: &crate::listen::Listeners) -> Result<Child, String> {
     inherit::give(&mut command, listeners).map_err(crate::listen::errno_text)?;
     command.spawn().map_err(|error| error_text(&error))

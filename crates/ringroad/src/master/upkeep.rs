@@ -1,7 +1,8 @@
-//! Certificates as time passes: those near their end are warned of, and those of a local authority are renewed.
+//! Checks certificates while the server runs: logs warnings before they expire, and renews those of a local CA.
 //!
-//! A configuration warns when it is loaded, but a server may run for longer than its certificates. They are checked at each moment that
-//! changes something, and once an hour: the clock of timers stands still while a machine sleeps, that of certificates does not.
+//! Loading a configuration logs warnings, but a server may run for longer than its certificates are valid. Certificates are
+//! checked whenever a warning or renewal is due, and once per hour. The hourly check is needed because timers stop while a
+//! machine is suspended.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,20 +10,20 @@ use std::time::{Duration, Instant};
 use crate::log::{Level, Log};
 use crate::site::{self, Site};
 
-/// The longest time between two checks.
+/// Maximum time between two checks.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// The shortest one.
+/// Minimum time between two checks.
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
 
-/// Renews the files of certificates that are near their end.
+/// Renews the files of certificates that expire soon.
 pub(crate) struct Renew(Box<dyn FnMut() -> Result<Renewal, String>>);
 
-/// The result of an attempt.
+/// The result of a renewal.
 pub(crate) struct Renewal {
-    /// Whether the server has to read its certificates again.
+    /// Whether the server must read its certificates again.
     pub(crate) is_new: bool,
-    /// What the operator has to know.
+    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
     /// The time until the next renewal.
     pub(crate) next: Duration,
@@ -40,28 +41,28 @@ impl fmt::Debug for Renew {
     }
 }
 
-/// The certificates of a running server.
+/// Checks the certificates of a running server.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     renew: Option<Renew>,
     check_at: Instant,
-    /// Warnings that the log has already.
+    /// Warnings that have already been logged.
     told: Vec<String>,
 }
 
 impl Upkeep {
-    /// Those of a server that starts. The first check follows when it serves.
+    /// Creates the state of a server that starts. The first check is due when the server serves requests.
     pub(super) fn new(renew: Option<Renew>, site: &Site) -> Upkeep {
         let (told, _) = site::certificate_warnings(&site.config);
         Upkeep { renew, check_at: Instant::now(), told }
     }
 
-    /// When the next check is due.
+    /// Returns the time of the next check.
     pub(super) fn deadline(&self) -> Instant {
         self.check_at
     }
 
-    /// Checks them if it is time to; whether the server has to read them again.
+    /// Checks the certificates if a check is due. Returns whether the server must read them again.
     pub(super) fn check(&mut self, site: &Site, log: &Log) -> bool {
         if self.check_at > Instant::now() {
             return false;
