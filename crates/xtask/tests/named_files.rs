@@ -1,18 +1,18 @@
-//! ARCHITECTURE.md and the recipes of CONTRIBUTING.md name files: each exists. The page names every crate, and every
-//! module at the root of the core crates.
+//! Checks that all files exist that ARCHITECTURE.md and the recipes of CONTRIBUTING.md name. ARCHITECTURE.md must name every
+//! crate, and every module at the root of the core crates.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Texts in quotes that are paths of sources.
+/// Returns the quoted texts that are paths of source files.
 fn named_files(page: &str) -> impl Iterator<Item = &str> {
     let quoted = page.split('`').skip(1).step_by(2);
     quoted.filter(|text| text.ends_with(".rs") && text.contains('/') && !text.contains([' ', '*']))
 }
 
-/// The file of a path as the pages write it: from the root, or below `crates/` and without `src`. Other paths are
-/// relative to a crate that the text around them names.
+/// Returns the file of a path as written in the pages: from the root, or from `crates/` without `src`. Other paths are relative
+/// to a crate that the surrounding text names.
 fn file_of(root: &Path, path: &str) -> Option<PathBuf> {
     let (first, rest) = path.split_once('/')?;
     let package = root.join("crates").join(first);
@@ -47,7 +47,7 @@ fn every_file_in_the_recipes_exists() {
     every_file_exists("CONTRIBUTING.md", 30);
 }
 
-/// Crates with a page entry for each module at their root.
+/// Crates for which the page must list each module at their root.
 const COMPLETE: [&str; 8] = ["cache", "conf", "exchange", "http", "io", "rt", "transfer", "upstream"];
 
 fn root() -> PathBuf {

@@ -1,4 +1,4 @@
-//! Files of `packaging/` before their own tools: systemd, logrotate, the shell.
+//! Checks files of `packaging/` with the tools that use them: systemd, logrotate, the shell.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(packaging().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What a tool says, or `None` with the reason reported where it is not installed.
+/// Returns the output of a tool. If the tool is not installed, reports this and returns `None`.
 fn run(tool: &str, package: &str, args: &[&str]) -> Option<Output> {
     match Command::new(tool).args(args).output() {
         Ok(output) => Some(output),
@@ -34,7 +34,7 @@ fn assert_content(output: &Output) {
 #[test]
 fn systemd_takes_the_unit_and_finds_little_exposed() {
     let dir = TempDir::new("unit");
-    // The program is not installed where the test runs.
+    // The program is not installed on the machine of the test.
     let unit = dir.write(
         "ringroad.service",
         text("systemd/ringroad.service").replace("/usr/sbin/ringroad", "/bin/true"),
@@ -47,7 +47,7 @@ fn systemd_takes_the_unit_and_finds_little_exposed() {
     let output = run("systemd-analyze", "systemd", &args).expect("it ran a moment ago");
     assert_content(&output);
     let socket = packaging().join("systemd/ringroad.socket").display().to_string();
-    // Beside its service.
+    // The service file must be in the same directory.
     std::fs::copy(&socket, dir.path().join("ringroad.socket")).expect("a file");
     let socket = dir.path().join("ringroad.socket").display().to_string();
     let output =
@@ -60,7 +60,7 @@ fn logrotate_takes_its_file() {
     let dir = TempDir::new("logrotate");
     let state = dir.path().join("state").display().to_string();
     let conf = dir.write("ringroad", text("logrotate").replace("create 0640 www-data adm", "create 0640"));
-    // Only what root writes is trusted.
+    // logrotate only trusts files that only root can write.
     let conf = conf.display().to_string();
     if let Some(output) = run("logrotate", "logrotate", &["--debug", "--state", &state, &conf]) {
         assert_content(&output);

@@ -1,9 +1,9 @@
-//! Whether `docs/engine-pitfalls.md` names tests that exist: a test that is renamed or removed takes its row along.
+//! Checks that the tests named in `docs/engine-pitfalls.md` exist. Renaming or removing a test requires a change of its row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The names in the last column of the rows that have tests: number, pitfall, answer, tests.
+/// Returns the names in the last column of the table with the columns number, pitfall, answer, tests.
 fn named_tests(page: &str) -> Vec<&str> {
     let rows = page.lines().map(|line| line.split('|').collect::<Vec<_>>());
     let cells = rows.filter(|cells| cells.len() == 6 && cells[1].trim().parse::<u32>().is_ok());
@@ -11,7 +11,7 @@ fn named_tests(page: &str) -> Vec<&str> {
     code.map(|name| name.rsplit("::").next().unwrap_or(name)).collect()
 }
 
-/// The text of all sources below a folder.
+/// Appends the text of all sources in a directory.
 fn sources(folder: &Path, text: &mut String) {
     let entries = fs::read_dir(folder).expect("the folder is part of the workspace");
     for path in entries.map(|entry| entry.expect("it can be listed").path()) {
@@ -31,7 +31,7 @@ fn every_test_on_the_page_of_pitfalls_exists() {
     assert!(named.len() > 50, "the rows were not found: {named:?}");
     let mut text = String::new();
     sources(&root.join("crates"), &mut text);
-    // Unit tests are indented once.
+    // Unit tests are indented by one level.
     let exists =
         |name: &str| ["", "    "].iter().any(|indent| text.contains(&format!("#[test]\n{indent}fn {name}(")));
     let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();

@@ -1,9 +1,9 @@
-//! The program of a package: a plain release build that knows where a package puts things, without its symbols.
+//! Makes the program of a package: a release build with default features and the paths of a package, with separate symbols.
 //!
 //! ```text
-//! cargo rustc --release --> ringroad --objcopy--> ringroad (stripped) + ringroad.debug, joined by the build id
+//! cargo rustc --release --> ringroad --objcopy--> ringroad (stripped) + ringroad.debug, with the same build ID
 //! ```
-//! A PGO build (`cargo xtask tuned`) can be packaged by `--binary`, when it was made with the variables of [`PATHS`].
+//! The option `--binary` packages a PGO build (`cargo xtask tuned`) that was made with the variables of [`PATHS`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use std::process::Command;
 use super::tool;
 use crate::{Failure, workspace};
 
-/// Where a package has what nginx's configure script asks for; `places.rs` of crate `ringroad` reads them.
+/// Paths of a package that correspond to options of nginx's configure script; `places.rs` of crate `ringroad` reads them.
 const PATHS: [(&str, &str); 4] = [
     ("RINGROAD_PREFIX", "/var/lib/ringroad/"),
     ("RINGROAD_CONF_PATH", "/etc/ringroad/ringroad.conf"),
@@ -19,26 +19,26 @@ const PATHS: [(&str, &str); 4] = [
     ("RINGROAD_ERROR_LOG_PATH", "/var/log/ringroad/error.log"),
 ];
 
-/// Libraries that the program may need, and the package of Debian that has each.
+/// Libraries that the program may need, and their Debian packages.
 const LIBRARIES: [(&str, &str); 4] =
     [("libc.so.6", "libc6"), ("libm.so.6", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.1", "libgcc-s1")];
 
-/// The program, and its properties.
+/// The program and its properties.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// Without symbols.
+    /// Path of the stripped program.
     pub(super) stripped: PathBuf,
-    /// Only the symbols.
+    /// Path of the file with the symbols.
     pub(super) symbols: PathBuf,
-    /// Identifies both, in hexadecimal digits.
+    /// The build ID of both files, in hexadecimal digits.
     pub(super) build_id: String,
-    /// The oldest C library that it runs with, `2.34`.
+    /// The oldest supported version of the C library, such as `2.34`.
     pub(super) libc: String,
-    /// Names of libraries.
+    /// Names of the required libraries.
     pub(super) libraries: Vec<String>,
 }
 
-/// Builds it, or takes one that was built.
+/// Builds the program, or uses one that has already been built.
 pub(super) fn make(given: Option<&Path>, work: &Path) -> Result<Program, Failure> {
     let built = match given {
         Some(path) => path.to_owned(),
@@ -66,11 +66,11 @@ pub(super) fn make(given: Option<&Path>, work: &Path) -> Result<Program, Failure
     Ok(Program { libc: newest_libc(&bytes), stripped, symbols, build_id, libraries })
 }
 
-/// The build id makes symbols findable; Rust leaves it to the linker's default.
+/// Builds the program. The build ID connects it with its symbols; Rust leaves the ID to the linker's default.
 fn build() -> Result<PathBuf, Failure> {
     let mut cargo = workspace::cargo(&["rustc", "--release", "--package", "ringroad", "--bin", "ringroad"]);
     cargo.args(["--message-format", "json-render-diagnostics", "--", "-Clink-arg=-Wl,--build-id=sha1"]);
-    // The package carries PCRE2 with it, as every other crate.
+    // The package includes PCRE2, like all other linked libraries.
     cargo.envs(PATHS).env("PCRE2_SYS_STATIC", "1");
     let messages = workspace::output(&mut cargo)?;
     let executable = messages.lines().rev().find_map(|line| {
@@ -80,7 +80,7 @@ fn build() -> Result<PathBuf, Failure> {
     executable.ok_or_else(|| problem("cargo did not name the program that it built"))
 }
 
-/// A program with other paths would look for its configuration where the package has none.
+/// Checks the paths of a program. A program with other paths would not find the configuration of the package.
 fn check_paths(program: &Path) -> Result<(), Failure> {
     let output = Command::new(program)
         .arg("-V")
@@ -98,7 +98,7 @@ fn check_paths(program: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Debian's package of a library.
+/// Returns Debian's package of a library.
 pub(super) fn package_of(library: &str) -> Option<&'static str> {
     LIBRARIES.iter().find(|(name, _)| library.starts_with(name)).map(|(_, package)| *package)
 }
@@ -107,19 +107,19 @@ fn problem(text: &str) -> Failure {
     Failure::Problems { task: "package", found: vec![text.to_owned()] }
 }
 
-/// From the lines of `readelf -n`.
+/// Parses the output of `readelf -n`.
 fn build_id(text: &str) -> Option<String> {
     let id = text.lines().find_map(|line| line.trim().strip_prefix("Build ID: "))?;
     Some(id.trim().to_owned())
 }
 
-/// From the lines of `readelf -d`: `(NEEDED) Shared library: [libc.so.6]`.
+/// Parses the output of `readelf -d`: `(NEEDED) Shared library: [libc.so.6]`.
 fn libraries(text: &str) -> Vec<String> {
     let needed = text.lines().filter(|line| line.contains("(NEEDED)"));
     needed.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
 }
 
-/// The newest of the versions of symbols that the program asks the C library for.
+/// Returns the newest version of the C library among the symbol versions that the program needs.
 fn newest_libc(bytes: &[u8]) -> String {
     const MARK: &[u8] = b"GLIBC_2.";
     let minor = |at: usize| {

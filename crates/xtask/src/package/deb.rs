@@ -1,14 +1,15 @@
-//! Debian packages: the server, and its symbols as `ringroad-dbgsym`.
+//! Makes Debian packages: the server, and its symbols as `ringroad-dbgsym`.
 //!
-//! | file in `DEBIAN` | where it comes from |
+//! | file in `DEBIAN` | source |
 //! |---|---|
 //! | `control` | the version, the libraries of the program, the texts of `notes` |
-//! | `conffiles` | every file below `/etc` |
-//! | `md5sums` | every other file |
-//! | `postinst`, `prerm`, `postrm` | `packaging/debian`, as they stand there |
+//! | `conffiles` | all files in `/etc` |
+//! | `md5sums` | all other files |
+//! | `postinst`, `prerm`, `postrm` | copies of the files in `packaging/debian` |
 //!
-//! The scripts upgrade a running server by USR2 and call what debhelper's would call for the unit. Owners are root, times
-//! are that of the last commit, and the archive is compressed by xz, so that two runs with one program make one file.
+//! The scripts upgrade a running server by USR2, and call the commands for the unit that debhelper's scripts would call. All
+//! files belong to root and have the time of the last commit; the archive is compressed by xz. Thus packaging the same program
+//! twice makes identical files.
 
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -21,10 +22,10 @@ use crate::{Failure, workspace};
 /// The scripts of the server's package, in `packaging/debian`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// The directory of files that both packages share.
+/// The documentation directory of both packages.
 const DOC: &str = "usr/share/doc/ringroad";
 
-/// Makes both; their paths.
+/// Makes both packages. Returns their paths.
 pub(super) fn make(release: &Release) -> Result<Vec<PathBuf>, Failure> {
     let architecture = workspace::output(tool("dpkg", "dpkg")?.arg("--print-architecture"))?;
     let architecture = architecture.trim();
@@ -55,7 +56,7 @@ fn server(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
         let _ = writeln!(control, " {line}");
     }
     write(&root.join("DEBIAN/control"), control)?;
-    // dpkg asks before it replaces one that was changed.
+    // dpkg asks the administrator before it replaces a changed file of this list.
     let files = stage::files_below(&root)?;
     let conffiles = files.iter().filter(|path| path.starts_with("etc"));
     let conffiles: String = conffiles.map(|path| format!("/{}\n", path.display())).collect();
@@ -67,7 +68,7 @@ fn server(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
     pack(release, &root, &format!("ringroad_{}-{}_{architecture}.deb", release.version, release.revision))
 }
 
-/// Tools find the symbols by the build id.
+/// Makes the package of the symbols, which debuggers find by the build ID.
 fn symbols(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
     let root = release.work.join("deb-dbgsym");
     fresh_dir(&root)?;
@@ -90,7 +91,7 @@ fn symbols(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
     )
 }
 
-/// The first lines of a control file.
+/// Returns the first lines of a control file.
 fn control(name: &str, release: &Release, architecture: &str, root: &Path) -> Result<String, Failure> {
     let files = stage::files_below(root)?;
     let bytes: u64 =
@@ -105,7 +106,7 @@ fn control(name: &str, release: &Release, architecture: &str, root: &Path) -> Re
     ))
 }
 
-/// The libraries, and the tools of the scripts.
+/// Returns the dependencies: the libraries, and the tools that the scripts need.
 fn depends(release: &Release) -> String {
     let mut packages: Vec<String> = Vec::new();
     for library in &release.program.libraries {
@@ -121,7 +122,7 @@ fn depends(release: &Release) -> String {
     packages.join(", ")
 }
 
-/// Debian's form, with the text of the licence that Debian does not have.
+/// Returns the copyright file in Debian's form, with the text of the MIT licence, which Debian does not include.
 fn copyright() -> Result<String, Failure> {
     let mut text = workspace::read("packaging/debian/copyright")?;
     let licence = workspace::read("LICENSE-MIT")?;
@@ -133,17 +134,17 @@ fn copyright() -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Sums, modes, times, and the archive.
+/// Writes the checksums, sets modes and times, and makes the archive.
 fn pack(release: &Release, root: &Path, name: &str) -> Result<PathBuf, Failure> {
     let files = stage::files_below(root)?;
     let regular = |path: &&PathBuf| {
         !path.starts_with("DEBIAN") && root.join(path).symlink_metadata().is_ok_and(|stat| stat.is_file())
     };
     let listed: Vec<&PathBuf> = files.iter().filter(regular).collect();
-    // `dpkg --verify` compares with them.
+    // `dpkg --verify` compares the files with these checksums.
     let sums = workspace::output(tool("md5sum", "coreutils")?.args(&listed).current_dir(root))?;
     write(&root.join("DEBIAN/md5sums"), sums)?;
-    // Modes do not depend on the umask of this run.
+    // The modes must not depend on the umask.
     for path in stage::files_below(&root.join("DEBIAN"))? {
         let mode = if SCRIPTS.iter().any(|script| path.ends_with(script)) { 0o755 } else { 0o644 };
         let path = root.join("DEBIAN").join(path);

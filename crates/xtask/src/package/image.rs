@@ -1,8 +1,8 @@
-//! An OCI image by buildah, from nothing: the program, the libraries that it needs, and what those read.
+//! Makes an OCI image with buildah, from an empty base: the program, its libraries, and the files that they read.
 //!
-//! The libraries are those of the machine that makes the image, which the program was linked with. There is no shell and no
-//! package manager in it. The configuration logs to the standard streams and writes below `/tmp` only, so that the root
-//! may be read-only and the user any other.
+//! The libraries are those of the machine that makes the image, which are the ones that the program was linked with. The image
+//! has no shell and no package manager. Its configuration logs to the standard streams and writes only to `/tmp`, so that the
+//! root may be read-only and any user may run it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,27 +10,27 @@ use std::process::Command;
 use super::{Release, fresh_dir, make_dir, stage, tool, write};
 use crate::{Failure, workspace};
 
-/// The user of the server in the container; no user of the machine.
+/// The user of the server in the container, which is not a user of the host.
 const USER: &str = "10001:10001";
 
-/// Files of this machine that the C library and TLS to upstreams read, where they exist.
+/// Files of the host that the C library and TLS to upstreams read, if they exist.
 const FROM_HERE: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/usr/share/zoneinfo"];
 
-/// The image's own.
+/// Files from the repository.
 const FILES: [(&str, &str); 3] = [
     ("packaging/image/ringroad.conf", "etc/ringroad/ringroad.conf"),
     ("packaging/html/index.html", "usr/share/ringroad/html/index.html"),
     ("examples/mime.types", "etc/ringroad/mime.types"),
 ];
 
-/// Makes it; the path of an archive of OCI's layout, which `podman load`, `docker load` and skopeo take.
+/// Makes the image. Returns the path of an archive in OCI layout, which `podman load`, `docker load` and skopeo accept.
 pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     let root = release.work.join("image");
     fill(release, &root)?;
     let name = format!("ringroad-{}-{}.oci.tar", release.version, release.revision);
     let archive = release.out.join(&name);
     let _ = std::fs::remove_file(&archive);
-    // A separate store: the images of this machine's user are left alone. It needs neither a daemon nor mounts.
+    // A separate store leaves the images of the host's user unchanged. It needs neither a daemon nor mounts.
     let store = release.work.join("buildah");
     let buildah = || -> Result<Command, Failure> {
         let mut command = tool("buildah", "buildah")?;
@@ -41,7 +41,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     let container = workspace::output(buildah()?.args(["from", "scratch"]))?;
     let container = container.trim();
     let made = commit(release, &buildah, container, &root, &archive);
-    // The container is of no use any more in any case.
+    // The container is removed, even after an error.
     workspace::output(buildah()?.args(["rm", container]))?;
     made.map(|()| archive)
 }
@@ -73,7 +73,7 @@ fn commit(
     workspace::output(&mut commit).map(drop)
 }
 
-/// The root of the image.
+/// Fills the root directory of the image.
 fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
     fresh_dir(root)?;
     stage::copy(&release.program.stripped, &root.join("usr/sbin/ringroad"), 0o755)?;
@@ -93,14 +93,14 @@ fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
     write(&root.join("etc/passwd"), "root:x:0:0::/:/\nringroad:x:10001:10001::/:/\n")?;
     write(&root.join("etc/group"), "root:x:0:\nringroad:x:10001:\n")?;
     write(&root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files dns\n")?;
-    // The last three are mount points of a container's engine: it cannot make them in a read-only root.
+    // The last three directories are mount points of the container engine, which cannot create them in a read-only root.
     for directory in
         ["etc/ringroad/conf.d", "tmp", "var/lib/ringroad", "var/cache/ringroad", "run", "proc", "sys", "dev"]
     {
         make_dir(&root.join(directory))?;
     }
     stage::settle(root, release.time)?;
-    // The server's user writes there where nothing is mounted over it.
+    // The server's user writes to these directories if nothing is mounted on them.
     let mut chmod = tool("chmod", "coreutils")?;
     chmod.arg("1777");
     for directory in ["tmp", "run", "var/lib/ringroad", "var/cache/ringroad"] {
@@ -109,7 +109,7 @@ fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
     workspace::run(&mut chmod)
 }
 
-/// Paths of the libraries, from the lines of ldd(1): `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`.
+/// Returns the paths of the libraries from the output of ldd(1): `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, Failure> {
     let text = workspace::output(tool("ldd", "libc-bin")?.arg(program))?;
     let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);

@@ -1,15 +1,15 @@
-//! `cargo xtask package`: the files of a release, for others to install.
+//! `cargo xtask package`: makes the published files of a release.
 //!
-//! | step | place |
+//! | step | module |
 //! |---|---|
-//! | a release build with the paths of a package, symbols apart | [`binary`] |
-//! | the tree of files that every package has, from `packaging/` and the program itself | [`stage`] |
+//! | a release build with the paths of a package, and its separate symbols | [`binary`] |
+//! | the file tree of all packages, from `packaging/` and the program | [`stage`] |
 //! | Debian packages, an RPM package, an OCI image | [`deb`], [`rpm`], [`image`] |
-//! | the list of linked crates, as a page and as a bill of materials | [`sbom`] |
-//! | release notes and Debian's changelog, out of `CHANGELOG.md` | [`notes`] |
+//! | the list of linked crates, as a page and as a bill of materials (SBOM) | [`sbom`] |
+//! | release notes and Debian's changelog, from `CHANGELOG.md` | [`notes`] |
 //!
-//! Everything is made by the tools of the distribution (dpkg-deb, rpmbuild, buildah); a missing one is named with the
-//! package that has it. `docs/decisions/0066-packages-by-the-tools-of-the-distributions.md` has the reasons.
+//! All steps use tools of the distribution (dpkg-deb, rpmbuild, buildah). If a tool is missing, the error names its package. The
+//! reasons are in `docs/decisions/0066-packages-by-the-tools-of-the-distributions.md`.
 
 mod binary;
 mod deb;
@@ -24,40 +24,40 @@ use std::process::Command;
 
 use crate::{Failure, workspace};
 
-/// The options.
+/// The options of the command.
 #[derive(Debug)]
 struct Wish {
     deb: bool,
     rpm: bool,
     image: bool,
-    /// A program that was built already, with the paths of a package.
+    /// A program that has already been built, with the paths of a package.
     binary: Option<PathBuf>,
-    /// Counts packages of the same version, from 1.
+    /// The package revision, which counts packages of the same version, 1-based.
     revision: u32,
-    /// Where the results go.
+    /// The output directory.
     out: PathBuf,
 }
 
-/// What all packages are made of.
+/// The common input of all packages.
 #[derive(Debug)]
 struct Release {
     version: String,
     revision: u32,
-    /// The program without symbols, and its symbols.
+    /// The stripped program, and its symbols.
     program: binary::Program,
-    /// The text of the version in `CHANGELOG.md`.
+    /// The section of the version in `CHANGELOG.md`.
     notes: String,
-    /// The crates that the program is linked with, and the list of them for scanners.
+    /// The crates that the program is linked with; `bill` is the SBOM for scanners.
     linked: Vec<sbom::Linked>,
     bill: String,
-    /// Seconds since 1970 that all files have as their time, so that two runs make the same.
+    /// Time of all files in seconds since 1970, so that builds are reproducible.
     time: u64,
-    /// Where intermediate files may be.
+    /// The directory of intermediate files.
     work: PathBuf,
     out: PathBuf,
 }
 
-/// Makes the packages that the arguments name.
+/// Makes the packages that the arguments select.
 pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
     let wish = parse(args).ok_or(Failure::Usage)?;
     let version = version()?;
@@ -130,7 +130,7 @@ impl Release {
     }
 }
 
-/// The version of the workspace.
+/// Returns the version of the workspace.
 fn version() -> Result<String, Failure> {
     let manifest = workspace::read("Cargo.toml")?;
     let line = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
@@ -139,14 +139,14 @@ fn version() -> Result<String, Failure> {
         .ok_or_else(|| Failure::Format { what: "Cargo.toml", detail: "no line version = \"…\"".to_owned() })
 }
 
-/// In an unpacked archive without a history, the beginning of time.
+/// Returns the time of the last commit, or 0 in an unpacked archive without a repository.
 fn time_of_last_commit() -> u64 {
     let mut git = Command::new("git");
     git.args(["log", "-1", "--format=%ct"]).current_dir(workspace::root());
     workspace::output(&mut git).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// A tool of the distribution, or which package has it.
+/// Returns a command that runs a tool of the distribution. The error for a missing tool names its package.
 fn tool(name: &str, package: &str) -> Result<Command, Failure> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&paths).any(|directory| directory.join(name).exists()) {
@@ -167,7 +167,7 @@ fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::File { path: path.to_owned(), error })
 }
 
-/// An empty directory, whatever was there.
+/// Creates an empty directory, after removing an existing one.
 fn fresh_dir(path: &Path) -> Result<(), Failure> {
     if path.exists() {
         std::fs::remove_dir_all(path).map_err(|error| Failure::File { path: path.to_owned(), error })?;

@@ -1,14 +1,14 @@
-//! Texts about a version: its part of `CHANGELOG.md`, and the fields of Debian.
+//! Texts about a version: its section of `CHANGELOG.md`, and fields of Debian packages.
 
 use crate::Failure;
 
-/// The maintainer of a package: a name with an address, from the variables that Debian's tools read.
+/// Returns the maintainer of a package, a name with an address. Both are from the variables that Debian's tools use.
 pub(super) fn maintainer() -> String {
     let of = |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
     format!("{} <{}>", of("DEBFULLNAME", "The Ringroad authors"), of("DEBEMAIL", "ringroad@example.org"))
 }
 
-/// The part of the changelog for a version. Before its first release that is the part without a version too.
+/// Returns the section of the changelog for a version. Until the first release, the section without a version is included.
 pub(super) fn of_version(changelog: &str, version: &str) -> Result<String, Failure> {
     let heading =
         |line: &str| line.strip_prefix("## ").map(|rest| rest.split_whitespace().next() == Some(version));
@@ -19,7 +19,7 @@ pub(super) fn of_version(changelog: &str, version: &str) -> Result<String, Failu
     Ok(format!("{first}\n{}\n", text.join("\n").trim_end()))
 }
 
-/// An entry of `changelog.Debian`. The effects of the version are in the upstream changelog beside it.
+/// Returns an entry of `changelog.Debian`. The changes of the version are in the upstream changelog.
 pub(super) fn debian(version: &str, revision: u32, date: &str) -> String {
     format!(
         "ringroad ({version}-{revision}) unstable; urgency=medium\n\n  * Version {version}: see /usr/share/doc/ringroad/changelog.gz.\n\n -- {}  {date}\n",
@@ -27,7 +27,7 @@ pub(super) fn debian(version: &str, revision: u32, date: &str) -> String {
     )
 }
 
-/// One paragraph that describes the server, of lines below 80 characters.
+/// A paragraph that describes the server, in lines of less than 80 characters.
 pub(super) const DESCRIPTION: [&str; 5] = [
     "Ringroad serves files, passes requests to upstream servers and caches their",
     "responses. It reads the configuration of nginx, and moves every byte through",
@@ -36,7 +36,7 @@ pub(super) const DESCRIPTION: [&str; 5] = [
     "and a dashboard are part of it.",
 ];
 
-/// The same in one line.
+/// The description in one line.
 pub(super) const SUMMARY: &str = "HTTP server and caching proxy that reads nginx configuration";
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! An RPM package, by rpmbuild out of the same tree of files.
+//! Makes an RPM package from the same file tree, with rpmbuild.
 //!
-//! The spec file builds nothing: it copies the tree, lists its files, and has the scriptlets of `packaging/rpm`. rpmbuild finds
-//! the libraries that the program needs. What differs from Debian's package:
+//! The spec file compiles nothing: it copies the tree, lists its files, and contains the scriptlets of `packaging/rpm`. rpmbuild
+//! finds the libraries that the program needs. Differences from the Debian package:
 //!
-//! * the user is `ringroad`, made by `%pre`: other distributions have no `www-data`
-//! * directories of logs and caches belong to the package
-//! * the service is not started at the installation, as is the custom there
+//! * the user is `ringroad`, created by `%pre`, because other distributions have no `www-data`
+//! * the package owns the directories of logs and caches
+//! * the installation does not start the service, as is usual in these distributions
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use super::notes::{DESCRIPTION, SUMMARY, maintainer};
 use super::{Release, make_dir, stage, tool, write};
 use crate::{Failure, workspace};
 
-/// Debian's user of web servers does not exist elsewhere.
+/// Other distributions lack Debian's user of web servers.
 const USER: &str = "ringroad";
 
-/// Directories of written files, with their owners. That of logs belongs to root, which opens them: its user could put
-/// links there.
+/// Directories that the server writes to, with their owners. Root owns the log directory, because root opens the logs: another
+/// owner could create symbolic links in it.
 const WRITTEN: [(&str, &str); 3] =
     [("var/log/ringroad", "root"), ("var/cache/ringroad", USER), ("var/lib/ringroad", "root")];
 
-/// Makes it; its path.
+/// Makes the package. Returns its path.
 pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     let (root, top) = (release.work.join("rpm"), release.work.join("rpmbuild"));
     stage::make(release, &root)?;
@@ -34,7 +34,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
             0o644,
         )?;
     }
-    // %changelog has it.
+    // The spec file contains the changelog as %changelog.
     std::fs::remove_file(doc.join("changelog.gz"))
         .map_err(|error| Failure::File { path: doc.clone(), error })?;
     rename_user(&root)?;
@@ -49,11 +49,11 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     build.args(["-bb", "--quiet", "--define"]).arg(format!("_topdir {}", top.display()));
     build.arg("--define").arg(format!("stage {}", root.display()));
     build.args(["--define", "_build_id_links none", "--define", "debug_package %{nil}"]);
-    // The tree is stripped and compressed already, and Debian's scripts for that need another shell than Debian's.
+    // The tree is already stripped and compressed, and the scripts for this in Debian's rpm do not run in Debian's shell.
     build.args(["--define", "__os_install_post %{nil}"]);
     build.env("SOURCE_DATE_EPOCH", release.time.to_string()).arg(&spec);
     workspace::run(&mut build)?;
-    // rpmbuild names the file; only the architecture is its own choice.
+    // rpmbuild determines the file name; only the architecture is not known here.
     let architecture = workspace::output(tool("rpm", "rpm")?.args(["--eval", "%{_arch}"]))?;
     let name = format!("ringroad-{}-{}.{2}.rpm", release.version, release.revision, architecture.trim());
     let built = top.join("RPMS").join(architecture.trim()).join(&name);
@@ -62,7 +62,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     Ok(package)
 }
 
-/// In the configuration, and for rotated logs.
+/// Replaces the user in the configuration and in the rotation of logs.
 fn rename_user(root: &Path) -> Result<(), Failure> {
     for (path, from, to) in [
         ("etc/ringroad/ringroad.conf", "user www-data;", "user ringroad;"),
@@ -82,7 +82,7 @@ fn rename_user(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Only Debian separates zsh's completions by their origin.
+/// Only Debian has a separate directory for zsh completions of packages.
 fn move_completions(root: &Path) -> Result<(), Failure> {
     let share = root.join("usr/share/zsh");
     let (from, to) = (share.join("vendor-completions"), share.join("site-functions"));
@@ -92,7 +92,7 @@ fn move_completions(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The directories that belong to this package alone, as lines of `%files`: rpm removes no other.
+/// Returns the directories that belong only to this package, as lines of `%files`. rpm removes only directories that are listed.
 fn directories(root: &Path) -> Result<String, Failure> {
     let mut find = tool("find", "findutils")?;
     let listed =
@@ -106,7 +106,7 @@ fn directories(root: &Path) -> Result<String, Failure> {
     Ok(paths.iter().map(|path| format!("%dir \"/{path}\"\n")).collect())
 }
 
-/// The spec file: nothing is built, the tree is copied.
+/// Returns the spec file, which compiles nothing and copies the tree.
 fn text(release: &Release, root: &Path) -> Result<String, Failure> {
     let (version, revision) = (&release.version, release.revision);
     let date = workspace::output(
@@ -116,7 +116,7 @@ fn text(release: &Release, root: &Path) -> Result<String, Failure> {
             .env("LC_ALL", "C"),
     )?;
     let mut files = String::new();
-    // A changed configuration survives an upgrade, and the new one comes beside it.
+    // A changed configuration file survives an upgrade; the new version is installed under another name next to it.
     for path in stage::files_below(root)? {
         let shown = path.display();
         let kind = match path.components().nth(1).and_then(|part| part.as_os_str().to_str()) {

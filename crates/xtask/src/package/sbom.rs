@@ -1,30 +1,30 @@
-//! The crates that the program is linked with: a page of licences for readers, and a bill of materials for scanners (CycloneDX 1.5,
-//! <https://cyclonedx.org/docs/1.5/json/>).
+//! The crates that the program is linked with: a page of licences for readers, and a software bill of materials (SBOM) for
+//! scanners (CycloneDX 1.5, <https://cyclonedx.org/docs/1.5/json/>).
 //!
-//! Libraries in C are named by the crates that carry them: `aws-lc-sys`, `pcre2-sys`, `zstd-sys`.
+//! C libraries are listed by the crates that contain them: `aws-lc-sys`, `pcre2-sys`, `zstd-sys`.
 
 use serde_json::{Value, json};
 
 use super::tool;
 use crate::{Failure, workspace};
 
-/// One linked crate.
+/// A linked crate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Linked {
     name: String,
     version: String,
-    /// An SPDX expression.
+    /// The licence as an SPDX expression.
     licence: String,
 }
 
-/// What the program is linked with, by name.
+/// Returns the crates that the program is linked with, sorted by name.
 pub(super) fn linked() -> Result<Vec<Linked>, Failure> {
     let mut tree =
         workspace::cargo(&["tree", "--package", "ringroad", "--edges", "normal", "--prefix", "none"]);
     Ok(parse(&workspace::output(tree.args(["--format", "{p}|{l}"]))?))
 }
 
-/// Reads the output of `cargo tree`. The workspace's own crates have a path behind the version, and are left out.
+/// Parses the output of `cargo tree`. Crates of the workspace, which have a path after the version, are omitted.
 fn parse(tree: &str) -> Vec<Linked> {
     let foreign = tree.lines().filter(|line| !line.contains(" (/"));
     let mut found: Vec<Linked> = foreign
@@ -32,7 +32,7 @@ fn parse(tree: &str) -> Vec<Linked> {
             let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
             let (name, version) = package.split_once(" v")?;
             let version = version.trim_end_matches(" (proc-macro)");
-            // The old way to write `OR`.
+            // Older crates write `/` instead of `OR`.
             let licence = licence.replace('/', " OR ");
             Some(Linked { name: name.to_owned(), version: version.to_owned(), licence })
         })
@@ -42,7 +42,7 @@ fn parse(tree: &str) -> Vec<Linked> {
     found
 }
 
-/// The page for readers.
+/// Returns the page for readers.
 pub(super) fn page(linked: &[Linked]) -> String {
     let rows = linked
         .iter()
@@ -53,8 +53,8 @@ pub(super) fn page(linked: &[Linked]) -> String {
     )
 }
 
-/// The bill of materials of a version that was made at this time, in seconds since 1970. It has no serial number, so that two runs make
-/// the same.
+/// Returns the SBOM of a version that was made at this time, in seconds since 1970. It has no serial number, so that the result
+/// is reproducible.
 pub(super) fn bill(linked: &[Linked], version: &str, time: u64) -> Result<String, Failure> {
     let mut date = tool("date", "coreutils")?;
     let timestamp = workspace::output(date.args(["-u", "-d"]).arg(format!("@{time}")).arg("+%FT%TZ"))?;
@@ -87,7 +87,7 @@ fn component(kind: &str, name: &str, version: &str, licence: &str) -> Value {
     })
 }
 
-/// The address of a crate among packages of all kinds.
+/// Returns the package URL (purl) of a crate.
 fn purl(name: &str, version: &str) -> String {
     format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
 }

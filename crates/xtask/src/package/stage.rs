@@ -1,4 +1,4 @@
-//! The tree of files that packages have in common: `packaging/`, the documentation, and the output of the program.
+//! Makes the file tree that all packages share: `packaging/`, the documentation, and generated texts of the program.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::{Release, fresh_dir, make_dir, sbom, tool, write};
 use crate::{Failure, workspace};
 
-/// Files that are copied as they are, with their modes.
+/// Files that are copied unchanged, with their modes.
 const FILES: [(&str, &str, u32); 15] = [
     ("packaging/signal", "usr/libexec/ringroad/signal", 0o755),
     ("packaging/systemd/ringroad.service", "usr/lib/systemd/system/ringroad.service", 0o644),
@@ -26,10 +26,10 @@ const FILES: [(&str, &str, u32); 15] = [
     ("examples/uwsgi_params", "etc/ringroad/uwsgi_params", 0o644),
 ];
 
-/// Directories that are there from the start, without a file.
+/// Directories that are installed without files.
 const DIRECTORIES: [&str; 2] = ["etc/ringroad/conf.d", "etc/ringroad/sites-enabled"];
 
-/// Generated texts of the program, if its version has the command. The page is compressed.
+/// Texts that the program generates, if its version has the command. The manual page is compressed.
 const PRINTED: [(&[&str], &str); 4] = [
     (&["help", "man"], "usr/share/man/man8/ringroad.8"),
     (&["completions", "bash"], "usr/share/bash-completion/completions/ringroad"),
@@ -37,10 +37,10 @@ const PRINTED: [(&[&str], &str); 4] = [
     (&["completions", "fish"], "usr/share/fish/vendor_completions.d/ringroad.fish"),
 ];
 
-/// Where the documentation goes.
+/// The directory of the documentation.
 const DOC: &str = "usr/share/doc/ringroad";
 
-/// Makes the tree below `root` again.
+/// Makes the tree in `root`, after removing an older one.
 pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     fresh_dir(root)?;
     copy(&release.program.stripped, &root.join("usr/sbin/ringroad"), 0o755)?;
@@ -65,7 +65,8 @@ pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     documentation(release, root)
 }
 
-/// The pages of `docs/` for operators with the examples that they name, the changelog, and the licences of included work.
+/// Copies the pages of `docs/` for operators with the examples that they refer to, the changelog, and the licences of included
+/// works.
 fn documentation(release: &Release, root: &Path) -> Result<(), Failure> {
     let doc = root.join(DOC);
     for directory in ["docs", "docs/guides"] {
@@ -85,13 +86,14 @@ fn documentation(release: &Release, root: &Path) -> Result<(), Failure> {
     write(&doc.join("sbom.cdx.json"), &release.bill)
 }
 
-/// The complete sites of `examples/`, as far as they are in the repository: a trial leaves logs and caches beside them.
+/// Copies the complete sites of `examples/`. Only files in the repository are copied, because running an example leaves logs and
+/// caches.
 fn examples(doc: &Path) -> Result<(), Failure> {
     let root = workspace::root();
     let mut git = tool("git", "git")?;
     let names: Vec<PathBuf> = match workspace::output(git.args(["ls-files", "examples"]).current_dir(&root)) {
         Ok(listed) => listed.lines().map(PathBuf::from).collect(),
-        // An unpacked archive has no list, and no trial yet.
+        // An unpacked archive has no git repository, and contains no files of example runs.
         Err(_) => {
             files_below(&root.join("examples"))?.iter().map(|path| Path::new("examples").join(path)).collect()
         }
@@ -99,7 +101,7 @@ fn examples(doc: &Path) -> Result<(), Failure> {
     let is_published = |name: &Path| name.iter().any(|part| part.to_string_lossy().starts_with("write-up"));
     for name in names.iter().filter(|name| !is_published(name)) {
         let to = doc.join(name);
-        // It keeps an empty directory in the repository.
+        // `.gitignore` only keeps an empty directory in the repository.
         match to.parent() {
             Some(directory) if to.ends_with(".gitignore") => make_dir(directory)?,
             _ => copy(&root.join(name), &to, 0o644)?,
@@ -108,19 +110,19 @@ fn examples(doc: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The standard output of a command of the program; `None` where there is no such command.
+/// Returns the standard output of a command of the program; `None` if the command does not exist.
 fn printed(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
     let output = Command::new(program).args(args).output();
     let output = output.map_err(|error| Failure::Start { command: program.display().to_string(), error })?;
     Ok((output.status.success() && !output.stdout.is_empty()).then_some(output.stdout))
 }
 
-/// In place, without name and time, as Debian requires.
+/// Compresses a file in place, without name and time, as Debian requires.
 pub(super) fn compress(path: &Path) -> Result<(), Failure> {
     workspace::run(tool("gzip", "gzip")?.args(["-9nf"]).arg(path))
 }
 
-/// Copies a file with its directories.
+/// Copies a file and creates its parent directories.
 pub(super) fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
     let failed = |error| Failure::File { path: from.to_owned(), error };
     if let Some(directory) = to.parent() {
@@ -130,7 +132,7 @@ pub(super) fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// A symbolic link, with its directories.
+/// Creates a symbolic link and its parent directories.
 pub(super) fn link(target: &str, at: &Path) -> Result<(), Failure> {
     if let Some(directory) = at.parent() {
         make_dir(directory)?;
@@ -138,7 +140,7 @@ pub(super) fn link(target: &str, at: &Path) -> Result<(), Failure> {
     symlink(target, at).map_err(|error| Failure::File { path: at.to_owned(), error })
 }
 
-/// All files below a directory, by their paths from there, sorted. Links count as files.
+/// Returns all files in a directory and its subdirectories, as sorted relative paths. Symbolic links count as files.
 pub(super) fn files_below(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     let mut directories = vec![root.to_owned()];
@@ -158,7 +160,7 @@ pub(super) fn files_below(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-/// Directories get the mode of directories, whatever the umask, and everything the time of the release.
+/// Sets the mode of all directories independently of the umask, and the time of all files to that of the release.
 pub(super) fn settle(root: &Path, time: u64) -> Result<(), Failure> {
     workspace::run(
         tool("find", "findutils")?.arg(root).args(["-type", "d", "-exec", "chmod", "0755", "{}", "+"]),

@@ -1,4 +1,4 @@
-//! A small Debian in a directory, packages to install there, and requests meanwhile.
+//! A minimal Debian in a directory, in which packages are installed while requests are sent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use testkit::{Client, Deadline, ListenAddr, TempDir, skip, wait};
 
-/// A small Debian in a directory.
+/// A minimal Debian in a directory.
 pub(crate) struct Chroot {
     dir: TempDir,
 }
 
 impl Chroot {
-    /// Makes it, or says why it cannot. `RINGROAD_DEBIAN` names one to copy, for a machine without a network.
+    /// Creates the chroot, or reports why this is impossible. `RINGROAD_DEBIAN` names a directory to copy, for a machine without
+    /// a network.
     pub(crate) fn make() -> Option<Chroot> {
         let dir = TempDir::new("chroot");
         let mut command = match std::env::var_os("RINGROAD_DEBIAN") {
@@ -43,23 +44,23 @@ impl Chroot {
         Some(chroot)
     }
 
-    /// A path outside.
+    /// Returns the path outside of the chroot.
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.dir.path().join(below)
     }
 
-    /// Runs a command inside; its output.
+    /// Runs a command in the chroot. Returns its output.
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str]) -> String {
         run(Command::new("chroot").arg(self.dir.path()).args(args).env("DEBIAN_FRONTEND", "noninteractive"))
     }
 
-    /// The master of the package's configuration.
+    /// Returns the process ID of the master that runs with the package's configuration.
     pub(crate) fn pid(&self) -> Option<i32> {
         std::fs::read_to_string(self.path("run/ringroad.pid")).ok()?.trim().parse().ok()
     }
 
-    /// Installs a package that lies outside.
+    /// Installs a package from outside of the chroot.
     pub(crate) fn install(&self, package: &Path) -> String {
         testkit::copy(package, self.path("tmp/ringroad.deb")).expect("a file");
         self.run(&["dpkg", "-i", "/tmp/ringroad.deb"])
@@ -79,7 +80,7 @@ impl Drop for Chroot {
     }
 }
 
-/// Runs a command; its output, both streams.
+/// Runs a command. Returns the output of both streams.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -88,12 +89,13 @@ pub(crate) fn run(command: &mut Command) -> String {
     said.into_owned()
 }
 
-/// Makes the packages; the path of the Debian one of the server, of this revision.
+/// Makes the packages. Returns the path of the server's Debian package with this revision.
 pub(crate) fn make_package(out: &Path, kinds: &[&str], revision: &str) -> PathBuf {
     make_named(out, kinds, revision, ".deb")
 }
 
-/// The same; the path with this ending. `RINGROAD_PACKAGES` names a directory of packages, which are made there once.
+/// Makes the packages. Returns the path with this ending. `RINGROAD_PACKAGES` names a directory in which packages are made only
+/// once.
 pub(crate) fn make_named(out: &Path, kinds: &[&str], revision: &str, ending: &str) -> PathBuf {
     let kept = std::env::var_os("RINGROAD_PACKAGES").map(PathBuf::from);
     let out = kept.as_deref().unwrap_or(out);
@@ -116,7 +118,7 @@ pub(crate) fn make_named(out: &Path, kinds: &[&str], revision: &str, ending: &st
     found().unwrap_or_else(|| panic!("{said}"))
 }
 
-/// Asks without a pause while `action` runs, each time on a new connection. How many requests there were; none may fail.
+/// Sends requests continuously while `action` runs, each on a new connection. Returns the number of requests; none may fail.
 pub(crate) fn under_load(address: &ListenAddr, action: impl FnOnce()) -> usize {
     let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -129,7 +131,7 @@ pub(crate) fn under_load(address: &ListenAddr, action: impl FnOnce()) -> usize {
                 }
             });
         }
-        // Also when something fails: the clients would never end.
+        // The value also stops the clients after a panic; otherwise they would never end.
         let _end = End(&done);
         action();
         let enough = asked.load(Ordering::SeqCst) + 100;
@@ -141,7 +143,7 @@ pub(crate) fn under_load(address: &ListenAddr, action: impl FnOnce()) -> usize {
     asked.into_inner()
 }
 
-/// Tells the clients to end.
+/// Stops the clients when it is dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -150,7 +152,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Without a crate for one call.
+/// Whether the test runs as root; this avoids a dependency for one call.
 pub(crate) fn is_root() -> bool {
     run(Command::new("id").arg("-u")).trim() == "0"
 }

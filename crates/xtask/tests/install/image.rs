@@ -1,4 +1,4 @@
-//! The image in containers, by crun without a daemon: as its user, with a read-only root, with and without io_uring.
+//! Runs the image in containers, with crun and without a daemon: as its user, with a read-only root, with and without io_uring.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -57,13 +57,14 @@ fn the_image_serves_with_io_uring_by_the_profile_and_without() {
     }
 }
 
-/// Runs a container of this profile until it has served, and ends it by the image's own signal; its log.
+/// Runs a container with this seccomp profile until it has served a request, and stops it by the image's stop signal. Returns the
+/// log.
 fn serve(bundle: &Path, name: &str, profile: Value, dir: &Path) -> String {
     let path = bundle.join("config.json");
     let text = std::fs::read_to_string(&path).expect("umoci makes it");
     let mut config: Value = serde_json::from_str(&text).expect("it is JSON");
     let port = free_port();
-    // Port 8080 may be taken here.
+    // Port 8080 may be in use on this machine.
     let conf =
         std::fs::read_to_string(bundle.join("rootfs/etc/ringroad/ringroad.conf")).expect("the image's");
     let own = dir.join("ringroad.conf");
@@ -77,7 +78,7 @@ fn serve(bundle: &Path, name: &str, profile: Value, dir: &Path) -> String {
     config["root"]["readonly"] = json!(true);
     config["process"]["terminal"] = json!(false);
     assert_eq!(config["process"]["user"]["uid"], 10001);
-    // The port is to be reached from here.
+    // The test must be able to connect to the port.
     let namespaces = config["linux"]["namespaces"].as_array_mut().expect("a list");
     namespaces.retain(|namespace| namespace["type"] != "network" && namespace["type"] != "cgroup");
     let mounts = config["mounts"].as_array_mut().expect("a list");
@@ -93,7 +94,7 @@ fn serve(bundle: &Path, name: &str, profile: Value, dir: &Path) -> String {
     let name = format!("ringroad-test-{}-{name}", std::process::id());
     let out = dir.join(&name);
     let file = std::fs::File::create(&out).expect("a file");
-    // crun refuses machines that have both versions of cgroups, though it needs neither here: a mount of its own hides them.
+    // crun refuses machines that mount both versions of cgroups, although it needs neither here: another mount hides them.
     let hidden = "mount -t tmpfs none /sys/fs/cgroup && exec crun --cgroup-manager=disabled run --bundle \"$1\" \"$2\"";
     let mut child = Command::new("unshare")
         .args(["--mount", "sh", "-c", hidden, "sh"])

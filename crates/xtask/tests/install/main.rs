@@ -1,8 +1,9 @@
-//! The packages in a chroot: installed, upgraded under load, installed once more, removed, purged. The image in containers.
+//! Tests the packages in a chroot: installation, upgrade under load, repeated installation, removal, purge. Tests the image in
+//! containers.
 //!
-//! It needs root, debootstrap, a mirror of Debian, and a release build: no part of the ordinary suite. CONTRIBUTING.md
-//! has the command. No systemd runs in a chroot: the scripts do there what they do on a machine without it, and the unit is
-//! judged by systemd-analyze alone (`packaging.rs`).
+//! The tests need root, debootstrap, a Debian mirror, and a release build, so they are not part of the gate. CONTRIBUTING.md has
+//! the command. No systemd runs in a chroot: the scripts act as on a machine without systemd, and only systemd-analyze checks the
+//! unit (`packaging.rs`).
 #![forbid(unsafe_code)]
 
 mod chroot;
@@ -35,12 +36,12 @@ fn the_package_comes_upgrades_under_load_and_goes() {
             .is_ok_and(|link| link.is_symlink())
     );
     chroot.run(&["ringroad", "-t"]);
-    // Another port than 80, which may be taken outside.
+    // Port 80 may be in use outside of the chroot.
     let address = ListenAddr::Tcp(([127, 0, 0, 1], free_port()).into());
     std::fs::remove_file(chroot.path("etc/ringroad/sites-enabled/default")).expect("a link");
     let site = format!("server {{ listen {address}; root /usr/share/ringroad/html; }}\n");
     testkit::write(chroot.path("etc/ringroad/sites-enabled/own"), site).expect("a file");
-    // A changed file of the package is the administrator's from then on.
+    // The package must not replace a file that the administrator changed.
     let conf = chroot.path("etc/ringroad/ringroad.conf");
     let text = std::fs::read_to_string(&conf).expect("a file") + "# changed\n";
     testkit::write(&conf, &text).expect("a file");
@@ -55,7 +56,7 @@ fn the_package_comes_upgrades_under_load_and_goes() {
         println!("reinstalled: {}", chroot.install(&second));
         let again = chroot.pid().expect("a pid file");
         assert_ne!(again, upgraded);
-        // A version that refuses the configuration does not take over, and the package is installed all the same.
+        // If the new version refuses the configuration, the old process continues to serve, and the installation succeeds.
         testkit::write(&conf, "nonsense;").expect("a file");
         let said = chroot.install(&second);
         assert!(said.contains("refuses the configuration"), "{said}");
@@ -89,8 +90,8 @@ fn the_package_comes_upgrades_under_load_and_goes() {
     }
 }
 
-/// From a bare machine: the package, the configuration that Debian installs with nginx, the dashboard, an upgrade under load.
-/// `RINGROAD_REPORT` names a file for the commands and their output.
+/// Tests a machine without a web server: installs the package, uses the configuration of Debian's nginx, opens the dashboard,
+/// upgrades under load. `RINGROAD_REPORT` names a file for the commands and their output.
 #[test]
 #[ignore = "needs root, debootstrap and a release build"]
 fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
@@ -111,7 +112,7 @@ fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
         testkit::copy(package, chroot.path("root").join(name)).expect("a file");
     }
     shell("dpkg -i /root/ringroad_1.deb 2>&1");
-    // A machine that had nginx: its files, as Debian has them.
+    // The files of Debian's nginx, as on a machine that had nginx.
     let nginx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ringroad/tests/debian/nginx");
     run(Command::new("cp").arg("-r").arg(nginx).arg(chroot.path("etc/nginx")));
     let port = free_port();
@@ -119,7 +120,7 @@ fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
         "server {{\n    listen 127.0.0.1:{port} default_server;\n    root /var/www/html;\n    server_name _;\n    \
          location / {{ try_files $uri $uri/ =404; }}\n    location = /dashboard {{ dashboard; allow 127.0.0.1; deny all; }}\n}}\n"
     );
-    // Port 80 may be taken outside.
+    // Port 80 may be in use outside of the chroot.
     testkit::write(chroot.path("etc/nginx/sites-available/own"), &site).expect("a file");
     shell("cat /etc/nginx/sites-available/own");
     shell("mkdir -p /etc/nginx/sites-enabled /etc/nginx/conf.d /var/log/nginx /var/www/html");
@@ -128,7 +129,7 @@ fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
     shell("ringroad check /etc/nginx/nginx.conf");
     shell("ringroad -t -c /etc/nginx/nginx.conf 2>&1");
     shell("sed -i 's|^CONF=.*|CONF=/etc/nginx/nginx.conf|' /etc/default/ringroad");
-    // The line of the unit; there is no systemd in a chroot.
+    // The command of the unit; a chroot has no systemd.
     shell(". /etc/default/ringroad; ringroad -c $CONF");
     let address = ListenAddr::Tcp(([127, 0, 0, 1], port).into());
     let mut client = Client::connect(&address);

@@ -1,5 +1,5 @@
-//! The RPM package in a chroot, by Debian's rpm from outside. Its dependencies (logrotate, shadow-utils) are no RPM packages there, so
-//! they are not checked, and no package manager above rpm is tried.
+//! Installs the RPM package in a Debian chroot, with Debian's rpm outside of it. The dependencies (logrotate, shadow-utils) are
+//! not RPM packages there, so they are not checked. No package manager that uses rpm is tested.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn the_rpm_comes_upgrades_under_load_and_goes() {
     assert_eq!(owner("/var/log/ringroad"), "root 755");
     assert_eq!(owner("/usr/sbin/ringroad"), "root 755");
     chroot.run(&["ringroad", "-t"]);
-    // Another port than 80, which may be taken outside.
+    // Port 80 may be in use outside of the chroot.
     let address = ListenAddr::Tcp(([127, 0, 0, 1], free_port()).into());
     std::fs::remove_file(chroot.path("etc/ringroad/sites-enabled/default")).expect("a link");
     let site = format!("server {{ listen {address}; root /usr/share/ringroad/html; }}\n");
@@ -54,7 +54,7 @@ fn the_rpm_comes_upgrades_under_load_and_goes() {
     println!("{requests} requests during the upgrade, none failed");
     assert_eq!(std::fs::read_to_string(&conf).expect("a file"), text, "a changed file stays");
     assert!(!chroot.path("etc/ringroad/sites-enabled/default").exists(), "a removed link does not come back");
-    // Only what was changed differs from the package.
+    // Only the changed files differ from the package.
     let verified = Command::new("rpm")
         .arg("--root")
         .arg(chroot.path(""))
