@@ -1,5 +1,5 @@
 <?php
-// Every URL that is no file comes here.
+// Every URL without a file is passed to this script.
 $path = parse_url($_SERVER['REQUEST_URI'], PHP_URL_PATH);
 $is_member = isset($_COOKIE['session']);
 

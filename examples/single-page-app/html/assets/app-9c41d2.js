@@ -1,4 +1,4 @@
-// A router in a few lines: the address decides what is shown, and no click loads the page again.
+// A minimal router: the URL determines the content, and links do not reload the page.
 const view = document.getElementById("view");
 
 function show(path) {
