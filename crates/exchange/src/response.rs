@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use http::StatusCode;
 use http::conditional::Etag;
+use http::h2::hpack::NeverIndexed;
 use io::op::Source;
 
 use crate::filter::BodyFilter;
@@ -66,7 +67,9 @@ pub struct Response {
     pub sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Status of the error by which a filter replaces the response.
     pub refusal: Option<u16>,
-    /// Whether the body is sent in chunked coding; set when the header section is written.
+    /// The fields of it that no table of HTTP/2 may have, as their server wants (RFC 7541 section 7.1.3).
+    pub never_indexed: Option<Box<NeverIndexed>>,
+    /// Whether the body goes out in chunks, known when the head is written.
     pub chunked: bool,
 }
 
@@ -193,13 +196,14 @@ impl Response {
             sent_trailers,
             refusal,
             chunked,
+            never_indexed,
         } = self;
         (*status, *content_length, *last_modified, *refusal) = (0, None, None, None);
         (*allow_ranges, *is_judged, *is_stored) = (false, false, false);
         (*vary_accept_encoding, *chunked) = (false, false);
         (*etag, *location, *content_range) = (None, None, None);
         (*reason, *server, *date, *charset) = (None, None, None, None);
-        *charset_override = None;
+        (*charset_override, *never_indexed) = (None, None);
         (*content_type, *body, *encoder) = (ContentType::None, Body::None, None);
         fields.clear();
         www_authenticate.clear();

@@ -315,6 +315,11 @@ fn hostile_servers_get_502_and_a_line() {
         ("interim end", head(&[(":status", "103")], END), "upstream sent unexpected :status"),
         ("data first", frame(DATA, END, 1, b"x"), "upstream sent no :status header"),
         ("hpack", frame(HEADERS, WHOLE | END, 1, &[0x80]), "header block that cannot be decoded"),
+        (
+            "no body",
+            head(&[(":status", "200"), ("content-length", "7")], END),
+            "upstream sent no body although",
+        ),
         ("push", frame(5, WHOLE, 1, &2u32.to_be_bytes()), "PUSH_PROMISE"),
         ("idle", frame(DATA, 0, 9, b"x"), "frame for idle stream"),
         ("even", frame(HEADERS, WHOLE | END, 2, &block(&[(":status", "200")])), "incorrect identifier"),
@@ -349,7 +354,95 @@ fn hostile_servers_get_502_and_a_line() {
     }
 }
 
-/// A truncated body truncates the response, and nothing of it is stored.
+/// RFC 9113 sections 8.1, 8.2.2 and 8.3: what is behind a body ends its stream, and has no pseudo fields and none of a connection.
+#[test]
+fn trailers_of_upstreams_keep_to_the_rules() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 200, &[], false);
+        conn.data(asked.stream, b"body", false);
+        let (field, flags) = match asked.path().rsplit('/').next() {
+            Some("good") => (("a", "b"), END),
+            Some("endless") => (("a", "b"), 0),
+            Some("pseudo") => ((":status", "200"), END),
+            Some("name") => (("A", "b"), END),
+            _ => (("connection", "close"), END),
+        };
+        conn.frame(HEADERS, WHOLE | flags, asked.stream, &block(&[field]));
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    for (name, is_good) in
+        [("good", true), ("endless", false), ("pseudo", false), ("name", false), ("connection", false)]
+    {
+        let got = client.get(&format!("/stream/{name}"));
+        assert_eq!(
+            (got.status, got.ended, got.trailers.len()),
+            (200, is_good, usize::from(is_good)),
+            "{name}"
+        );
+        assert_eq!(got.reset.is_some(), !is_good, "{name}");
+    }
+    assert_eq!(app.connections(), 1, "errors of their streams");
+}
+
+/// RFC 9113 section 8.1: a server may say that it needs no more of a request; its response counts.
+#[test]
+fn an_early_response_survives_the_reset_of_its_request() {
+    let app = Http2Origin::start(&[], |conn| {
+        conn.opens = false;
+        while conn.until(|conn| conn.requests.values().any(|asked| !asked.body.is_empty())) {
+            let stream = *conn.requests.keys().next().expect("one");
+            conn.requests.remove(&stream);
+            let head = frame(HEADERS, WHOLE, stream, &block(&[(":status", "200")]));
+            let (body, reset) = (frame(DATA, END, stream, b"early"), frame(RESET, 0, stream, &[0; 4]));
+            conn.send(&[head, body, reset].concat());
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    for target in ["/stream/a", "/grpc/a"] {
+        let stream = client.begin("POST", target, &[], false);
+        client.body_without_end(stream, &numbers(60_000));
+        let got = client.response(stream);
+        assert_eq!((got.status, got.text().as_str(), got.ended), (200, "early", true), "{target}");
+    }
+}
+
+/// RFC 7541 sections 6.2.3 and 7.1.3: a field that is to get into no table gets into none on its further way, in either direction.
+#[test]
+fn fields_that_are_never_indexed_pass_in_that_form() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let has = |name: &str| asked.never_indexed.as_ref().is_some_and(|names| names.has(name.as_bytes()));
+        let seen = format!("{} {}", has("x-secret"), has("x-open"));
+        let mut head = block(&[(":status", "200"), ("x-seen", &seen)]);
+        // Never indexed, with literal names.
+        head.extend(b"\x10\x07x-token\x03abc\x10\x04etag\x03\"1\"");
+        conn.frame(HEADERS, WHOLE | END, asked.stream, &head);
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    // A second time the fields could be in tables.
+    for _ in 0..2 {
+        let stream = client.next_stream();
+        let line = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/a"),
+            (":authority", "here"),
+            ("x-open", "1"),
+        ];
+        let mut head = block(&line);
+        head.extend(b"\x10\x08x-secret\x02me");
+        client.frame(HEADERS, WHOLE | END, stream, &head);
+        let got = client.response(stream);
+        assert_eq!((got.field("x-seen"), got.field("x-token")), (Some("true false"), Some("abc")));
+        let names = got.never_indexed.expect("some");
+        assert!(names.has(b"x-token") && !names.has(b"x-seen"), "{names:?}");
+    }
+    assert_eq!(client.get("/a").field("x-seen"), Some("false false"), "of one request alone");
+}
+
+/// A body that breaks off breaks the response off, and nothing of it is stored.
 #[test]
 fn broken_bodies_are_not_taken_for_whole_ones() {
     let count = AtomicUsize::new(0);

@@ -122,6 +122,11 @@ fn another_protocol_has_a_stream_of_its_own() {
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
     client.frame(RESET, 0, stream, &8u32.to_be_bytes());
     assert_eq!(client.get("/").text(), "beside");
+    // RFC 9113 section 8.5: nothing but DATA belongs to it.
+    let stream = ask(&mut client, "/ws");
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
+    client.frame(HEADERS, WHOLE | END, stream, &block(&[("a", "b")]));
+    assert_eq!(client.response(stream).reset, Some(1), "PROTOCOL_ERROR");
     drop(client);
     origin.wait_for("the end", |stats| stats.connections_open == 0);
 }
@@ -189,7 +194,8 @@ fn handshake(server: &Server, clients: &Arc<ClientConfig>) -> StreamOwned<Client
 
 #[test]
 fn alpn_agrees_on_http2_where_it_is_on() {
-    let (pem, key, clients) = certificate(&[b"h2", b"http/1.1"]);
+    // RFC 9113 section 3.2: `h2c` is not for TLS.
+    let (pem, key, clients) = certificate(&[b"h2c", b"h2", b"http/1.1"]);
     let location =
         "location / { return 200 '$http2|$ssl_alpn_protocol|$scheme'; } location /f { root html; }";
     for (listen, http2) in [("", "http2 on;"), (" http2", "")] {
@@ -212,7 +218,7 @@ fn bodies_of_all_kinds_come_as_they_are() {
     let server = serve_with(
         &one_server(
             "http2 on;",
-            "root html; gzip_types text/plain; add_header X-Own 1;
+            "root html; gzip_types text/plain; add_header X-Own ' 1 ';
              location /empty { return 204; }
              location /sub/ { alias html/; sub_filter line LINE; sub_filter_once off; sub_filter_types *; add_trailer T done; }
              location /zip/ { alias html/; gzip on; }
@@ -267,6 +273,23 @@ fn bodies_of_all_kinds_come_as_they_are() {
     assert_eq!(plain, text);
     assert!(client.get("/slow/file.bin").body == whole);
     assert_eq!(client.get("/none").status, 404);
+}
+
+/// RFC 9113 section 4.1: no frame is longer than the client allows, however large pieces may be.
+#[test]
+fn frames_are_no_longer_than_the_client_allows() {
+    let content = Content::new(2, 300_001);
+    let conf = one_server("http2 on; http2_chunk_size 1m;", "root html;");
+    let server = serve_with(&conf, |builder| builder.file("html/file.bin", content));
+    for (allowed, settings) in [(16_384, vec![]), (40_000, setting(5, 40_000))] {
+        let mut client = http2::connect_with(&server, &settings);
+        // Its settings are known before the first body.
+        client.settle();
+        let got = client.get("/file.bin");
+        content.assert_body(&got.body);
+        let longest = got.frames.iter().max().copied().unwrap_or_default();
+        assert!(longest <= allowed, "{longest} {allowed}");
+    }
 }
 
 #[test]

@@ -267,7 +267,7 @@ async fn read_head(
                     }
                 }
                 Ok(HeadEvent::Head(head_len)) => {
-                    let heading = complete(request, outgoing, head, &buf[..head_len as usize])?;
+                    let heading = complete(request, outgoing, wire, head, &buf[..head_len as usize])?;
                     buf.advance(head_len as usize);
                     let rest = (!buf.is_empty()).then_some(buf);
                     return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
@@ -330,6 +330,7 @@ pub(super) fn cut(buf: &mut Buf, count: usize) {
 fn complete(
     request: &Request,
     outgoing: &Outgoing,
+    wire: &Wire,
     head: ReplyHead,
     bytes: &[u8],
 ) -> Result<Rc<Heading>, HeadTrouble> {
@@ -343,8 +344,9 @@ fn complete(
             format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
         );
     }
-    // The header section is copied. The body bytes received with it are not, since they may be longer.
-    Ok(Rc::new(Heading::new(Source::Vec(bytes.to_vec()), head)))
+    // The header section is copied, but not the part of the body received with it, which may be longer.
+    let heading = Heading::new(Source::Vec(bytes.to_vec()), head);
+    Ok(Rc::new(heading.never_indexing(wire.take_never_indexed())))
 }
 
 /// Creates the heading that the decoder generated.

@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::gateway::Encoded;
+use http::h2::hpack::NeverIndexed;
 use http::reply::ReplyHead;
 use http::request::Method;
 use io::SharedBytes;
@@ -310,12 +311,23 @@ pub struct Stored {
 pub struct Heading {
     raw: Source,
     head: ReplyHead,
+    never_indexed: Option<Box<NeverIndexed>>,
 }
 
 impl Heading {
     /// Creates the heading from a head that was parsed from the start of `raw`.
     pub fn new(raw: Source, head: ReplyHead) -> Heading {
-        Heading { raw, head }
+        Heading { raw, head, never_indexed: None }
+    }
+
+    /// With the fields that no table may have.
+    pub(crate) fn never_indexing(self, names: Option<Box<NeverIndexed>>) -> Heading {
+        Heading { never_indexed: names, ..self }
+    }
+
+    /// The fields that no table of HTTP/2 may have (RFC 7541 section 7.1.3).
+    pub fn never_indexed(&self) -> Option<&NeverIndexed> {
+        self.never_indexed.as_deref()
     }
 
     /// Returns the bytes that the head's spans refer to.

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use crate::h2::{Cut, Follows, StreamEnd, StreamWriter as H2Writer};
+use http::h2::hpack::NeverIndexed;
 use http::reply::Limits;
 use http::request::Method;
 use io::{Buf, Errno, Segments};
@@ -105,7 +106,15 @@ impl Wire {
         }
     }
 
-    /// Returns the reason why a stream ended early; other transports report errors only.
+    /// The fields of the last header section that no table may have; other connections know no such.
+    pub(super) fn take_never_indexed(&self) -> Option<Box<NeverIndexed>> {
+        match self {
+            Wire::Plain(_) | Wire::Tls(_) => None,
+            Wire::Stream(stream) => stream.take_never_indexed(),
+        }
+    }
+
+    /// Why a stream has ended early; other connections show it by their errors alone.
     pub(super) fn cut(&self) -> Option<Cut> {
         match self {
             Wire::Plain(_) | Wire::Tls(_) => None,

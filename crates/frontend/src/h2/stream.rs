@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
-use http::request::BodyLength;
+use http::request::{BodyLength, HeaderId};
 use io::op::Source;
 use rt::Timer;
 
@@ -65,8 +65,10 @@ pub(super) fn begin(
     let policy = effect::policy(&request.scope().core);
     let mut raw = Vec::with_capacity(RAW_BYTES);
     let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy);
-    let decoded =
-        shared.with(|state| state.session.decode(block, input, |name, value| reader.field(name, value)));
+    let (decoded, never_indexed) = shared.with(|state| {
+        let decoded = state.session.decode(block, input, |name, value| reader.field(name, value));
+        (decoded, state.session.take_never_indexed())
+    });
     let size = reader.size();
     let mut finished = reader.finish(ends);
     if let Err(fault) = decoded {
@@ -90,16 +92,17 @@ pub(super) fn begin(
         }
         stream.inbox.borrow_mut().window = window;
     }
+    if let Some(names) = never_indexed {
+        request.extensions.insert(*names);
+    }
     request.received = size as u64;
     request.take_head(Source::Vec(raw), 0);
     // No single request decides on the connection's keep-alive.
     request.keepalive = true;
     set_priority(shared, &stream, &request);
-    shared.with(|state| state.session.open(id, ends, length, Rc::clone(&stream)));
-    // An empty body is complete.
-    if ends {
-        stream.inbox.borrow_mut().finish(Ok(()));
-    }
+    // No field of a client makes this one but `:protocol` (RFC 8441).
+    let is_tunnel = finished.is_ok() && request.header(HeaderId::Upgrade).is_some();
+    open(shared, &stream, (ends, length), is_tunnel);
     if let Some(line) = request.head.first_ignored() {
         let line = line.of(request.bytes()).escape_ascii();
         request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
@@ -116,7 +119,21 @@ pub(super) fn begin(
     Ok(Some(Begun { stream, request, received, reset }))
 }
 
-/// Refuses a request whose body exceeds the thread's limit.
+/// Opens the stream of a request, of which this length is to come, or nothing where it `ends`.
+fn open(shared: &Shared, stream: &Rc<Stream>, (ends, length): (bool, Option<u64>), is_tunnel: bool) {
+    shared.with(|state| {
+        state.session.open(stream.id, ends, length, Rc::clone(stream));
+        if is_tunnel {
+            state.session.tunnel(stream.id);
+        }
+    });
+    // A body of nothing is a whole one.
+    if ends {
+        stream.inbox.borrow_mut().finish(Ok(()));
+    }
+}
+
+/// Refuses a request whose body has no room on the thread.
 fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
     request.conn.client.take();

@@ -135,6 +135,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     // Any range of an entry can be read, even if the upstream does not support ranges.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, via, &heading);
+    request.response.never_indexed = heading.never_indexed().cloned().map(Box::new);
     if let Some(stored) = reply.stored {
         Tries::of(request).stored = Some(Rc::clone(&heading));
         request.response.content_length = stored.length;

@@ -16,6 +16,7 @@
 //! fields are computed only from the body that is sent.
 
 use http::gateway::{Encoder, http1, http2};
+use http::h2::hpack::NeverIndexed;
 use http::hop_by_hop::ConnectionOptions;
 use http::request::{BodyLength, HeaderId, Method, Version};
 
@@ -86,11 +87,12 @@ pub(crate) fn build<F: Family>(
     }
     // Only HTTP/2 has the scheme in the request.
     let mut encoder = match http.version {
-        Version::Http2 => Encoder::Http2(Box::new(http2::Encoder::new(if destination.place.is_secure {
-            "https"
-        } else {
-            "http"
-        }))),
+        Version::Http2 => {
+            let encoder = http2::Encoder::new(if destination.place.is_secure { "https" } else { "http" });
+            // What a client does not want to be guessed by others keeps that protection.
+            let names = request.extensions.get::<NeverIndexed>().cloned();
+            Encoder::Http2(Box::new(encoder.never_indexing(names)))
+        }
         version => Encoder::Http1(http1::Encoder::new(version)),
     };
     // nginx's message if the location has no path and the rewritten URI is empty.

@@ -4,7 +4,7 @@
 
 use crate::gateway::event::BodyFraming;
 use crate::gateway::{Encoded, Protocol};
-use crate::h2::hpack;
+use crate::h2::hpack::{self, NeverIndexed};
 use crate::request::{BodyLength, HeaderId};
 use crate::{Span, push_decimal};
 
@@ -16,6 +16,7 @@ pub struct Encoder {
     target: Vec<u8>,
     authority: Vec<u8>,
     fields: Vec<u8>,
+    never_indexed: Option<NeverIndexed>,
 }
 
 /// Initial capacity in bytes, enough for the fields of most requests.
@@ -26,7 +27,14 @@ impl Encoder {
     #[must_use]
     pub fn new(scheme: &'static str) -> Self {
         let fields = Vec::with_capacity(FIELD_BYTES);
-        Self { method: Vec::new(), scheme, target: Vec::new(), authority: Vec::new(), fields }
+        let (method, target, authority) = (Vec::new(), Vec::new(), Vec::new());
+        Self { method, scheme, target, authority, fields, never_indexed: None }
+    }
+
+    /// Has fields of these names never indexed, as they came (RFC 7541 section 7.1.3).
+    #[must_use]
+    pub fn never_indexing(self, names: Option<NeverIndexed>) -> Self {
+        Self { never_indexed: names, ..self }
     }
 
     pub(in crate::gateway) fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
@@ -45,7 +53,10 @@ impl Encoder {
             | HeaderId::TransferEncoding
             | HeaderId::Upgrade => {}
             HeaderId::Te if !value.eq_ignore_ascii_case(b"trailers") => {}
-            // A value must not begin or end with white space (section 8.2.1).
+            _ if self.never_indexed.as_ref().is_some_and(|names| names.has(name)) => {
+                hpack::push_never_indexed(&mut self.fields, name, value.trim_ascii());
+            }
+            // No value has a blank at its ends (section 8.2.1).
             _ => hpack::push_field(&mut self.fields, name, value.trim_ascii()),
         }
     }
@@ -59,7 +70,7 @@ impl Encoder {
     }
 
     pub(in crate::gateway) fn end(self) -> Encoded {
-        let Self { method, scheme, target, authority, fields } = self;
+        let Self { method, scheme, target, authority, fields, .. } = self;
         let mut head = Vec::with_capacity(fields.len() + target.len() + authority.len() + 32);
         let start = hpack::push_request(&mut head, &method, scheme.as_bytes(), &target, &authority);
         head.extend_from_slice(&fields);
@@ -113,5 +124,9 @@ mod tests {
         Decoder::default().decode(encoded.head(), |name, _| names.push(name.to_vec())).expect("a block");
         assert_eq!(names, [&b":method"[..], b":scheme", b":path"]);
         assert!(!Encoder::new("http").begin(b"GET", |_| {}), "a target is missed");
+        // RFC 9113 section 8.3.1: a request about the server itself.
+        let mut encoder = Encoder::new("http");
+        assert!(encoder.begin(b"OPTIONS", |out| out.push(b'*')));
+        assert_eq!(encoder.end().target(), b"*");
     }
 }

@@ -4,15 +4,15 @@ use super::frame::{self, ACK, END_HEADERS, END_STREAM, Kind, PREFACE};
 use super::hpack::{push_field, push_request, push_status};
 use super::{ErrorCode, Event, Fault, Limits, Session};
 
-/// The client end, with the frames that it has to send.
-struct Client {
-    session: Session<()>,
-    out: Vec<u8>,
+/// A client's end with the frames that it has to send.
+pub(super) struct Client {
+    pub(super) session: Session<()>,
+    pub(super) out: Vec<u8>,
 }
 
 impl Client {
-    /// Creates a client whose server has sent only its settings.
-    fn new(settings: &[(u16, u32)]) -> Client {
+    /// A client whose server has sent only its settings.
+    pub(super) fn new(settings: &[(u16, u32)]) -> Client {
         let mut out = Vec::new();
         let session = Session::client(Limits::default(), &mut out);
         let mut client = Client { session, out };
@@ -20,13 +20,13 @@ impl Client {
         client
     }
 
-    fn first_events(&self, settings: &[(u16, u32)]) -> Vec<Event> {
+    pub(super) fn first_events(&self, settings: &[(u16, u32)]) -> Vec<Event> {
         let moves = settings.iter().any(|(id, value)| *id == 4 && *value != 65535);
         if moves { vec![Event::Window { stream: 0 }] } else { Vec::new() }
     }
 
-    /// Returns the events of these bytes, without [`Event::Nothing`].
-    fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
+    /// What these bytes come to, without events that call for nothing.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
             let step = self.session.receive(&bytes[at..], &mut self.out)?;
@@ -43,7 +43,7 @@ impl Client {
         Ok(events)
     }
 
-    fn get(&mut self) -> u32 {
+    pub(super) fn get(&mut self) -> u32 {
         let mut block = Vec::new();
         push_request(&mut block, b"GET", b"http", b"/", b"h");
         let id = self.session.open_next(());
@@ -52,13 +52,13 @@ impl Client {
     }
 }
 
-fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     frame::push(&mut out, kind, flags, stream, payload);
     out
 }
 
-fn settings_frame(settings: &[(u16, u32)]) -> Vec<u8> {
+pub(super) fn settings_frame(settings: &[(u16, u32)]) -> Vec<u8> {
     let bytes: Vec<u8> = settings
         .iter()
         .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
@@ -66,13 +66,13 @@ fn settings_frame(settings: &[(u16, u32)]) -> Vec<u8> {
     frame(Kind::Settings, 0, 0, &bytes)
 }
 
-fn reply(stream: u32, flags: u8, status: u16) -> Vec<u8> {
+pub(super) fn reply(stream: u32, flags: u8, status: u16) -> Vec<u8> {
     let mut block = Vec::new();
     push_status(&mut block, status);
     frame(Kind::Headers, flags | END_HEADERS, stream, &block)
 }
 
-fn is_head(event: &Event, wanted: u32, wanted_end: bool) -> bool {
+pub(super) fn is_head(event: &Event, wanted: u32, wanted_end: bool) -> bool {
     matches!(event, Event::Head { stream, ends, .. } if (*stream, *ends) == (wanted, wanted_end))
 }
 

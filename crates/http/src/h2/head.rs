@@ -240,7 +240,12 @@ impl<'a> HeadReader<'a> {
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
             // `Host` is dropped if it equals the authority.
             b"host" if self.scratch.authority.is_some() => {
-                let is_same = self.scratch.text(self.scratch.authority) == Some(value);
+                let (authority, scheme) = (self.scratch.authority, self.scratch.scheme);
+                let is_same = is_same_authority(
+                    self.scratch.text(authority).unwrap_or_default(),
+                    value,
+                    self.scratch.text(scheme).unwrap_or_default(),
+                );
                 return if is_same { Ok(()) } else { malformed(Malformed::Host) };
             }
             // Several are joined (RFC 9113 section 8.2.3).
@@ -316,13 +321,36 @@ pub(super) fn is_connection_field(name: &[u8]) -> bool {
     matches!(name, b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade")
 }
 
-/// Whether name and value of a field are valid.
+/// Whether two authorities are one: the case of a host and the scheme's own port mean nothing (RFC 9113 section 8.3.1, RFC 3986
+/// section 6.2.3).
+fn is_same_authority(one: &[u8], other: &[u8], scheme: &[u8]) -> bool {
+    let port: &[u8] = match scheme {
+        b"http" => b":80",
+        b"https" => b":443",
+        _ => b":",
+    };
+    let host = |text: &'_ [u8]| -> usize {
+        let end = text.strip_suffix(port).or_else(|| text.strip_suffix(b":")).unwrap_or(text);
+        end.len()
+    };
+    one == other || one[..host(one)].eq_ignore_ascii_case(&other[..host(other)])
+}
+
+/// Whether name and value of a field keep to the rules.
 #[must_use]
 pub fn is_field(name: &[u8], value: &[u8]) -> bool {
     is_name(name) && is_value(value)
 }
 
-/// Whether a scheme is valid (RFC 3986 section 3.1).
+/// Whether a field behind a body keeps to the rules: no field of a connection stands there either.
+#[must_use]
+pub fn is_trailer(name: &[u8], value: &[u8]) -> bool {
+    is_field(name, value)
+        && !is_connection_field(name)
+        && (name != b"te" || value.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// RFC 3986 section 3.1.
 fn is_scheme(scheme: &[u8]) -> bool {
     let is_good = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     scheme.first().is_some_and(u8::is_ascii_alphabetic) && scheme.iter().all(is_good)

@@ -18,6 +18,8 @@ pub mod error;
 pub mod frame;
 pub mod head;
 pub mod hpack;
+#[cfg(test)]
+mod must_tests;
 pub mod priority;
 pub mod reply;
 pub mod send;

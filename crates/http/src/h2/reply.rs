@@ -28,7 +28,9 @@ pub enum ReplyFault {
     Field,
     /// A connection-specific field (RFC 9113 section 8.2.2).
     Connection,
-    /// An error that exists in HTTP/1 too.
+    /// The stream ends with a head that announces a body.
+    NoBody,
+    /// A fault that HTTP/1 has too.
     Head(ReplyError),
 }
 
@@ -44,6 +46,7 @@ impl ReplyFault {
             Self::Pseudo => "upstream sent invalid pseudo-header",
             Self::Field => "upstream sent invalid header",
             Self::Connection => "upstream sent connection-specific header",
+            Self::NoBody => "upstream sent no body although it announced one",
             Self::Head(error) => error.message(),
         }
     }
@@ -120,7 +123,8 @@ fn regular(writer: &mut HeadWriter, name: &[u8], value: &[u8]) -> Result<(), Rep
     if !is_field(name, value) {
         return Err(ReplyFault::Field);
     }
-    if is_connection_field(name) {
+    // `te` belongs to requests.
+    if is_connection_field(name) || name == b"te" {
         return Err(ReplyFault::Connection);
     }
     writer.push(&FieldLine::new(name, value)).map_err(ReplyFault::Head)
@@ -172,7 +176,7 @@ mod tests {
         for value in ["a\r\nb: c", "a\nb", "a\0", " a", "a\t"] {
             assert_eq!(with("a", value), ReplyFault::Field, "{value:?}");
         }
-        for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"] {
+        for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te"] {
             assert_eq!(with(name, "close"), ReplyFault::Connection, "{name}");
         }
         assert_eq!(with("content-length", "1x"), ReplyFault::Head(ReplyError::InvalidContentLength));

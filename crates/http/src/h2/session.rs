@@ -13,7 +13,7 @@ use super::error::{ErrorCode, Fault, StreamFault};
 use super::frame::{
     self, ACK, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PADDED, PAYLOAD_MAX,
 };
-use super::hpack::{Decoder, Encoder};
+use super::hpack::{Decoder, Encoder, NeverIndexed};
 use super::priority::Priority;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
 use super::stream::{End, Stream, Streams};
@@ -249,11 +249,12 @@ impl<T> Session<T> {
             return self.receive_preface(input);
         }
         let Some(header) = FrameHeader::read(input) else { return Ok(MORE) };
-        if header.len > PAYLOAD_MAX {
-            return Err(Fault::FrameTooLong);
-        }
+        // Bytes that are no frame at all are no preface, whatever length they would have (RFC 9113 section 3.4).
         if !self.has_settings && (header.kind != Kind::Settings || header.has(ACK)) {
             return Err(Fault::NoSettings);
+        }
+        if header.len > PAYLOAD_MAX {
+            return Err(Fault::FrameTooLong);
         }
         if self.gathering.is_some() && header.kind != Kind::Continuation {
             return Err(Fault::Continuation);
@@ -402,6 +403,10 @@ impl<T> Session<T> {
             return match (stream.is_reset, stream.receives) {
                 (true, _) => self.pass_over(block, input).map(|()| Event::Nothing),
                 (false, true) if self.role == Role::Client => self.reply(id, ends, block, input, out),
+                (false, true) if stream.is_tunnel => {
+                    self.pass_over(block, input)?;
+                    self.reset_for(id, StreamFault::Trailers, out)
+                }
                 (false, true) => self.trailers(id, ends, block, input, out),
                 (false, false) => {
                     self.pass_over(block, input)?;
@@ -479,7 +484,12 @@ impl<T> Session<T> {
         decoded
     }
 
-    /// Decodes a block that is ignored, to keep the table up to date.
+    /// The fields of the last block that no table may have (RFC 7541 section 7.1.3), if there are any.
+    pub fn take_never_indexed(&mut self) -> Option<Box<NeverIndexed>> {
+        self.decoder.take_never_indexed()
+    }
+
+    /// Decodes a block that is ignored: the table has to follow.
     fn pass_over(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
         self.spend()?;
         self.decode(block, input, |_, _| ())
@@ -490,7 +500,14 @@ impl<T> Session<T> {
         self.insert(id, !ends, length, user);
     }
 
-    /// Whether the server permits another stream, and a stream number is available.
+    /// From here on the bytes of a stream are another protocol's, so that no header section may come (RFC 9113 section 8.5).
+    pub fn tunnel(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.is_tunnel = true;
+        }
+    }
+
+    /// Whether the server allows another stream, and there is a number for it.
     #[must_use]
     pub fn may_open(&self) -> bool {
         self.streams.len() < self.peer.streams_max as usize && self.streams.last < WINDOW_MAX - 1
@@ -532,6 +549,7 @@ impl<T> Session<T> {
             receives,
             sends: true,
             is_reset: false,
+            is_tunnel: false,
             receive_window: i64::from(window),
             taken: 0,
             receive_limit: initial,
@@ -554,7 +572,7 @@ impl<T> Session<T> {
         let (mut is_good, mut bytes, mut fields) = (ends, 0, Vec::new());
         self.decode(block, input, |name, value| {
             bytes += name.len() + value.len();
-            is_good &= super::head::is_field(name, value) && bytes <= TRAILER_LEN_MAX as usize;
+            is_good &= super::head::is_trailer(name, value) && bytes <= TRAILER_LEN_MAX as usize;
             if is_good && may_be_trailer(HeaderId::of(name)) {
                 fields.push((name.to_vec(), value.to_vec()));
             }
@@ -624,7 +642,7 @@ impl<T> Session<T> {
             _ => self.pay_back(1),
         }
         self.widen_connection(header.len as u32, out);
-        if let Some(fault) = self.check_data(&mut data, header.len)? {
+        if let Some(fault) = self.check_data(&mut data, header.len, out)? {
             let event = self.reset_for(id, fault, out)?;
             data.is_ignored = true;
             self.data = Some(data);
@@ -633,14 +651,26 @@ impl<T> Session<T> {
         Ok(self.receive_data(data, input, start))
     }
 
-    /// Counts the bytes of a frame for its stream. Returns the error that ends the stream, if any; marks bytes that are ignored.
-    fn check_data(&mut self, data: &mut Data, len: usize) -> Result<Option<StreamFault>, Fault> {
+    /// Counts the bytes of a frame for its stream; why that ends the stream, or whether they are ignored.
+    fn check_data(
+        &mut self,
+        data: &mut Data,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<StreamFault>, Fault> {
         let Some(stream) = self.streams.get_mut(data.stream) else {
             data.is_ignored = true;
-            return match self.streams.end_of(data.stream) {
-                Some(End::Done) => Err(Fault::ClosedStream),
-                Some(End::Reset) | None => Ok(None),
-            };
+            match self.streams.end_of(data.stream) {
+                Some(End::Done) => return Err(Fault::ClosedStream),
+                // One that was passed over, or ended long ago.
+                None if data.stream <= self.streams.last => {
+                    self.spend()?;
+                    frame::push_reset(out, data.stream, StreamFault::HalfClosed.code());
+                    self.streams.note_end(data.stream, End::Reset);
+                }
+                Some(End::Reset) | None => {}
+            }
+            return Ok(None);
         };
         data.is_ignored = stream.is_reset;
         if stream.is_reset {
@@ -834,8 +864,9 @@ impl<T> Session<T> {
 
     /// Ends the connection with an error: required frames are appended to `out`.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
-        // A server opens no streams.
+        // A server opens no streams. The announced one may not grow (RFC 9113 section 6.8).
         let last = if self.role == Role::Client { 0 } else { self.streams.last };
+        let last = self.last_served.map_or(last, |served| last.min(served));
         self.go_away(last, fault.code(), out);
     }
 

@@ -14,7 +14,9 @@ pub(super) struct Stream<T> {
     pub(super) sends: bool,
     /// Whether either end has reset it.
     pub(super) is_reset: bool,
-    /// Number of bytes that the peer may still send.
+    /// Whether its bytes are another protocol's.
+    pub(super) is_tunnel: bool,
+    /// Bytes that the client may still send.
     pub(super) receive_window: i64,
     /// Number of bytes taken since the last WINDOW_UPDATE.
     pub(super) taken: u32,

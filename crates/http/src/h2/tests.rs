@@ -7,24 +7,24 @@ use super::settings::WINDOW_MAX;
 use super::*;
 use crate::request::{BodyLength, Head, HeaderId, Method, ParseError, Policy};
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
-const PUSH: u8 = 5;
-const PING: u8 = 6;
-const GO_AWAY: u8 = 7;
-const WINDOW: u8 = 8;
-const CONTINUATION: u8 = 9;
-const PRIORITY_UPDATE: u8 = 16;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const PRIORITY: u8 = 2;
+pub(super) const RESET: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const PUSH: u8 = 5;
+pub(super) const PING: u8 = 6;
+pub(super) const GO_AWAY: u8 = 7;
+pub(super) const WINDOW: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
+pub(super) const PRIORITY_UPDATE: u8 = 16;
 
-const END: u8 = 1;
-const WHOLE: u8 = 4;
-const PADDED: u8 = 8;
-const WITH_PRIORITY: u8 = 0x20;
+pub(super) const END: u8 = 1;
+pub(super) const WHOLE: u8 = 4;
+pub(super) const PADDED: u8 = 8;
+pub(super) const WITH_PRIORITY: u8 = 0x20;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
     let mut all = vec![a, b, c, kind, flags];
     all.extend_from_slice(&stream.to_be_bytes());
@@ -32,14 +32,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     all
 }
 
-fn setting(id: u16, value: u32) -> Vec<u8> {
+pub(super) fn setting(id: u16, value: u32) -> Vec<u8> {
     let mut payload = id.to_be_bytes().to_vec();
     payload.extend_from_slice(&value.to_be_bytes());
     frame(SETTINGS, 0, 0, &payload)
 }
 
-/// Encodes a header block without a table.
-fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+/// A header block without a table.
+pub(super) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
         let text = |text: &str, out: &mut Vec<u8>| {
@@ -53,51 +53,63 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-const LINE: [(&str, &str); 4] =
+pub(super) const LINE: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/a?b"), (":authority", "here")];
 
-fn line_and(fields: &[(&'static str, &'static str)]) -> Vec<u8> {
+pub(super) fn line_and(fields: &[(&'static str, &'static str)]) -> Vec<u8> {
     block(&LINE.iter().chain(fields).copied().collect::<Vec<_>>())
 }
 
-fn get(stream: u32) -> Vec<u8> {
+pub(super) fn get(stream: u32) -> Vec<u8> {
     frame(HEADERS, END | WHOLE, stream, &line_and(&[]))
 }
 
-fn post(stream: u32) -> Vec<u8> {
+pub(super) fn post(stream: u32) -> Vec<u8> {
     frame(HEADERS, WHOLE, stream, &line_and(&[]))
 }
 
-fn window(stream: u32, bytes: u32) -> Vec<u8> {
+pub(super) fn window(stream: u32, bytes: u32) -> Vec<u8> {
     frame(WINDOW, 0, stream, &bytes.to_be_bytes())
 }
 
-fn reset(stream: u32) -> Vec<u8> {
+pub(super) fn reset(stream: u32) -> Vec<u8> {
     frame(RESET, 0, stream, &8u32.to_be_bytes())
 }
 
 /// A frame that the server has sent.
-type Sent = (Kind, u8, u32, Vec<u8>);
+pub(super) type Sent = (Kind, u8, u32, Vec<u8>);
 
-struct Peer {
-    session: Session<()>,
-    out: Vec<u8>,
-    /// Results of decoding the received heads.
-    heads: Vec<(u32, Result<Head, HeadFault>)>,
-    bodies: Vec<u8>,
-    raw: Vec<u8>,
+/// RFC 9113 section 4.1: what is sent has the flags of its type alone, and no reserved bit; and no padding (section 6.1).
+fn is_as_defined(kind: u8, flags: u8, stream: u8) {
+    let defined = match kind {
+        DATA => END,
+        HEADERS => END | WHOLE,
+        CONTINUATION => WHOLE,
+        SETTINGS | PING => END,
+        _ => 0,
+    };
+    assert!(kind <= CONTINUATION && flags & !defined == 0 && stream < 0x80, "{kind} {flags:x} {stream}");
+}
+
+pub(super) struct Peer {
+    pub(super) session: Session<()>,
+    pub(super) out: Vec<u8>,
+    /// What became of the heads that came.
+    pub(super) heads: Vec<(u32, Result<Head, HeadFault>)>,
+    pub(super) bodies: Vec<u8>,
+    pub(super) raw: Vec<u8>,
 }
 
 impl Peer {
-    /// Creates a peer that has sent nothing.
-    fn silent(limits: Limits) -> Peer {
+    /// One that has not said anything.
+    pub(super) fn silent(limits: Limits) -> Peer {
         let mut out = Vec::new();
         let session = Session::new(limits, &mut out);
         Peer { session, out, heads: Vec::new(), bodies: Vec::new(), raw: Vec::new() }
     }
 
-    /// Creates a peer that has sent its preface and settings; the responses were discarded.
-    fn with(limits: Limits) -> Peer {
+    /// One behind its preface and settings, whose answers were looked at.
+    pub(super) fn with(limits: Limits) -> Peer {
         let mut peer = Peer::silent(limits);
         peer.feed(&[&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat()).expect("a good start");
         peer.feed(&frame(SETTINGS, END, 0, &[])).expect("an acknowledgement");
@@ -105,12 +117,12 @@ impl Peer {
         peer
     }
 
-    fn new() -> Peer {
+    pub(super) fn new() -> Peer {
         Peer::with(Limits::default())
     }
 
-    /// Passes bytes to the server in one piece.
-    fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
+    /// Receives bytes in one piece.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
             let input = &bytes[at..];
@@ -133,7 +145,7 @@ impl Peer {
         Ok(events)
     }
 
-    fn head(&mut self, stream: u32, ends: bool, block: Block, input: &[u8]) -> Result<(), Fault> {
+    pub(super) fn head(&mut self, stream: u32, ends: bool, block: Block, input: &[u8]) -> Result<(), Fault> {
         let (mut scratch, mut head, policy) = (Scratch::default(), Head::new(), Policy::default());
         self.raw.clear();
         let mut reader = HeadReader::new(&mut scratch, &mut head, &mut self.raw, &policy);
@@ -151,17 +163,18 @@ impl Peer {
         Ok(())
     }
 
-    /// Returns the error of the connection after these bytes.
-    fn fault(mut self, bytes: &[u8]) -> Option<(Fault, ErrorCode)> {
+    /// The fault of a connection after these bytes.
+    pub(super) fn fault(mut self, bytes: &[u8]) -> Option<(Fault, ErrorCode)> {
         self.feed(bytes).err().map(|fault| (fault, fault.code()))
     }
 
-    /// Returns the frames sent since the last call.
-    fn sent(&mut self) -> Vec<Sent> {
+    /// What was sent since the last look.
+    pub(super) fn sent(&mut self) -> Vec<Sent> {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut sent) = (&out[..], Vec::new());
         while let Some(header) = FrameHeader::read(rest) {
             let end = 9 + header.len;
+            is_as_defined(rest[3], rest[4], rest[5]);
             sent.push((header.kind, header.flags, header.stream, rest[9..end].to_vec()));
             rest = &rest[end..];
         }
@@ -170,21 +183,21 @@ impl Peer {
     }
 
     /// Codes of RST_STREAM that were sent.
-    fn resets(&mut self) -> Vec<(u32, u32)> {
+    pub(super) fn resets(&mut self) -> Vec<(u32, u32)> {
         let code = |payload: &[u8]| u32::from_be_bytes(payload.try_into().expect("four bytes"));
         let resets = self.sent().into_iter().filter(|(kind, ..)| *kind == Kind::ResetStream);
         resets.map(|(_, _, stream, payload)| (stream, code(&payload))).collect()
     }
 
-    fn respond(&mut self, stream: u32) {
+    pub(super) fn respond(&mut self, stream: u32) {
         let mut block = Vec::new();
         hpack::push_status(&mut block, 200);
         self.session.push_head(stream, &block, true, &mut self.out);
         self.session.release(stream, &mut self.out);
     }
 
-    /// Returns the result of decoding the only head.
-    fn only_head(mut self, bytes: &[u8]) -> Result<Head, HeadFault> {
+    /// What became of the only head.
+    pub(super) fn only_head(mut self, bytes: &[u8]) -> Result<Head, HeadFault> {
         self.feed(bytes).expect("a good connection");
         self.heads.pop().expect("a head").1
     }
@@ -599,6 +612,8 @@ fn trailers_end_a_request() {
         trailers(END, &[(":path", "/")]),
         trailers(END, &[("A", "b")]),
         trailers(END, &[("a", "b\n")]),
+        trailers(END, &[("te", "x")]),
+        trailers(END, &[("transfer-encoding", "x")]),
     ] {
         let mut peer = Peer::new();
         peer.feed(&[post(1), bytes].concat()).expect("a connection that goes on");
@@ -612,14 +627,7 @@ fn trailers_end_a_request() {
 fn trailers_are_kept_within_limits() {
     let mut peer = Peer::new();
     let trailers = |fields: &[(&str, &str)]| frame(HEADERS, END | WHOLE, 1, &block(fields));
-    let all = [
-        ("content-length", "1"),
-        ("te", "x"),
-        ("a", "b"),
-        ("host", "h"),
-        ("a", "c"),
-        ("transfer-encoding", "x"),
-    ];
+    let all = [("content-length", "1"), ("te", "trailers"), ("a", "b"), ("host", "h"), ("a", "c")];
     peer.feed(&[post(1), trailers(&all)].concat()).expect("a request");
     let kept = peer.session.take_trailers();
     assert_eq!(kept.iter().map(|(_, value)| value.as_slice()).collect::<Vec<_>>(), [b"b", b"c"]);
@@ -656,7 +664,7 @@ fn a_body_is_as_long_as_its_request_says() {
     }
 }
 
-fn asked(fields: &[(&str, &str)]) -> Result<(), HeadFault> {
+pub(super) fn asked(fields: &[(&str, &str)]) -> Result<(), HeadFault> {
     Peer::new().only_head(&frame(HEADERS, END | WHOLE, 1, &block(fields))).map(drop)
 }
 

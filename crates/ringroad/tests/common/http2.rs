@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use http::h2::hpack::Decoder;
+use http::h2::hpack::{Decoder, NeverIndexed};
 use testkit::Server;
 
 pub(crate) const DATA: u8 = 0;
@@ -42,7 +42,9 @@ pub(crate) struct Got {
     pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
-    /// Lengths of the DATA frames.
+    /// The fields of the last header section that may not get into a table.
+    pub(crate) never_indexed: Option<Box<NeverIndexed>>,
+    /// Lengths of its DATA frames.
     pub(crate) frames: Vec<usize>,
 }
 
@@ -322,7 +324,8 @@ impl<S: Read + Write> Http2<S> {
                 self.settings.extend(all.iter().map(|&[i, j, a, b, c, d]| {
                     (u16::from_be_bytes([i, j]), u32::from_be_bytes([a, b, c, d]))
                 }));
-                self.send(&frame(SETTINGS, END, 0, &[]));
+                // The server may have closed the connection already.
+                let _ = self.try_send(&frame(SETTINGS, END, 0, &[]));
             }
             PING if flags & END != 0 => self.pings.push(payload.to_vec()),
             PING if self.acknowledges => {
@@ -340,7 +343,9 @@ impl<S: Read + Write> Http2<S> {
         let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
         let decoded = self.decoder.decode(payload, |name, value| fields.push((text(name), text(value))));
         decoded.expect("a good block");
+        let never_indexed = self.decoder.take_never_indexed();
         let got = self.streams.entry(stream).or_default();
+        got.never_indexed = never_indexed;
         let status: Option<u16> = match fields.first() {
             Some((name, value)) if name == ":status" => value.parse().ok(),
             _ => None,

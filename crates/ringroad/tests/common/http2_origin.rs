@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http::h2::hpack::Decoder;
+use http::h2::hpack::{Decoder, NeverIndexed};
 
 use super::http2::{
     CONTINUATION, DATA, END, Fields, HEADERS, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame,
@@ -30,6 +30,8 @@ pub(crate) struct Asked {
     pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
+    /// The fields of the last header section that may not get into a table.
+    pub(crate) never_indexed: Option<Box<NeverIndexed>>,
 }
 
 impl Asked {
@@ -66,7 +68,7 @@ pub(crate) struct Http2Origin {
     is_over: Arc<AtomicBool>,
     count: Arc<AtomicUsize>,
     open: Arc<Mutex<Vec<TcpStream>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<usize>>,
 }
 
 impl Http2Origin {
@@ -95,7 +97,7 @@ impl Http2Origin {
                     let _ = conn.stream.shutdown(std::net::Shutdown::Both);
                 }));
             }
-            workers.into_iter().for_each(|worker| _ = worker.join());
+            workers.into_iter().filter_map(|worker| worker.join().err()).count()
         });
         Http2Origin { address, is_over, count, open, thread: Some(thread) }
     }
@@ -119,8 +121,13 @@ impl Http2Origin {
     }
 }
 
-impl Drop for Http2Origin {
-    fn drop(&mut self) {
+impl Http2Origin {
+    /// Ends it; how many of its connections a script or a wrong frame has made panic.
+    pub(crate) fn finish(mut self) -> usize {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> usize {
         self.is_over.store(true, Ordering::Relaxed);
         self.open
             .lock()
@@ -128,7 +135,13 @@ impl Drop for Http2Origin {
             .iter()
             .for_each(|stream| _ = stream.shutdown(std::net::Shutdown::Both));
         let _ = TcpStream::connect(self.address);
-        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+        self.thread.take().map_or(0, |thread| thread.join().unwrap_or(1))
+    }
+}
+
+impl Drop for Http2Origin {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -274,6 +287,7 @@ impl Conn {
                 let decoded =
                     self.decoder.decode(payload, |name, value| section.push((text(name), text(value))));
                 decoded.expect("a good block");
+                asked.never_indexed = self.decoder.take_never_indexed();
                 asked.ended |= flags & END != 0;
             }
             DATA => {

@@ -195,6 +195,9 @@ fn fields(state: &mut State, (id, ends): (u32, bool), block: Block, input: &[u8]
     };
     let mut heads = Heads::of(&stream);
     state.session.decode(block, input, |name, value| heads.field(name, value))?;
+    if matches!(heads, Heads::Head(_)) {
+        stream.set_never_indexed(state.session.take_never_indexed());
+    }
     match stream.add_fields(heads, ends) {
         Ok(Some(length)) => state.session.expect(id, length),
         Ok(None) => {}

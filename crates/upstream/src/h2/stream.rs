@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use http::framing::ReplyFraming;
-use http::h2::{ErrorCode, ReplyFault, ReplyReader, hpack};
+use http::h2::hpack::{self, NeverIndexed};
+use http::h2::{ErrorCode, ReplyFault, ReplyReader};
 use http::reply::{FIELDS_MAX_DEFAULT, Limits};
 use http::request::Method;
 use io::{Buf, Errno, Segments};
@@ -23,6 +24,8 @@ pub(super) struct Stream {
     /// Waker of the task that waits for a window, or for room.
     giver: Cell<Option<Waker>>,
     cut: Cell<Option<Cut>>,
+    /// The fields of the last head that no table may have.
+    never_indexed: Cell<Option<Box<NeverIndexed>>>,
 }
 
 /// Properties of the request that affect the parsing of its response.
@@ -70,6 +73,7 @@ impl Stream {
             inbox: RefCell::default(),
             giver: Cell::new(None),
             cut: Cell::new(None),
+            never_indexed: Cell::new(None),
         })
     }
 
@@ -86,6 +90,11 @@ impl Stream {
     pub(super) fn was_reset(&self, by_peer: bool, code: u32) {
         let is_refused = by_peer && code == ErrorCode::RefusedStream as u32;
         self.cut(if is_refused { Cut::Unprocessed } else { Cut::Reset(code) });
+    }
+
+    /// The head whose fields are to be added has these.
+    pub(super) fn set_never_indexed(&self, names: Option<Box<NeverIndexed>>) {
+        self.never_indexed.set(names);
     }
 
     pub(super) fn wake_giver(&self) {
@@ -131,6 +140,10 @@ impl Stream {
             };
         }
         let has_body = ReplyFraming::of(self.asked.get().method, &head) != ReplyFraming::None;
+        // RFC 9113 section 8.1.1: a body is as long as announced.
+        if has_body && ends && head.content_length().is_some_and(|length| length > 0) {
+            return Err(Cut::Reply(ReplyFault::NoBody));
+        }
         inbox.stage = if has_body { Stage::Body } else { Stage::NoBody };
         inbox.add(&text)?;
         if ends {
@@ -162,7 +175,7 @@ impl Heads {
         match self {
             Heads::Head(reader) => reader.field(name, value),
             Heads::Trailers { text, most, is_good } => {
-                let is_field = http::h2::head::is_field(name, value);
+                let is_field = http::h2::head::is_trailer(name, value);
                 *is_good &= is_field && text.len() + name.len() + value.len() <= *most;
                 if *is_good {
                     [name, b": ", value, b"\r\n"].into_iter().for_each(|part| text.extend_from_slice(part));
@@ -253,7 +266,12 @@ impl StreamEnd {
         }
     }
 
-    /// Returns the reason why an incomplete response ended.
+    /// The fields of the last head that no table may have.
+    pub(crate) fn take_never_indexed(&self) -> Option<Box<NeverIndexed>> {
+        self.stream.never_indexed.take()
+    }
+
+    /// Why nothing more comes, where the response is not whole.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.stream.cut.get()
     }

@@ -1,7 +1,7 @@
 //! Decoding of header blocks (RFC 7541 sections 3 and 6).
 
 use super::table::{STATIC, Table};
-use super::{HpackError, TABLE_BYTES_DEFAULT, huffman, integer};
+use super::{HpackError, NeverIndexed, TABLE_BYTES_DEFAULT, huffman, integer};
 
 /// Decoder state of one direction of a connection.
 #[derive(Debug)]
@@ -12,6 +12,19 @@ pub struct Decoder {
     /// Memory for a Huffman-decoded name and value.
     name: Vec<u8>,
     value: Vec<u8>,
+    /// The fields of the last block that no table may have.
+    never_indexed: Option<Box<NeverIndexed>>,
+}
+
+/// Forms of a literal field (RFC 7541 section 6.2).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// It gets into the table.
+    Kept,
+    /// It does not.
+    Plain,
+    /// It may get into no table, also on its further way.
+    Never,
 }
 
 impl Default for Decoder {
@@ -50,7 +63,8 @@ impl Decoder {
     /// Creates a decoder with an empty table of at most `limit` bytes, which must be announced to the peer.
     #[must_use]
     pub fn new(limit: usize) -> Decoder {
-        Decoder { table: Table::new(limit), limit, name: Vec::new(), value: Vec::new() }
+        let table = Table::new(limit);
+        Decoder { table, limit, name: Vec::new(), value: Vec::new(), never_indexed: None }
     }
 
     /// Passes name and value of each field of a complete block to `field`.
@@ -59,11 +73,12 @@ impl Decoder {
     /// The block is invalid; the content of the table is undefined afterwards.
     pub fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), HpackError> {
         let (mut at, mut has_fields) = (0, false);
+        self.never_indexed = None;
         while at < block.len() {
             let first = block[at];
             at += match first {
                 0x80.. => self.indexed(&block[at..], &mut field)?,
-                0x40..=0x7f => self.literal(block, at, 6, true, &mut field)?,
+                0x40..=0x7f => self.literal(block, at, 6, Form::Kept, &mut field)?,
                 0x20..=0x3f if has_fields => return Err(HpackError::TableSize),
                 0x20..=0x3f => {
                     let (size, used) = integer(&block[at..], 5)?;
@@ -74,15 +89,20 @@ impl Decoder {
                     at += used;
                     continue;
                 }
-                // Not indexed and never indexed literals: equal for a decoder.
-                0x00..=0x1f => self.literal(block, at, 4, false, &mut field)?,
+                0x10..=0x1f => self.literal(block, at, 4, Form::Never, &mut field)?,
+                0x00..=0x0f => self.literal(block, at, 4, Form::Plain, &mut field)?,
             };
             has_fields = true;
         }
         Ok(())
     }
 
-    /// Releases the memory of long strings.
+    /// The fields of the last block that no table may have, if there are any.
+    pub fn take_never_indexed(&mut self) -> Option<Box<NeverIndexed>> {
+        self.never_indexed.take()
+    }
+
+    /// Gives back the memory of long texts.
     pub fn trim(&mut self) {
         self.name.shrink_to(0);
         self.value.shrink_to(0);
@@ -108,7 +128,7 @@ impl Decoder {
         block: &[u8],
         start: usize,
         prefix: u32,
-        is_kept: bool,
+        form: Form,
         field: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<usize, HpackError> {
         let (index, used) = integer(&block[start..], prefix)?;
@@ -129,22 +149,28 @@ impl Decoder {
             Name::Static(index) => {
                 let name = STATIC[index].0.as_bytes();
                 field(name, value);
-                if is_kept {
-                    self.table.add(name, value);
+                match form {
+                    Form::Kept => self.table.add(name, value),
+                    Form::Plain => {}
+                    Form::Never => self.never_indexed.get_or_insert_default().add(name),
                 }
             }
             Name::Dynamic(index) => {
                 let name = self.table.get(index).map(|(name, _)| name).unwrap_or_default();
                 field(name, value);
-                if is_kept {
-                    self.table.add_named_as(index, value);
+                match form {
+                    Form::Kept => self.table.add_named_as(index, value),
+                    Form::Plain => {}
+                    Form::Never => self.never_indexed.get_or_insert_default().add(name),
                 }
             }
             Name::Literal(name) => {
                 let name = name.of(block, &self.name);
                 field(name, value);
-                if is_kept {
-                    self.table.add(name, value);
+                match form {
+                    Form::Kept => self.table.add(name, value),
+                    Form::Plain => {}
+                    Form::Never => self.never_indexed.get_or_insert_default().add(name),
                 }
             }
         }

@@ -73,7 +73,13 @@ pub mod known {
     pub const VARY: usize = 59;
 }
 
-/// Appends a field whose name has this index in the static table.
+/// The name number `index` of the static table; empty where there is none.
+#[must_use]
+pub fn known_name(index: usize) -> &'static [u8] {
+    index.checked_sub(1).and_then(|index| STATIC.get(index)).map_or(b"", |(name, _)| name.as_bytes())
+}
+
+/// Appends a field with the name number `index` of the static table.
 pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_integer(out, 0, 4, index);
     push_integer(out, 0, 7, value.len());
@@ -87,10 +93,23 @@ pub fn push_known_decimal(out: &mut Vec<u8>, index: usize, value: u64) {
 
 /// Appends a field; its name is converted to lower case (RFC 9113 section 8.2).
 pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    push_literal(out, 0, name, value);
+}
+
+/// The same for a field that no table may have: it leaves in this form (RFC 7541 section 7.1.3).
+pub fn push_never_indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    push_literal(out, NEVER, name, value);
+}
+
+/// The bits of a field that is never indexed (RFC 7541 section 6.2.3).
+const NEVER: u8 = 0x10;
+
+#[inline]
+fn push_literal(out: &mut Vec<u8>, first: u8, name: &[u8], value: &[u8]) {
     match static_name(name) {
-        Some(index) => push_integer(out, 0, 4, index),
+        Some(index) => push_integer(out, first, 4, index),
         None => {
-            out.push(0);
+            out.push(first);
             push_integer(out, 0, 7, name.len());
             let start = out.len();
             out.extend_from_slice(name);
@@ -210,7 +229,12 @@ impl Encoder {
                 continue;
             }
             let Some((field, end)) = Literal::read(block, at) else { return };
-            self.push(&field, out);
+            if first & NEVER != 0 {
+                push_name(out, NEVER, 4, &field, false);
+                push_text(out, field.value, field.value.len() >= HUFFMAN_MIN);
+            } else {
+                self.push(&field, out);
+            }
             at = end;
         }
     }

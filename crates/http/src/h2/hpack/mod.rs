@@ -6,12 +6,17 @@
 mod decode;
 mod encode;
 mod huffman;
+mod never;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use decode::Decoder;
-pub use encode::{Encoder, known, push_field, push_known, push_known_decimal, push_request, push_status};
+pub use encode::{
+    Encoder, known, known_name, push_field, push_known, push_known_decimal, push_never_indexed, push_request,
+    push_status,
+};
+pub use never::NeverIndexed;
 
 /// Reason why a header block cannot be decoded: a connection error of type COMPRESSION_ERROR (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

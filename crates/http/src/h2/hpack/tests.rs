@@ -52,6 +52,41 @@ fn each_form_of_a_field_is_read() {
     }
 }
 
+/// RFC 7541 section 2.3.2: a table may have a field twice.
+#[test]
+fn equal_entries_are_no_error() {
+    let mut decoder = Decoder::default();
+    let twice = bytes("4001 61 01 62 4001 61 01 62 be bf");
+    assert_eq!(decoded(&mut decoder, &twice), Ok(vec!["a: b".to_owned(); 4]));
+}
+
+/// RFC 7541 sections 6.2.3 and 7.1.3: such a field is told apart, and leaves in the same form.
+#[test]
+fn fields_that_are_never_indexed_stay_so() {
+    let mut decoder = Decoder::default();
+    // By a name of the static table, of the dynamic one, and by a literal one; `b` may be indexed.
+    let block = bytes("4001 62 01 31 1f08 03 616263 1f2f 01 32 1001 63 01 33");
+    let fields = decoded(&mut decoder, &block).expect("a good block");
+    assert_eq!(fields, ["b: 1", "authorization: abc", "b: 2", "c: 3"]);
+    let never = decoder.take_never_indexed().expect("some fields");
+    assert!(never.has(b"Authorization") && never.has(b"b") && never.has(b"c") && !never.has(b"d"));
+    decoded(&mut decoder, &bytes("82")).expect("a good block");
+    assert_eq!(decoder.take_never_indexed(), None, "of the last block");
+    let (mut out, mut sent) = (Vec::new(), Vec::new());
+    let mut encoder = Encoder::default();
+    push_never_indexed(&mut out, b"Authorization", b"abc");
+    push_never_indexed(&mut out, b"C", b"3");
+    for _ in 0..2 {
+        sent.clear();
+        encoder.compress(&out, &mut sent);
+        assert_eq!(sent, bytes("1f08 03 616263 1001 63 01 33"));
+    }
+    // More names than are kept: then all fields are among them.
+    let many: Vec<u8> = (b'a'..=b'z').flat_map(|name| [0x10, 1, name, 1, b'x']).collect();
+    decoded(&mut decoder, &many).expect("a good block");
+    assert!(decoder.take_never_indexed().is_some_and(|never| never.has(b"another")));
+}
+
 /// RFC 7541 appendix C.3: requests without Huffman codes; C.4: the same with them.
 #[test]
 fn requests_of_the_rfc_share_a_table() {

@@ -1,0 +1,339 @@
+//! Duties of RFC 9113 that the other suites leave out, for both ends, by section. The table of all of them, with the test of each,
+//! is docs/http2-musts.md.
+
+use super::client_tests::{self, Client};
+use super::error::ErrorCode;
+use super::frame::{END_HEADERS, END_STREAM, Kind, PREFACE};
+use super::settings::WINDOW_MAX;
+use super::tests::*;
+use super::{Event, Fault, HeadFault, Limits, Malformed, Session, hpack};
+use crate::host::HostError;
+use crate::request::ParseError;
+
+/// The settings in a payload.
+fn settings_of(payload: &[u8]) -> Vec<(u16, u32)> {
+    let (all, rest) = payload.as_chunks::<6>();
+    assert!(rest.is_empty());
+    let read = |&[i, j, a, b, c, d]: &[u8; 6]| (u16::from_be_bytes([i, j]), u32::from_be_bytes([a, b, c, d]));
+    all.iter().map(read).collect()
+}
+
+fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
+    client_tests::frame(Kind::WindowUpdate, 0, stream, &bytes.to_be_bytes())
+}
+
+/// Sections 3.4, 6.5 and 6.5.2: both begin with SETTINGS. A server does not allow pushes, a client refuses them, and neither asks
+/// for a smaller table or longer frames, so that nothing has to be agreed on (sections 4.2 and 4.3.1).
+#[test]
+fn own_settings_leave_nothing_to_agree_on() {
+    let mut peer = Peer::silent(Limits::default());
+    let sent = peer.sent();
+    assert_eq!(sent[0].0, Kind::Settings);
+    let ids = |payload: &[u8]| settings_of(payload).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!(ids(&sent[0].3), [3, 4, 8, 9]);
+    let mut out = Vec::new();
+    let _: Session<()> = Session::client(Limits::default(), &mut out);
+    let first = out.strip_prefix(&PREFACE[..]).expect("the preface");
+    assert_eq!(first[3], SETTINGS, "follows the preface");
+    let payload = &first[9..9 + usize::from(first[2])];
+    assert_eq!(ids(payload), [2, 4, 6]);
+    assert_eq!(settings_of(payload)[0], (2, 0));
+}
+
+/// Section 3.4: what begins with anything but SETTINGS is a PROTOCOL_ERROR, also where it cannot be a frame.
+#[test]
+fn a_server_that_speaks_another_protocol_breaks_this_one() {
+    for text in
+        [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"SSH-2.0-x\r\n\r\n", b"\x15\x03\x03\0\x02\x02\x46\0\0"]
+    {
+        let mut out = Vec::new();
+        let mut session: Session<()> = Session::client(Limits::default(), &mut out);
+        let fault = session.receive(text, &mut out).expect_err("no SETTINGS");
+        assert_eq!((fault, fault.code()), (Fault::NoSettings, ErrorCode::Protocol));
+    }
+}
+
+/// Section 4.2: a frame of 16 384 bytes is received, whatever its type.
+#[test]
+fn frames_of_the_common_length_are_received() {
+    let mut head = line_and(&[]);
+    let fill = 16_384 - head.len() - 3;
+    // A field that is never indexed, in pieces of names of one byte.
+    let mut rest = vec![0, 1, b'a'];
+    hpack::push_integer(&mut rest, 0, 7, fill - 3);
+    rest.resize(fill + 3, b'x');
+    head.extend(rest);
+    assert_eq!(head.len(), 16_384);
+    let mut peer = Peer::new();
+    peer.feed(&frame(HEADERS, WHOLE, 1, &head))
+        .expect("a head, too long for the policy but no fault of the frame");
+    let mut peer = Peer::new();
+    peer.feed(&[post(1), frame(DATA, 0, 1, &[7; 16_384])].concat()).expect("a body");
+    assert_eq!(peer.bodies.len(), 16_384);
+}
+
+/// Section 5.1, idle: whatever is no HEADERS or PRIORITY ends the connection, at both ends.
+#[test]
+fn only_heads_and_priorities_reach_idle_streams() {
+    let protocol =
+        |fault: Option<(Fault, ErrorCode)>| fault.map(|(_, code)| code) == Some(ErrorCode::Protocol);
+    for bytes in [
+        frame(DATA, 0, 7, b"x"),
+        reset(7),
+        window(7, 1),
+        frame(PUSH, WHOLE, 7, &[0, 0, 0, 8]),
+        frame(CONTINUATION, WHOLE, 7, b""),
+    ] {
+        assert!(protocol(Peer::new().fault(&[get(1), bytes.clone()].concat())), "{bytes:?}");
+        let mut client = Client::new(&[]);
+        client.get();
+        let fault = client.feed(&bytes).expect_err("an idle stream");
+        assert_eq!(fault.code(), ErrorCode::Protocol, "{bytes:?}");
+    }
+    // A server opens no streams.
+    for stream in [2, 7] {
+        let mut client = Client::new(&[]);
+        client.get();
+        let fault = client.feed(&client_tests::reply(stream, 0, 200)).expect_err("an idle stream");
+        assert_eq!(fault.code(), ErrorCode::Protocol);
+    }
+    let mut client = Client::new(&[]);
+    client.get();
+    assert_eq!(client.feed(&frame(PRIORITY, 0, 7, &[0; 5])), Ok(vec![]), "allowed in any state");
+}
+
+/// Sections 5.1 and 6.1: DATA of a stream that was passed over, or ended long ago, gets STREAM_CLOSED, once; the connection goes
+/// on.
+#[test]
+fn data_of_streams_that_were_passed_over_resets_them() {
+    let mut peer = Peer::new();
+    peer.feed(&get(5)).expect("a request");
+    let closed = ErrorCode::StreamClosed as u32;
+    assert_eq!(peer.feed(&frame(DATA, 0, 3, b"x")), Ok(vec![]));
+    assert_eq!(peer.feed(&frame(DATA, 0, 3, b"x")), Ok(vec![]));
+    assert_eq!(peer.resets(), [(3, closed)]);
+    assert!(peer.bodies.is_empty());
+    assert_eq!(peer.fault(&get(1)), Some((Fault::StreamNumber, ErrorCode::Protocol)), "section 5.1.1");
+}
+
+/// Sections 5.1, 5.4.2 and 6.4: nothing is sent on a stream that the other end has reset, not even a reset; none is sent for a
+/// stream that is idle.
+#[test]
+fn nothing_follows_a_reset() {
+    let mut peer = Peer::new();
+    peer.feed(&[post(1), reset(1)].concat()).expect("a connection that goes on");
+    let mut block = Vec::new();
+    hpack::push_status(&mut block, 200);
+    let Peer { session, out, .. } = &mut peer;
+    assert_eq!(session.push_head(1, &block, false, out), 0);
+    assert_eq!((session.sendable(1), session.window(1), session.sends(1)), (0, 0, false));
+    session.take(1, 60_000, out);
+    session.widen(1, 1 << 20, out);
+    session.reset(1, ErrorCode::Cancel, out);
+    session.reset(9, ErrorCode::Cancel, out);
+    session.release(1, out);
+    assert!(out.is_empty(), "{out:?}");
+    assert_eq!(peer.feed(&reset(1)), Ok(vec![]), "once more");
+    assert_eq!(peer.sent(), []);
+}
+
+/// Sections 5.4.2, 6.4, 6.8 and 6.9: frames that were on their way are processed as far as they change the connection: the table of
+/// header blocks, and its window.
+#[test]
+fn discarded_frames_still_count_for_the_connection() {
+    // With the name `x` in the table of the connection.
+    let indexed = [0x82, 0x84, 0x86, 0x41, 1, b'h', 0x40, 1, b'x', 1, b'y'];
+    let reused = [0x82, 0x84, 0x86, 0xbf, 0xbe];
+    let prepared: [fn(&mut Peer); 2] = [
+        |peer| peer.session.reset(1, ErrorCode::Cancel, &mut peer.out),
+        |peer| {
+            peer.session.reset(1, ErrorCode::Cancel, &mut peer.out);
+            peer.session.release(1, &mut peer.out);
+        },
+    ];
+    for prepare in prepared {
+        let mut peer = Peer::new();
+        peer.feed(&post(1)).expect("a request");
+        prepare(&mut peer);
+        peer.session.receive_window_for_test(100);
+        let late = [frame(HEADERS, WHOLE, 1, &indexed), frame(DATA, 0, 1, &[0; 60])].concat();
+        assert_eq!(peer.feed(&late), Ok(vec![]));
+        peer.feed(&frame(HEADERS, WHOLE, 3, &reused)).expect("the table has followed");
+        let (_, head) = peer.heads.pop().expect("a head");
+        assert_eq!(head.expect("a good head").named(&peer.raw, b"x").next(), Some(&b"y"[..]));
+        let above = Some((Fault::WindowExceeded, ErrorCode::FlowControl));
+        assert_eq!(peer.fault(&frame(DATA, 0, 1, &[0; 41])), above, "60 bytes of 100 are gone");
+    }
+    // Streams above the last one that is served.
+    let mut peer = Peer::new();
+    peer.session.end(&mut peer.out);
+    peer.session.receive_window_for_test(100);
+    let late = [frame(HEADERS, WHOLE, 1, &indexed), frame(DATA, 0, 1, &[0; 60])].concat();
+    assert_eq!(peer.feed(&late), Ok(vec![]));
+    assert_eq!(peer.feed(&frame(HEADERS, WHOLE, 3, &reused)), Ok(vec![]));
+    assert_eq!(peer.fault(&frame(DATA, 0, 3, &[0; 41])).map(|(fault, _)| fault), Some(Fault::WindowExceeded));
+}
+
+/// Section 6.5.3: of two values of one setting the last holds, those that are not known are passed over, and the frame is acknowledged.
+#[test]
+fn settings_are_taken_in_their_order() {
+    let values = [(4u16, 100u32), (0xabcd, 1), (4, 200), (1, 0), (1, 4096)];
+    let payload: Vec<u8> = values
+        .iter()
+        .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+        .collect();
+    let mut peer = Peer::new();
+    peer.feed(&[get(1), frame(SETTINGS, 0, 0, &payload)].concat()).expect("settings");
+    assert_eq!(peer.session.window(1), 200, "the last one holds (section 6.5.3)");
+    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged at once");
+}
+
+/// Sections 6.8 and 8.7: no later GOAWAY names a higher stream than an earlier one, nor a lower one than was begun.
+#[test]
+fn the_last_stream_never_grows() {
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    peer.session.announce_end(&mut peer.out);
+    peer.feed(&get(3)).expect("a request");
+    peer.session.end(&mut peer.out);
+    peer.feed(&get(5)).expect("one that is passed over");
+    let fault = peer.feed(&frame(PING, 0, 0, &[0; 7])).expect_err("a wrong length");
+    peer.session.fail(fault, &mut peer.out);
+    let goodbyes = peer.sent().into_iter().filter(|(kind, ..)| *kind == Kind::GoAway);
+    let last: Vec<u32> =
+        goodbyes.map(|(.., payload)| u32::from_be_bytes(*payload.first_chunk().expect("it"))).collect();
+    assert_eq!(last, [WINDOW_MAX, 3, 3]);
+    assert_eq!(peer.heads.len(), 2);
+}
+
+/// Section 6.9.3: until the other end has acknowledged a smaller window, it may send as much as the first one allows.
+#[test]
+fn a_smaller_window_holds_when_it_is_acknowledged() {
+    let limits = Limits { initial_window: 100, ..Limits::default() };
+    let mut peer = Peer::silent(limits);
+    let begin = [&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat();
+    peer.feed(&begin).expect("a good start");
+    let body = [post(1), frame(DATA, 0, 1, &[0; 16_384]).repeat(3)].concat();
+    peer.feed(&body).expect("a body that did not know better");
+    assert_eq!(peer.bodies.len(), 3 * 16_384);
+    assert_eq!(peer.resets(), []);
+    peer.feed(&[frame(SETTINGS, END, 0, &[]), post(3), frame(DATA, 0, 3, &[0; 101])].concat())
+        .expect("one more");
+    assert_eq!(peer.resets(), [(3, ErrorCode::FlowControl as u32)]);
+}
+
+/// Section 6.10: CONTINUATION belongs to a stream, the one whose block is open.
+#[test]
+fn fragments_belong_to_their_stream() {
+    for bytes in [
+        frame(CONTINUATION, WHOLE, 0, b""),
+        [frame(HEADERS, END, 1, b""), frame(CONTINUATION, WHOLE, 0, b"")].concat(),
+        [frame(HEADERS, END, 1, b""), frame(HEADERS, END | WHOLE, 1, b"")].concat(),
+    ] {
+        assert_eq!(Peer::new().fault(&bytes), Some((Fault::Continuation, ErrorCode::Protocol)), "{bytes:?}");
+    }
+    let head = client_tests::reply(1, 0, 200);
+    let open = [&head[..4], &[0], &head[5..]].concat();
+    for next in [frame(PING, 0, 0, &[0; 8]), frame(CONTINUATION, WHOLE, 3, b""), frame(0xfe, 0, 0, b"")] {
+        let mut client = Client::new(&[]);
+        client.get();
+        let fault = client.feed(&[open.clone(), next].concat()).expect_err("it is interrupted");
+        assert_eq!((fault, fault.code()), (Fault::Continuation, ErrorCode::Protocol));
+    }
+}
+
+/// Section 7: a code that is not known means no more than any other.
+#[test]
+fn unknown_error_codes_mean_nothing_of_their_own() {
+    let code = 0xdead_beef_u32;
+    let mut peer = Peer::new();
+    let bytes = [post(1), frame(RESET, 0, 1, &code.to_be_bytes())].concat();
+    let events = peer.feed(&bytes).expect("a connection that goes on");
+    assert_eq!(events[1], Event::Reset { stream: 1, by_peer: true, code });
+    let goodbye = [&[0; 4][..], &code.to_be_bytes()].concat();
+    assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &goodbye)), Ok(vec![Event::GoAway { last: 0, code }]));
+    assert_eq!(peer.feed(&get(3)).map(|events| events.len()), Ok(1), "it is served");
+}
+
+/// Section 8.1: a response that is whole is not lost by a reset behind it.
+#[test]
+fn a_response_that_ended_well_stays_whole_after_a_reset() {
+    let mut client = Client::new(&[]);
+    let mut block = Vec::new();
+    hpack::push_request(&mut block, b"POST", b"http", b"/", b"h");
+    let id = client.session.open_next(());
+    client.session.push_head(id, &block, false, &mut client.out);
+    let bytes = [
+        client_tests::reply(id, 0, 200),
+        client_tests::frame(Kind::Data, END_STREAM, id, b"whole"),
+        client_tests::frame(Kind::ResetStream, 0, id, &[0; 4]),
+    ]
+    .concat();
+    let events = client.feed(&bytes).expect("good frames");
+    assert!(matches!(events[1], Event::Data { ends: true, .. }), "{events:?}");
+    assert_eq!(events[2], Event::Reset { stream: id, by_peer: true, code: 0 }, "behind it");
+}
+
+/// Section 8.3.1: `Host` beside `:authority` names the same entity, whatever its spelling: another one is malformed.
+#[test]
+fn hosts_are_compared_as_their_scheme_does() {
+    let request = |scheme, authority, host| {
+        let fields = [
+            (":method", "GET"),
+            (":scheme", scheme),
+            (":path", "/"),
+            (":authority", authority),
+            ("host", host),
+        ];
+        asked(&fields)
+    };
+    for (scheme, authority, host) in [
+        ("http", "here", "HERE"),
+        ("http", "here:80", "here"),
+        ("http", "here", "here:"),
+        ("https", "Here", "here:443"),
+        ("https", "here:8443", "here:8443"),
+    ] {
+        assert_eq!(request(scheme, authority, host), Ok(()), "{scheme} {authority} {host}");
+    }
+    for (scheme, authority, host) in [
+        ("http", "here", "here:443"),
+        ("https", "here", "here:80"),
+        ("http", "here", "there"),
+        ("http", "here:8080", "here"),
+    ] {
+        let wanted = Err(HeadFault::Malformed(Malformed::Host));
+        assert_eq!(request(scheme, authority, host), wanted, "{scheme} {authority} {host}");
+    }
+    assert_eq!(
+        request("http", "user@here", "user@here"),
+        Err(HeadFault::Refused(ParseError::InvalidHost(HostError::InvalidByte { at: 4 })))
+    );
+}
+
+/// Section 8.5: a stream that speaks another protocol has DATA alone; a header section ends it.
+#[test]
+fn a_tunnel_takes_no_header_section() {
+    let mut peer = Peer::new();
+    peer.feed(&post(1)).expect("a request");
+    peer.session.tunnel(1);
+    peer.feed(&frame(DATA, 0, 1, b"bytes")).expect("bytes of the protocol");
+    peer.feed(&frame(HEADERS, END | WHOLE, 1, &block(&[("a", "b")]))).expect("a connection that goes on");
+    assert_eq!(
+        (peer.resets(), peer.bodies.as_slice()),
+        (vec![(1, ErrorCode::Protocol as u32)], &b"bytes"[..])
+    );
+}
+
+/// Section 6.9: windows of streams that are half closed or closed are opened without harm, and at a client too.
+#[test]
+fn late_windows_do_no_harm_to_a_client() {
+    let mut client = Client::new(&[]);
+    let id = client.get();
+    assert_eq!(client.feed(&window_update(id, 5)), Ok(vec![Event::Window { stream: id }]));
+    let reply = client_tests::reply(id, END_STREAM | END_HEADERS, 200);
+    client.feed(&reply).expect("a response");
+    client.session.release(id, &mut client.out);
+    assert_eq!(client.feed(&window_update(id, 5)), Ok(vec![]));
+    assert_eq!(client.feed(&window_update(0, WINDOW_MAX)), Err(Fault::WindowTooLarge));
+}

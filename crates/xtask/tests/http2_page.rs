@@ -1,0 +1,60 @@
+//! Whether `docs/http2-musts.md` names tests that exist, at least one in each row: a test that is renamed or removed takes its row
+//! along. Each section of the RFCs with a duty has a row.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Section, rule and tests of each row.
+fn rows(page: &str) -> Vec<[&str; 3]> {
+    let cells = page.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    let is_row =
+        |cells: &Vec<&str>| cells.len() == 5 && cells[1].starts_with(|char: char| char.is_ascii_digit());
+    cells.filter(is_row).map(|cells| [cells[1], cells[2], cells[3]]).collect()
+}
+
+/// The text of all sources below a folder.
+fn sources(folder: &Path, text: &mut String) {
+    let entries = fs::read_dir(folder).expect("the folder is part of the workspace");
+    for path in entries.map(|entry| entry.expect("it can be listed").path()) {
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(&path).expect("sources are text"));
+        }
+    }
+}
+
+/// Sections with a MUST.
+const RFC9113: [&str; 38] = [
+    "3.2", "3.3", "3.4", "4.1", "4.2", "4.3", "4.3.1", "5.1", "5.1.1", "5.1.2", "5.2.1", "5.2.2", "5.4",
+    "5.4.1", "5.4.2", "5.5", "6.1", "6.2", "6.3", "6.4", "6.5", "6.5.2", "6.5.3", "6.6", "6.7", "6.8", "6.9",
+    "6.9.1", "6.9.2", "6.9.3", "6.10", "7", "8.1", "8.1.1", "8.2", "8.2.1", "8.2.2", "8.2.3",
+];
+const RFC9113_MORE: [&str; 8] = ["8.3", "8.3.1", "8.3.2", "8.4", "8.4.1", "8.4.2", "8.5", "8.7"];
+const RFC7541: [&str; 11] =
+    ["2.1", "2.3.2", "2.3.3", "3.2", "4.2", "5.1", "5.2", "6.1", "6.2.3", "6.3", "7.1.3"];
+
+#[test]
+fn every_duty_of_http2_names_tests_that_exist() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/http2-musts.md")).expect("the page is there");
+    let (http2, hpack) = page.split_once("\n## RFC 7541").expect("two parts");
+    for (part, sections) in [(http2, [&RFC9113[..], &RFC9113_MORE].concat()), (hpack, RFC7541.to_vec())] {
+        let rows = rows(part);
+        let has = |section: &&str| rows.iter().any(|row| row[0].split(", ").any(|other| other == *section));
+        let missing: Vec<&str> = sections.into_iter().filter(|section| !has(section)).collect();
+        assert_eq!(missing, Vec::<&str>::new(), "sections without a row");
+    }
+    let mut text = String::new();
+    sources(&root.join("crates"), &mut text);
+    let after = text.split("#[test]\n").skip(1);
+    let known: HashSet<&str> =
+        after.filter_map(|code| code.trim_start().strip_prefix("fn ")?.split('(').next()).collect();
+    for [section, rule, tests] in rows(&page) {
+        let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "{section} {rule}: no test");
+        let missing: Vec<&&str> = named.iter().filter(|name| !known.contains(**name)).collect();
+        assert_eq!(missing, Vec::<&&str>::new(), "{section} {rule}: no such tests");
+    }
+}
