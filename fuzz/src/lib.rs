@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 20] = [
+pub static TARGETS: [Target; 21] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -39,6 +39,7 @@ pub static TARGETS: [Target; 20] = [
     targets::h2_session::TARGET,
     targets::h2_client::TARGET,
     targets::h2_reply::TARGET,
+    targets::grpc_timeout::TARGET,
     targets::fastcgi_response::TARGET,
     targets::memcached_response::TARGET,
     targets::acme_texts::TARGET,

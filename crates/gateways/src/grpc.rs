@@ -3,15 +3,15 @@
 //!
 //! | part of a call | handling |
 //! |---|---|
-//! | messages | passed on piece by piece, in both directions concurrently |
-//! | status (`grpc-status`) | passed on in the trailers, or in the head of a response without a body; not evaluated |
-//! | deadline (`grpc-timeout`) | an ordinary field. A client whose deadline has passed resets its stream, and the upstream's stream is
-//! reset too |
-//! | failure of the upstream | HTTP status 502 or 504, which gRPC clients treat as UNAVAILABLE |
+//! | messages | pass piece by piece, in both directions at once |
+//! | status (`grpc-status`) | stands in the trailers, or in the head of a response without a body; it is not looked at |
+//! | deadline (`grpc-timeout`) | a field like others. A client whose deadline has passed resets its stream, and the upstream's is reset too. With `grpc_deadline` this server does both by its own clock |
+//! | failure of the upstream | the status of HTTP, 502 or 504, which clients of gRPC read as UNAVAILABLE |
 
 use conf::{Args, Contexts, Spec};
 use http::request::{BodyLength, HeaderId};
 
+use crate::grpc_status;
 use crate::passing::conf::Conf;
 use crate::passing::pass::{self, Destination, Scheme};
 use crate::passing::request::Fill;
@@ -93,7 +93,8 @@ impl Protocol for Grpc {
         destination: &Destination,
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
-        build::<Grpc>(&self.0, conf, request, destination, fill)
+        let outgoing = build::<Grpc>(&self.0, conf, request, destination, fill)?;
+        Ok(Outgoing { deadline: grpc_status::deadline(request), ..outgoing })
     }
 
     // HTTP/2 frames mark the end of a body.

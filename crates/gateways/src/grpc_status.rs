@@ -1,4 +1,7 @@
-//! `grpc_error_status`: reports errors of this server to gRPC clients as a gRPC status.
+//! `grpc_error_status` and `grpc_deadline`: errors of this server as a status of gRPC, for clients that speak it.
+//!
+//! `grpc_deadline` has this server end a call when its `grpc-timeout` is over: the upstream's stream is cancelled, and no other upstream
+//! is tried. The status is 4 then, also without `grpc_error_status`; `upstream` puts it into trailers where the response has begun.
 //!
 //! nginx sends such clients an HTTP status, which they convert to a gRPC status with their own table. With this directive they get 200 with
 //! the fields `grpc-status` and `grpc-message` and no body, as from a gRPC server. The codes:
@@ -15,6 +18,7 @@
 //! The tables are those of gRPC (PROTOCOL-HTTP2.md, http-grpc-status-mapping.md), except for 504.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use conf::{Args, Spec};
 use http::StatusCode;
@@ -33,40 +37,74 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
-        if scope.of::<Conf>().is_on {
-            plan.filter(Arc::new(()), |(), request| filter(request));
+        let conf = scope.of::<Conf>();
+        if conf.is_on || conf.has_deadline {
+            plan.filter(Arc::new(conf.is_on), |&shows_errors, request| filter(request, shows_errors));
         }
     },
     ..Module::named(OWN)
 };
 
-const DIRECTIVES: &[Directive] = &[Directive::scope(
-    Spec::new(
-        OWN,
-        "grpc_error_status",
-        LEVELS,
-        Args::Flag,
-        "Errors of this server reach clients of gRPC as `grpc-status`, with status 200.",
-    )
-    .default("off"),
-    |scope, cx| cx.flag(&mut scope.own::<Conf>().is_on),
-)];
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "grpc_error_status",
+            LEVELS,
+            Args::Flag,
+            "Errors of this server reach clients of gRPC as `grpc-status`, with status 200.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().is_on),
+    ),
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "grpc_deadline",
+            LEVELS,
+            Args::Flag,
+            "Ends a call of `grpc_pass` when the client's `grpc-timeout` is over, with `grpc-status` 4.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().has_deadline),
+    ),
+];
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
+    /// `grpc_error_status`
     is_on: bool,
+    /// `grpc_deadline`
+    has_deadline: bool,
 }
 
 impl Settings for Conf {}
 
-/// Converts only this server's errors: an upstream's response has a gRPC status itself.
-fn filter(request: &mut Request) {
+/// When a call ends: its `grpc-timeout` after its head, where `grpc_deadline` is on.
+pub(crate) fn deadline(request: &Request) -> Option<Instant> {
+    if !request.scope().of::<Conf>().has_deadline || request.depth > 0 || !is_call(request) {
+        return None;
+    }
+    let timeout = request.head.named(request.bytes(), b"grpc-timeout").next()?;
+    // Later than any clock is never.
+    request.started.checked_add(http::grpc::timeout(timeout)?)
+}
+
+/// Only errors: the response of an upstream has a status of its own.
+fn filter(request: &mut Request, shows_errors: bool) {
     let status = request.response.status;
-    if request.depth > 0 || status < 400 || !is_call(request) || state::last_heading(request).is_some() {
+    let is_late = state::is_late(request);
+    if request.depth > 0 || status < 400 || !is_call(request) || !(shows_errors || is_late) {
+        return;
+    }
+    if state::last_heading(request).is_some() {
         return;
     }
     let code = state::last_reset(request).map_or_else(|| of_status(status), of_reset);
-    let words = StatusCode::new(status).map_or("", StatusCode::reason);
+    let words = match is_late {
+        true => "Deadline Exceeded",
+        false => StatusCode::new(status).map_or("", StatusCode::reason),
+    };
     request.error_status = None;
     let response = &mut request.response;
     response.becomes_another(false);

@@ -2,6 +2,8 @@
 //! other, and effects of hostile servers.
 
 mod common;
+#[path = "grpc/deadlines.rs"]
+mod deadlines;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,10 +38,14 @@ http {
                      proxy_pass http://app; }
     location /two/ { proxy_pass http://two; }
     location /cache/ { proxy_cache c; proxy_cache_valid 200 1h; add_header X-Cache $upstream_cache_status always;
-                       proxy_pass http://app; }
+                       proxy_pass http://app;
+                       location /cache/grpc/ { grpc_pass grpc://app; } }
     location /grpc/ { grpc_pass grpc://app; grpc_set_header X set; }
     location /status/ { grpc_error_status on; grpc_pass grpc://app; grpc_read_timeout 300ms;
                         location /status/denied/ { deny all; } }
+    location /deadline/ { grpc_deadline on; grpc_pass grpc://app; }
+    location /deadline/two/ { grpc_deadline on; grpc_pass grpc://two; }
+    location /deadline/next/ { grpc_deadline on; grpc_next_upstream error timeout http_503 non_idempotent; grpc_pass grpc://two; }
   }
 }
 "#;
@@ -739,7 +745,33 @@ fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
     assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
 }
 
-/// Requests are not sent to a dead server repeatedly: its connection is closed after an unanswered PING.
+/// As nginx, gRPC has no cache of its own, and that of HTTP does not store its responses.
+#[test]
+fn responses_to_calls_are_not_stored() {
+    for directive in
+        ["grpc_cache c;", "grpc_cache_valid 1h;", "grpc_cache_key x;", "grpc_store on;", "grpc_buffering on;"]
+    {
+        let conf = format!(
+            "events {{}} http {{ server {{ listen 127.0.0.1:0; location / {{ {directive} grpc_pass grpc://127.0.0.1:1; }} }} }}"
+        );
+        let (status, output) = Server::builder(BINARY).conf(&conf).run_to_end();
+        let name = directive.split(' ').next().expect("a name");
+        assert!(!status.success() && output.contains(&format!("unknown directive \"{name}\"")), "{output}");
+    }
+    let count = AtomicUsize::new(0);
+    let app = Http2Origin::answering(move |conn, asked| {
+        let text = count.fetch_add(1, Ordering::Relaxed).to_string();
+        conn.reply(asked.stream, 200, &[("cache-control", "max-age=3600")], text.as_bytes());
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/cache/grpc/a").text(), "0");
+    assert_eq!(client.get("/cache/grpc/a").text(), "1", "not stored");
+    assert_eq!(client.get("/cache/a").text(), "2");
+    assert_eq!(client.get("/cache/a").text(), "2", "by proxy_pass it is");
+}
+
+/// A server that is there no more is not asked again and again: its connection is left when a question stays open.
 #[test]
 fn a_connection_that_went_dead_is_left() {
     let app = Http2Origin::start(&[], |conn| {

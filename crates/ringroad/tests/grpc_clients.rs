@@ -24,7 +24,7 @@ http {
   upstream app { server @APP@; keepalive 8; }
   server { listen 127.0.0.1:0; http2 on; location / { grpc_pass grpc://app; } }
   server { listen 127.0.0.2:0 ssl; http2 on; ssl_certificate a.pem; ssl_certificate_key a.key;
-           location / { grpc_pass grpc://app; } }
+           grpc_deadline on; location / { grpc_pass grpc://app; } }
 }
 "#;
 

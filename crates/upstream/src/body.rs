@@ -41,6 +41,8 @@ pub struct Live {
     /// Number of bytes received by direct calls since the last receive through the engine.
     at_once: usize,
     read_timeout: Duration,
+    /// When the client has no use for more of it.
+    deadline: Option<Instant>,
     rate: Option<Rate>,
 }
 
@@ -98,6 +100,7 @@ impl Live {
             calls_directly,
             at_once: 0,
             read_timeout,
+            deadline: None,
             rate: None,
         }
     }
@@ -133,7 +136,17 @@ impl Live {
         self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
     }
 
-    /// Returns the time before which no further bytes may be read; `None` if they may be read now.
+    /// Brings nothing more from then on.
+    pub(super) fn limit_until(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+    }
+
+    /// Whether the client has no use for more.
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| rt::now() >= deadline)
+    }
+
+    /// When the next bytes may be read, if that is not now.
     pub(super) fn not_before(&self) -> Option<Instant> {
         let rate = self.rate?;
         let passed = self.record.response_length.get();
@@ -243,18 +256,22 @@ impl Live {
                 return Poll::Ready(Ok(None));
             }
             self.poll_sending(context)?;
+            let (deadline, is_late) = (self.deadline, self.is_late());
             let Some(link) = &mut self.link else { return Poll::Ready(Err(Fault::Closed)) };
             match link.poll_recv(context) {
+                _ if is_late => return Poll::Ready(Err(Fault::Late)),
                 Poll::Ready(received) => {
                     link.timer.set(rt::now() + self.read_timeout);
                     self.received(received)?;
                 }
                 Poll::Pending => {
-                    if link.timer.deadline().is_none() {
-                        link.timer.set(rt::now() + self.read_timeout);
+                    let set = link.timer.deadline().unwrap_or_else(|| rt::now() + self.read_timeout);
+                    let until = deadline.map_or(set, |deadline| deadline.min(set));
+                    if link.timer.deadline() != Some(until) {
+                        link.timer.set(until);
                     }
                     let _ = ready!(link.timer.poll_elapsed(context));
-                    return Poll::Ready(Err(Fault::TimedOut));
+                    return Poll::Ready(Err(if self.is_late() { Fault::Late } else { Fault::TimedOut }));
                 }
             }
         }
@@ -406,6 +423,14 @@ impl BodySource for Direct {
                 Poll::Ready(Ok(Some(Source::Buf(buf))))
             }
             Ok(None) => Poll::Ready(Ok(None)),
+            // The client learns it by the trailers of a call, behind what it has of the messages.
+            Err(Fault::Late) if self.pass_trailers && self.live.left().is_none() => {
+                let trailers = [("grpc-status", "4"), ("grpc-message", "Deadline Exceeded")];
+                let trailers = trailers.map(|(name, value)| (name.into(), value.into()));
+                *self.live.record().trailers.borrow_mut() = trailers.into();
+                self.live.give_up(Fault::Late);
+                Poll::Ready(Ok(None))
+            }
             Err(fault) => {
                 self.live.give_up(fault);
                 Poll::Ready(Err(fault.of_body()))

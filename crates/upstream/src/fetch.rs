@@ -18,7 +18,7 @@ use crate::h2::Cut;
 use crate::link::{self, Home, Link};
 use crate::peers::Outcome;
 use crate::secure::SecureError;
-use crate::state::{Fault, Tries, Try};
+use crate::state::{Fault, LATE, Tries, Try};
 use crate::tunnel::Tunnel;
 use crate::{Failure, Heading, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target};
 use exchange::client;
@@ -35,9 +35,17 @@ pub async fn fetch(
     target: &Target,
     outgoing: Outgoing,
 ) -> Result<Reply, Failure> {
-    Tries::of(request).set_url(outgoing.scheme, outgoing.encoded.target());
-    let chosen = watched(request, settings, pin!(Choice::of(request, target))).await;
-    let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
+    let tries = Tries::of(request);
+    tries.set_url(outgoing.scheme, outgoing.encoded.target());
+    tries.is_late = false;
+    if outgoing.is_late() {
+        return Err(GivenUp::Late.fail(request));
+    }
+    let chosen = watched(request, settings, outgoing.deadline, pin!(Choice::of(request, target))).await;
+    let mut choice = match chosen {
+        Ok(chosen) => chosen?,
+        Err(given_up) => return Err(given_up.fail(request)),
+    };
     if settings.next_upstream_tries > 0 {
         choice.limit_tries(settings.next_upstream_tries);
     }
@@ -91,12 +99,15 @@ impl TrySeries<'_> {
             Attempt { settings: self.settings, outgoing: self.outgoing, record: &record, sent: &sent };
         let done = {
             let running = pin!(attempt.run(request, &next.peer, self.choice.home(), is_fresh));
-            watched(request, self.settings, running).await
+            watched(request, self.settings, self.outgoing.deadline, running).await
         };
-        let Some(done) = done else {
-            record.end();
-            next.give_up(&record);
-            return Err(Failure::Gone);
+        let done = match done {
+            Ok(done) => done,
+            Err(given_up) => {
+                let failure = given_up.end(request, &record);
+                next.give_up(&record);
+                return Err(failure);
+            }
         };
         match done {
             Ok(done) => {
@@ -166,7 +177,8 @@ impl TrySeries<'_> {
     fn may_repeat(&self, reason: NextUpstream, was_sent: bool) -> bool {
         let Settings { next_upstream, next_upstream_timeout, .. } = self.settings;
         let waited = rt::now().saturating_duration_since(self.started);
-        let in_time = next_upstream_timeout.is_zero() || waited < *next_upstream_timeout;
+        let in_time =
+            !self.outgoing.is_late() && (next_upstream_timeout.is_zero() || waited < *next_upstream_timeout);
         let is_safe = self.outgoing.is_idempotent || next_upstream.contains(NextUpstream::NON_IDEMPOTENT);
         // A body that was passed on while it arrived cannot be sent again.
         let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
@@ -214,27 +226,68 @@ fn failed(record: &Try, status: u16) -> Failure {
     Failure::Status(status)
 }
 
-/// Returns the output of a future, or `None` if the client disconnects first. The future is pinned by the caller: passing it by
-/// value would need its space twice, once as an argument.
+/// Why a response is not waited for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenUp {
+    /// The client is gone.
+    Gone,
+    /// Its deadline has passed.
+    Late,
+}
+
+impl GivenUp {
+    /// Ends a try, whose connection is closed, or its stream cancelled.
+    fn end(self, request: &mut Request, record: &Try) -> Failure {
+        let failure = self.fail(request);
+        if let Failure::Status(status) = failure {
+            record.status.set(status);
+        }
+        record.end();
+        failure
+    }
+
+    /// Logs it, and ends the request.
+    fn fail(self, request: &mut Request) -> Failure {
+        match self {
+            GivenUp::Gone => {
+                let what = "client prematurely closed connection, so upstream connection is closed too";
+                request.log(Level::Info, format_args!("{what}"));
+                Failure::Gone
+            }
+            GivenUp::Late => {
+                request.log(Level::Info, format_args!("{LATE} while waiting for upstream"));
+                Tries::of(request).is_late = true;
+                Failure::Status(504)
+            }
+        }
+    }
+}
+
+/// The output of a future, unless it is given up before. It does not move: each call that takes a future has room for it twice,
+/// once as an argument.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,
+    deadline: Option<Instant>,
     future: Pin<&mut F>,
-) -> Option<F::Output> {
-    match select(
-        future,
-        client::gone(request.client_if(!settings.ignore_client_abort && !request.is_detached)),
-    )
-    .await
-    {
-        Either::Left(output) => Some(output),
-        Either::Right(()) => {
-            request.log(
-                Level::Info,
-                format_args!("client prematurely closed connection, so upstream connection is closed too"),
-            );
-            None
-        }
+) -> Result<F::Output, GivenUp> {
+    let client = request.client_if(!settings.ignore_client_abort && !request.is_detached);
+    match select(future, given_up(client::gone(client), deadline)).await {
+        Either::Left(output) => Ok(output),
+        Either::Right(given_up) => Err(given_up),
+    }
+}
+
+/// Waits until the client has no use for a response.
+async fn given_up(gone: impl Future<Output = ()>, deadline: Option<Instant>) -> GivenUp {
+    let Some(deadline) = deadline else {
+        gone.await;
+        return GivenUp::Gone;
+    };
+    // Boxed: few requests have one.
+    match select(Box::pin(rt::sleep_until(deadline)), pin!(gone)).await {
+        Either::Left(()) => GivenUp::Late,
+        Either::Right(()) => GivenUp::Gone,
     }
 }
 
@@ -306,6 +359,7 @@ impl Attempt<'_> {
         let begun = Begun { rest, is_full, calls_directly };
         let mut live = Live::new(link, decoder, begun, record, keeps, read_timeout);
         live.go_on_sending(sending);
+        live.limit_until(self.outgoing.deadline);
         let mut live = Box::new(live);
         if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {
             live.shrink();

@@ -250,6 +250,8 @@ pub struct Outgoing {
     pub caught: Vec<Box<str>>,
     /// Creates the interim response (103) for the client, or returns `None`.
     pub interim: Option<MakeInterim>,
+    /// When the client has no use for a response any more (`grpc-timeout`).
+    pub deadline: Option<Instant>,
 }
 
 impl Outgoing {
@@ -266,7 +268,13 @@ impl Outgoing {
             upgrade: false,
             caught: Vec::new(),
             interim: None,
+            deadline: None,
         }
+    }
+
+    /// Whether the client has no use for a response any more.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| rt::now() >= deadline)
     }
 }
 

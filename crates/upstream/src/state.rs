@@ -29,6 +29,8 @@ pub struct Tries {
     pub cached: Option<Cached>,
     /// The header section of a stored response that the client receives.
     pub stored: Option<Rc<Heading>>,
+    /// Whether the client's deadline has passed before a response.
+    pub(super) is_late: bool,
 }
 
 /// The values of `$upstream_cache_*`; the cache sets them.
@@ -78,7 +80,10 @@ pub struct Try {
     pub(super) is_reused: Cell<bool>,
 }
 
-/// Reason why the body of a response broke off.
+/// Words for the log.
+pub(super) const LATE: &str = "deadline of client (\"grpc-timeout\") has passed";
+
+/// Why the body of a response broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The connection ended before the body.
@@ -93,7 +98,9 @@ pub enum Fault {
     Request,
     /// The HTTP/2 stream ended early.
     Stream(crate::Cut),
-    /// No memory was available, or the temporary file could not be written or read.
+    /// The client's deadline has passed (`grpc-timeout`).
+    Late,
+    /// There was no memory for it, or its file could not be written or read.
     Local(io::Errno),
 }
 
@@ -117,6 +124,7 @@ impl fmt::Display for Fault {
             Fault::Framing(words) => f.write_str(words),
             Fault::Request => f.write_str("client stopped sending its request"),
             Fault::Stream(cut) => cut.fmt(f),
+            Fault::Late => f.write_str(LATE),
             Fault::Local(errno) => write!(f, "a buffer or a temporary file failed ({})", Reason(*errno)),
         }
     }
@@ -369,7 +377,12 @@ pub fn last_reset(request: &Request) -> Option<u32> {
     request.extensions.get::<Tries>()?.last()?.reset.get()
 }
 
-/// `$upstream_http_NAME`: all fields with this name, in order.
+/// Whether the client's deadline has passed in the place of a response.
+pub fn is_late(request: &Request) -> bool {
+    request.extensions.get::<Tries>().is_some_and(|tries| tries.is_late)
+}
+
+/// `$upstream_http_NAME`: all fields of the name, in order.
 pub fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(heading) = last_heading(request) else { return false };
     let mut found = false;

@@ -7,6 +7,7 @@ pub mod configuration;
 pub mod dns_message;
 pub mod entry_header;
 pub mod fastcgi_response;
+pub mod grpc_timeout;
 pub mod h2_client;
 pub mod h2_reply;
 pub mod h2_session;

@@ -128,6 +128,7 @@ pub(crate) fn build<F: Family>(
         upgrade,
         caught: Vec::new(),
         interim: early_hints::interim_of::<F>(request),
+        deadline: None,
     })
 }
 
