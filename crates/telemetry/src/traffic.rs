@@ -180,7 +180,7 @@ const SENT: Metric =
     Metric::counter("http_sent_bytes_total", "bytes", "Bytes of responses, header sections and bodies.")
         .labelled(&[SERVER, LOCATION]);
 
-/// The values are in the order of the methods, four engines for each method.
+/// Responses from files. The values of the label are in the order of the methods, four engines for each method.
 const BODIES: Metric = Metric::counter(
     "http_bodies_total",
     "responses",

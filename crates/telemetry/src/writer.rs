@@ -402,7 +402,7 @@ pub(super) fn count_lines(text: &[u8]) -> u64 {
 }
 
 /// Returns the device on which a log's operations count. Only regular files count on their disk. Other files are
-/// separate devices: a pipe without a reader must not use up the disk's share of the thread pool.
+/// separate devices: a pipe without a reader must not use up the share of its directory's disk.
 pub(super) fn device_of(stat: &Stat) -> DeviceId {
     match FileType::from_raw_mode(stat.mode) {
         FileType::RegularFile => stat.device,

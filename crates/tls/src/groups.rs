@@ -4,7 +4,7 @@ use rustls::NamedGroup;
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::kx_group;
 
-/// Supported groups with the names that OpenSSL accepts. The first name is the one that OpenSSL shows.
+/// Supported groups with the names that OpenSSL accepts. OpenSSL shows the first name.
 static GROUPS: [(&dyn SupportedKxGroup, &[&str]); 4] = [
     (kx_group::X25519MLKEM768, &["X25519MLKEM768"]),
     (kx_group::X25519, &["X25519"]),

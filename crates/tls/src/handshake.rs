@@ -95,7 +95,7 @@ pub fn fail(socket: &mut Socket) {
 }
 
 /// Runs a handshake to its end, with the selected server. `received` contains all bytes received so far. The steps take
-/// turns with those of other handshakes. If several handshakes are in flight, the thread pool makes RSA signatures.
+/// turns with those of other handshakes. If several handshakes are in flight, another thread makes RSA signatures.
 pub async fn accept(
     socket: &mut Socket,
     server: &Server,

@@ -114,7 +114,7 @@ impl Shard {
         self.remove(&name);
         while self.bytes + needed > bytes_max || self.order.len() > 2 * self.sessions.len() + SHARDS {
             let Some((oldest, number)) = self.order.pop_front() else { break };
-            // A key that was removed or inserted again has left an outdated item in the queue.
+            // A key that was removed or inserted again still has an outdated item in the queue.
             if self.sessions.get(&oldest).is_some_and(|kept| kept.number == number) {
                 self.remove(&oldest);
             }

@@ -77,7 +77,7 @@ impl Turns {
         done
     }
 
-    /// Runs a step in the thread pool, so that it does not delay this thread. Returns `None` if the step panicked.
+    /// Runs a step on another thread, so that it does not delay this thread. Returns `None` if the step panicked.
     pub async fn run_elsewhere<T: Send + 'static>(
         &self,
         step: impl FnOnce() -> T + Send + 'static,

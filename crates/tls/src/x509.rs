@@ -48,7 +48,7 @@ unsafe extern "C" fn free_stack(stack: *mut ffi::OPENSSL_STACK) {
     unsafe { ffi::OPENSSL_sk_free(stack) }
 }
 
-/// Returns the text that `write` makes the library write to a BIO.
+/// Calls `write` with a BIO in memory, and returns the text that the library has written to it.
 fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
     // SAFETY: the function has no argument and returns a static table.
     let method = unsafe { ffi::BIO_s_mem() };

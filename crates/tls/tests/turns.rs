@@ -129,7 +129,7 @@ fn a_step_on_another_thread_is_counted_and_lets_others_go_on() {
         let (release, released) = std::sync::mpsc::channel();
         let elsewhere = turns.run_elsewhere(move || released.recv().is_ok());
         let here = async {
-            // The step in the thread pool waits for this step.
+            // The step on the other thread waits for this step.
             turns.run(|| release.send(()).unwrap()).await;
         };
         let (came_back, ()) = rt::join(elsewhere, here).await;

@@ -180,7 +180,7 @@ pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result
     Ok(logs)
 }
 
-/// Creates the directories for which only root has permission, and makes the worker's user their owner. Without these directories
+/// Creates directories below paths where only root may write, and makes the worker's user their owner. Without these directories
 /// only large request bodies fail, so an error does not prevent the start.
 fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
     let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));

@@ -661,8 +661,8 @@ fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
     }
 }
 
-/// Logs that the last request under a configuration has ended that was replaced in place. Scripts wait for the end of this line,
-/// which nginx logs when a worker process exits.
+/// Logs that the last request under a replaced configuration has ended, if the replacement was in place. Scripts wait for the
+/// end of this line, which nginx logs when a worker process exits.
 fn tell_retired(log: &Log, generation: u64, pid: u32) {
     log.notice(format_args!("configuration {generation} of worker process {pid} exited with code 0"));
 }
