@@ -96,8 +96,8 @@ impl Cycle {
         (bundle, fds)
     }
 
-    /// Returns the contents of all files that the configuration text refers to. Files that workers write are read again, so that
-    /// a worker that replaces a crashed one continues with its state.
+    /// Returns the contents of the other files that were read, such as certificates. Files that workers write are read again, so
+    /// that a worker that replaces a crashed one continues with its state.
     fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut data = self.site.data.clone();
         for path in site::state_files(&self.site.config) {

@@ -43,7 +43,7 @@ impl Master {
         }
     }
 
-    /// Explains a request. If a cache is involved, the serving worker adds the state of the cache entry.
+    /// Explains a request. If a cache is involved, the serving worker adds the state of the cache.
     fn explain(&mut self, query: &Query, socket: OwnedFd) {
         let Some((text, question)) = explained(&self.cycle, &self.request, query, &socket) else { return };
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {

@@ -8,7 +8,7 @@ pub(super) fn maintainer() -> String {
     format!("{} <{}>", of("DEBFULLNAME", "The Ringroad authors"), of("DEBEMAIL", "ringroad@example.org"))
 }
 
-/// Returns the section of the changelog for a version. Until the first release, the section without a version is included.
+/// Returns the section of the changelog for a version, with its heading.
 pub(super) fn of_version(changelog: &str, version: &str) -> Result<String, Failure> {
     let heading =
         |line: &str| line.strip_prefix("## ").map(|rest| rest.split_whitespace().next() == Some(version));
