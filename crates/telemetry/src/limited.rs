@@ -15,7 +15,7 @@ pub struct Limited {
     held_back: Cell<u64>,
 }
 
-/// Number of lines suppressed since the last written line, for the end of a message.
+/// Number of lines suppressed since the last written line; displayed as a suffix of the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBack(u64);
 

@@ -248,7 +248,7 @@ fn name(name: *mut ffi::X509_NAME, form: NameForm) -> Option<String> {
     }
 }
 
-/// Returns the text of a time. The time must be valid during the call.
+/// Formats an ASN.1 time as text. `time` must point to a live `ASN1_TIME` during the call.
 fn time(time: *const ffi::ASN1_TIME) -> Option<String> {
     // SAFETY: a valid BIO and a valid time.
     text(|bio| unsafe { ffi::ASN1_TIME_print(bio, time) })

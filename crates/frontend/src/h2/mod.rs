@@ -433,7 +433,7 @@ impl Connection {
         .await;
     }
 
-    /// Performs a lingering close, so that the client can read why the connection ends before a reset could destroy that.
+    /// Performs a lingering close, so that a TCP reset does not discard the GOAWAY frame before the client has read it.
     async fn linger(&mut self) {
         self.wire.shutdown_write();
         let generation = self.shared.thread.generation();

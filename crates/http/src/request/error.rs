@@ -76,8 +76,8 @@ impl ParseError {
         }
     }
 
-    /// Whether the connection must be closed after the response. Always true at present; it is a method so that callers do not
-    /// depend on statuses.
+    /// Whether the connection must be closed after the response. Always true at present; callers use
+    /// this method instead of comparing status codes.
     #[must_use]
     pub fn closes(self) -> bool {
         true

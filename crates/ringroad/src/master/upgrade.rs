@@ -177,7 +177,7 @@ impl Master {
     /// Checks whether the master before this one has exited.
     pub(super) fn look_at_predecessor(&mut self) {
         if self.predecessor.take_if(|predecessor| !predecessor.lives()).is_some() {
-            self.cycle.log.notice("the master process before this one has ended");
+            self.cycle.log.notice("the previous master process has exited");
         }
     }
 

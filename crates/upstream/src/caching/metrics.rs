@@ -108,7 +108,7 @@ const MARKED: Row = own(
     Metric::counter(
         "cache_marked_total",
         "requests",
-        "Requests that did not wait for a fetch in flight, because their key was marked.",
+        "Requests that did not wait for a fetch in flight, because their key is marked as uncacheable (hit-for-miss).",
     ),
     |numbers, out| out.push(numbers.marked),
 );
