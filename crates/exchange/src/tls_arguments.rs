@@ -107,7 +107,9 @@ pub fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
 pub fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
     let text = cx.arg(0);
     if text.contains('$') {
-        return Err(cx.error(format_args!("variables in \"{text}\" are not supported yet: name a file")));
+        return Err(cx.error(format_args!(
+            "variables in \"{text}\" are not supported yet: specify a file name without variables"
+        )));
     }
     if let Some((kind @ ("engine" | "store"), _)) = text.split_once(':') {
         let message =

@@ -74,7 +74,7 @@ pub struct TcpInfo {
     pub bytes_acked: u64,
 }
 
-/// Queries [`TcpInfo`]; fails on sockets of other families.
+/// Reads `TCP_INFO` of a socket; fails if it is not a TCP socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
     // `struct tcp_info` of linux/tcp.h up to and with `tcpi_bytes_acked`, which is at byte 120 since Linux
     // 4.1; the C library's own structure ends before it.

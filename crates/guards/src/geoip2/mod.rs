@@ -92,7 +92,9 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
     let bytes = cx.read_data(&path)?;
     if bytes.len().saturating_add(others) > BYTES_MAX {
         let mib = BYTES_MAX >> 20;
-        return Err(cx.error(format_args!("with \"{shown}\" the geoip2 databases exceed the limit of {mib} MiB in all")));
+        return Err(cx.error(format_args!(
+            "with \"{shown}\" the geoip2 databases exceed the limit of {mib} MiB in all"
+        )));
     }
     let reader = database::read(Bytes::of(bytes))
         .map_err(|error| cx.error(format_args!("\"{shown}\" is no MaxMind database: {error}")))?;

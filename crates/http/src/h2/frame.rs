@@ -96,7 +96,7 @@ pub struct FrameHeader {
     pub kind: Kind,
     /// Flags; their meaning depends on the type.
     pub flags: u8,
-    /// Number of the stream; 0 means the connection.
+    /// Stream identifier; 0 if the frame applies to the connection.
     pub stream: u32,
 }
 

@@ -91,7 +91,7 @@ fn symbols(release: &Release, architecture: &str) -> Result<PathBuf, Failure> {
     )
 }
 
-/// Returns the first lines of a control file.
+/// Generates the fields that every binary package's control file begins with.
 fn control(name: &str, release: &Release, architecture: &str, root: &Path) -> Result<String, Failure> {
     let files = stage::files_below(root)?;
     let bytes: u64 =
