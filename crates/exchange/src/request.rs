@@ -442,7 +442,8 @@ impl Request {
         match self.head.request_line().of(bytes) {
             b"" if self.head.is_begun() => {
                 let (method, target) = (self.head.method_span().of(bytes), self.head.target_span().of(bytes));
-                let mut line = [method, b" ", target, b" "].concat();
+                let mut line = Vec::with_capacity(method.len() + target.len() + " HTTP/2.0 ".len());
+                [method, b" ", target, b" "].into_iter().for_each(|part| line.extend_from_slice(part));
                 self.head.push_protocol(&mut line);
                 Cow::Owned(line)
             }

@@ -10,8 +10,12 @@ use exchange::request::Request;
 use exchange::response_head;
 use exchange::settings::core::Core;
 
-/// Appends the block. Returns `false`, and appends nothing, if a value must not be sent.
+/// Bytes that most blocks take.
+const BLOCK_BYTES: usize = 256;
+
+/// Appends the block; `false`, with nothing appended, when one of its values must not be sent.
 pub(super) fn write(request: &Request, core: &Core, out: &mut Vec<u8>) -> bool {
+    out.reserve(BLOCK_BYTES);
     let before = out.len();
     let never_indexed = request.response.never_indexed.as_deref();
     let mut fields = Fields { out, never_indexed, is_good: true };
