@@ -192,7 +192,17 @@ impl Trust {
         Trust { roots, depth_max, purpose }
     }
 
-    /// Verifies the chain of a peer; the first certificate is the peer's.
+    /// The roots.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// The chain from a peer's certificate to a root, where [`Trust::judge`] trusts it.
+    pub fn chain(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<Certificate>> {
+        self.roots.chain(chain, self.purpose, self.depth_max)
+    }
+
+    /// Judges the chain that a peer has shown, its own certificate first.
     pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), Distrust> {
         let verdict = self.roots.verify(chain, self.purpose, self.depth_max);
         verdict.map_err(|distrust| match self.purpose {

@@ -1,9 +1,10 @@
 //! Certificates, private keys and chains, parsed and verified by aws-lc. The messages of its results are those of
 //! OpenSSL, which users of nginx know.
 //!
-//! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is a
-//! certificate and the values of `$ssl_client_*`. [`Roots`] verifies a chain. [`private_key`] reads a private key, with
-//! a password if necessary. This is the only file of the crate with unsafe code.
+//! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is one
+//! certificate and the values of `$ssl_client_*`, [`Roots`] verifies a chain, [`private_key`] reads a key, with its
+//! password if it has one, [`read_status`] reads a response of an authority about a certificate (OCSP). This is the only file of the
+//! crate with unsafe code.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::net::IpAddr;
@@ -48,7 +49,25 @@ unsafe extern "C" fn free_stack(stack: *mut ffi::OPENSSL_STACK) {
     unsafe { ffi::OPENSSL_sk_free(stack) }
 }
 
-/// Calls `write` with a BIO in memory, and returns the text that the library has written to it.
+unsafe extern "C" fn free_texts(texts: *mut ffi::stack_st_OPENSSL_STRING) {
+    // SAFETY: called by `Owned::drop` with a list that it owns, with its texts.
+    unsafe { ffi::X509_email_free(texts) }
+}
+
+/// A list of certificates, which belong to the caller and outlive it.
+fn stack_of<'c>(certificates: impl Iterator<Item = &'c Certificate>) -> Option<Owned<ffi::OPENSSL_STACK>> {
+    // SAFETY: the function has no argument.
+    let stack = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack)?;
+    for certificate in certificates {
+        // SAFETY: a valid stack and an object that outlives it.
+        if unsafe { ffi::OPENSSL_sk_push(stack.as_ptr(), certificate.0.as_ptr().cast()) } == 0 {
+            return None;
+        }
+    }
+    Some(stack)
+}
+
+/// A BIO that the library writes text to.
 fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
     // SAFETY: the function has no argument and returns a static table.
     let method = unsafe { ffi::BIO_s_mem() };
@@ -163,19 +182,13 @@ impl Certificate {
     /// Returns the end of validity in seconds since 1970.
     pub fn expires(&self) -> Option<i64> {
         // SAFETY: as in `not_before`.
-        let time = unsafe { ffi::X509_get0_notAfter(self.0.as_ptr()) };
-        let mut seconds = 0;
-        // SAFETY: a valid time, and a variable for the result.
-        (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
+        seconds_of(unsafe { ffi::X509_get0_notAfter(self.0.as_ptr()) })
     }
 
     /// Returns the start of validity in seconds since 1970.
     pub fn begins(&self) -> Option<i64> {
         // SAFETY: as in `not_before`.
-        let time = unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) };
-        let mut seconds = 0;
-        // SAFETY: a valid time, and a variable for the result.
-        (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
+        seconds_of(unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) })
     }
 
     /// Returns the authority key identifier (RFC 5280 section 4.2.1.1), if the certificate has one.
@@ -201,7 +214,35 @@ impl Certificate {
         library_bytes(out, usize::try_from(len).ok()?)
     }
 
-    /// Whether the certificate is valid for a host, which is a name or an address.
+    /// The URL where its issuer's responder is asked whether it was revoked (RFC 5280 section 4.2.2.1), the first one.
+    pub fn ocsp_url(&self) -> Option<String> {
+        // SAFETY: a valid certificate; the list is new and belongs to this function.
+        let urls = Owned::new(unsafe { ffi::X509_get1_ocsp(self.0.as_ptr()) }, free_texts)?;
+        let list: *const ffi::OPENSSL_STACK = urls.as_ptr().cast();
+        // SAFETY: a valid list; beyond its end the result is null.
+        let first: *const c_char = unsafe { ffi::OPENSSL_sk_value(list, 0) }.cast();
+        if first.is_null() {
+            return None;
+        }
+        // SAFETY: text that ends with a zero byte and lives as long as the list.
+        Some(unsafe { CStr::from_ptr(first) }.to_string_lossy().into_owned())
+    }
+
+    /// Whether it is the issuer of another one, by their names and what the other says about its issuer's key.
+    pub fn is_issuer_of(&self, other: &Certificate) -> bool {
+        // SAFETY: two valid certificates; the library locks their computed values.
+        unsafe { ffi::X509_check_issued(self.0.as_ptr(), other.0.as_ptr()) == ffi::X509_V_OK }
+    }
+
+    /// Another reference to the same certificate.
+    fn share(certificate: *mut ffi::X509) -> Option<Certificate> {
+        let certificate = NonNull::new(certificate)?;
+        // SAFETY: a valid certificate; the new reference belongs to the result.
+        let _ = unsafe { ffi::X509_up_ref(certificate.as_ptr()) };
+        Owned::new(certificate.as_ptr(), ffi::X509_free).map(Certificate)
+    }
+
+    /// Whether it is valid for a host: a name or an address.
     pub fn is_for(&self, host: &str) -> bool {
         let bytes = match host.parse::<IpAddr>() {
             Ok(IpAddr::V4(address)) => address.octets().to_vec(),
@@ -329,9 +370,21 @@ impl Distrust {
         NOT_FROM_A_ROOT.contains(&self.code)
     }
 
-    /// Returns the error that nginx shows for a client. nginx lets OpenSSL continue after an error, and shows the last
-    /// error. If the issuer of the client's own certificate is unknown, the last error is that the signature cannot be
-    /// verified.
+    /// The verdict of an authority that was asked (OCSP), which has no number.
+    pub fn by_authority(reason: &str) -> Distrust {
+        Distrust { code: ffi::X509_V_OK, reason: reason.to_owned(), depth: NOT_OF_ONE }
+    }
+
+    /// As nginx logs it: the number and the words, if there is a number.
+    pub fn logged(&self) -> String {
+        match self.code {
+            ffi::X509_V_OK => self.reason.clone(),
+            code => format!("({code}:{})", self.reason),
+        }
+    }
+
+    /// The verdict on a client. nginx has OpenSSL go on behind an error, and shows the last one: where the issuer of the peer's own
+    /// certificate is not known, its signature cannot be verified either.
     pub(crate) fn of_client(self) -> Distrust {
         match (self.code, self.depth) {
             (ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, 0) => {
@@ -382,6 +435,9 @@ impl Roots {
             return Err(last_error());
         }
         self.has_crls = true;
+        let flags = (ffi::X509_V_FLAG_CRL_CHECK | ffi::X509_V_FLAG_CRL_CHECK_ALL) as std::ffi::c_ulong;
+        // SAFETY: a valid store that is not shared yet, and flags that the library knows.
+        let _ = unsafe { ffi::X509_STORE_set_flags(self.store.as_ptr(), flags) };
         Ok(())
     }
 
@@ -398,14 +454,14 @@ impl Roots {
             chain.iter().map(|der| Certificate::from_der(der.as_ref())).collect();
         let certificates = certificates.filter(|all| !all.is_empty()).ok_or_else(invalid)?;
         let depth_max = depth_max.min(DEPTH_MAX);
-        let verdict = self.judge(&certificates, purpose, depth_max).ok_or_else(invalid)?;
+        let verdict = self.judge(&certificates, purpose, depth_max, None).ok_or_else(invalid)?;
         if verdict.code == ffi::X509_V_OK {
             return Ok(());
         }
         // If the limit is reached, aws-lc reports a missing issuer, which `optional_no_ca` would treat as an unknown
         // root. OpenSSL reports that the chain is too long. This is the case if the chain continues without the limit.
         if NOT_FROM_A_ROOT.contains(&verdict.code) && depth_max < DEPTH_MAX {
-            let unlimited = self.judge(&certificates, purpose, DEPTH_MAX).ok_or_else(invalid)?;
+            let unlimited = self.judge(&certificates, purpose, DEPTH_MAX, None).ok_or_else(invalid)?;
             let is_beyond = u32::try_from(unlimited.depth).is_ok_and(|depth| depth > depth_max);
             if unlimited.code != verdict.code || is_beyond {
                 return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
@@ -414,16 +470,30 @@ impl Roots {
         Err(Distrust { depth: verdict.depth, ..distrust(verdict.code) })
     }
 
-    /// Verifies a chain by the library. The chain must not be empty. Returns `None` if memory allocation fails.
-    fn judge(&self, certificates: &[Certificate], purpose: Purpose, depth_max: u32) -> Option<Verdict> {
-        // SAFETY: the function has no argument.
-        let others = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack)?;
-        for certificate in &certificates[1..] {
-            // SAFETY: a valid stack and an object that outlives it.
-            if unsafe { ffi::OPENSSL_sk_push(others.as_ptr(), certificate.0.as_ptr().cast()) } == 0 {
-                return None;
-            }
-        }
+    /// The chain from the peer's certificate to a root, where [`Roots::verify`] trusts it.
+    pub(crate) fn chain(
+        &self,
+        chain: &[impl AsRef<[u8]>],
+        purpose: Purpose,
+        depth_max: u32,
+    ) -> Option<Vec<Certificate>> {
+        let certificates: Option<Vec<Certificate>> =
+            chain.iter().map(|der| Certificate::from_der(der.as_ref())).collect();
+        let certificates = certificates.filter(|all| !all.is_empty())?;
+        let mut verified = Vec::new();
+        let verdict = self.judge(&certificates, purpose, depth_max.min(DEPTH_MAX), Some(&mut verified))?;
+        (verdict.code == ffi::X509_V_OK).then_some(verified)
+    }
+
+    /// Has the library judge a chain that is not empty. One that it trusts is put into `verified`. `None` where there is no memory.
+    fn judge(
+        &self,
+        certificates: &[Certificate],
+        purpose: Purpose,
+        depth_max: u32,
+        verified: Option<&mut Vec<Certificate>>,
+    ) -> Option<Verdict> {
+        let others = stack_of(certificates[1..].iter())?;
         // SAFETY: the function has no argument.
         let context = Owned::new(unsafe { ffi::X509_STORE_CTX_new() }, ffi::X509_STORE_CTX_free)?;
         let (store, first) = (self.store.as_ptr(), certificates[0].0.as_ptr());
@@ -439,6 +509,9 @@ impl Roots {
         // SAFETY: as above.
         let depth = unsafe { ffi::X509_STORE_CTX_get_error_depth(context.as_ptr()) };
         let _ = last_error();
+        if let Some(verified) = verified.filter(|_| is_trusted) {
+            *verified = chain_of(context.as_ptr())?;
+        }
         let code = match (is_trusted, code) {
             (true, _) if !root_allows_length(context.as_ptr()) => ffi::X509_V_ERR_PATH_LENGTH_EXCEEDED,
             (true, _) => ffi::X509_V_OK,
@@ -461,16 +534,24 @@ impl Roots {
         let depth = c_int::try_from(depth_max).unwrap_or(c_int::MAX);
         // SAFETY: valid parameters.
         unsafe { ffi::X509_VERIFY_PARAM_set_depth(parameters, depth) };
-        if self.has_crls {
-            let flags = (ffi::X509_V_FLAG_CRL_CHECK | ffi::X509_V_FLAG_CRL_CHECK_ALL) as std::ffi::c_ulong;
-            // SAFETY: valid parameters and flags that the library knows.
-            let _ = unsafe { ffi::X509_VERIFY_PARAM_set_flags(parameters, flags) };
-        }
     }
 }
 
-/// Whether the root of a verified chain allows this number of CAs below it. aws-lc does not check this for a
-/// self-issued certificate; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
+/// The certificates of a verified chain.
+fn chain_of(context: *mut ffi::X509_STORE_CTX) -> Option<Vec<Certificate>> {
+    // SAFETY: a context with a verified chain; the chain belongs to it.
+    let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
+    // SAFETY: a valid stack.
+    let len = unsafe { ffi::OPENSSL_sk_num(chain) };
+    let at = |index: usize| {
+        // SAFETY: the index is below the length.
+        unsafe { ffi::OPENSSL_sk_value(chain, index) }
+    };
+    (0..len).map(|index| Certificate::share(at(index).cast())).collect()
+}
+
+/// Whether the root of a verified chain allows this many authorities below it. aws-lc does not look at a certificate that
+/// has issued itself for that; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
 fn root_allows_length(context: *mut ffi::X509_STORE_CTX) -> bool {
     // SAFETY: a context with a verified chain; the chain belongs to it.
     let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
@@ -529,7 +610,114 @@ fn words_of(code: i32) -> String {
     reason.to_string_lossy().into_owned()
 }
 
-/// Reason why a private key cannot be read.
+/// The name of a certificate in requests and responses (CertID, RFC 6960 section 4.1.1), by SHA-1.
+fn certificate_id(certificate: &Certificate, issuer: &Certificate) -> Option<Owned<ffi::OCSP_CERTID>> {
+    // SAFETY: two valid certificates; without a digest the library takes SHA-1.
+    let id = unsafe { ffi::OCSP_cert_to_id(ptr::null(), certificate.0.as_ptr(), issuer.0.as_ptr()) };
+    Owned::new(id, ffi::OCSP_CERTID_free)
+}
+
+/// A request for the status of a certificate (OCSPRequest, RFC 6960 section 4.1.1), without a nonce.
+pub(crate) fn status_request(certificate: &Certificate, issuer: &Certificate) -> Option<Vec<u8>> {
+    let id = certificate_id(certificate, issuer)?;
+    // SAFETY: the function has no argument.
+    let request = Owned::new(unsafe { ffi::OCSP_REQUEST_new() }, ffi::OCSP_REQUEST_free)?;
+    // SAFETY: two valid objects; where it succeeds, the name belongs to the request.
+    if unsafe { ffi::OCSP_request_add0_id(request.as_ptr(), id.as_ptr()) }.is_null() {
+        return None;
+    }
+    std::mem::forget(id);
+    let mut out = ptr::null_mut();
+    // SAFETY: a valid request; where `out` is null the library allocates.
+    let len = unsafe { ffi::i2d_OCSP_REQUEST(request.as_ptr(), &raw mut out) };
+    library_bytes(out, usize::try_from(len).ok()?)
+}
+
+/// The status of a certificate in a response with a valid signature. Its times are not judged yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawStatus {
+    /// `V_OCSP_CERTSTATUS_*`
+    pub(crate) status: i32,
+    /// When the authority knew it (thisUpdate), in seconds since 1970.
+    pub(crate) this_update: i64,
+    /// When it will know more (nextUpdate).
+    pub(crate) next_update: Option<i64>,
+}
+
+/// Reads a response (OCSPResponse, RFC 6960 section 4.2.1) about a certificate with its issuer. `known` are certificates by which it
+/// may be signed, beside those in it; `flags` are those of `OCSP_basic_verify`. The error is nginx's message.
+pub(crate) fn read_status(
+    der: &[u8],
+    (certificate, issuer): (&Certificate, &Certificate),
+    known: &[&Certificate],
+    roots: &Roots,
+    flags: i32,
+) -> Result<RawStatus, String> {
+    let failed = |call: &str| format!("{call}() failed (SSL: {})", last_error());
+    let mut input = der.as_ptr();
+    let len = c_long::try_from(der.len()).map_err(|_| failed("d2i_OCSP_RESPONSE"))?;
+    // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
+    let response = unsafe { ffi::d2i_OCSP_RESPONSE(ptr::null_mut(), &raw mut input, len) };
+    let response =
+        Owned::new(response, ffi::OCSP_RESPONSE_free).ok_or_else(|| failed("d2i_OCSP_RESPONSE"))?;
+    // SAFETY: a valid response.
+    let outcome = unsafe { ffi::OCSP_response_status(response.as_ptr()) };
+    if outcome != ffi::OCSP_RESPONSE_STATUS_SUCCESSFUL {
+        // SAFETY: any number is valid.
+        let words = unsafe { ffi::OCSP_response_status_str(c_long::from(outcome)) };
+        // SAFETY: static text that ends with a zero byte.
+        let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
+        return Err(format!("OCSP response not successful ({outcome}: {words})"));
+    }
+    // SAFETY: a valid response; the result is a separate object.
+    let basic = unsafe { ffi::OCSP_response_get1_basic(response.as_ptr()) };
+    let basic =
+        Owned::new(basic, ffi::OCSP_BASICRESP_free).ok_or_else(|| failed("OCSP_response_get1_basic"))?;
+    let known = stack_of(known.iter().copied()).ok_or_else(|| failed("OCSP_basic_verify"))?;
+    let (certificates, store) = (known.as_ptr().cast(), roots.store.as_ptr());
+    let flags = std::ffi::c_ulong::try_from(flags).unwrap_or(0);
+    // SAFETY: valid objects that outlive the call. A stack of certificates is a stack.
+    if unsafe { ffi::OCSP_basic_verify(basic.as_ptr(), certificates, store, flags) } != 1 {
+        return Err(failed("OCSP_basic_verify"));
+    }
+    let id = certificate_id(certificate, issuer).ok_or_else(|| failed("OCSP_cert_to_id"))?;
+    find_status(&basic, &id)
+}
+
+/// The status of the certificate of this name in a response.
+fn find_status(
+    basic: &Owned<ffi::OCSP_BASICRESP>,
+    id: &Owned<ffi::OCSP_CERTID>,
+) -> Result<RawStatus, String> {
+    let (basic, id, mut status) = (basic.as_ptr(), id.as_ptr(), 0);
+    let (mut this, mut next) = (ptr::null_mut(), ptr::null_mut());
+    let (reason, time) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: two valid objects, and places for the results; the times belong to the response.
+    let is_found = unsafe {
+        ffi::OCSP_resp_find_status(basic, id, &raw mut status, reason, time, &raw mut this, &raw mut next)
+    };
+    if is_found != 1 {
+        let _ = last_error();
+        return Err("certificate status not found in the OCSP response".to_owned());
+    }
+    let invalid = |what: &str| format!("invalid {what} time in certificate status");
+    let this_update = seconds_of(this).ok_or_else(|| invalid("thisUpdate"))?;
+    let next_update = match next.is_null() {
+        true => None,
+        false => Some(seconds_of(next).ok_or_else(|| invalid("nextUpdate"))?),
+    };
+    Ok(RawStatus { status, this_update, next_update })
+}
+
+/// A time, which outlives the call, in seconds since 1970.
+fn seconds_of(time: *const ffi::ASN1_TIME) -> Option<i64> {
+    let time = NonNull::new(time.cast_mut())?;
+    let mut seconds = 0;
+    // SAFETY: a valid time, and a place for the result.
+    (unsafe { ffi::ASN1_TIME_to_posix(time.as_ptr(), &raw mut seconds) } == 1).then_some(seconds)
+}
+
+/// Why a private key cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// The file has no key, or the key is damaged; has the library's message.
