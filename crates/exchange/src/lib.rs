@@ -1,9 +1,9 @@
 //! The processing of a request: its phases, its error pages and the resulting response. This crate has no sockets.
 //!
-//! [`course`] runs the phases of a request, [`error_page`] makes the responses to errors and redirects, [`effect`]
-//! computes effective settings of one request. [`prepare`] runs the filters and decides how the response is sent,
-//! [`facts`] are results of modules that are cached with the request. [`client`] is the interface to its connection,
-//! [`takeover`] is for connections that change their protocol.
+//! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] computes
+//! effective settings of one request. [`prepare`] runs the filters and decides how the response is sent, [`facts`] are
+//! cached results of modules about it. [`client`] is the interface to its connection, [`takeover`] is for connections
+//! that change their protocol. [`ocsp`] has authorities asked about certificates.
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;
@@ -29,6 +29,7 @@ pub mod http2;
 pub mod marks;
 pub mod module;
 pub mod network;
+pub mod ocsp;
 pub mod pattern;
 pub mod phases;
 pub mod prepare;

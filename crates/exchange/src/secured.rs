@@ -80,12 +80,13 @@ impl Secured {
         Rc::new(Secured { name, offer: Offer::of(hello), ..Secured::default() })
     }
 
-    /// Returns the facts after a handshake.
+    /// Facts after a handshake. `refused` is the verdict of an authority that was asked about the client's certificate.
     pub fn new(
         handshaken: &Handshaken,
         hello: &Hello,
         client: VerifyClient,
         trust: Option<&Trust>,
+        refused: Option<Distrust>,
     ) -> Rc<Secured> {
         let seen = handshaken.take_seen();
         handshaken.with_session(|session| {
@@ -93,7 +94,7 @@ impl Secured {
             let trust = trust.filter(|_| !chain.is_empty());
             let verdict = match client {
                 VerifyClient::Off => None,
-                _ => trust.map(|trust| trust.judge(chain)),
+                _ => trust.map(|trust| refused.map_or_else(|| trust.judge(chain), Err)),
             };
             let own = chain.first();
             Rc::new(Secured {

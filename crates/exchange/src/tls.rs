@@ -8,6 +8,8 @@ use telemetry::Level;
 use crate::address::Address;
 use crate::certificates::NamedCertificates;
 use crate::config::{ServerId, Settings};
+use crate::ocsp::Staple;
+use crate::ocsp::client::ClientChecks;
 use crate::request::Request;
 use crate::secured::VerifyClient;
 use crate::settings::listen::Listen;
@@ -25,6 +27,10 @@ pub struct Tls {
     pub trust: Option<Arc<Trust>>,
     /// Certificates with variables in their names, which a handshake loads.
     pub named: Option<Arc<NamedCertificates>>,
+    /// Certificates whose responses of authorities are fetched: each handshake tends them.
+    pub staples: Vec<Arc<Staple>>,
+    /// `ssl_ocsp`
+    pub checks: Option<Arc<ClientChecks>>,
 }
 
 impl Settings for Tls {}
@@ -61,9 +67,8 @@ pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
         Some(Err(distrust))
             if settings.client != VerifyClient::OptionalNoCa || !distrust.is_only_unknown_root() =>
         {
-            let (code, reason) = (distrust.code, &distrust.reason);
-            let what = format_args!("client SSL certificate verify error: ({code}:{reason})");
-            request.log(Level::Info, what);
+            let what = distrust.logged();
+            request.log(Level::Info, format_args!("client SSL certificate verify error: {what}"));
             Err(495)
         }
         None if settings.client == VerifyClient::On => {

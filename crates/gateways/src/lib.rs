@@ -8,6 +8,7 @@ mod fastcgi;
 mod grpc;
 mod grpc_status;
 mod memcached;
+mod ocsp;
 mod passing;
 mod proxy;
 mod resolver;
@@ -37,6 +38,7 @@ pub use upstream_state::save;
 /// In the order of the handlers within a phase, then of the filters.
 pub static MODULES: &[&Module] = &[
     &resolver::MODULE,
+    &ocsp::MODULE,
     &upstream::MODULE,
     &upstream_block::MODULE,
     &upstream_hash::MODULE,

@@ -3,7 +3,7 @@
 //!
 //! [`server`] and [`client`] prepare handshakes out of settings. [`session`] is the state of one connection without its
 //! socket, [`handshake`] and [`stream`] join the two, [`turns`] bounds the work of handshakes. [`certificate`] reads PEM
-//! files; [`verify`] and [`x509`] judge the chains of peers, [`ocsp`] what authorities say of them; [`issue`] makes certificates, [`signing`] signs messages;
+//! files; [`verify`] and [`x509`] judge the chains of peers, [`ocsp`] responses of authorities about them; [`issue`] makes certificates, [`signing`] signs messages;
 //! [`tickets`] and [`sessions`] keep the state for resumption; [`ciphers`], [`groups`] and [`commands`] have OpenSSL's
 //! names, `certificate_compression` has the codings of chains, [`seen`] collects facts that rustls reports only to parts of this crate.
 

@@ -56,7 +56,9 @@ impl Versions {
 pub struct ServerSettings {
     /// `ssl_certificate` with its private key: one for each key type
     pub identities: Vec<Identity>,
-    /// Certificates that can be replaced while the server runs.
+    /// The same where a response of the authority comes while the server runs (`ssl_stapling`).
+    pub stapled: Vec<Arc<Slot>>,
+    /// Certificates that are replaced while the server runs.
     pub slots: Vec<Arc<Slot>>,
     /// `ssl_protocols`
     pub versions: Versions,
@@ -135,7 +137,7 @@ impl Server {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider);
         let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::new)?;
-        let identities = Arc::new(Identities { fixed: vec![Arc::clone(identity.key())], slots: Vec::new() });
+        let identities = Arc::new(Identities::sorted(vec![Shown::of(identity)], Vec::new()));
         let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(&identities) as _);
         config.alpn_protocols = vec![ACME_PROTOCOL.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -152,9 +154,9 @@ impl Server {
 
     /// Returns the server with these certificates, which have precedence over its own.
     pub fn with_identities(&self, identities: &[Identity]) -> Server {
-        let found = identities.iter().map(|identity| Arc::clone(identity.key()));
-        let fixed = found.chain(self.identities.fixed.iter().cloned()).collect();
-        let identities = Arc::new(Identities::sorted(fixed, self.identities.slots.clone()));
+        let found = identities.iter().map(Shown::of);
+        let own = found.chain(self.identities.own.iter().cloned()).collect();
+        let identities = Arc::new(Identities::sorted(own, self.identities.slots.clone()));
         let with = |config: &Arc<rustls::ServerConfig>| {
             let mut config = rustls::ServerConfig::clone(config);
             config.cert_resolver = Arc::clone(&identities) as _;
@@ -262,6 +264,11 @@ impl Slot {
         Arc::new(Slot { identity: RwLock::new(placeholder), is_placeholder: AtomicBool::new(true) })
     }
 
+    /// With a certificate.
+    pub fn with(identity: Identity) -> Arc<Slot> {
+        Arc::new(Slot { identity: RwLock::new(identity), is_placeholder: AtomicBool::new(false) })
+    }
+
     /// Replaces the certificate.
     pub fn set(&self, identity: Identity) {
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
@@ -279,23 +286,46 @@ impl Slot {
     }
 }
 
-/// Selects a certificate by the signature schemes that the client supports.
+/// A certificate of a server block.
+#[derive(Clone, Debug)]
+enum Shown {
+    /// It stays as it is.
+    Fixed(Arc<CertifiedKey>),
+    /// Its stapled response changes.
+    Stapled(Arc<Slot>),
+}
+
+impl Shown {
+    fn of(identity: &Identity) -> Shown {
+        Shown::Fixed(Arc::clone(identity.key()))
+    }
+
+    fn key(&self) -> Arc<CertifiedKey> {
+        match self {
+            Shown::Fixed(key) => Arc::clone(key),
+            Shown::Stapled(slot) => Arc::clone(slot.get().key()),
+        }
+    }
+}
+
+/// Chooses a certificate by the signatures that a client understands.
 #[derive(Debug)]
 struct Identities {
-    fixed: Vec<Arc<CertifiedKey>>,
+    own: Vec<Shown>,
     slots: Vec<Arc<Slot>>,
 }
 
 impl Identities {
     fn new(settings: &ServerSettings) -> Identities {
-        let fixed = settings.identities.iter().map(|identity| Arc::clone(identity.key())).collect();
-        Identities::sorted(fixed, settings.slots.clone())
+        let stapled = settings.stapled.iter().cloned().map(Shown::Stapled);
+        let own = settings.identities.iter().map(Shown::of).chain(stapled).collect();
+        Identities::sorted(own, settings.slots.clone())
     }
 
-    /// Sorts RSA keys last, because their signatures cost several times as much.
-    fn sorted(mut fixed: Vec<Arc<CertifiedKey>>, slots: Vec<Arc<Slot>>) -> Identities {
-        fixed.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
-        Identities { fixed, slots }
+    /// Those with short keys first: they cost a fraction of RSA's.
+    fn sorted(mut own: Vec<Shown>, slots: Vec<Arc<Slot>>) -> Identities {
+        own.sort_by_key(|shown| shown.key().key.algorithm() == SignatureAlgorithm::RSA);
+        Identities { own, slots }
     }
 }
 
@@ -320,7 +350,7 @@ impl Identities {
         };
         let suits = |key: &CertifiedKey| key.key.choose_scheme(schemes).is_some();
         let slots = self.slots.iter().map(|slot| Arc::clone(slot.get().key()));
-        let all: Vec<Arc<CertifiedKey>> = self.fixed.iter().cloned().chain(slots).collect();
+        let all: Vec<Arc<CertifiedKey>> = self.own.iter().map(Shown::key).chain(slots).collect();
         let best = all.iter().find(|key| suits(key) && is_offered(key));
         best.or_else(|| all.iter().find(|key| suits(key))).or(all.first()).cloned()
     }

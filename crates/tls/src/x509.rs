@@ -259,6 +259,13 @@ impl Certificate {
     }
 }
 
+impl Clone for Certificate {
+    /// Another reference to the same object.
+    fn clone(&self) -> Certificate {
+        Certificate::share(self.0.as_ptr()).expect("it is there")
+    }
+}
+
 impl std::fmt::Debug for Certificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Certificate").field(&self.subject(NameForm::Rfc2253)).finish()

@@ -200,7 +200,7 @@ fn a_response_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn what_a_stapled_response_needs_depends_on_its_verification() {
+fn a_stapled_response_needs_its_issuer_and_no_root() {
     if !has_openssl() {
         return;
     }

@@ -6,9 +6,9 @@
 //!                           +---- another try ---------------+          body: direct, or through a spool
 //! ```
 //!
-//! A module such as `proxy` creates the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`]. [`fetch`]
-//! returns a [`Reply`], or the [`Failure`] for the client. This crate contains neither names of directives nor the handling of
-//! response fields.
+//! A module such as `proxy` makes the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`];
+//! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. [`responder`] asks certificate authorities. This crate knows neither
+//! names of directives nor the treatment of response fields.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod h2;
 mod link;
 pub mod peers;
 pub mod resolve;
+pub mod responder;
 mod secure;
 mod sending;
 mod spool;

@@ -38,6 +38,7 @@ fn server() -> &'static Server {
         let identity = issue::placeholder(&["a.test".to_owned()], UNIX_EPOCH + Duration::from_secs(1 << 30));
         let settings = ServerSettings {
             identities: vec![identity.expect("a certificate")],
+            stapled: Vec::new(),
             slots: Vec::new(),
             versions: Versions { tls12: true, tls13: true },
             suites: ciphers::parse("ALL"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::expiry::{self, Expiry};
+use super::stapling::Stapled;
 use ::tls::certificate::{self, FileError, Identity};
 use ::tls::commands::Commands;
 use ::tls::server::{Server, ServerSettings, Slot, Versions};
@@ -12,11 +13,13 @@ use ::tls::sessions::SessionCache;
 use ::tls::tickets::{self, TicketKeys};
 use ::tls::x509::{Purpose, Roots};
 use ::tls::{Trust, ciphers, groups};
-use conf::Error;
+use conf::{Error, Span};
 use exchange::acme::Acme;
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
 use exchange::http2::Http2;
+use exchange::ocsp::client::Depth;
+use exchange::ocsp::{Responder, StatusCache};
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{File, PemSource};
@@ -68,6 +71,20 @@ pub(super) struct Conf {
     pub(super) early_data: bool,
     /// `ssl_stapling`
     pub(super) stapling: bool,
+    /// Where that directive is.
+    pub(super) stapling_span: Option<Span>,
+    /// `ssl_stapling_responder`
+    pub(super) stapling_responder: Option<String>,
+    /// `ssl_stapling_verify`
+    pub(super) verifies_stapling: bool,
+    /// Why responses for certificates of a server are not fetched.
+    pub(super) stapling_faults: Vec<String>,
+    /// `ssl_ocsp`
+    pub(super) ocsp: Option<Depth>,
+    /// `ssl_ocsp_responder`
+    pub(super) ocsp_responder: Option<Responder>,
+    /// `ssl_ocsp_cache`
+    pub(super) ocsp_cache: Option<Arc<StatusCache>>,
     /// `ssl_stapling_file`
     pub(super) stapling_file: Option<File>,
     /// `ssl_reject_handshake`
@@ -108,6 +125,13 @@ impl Default for Conf {
             session_timeout: Duration::from_secs(300),
             early_data: false,
             stapling: false,
+            stapling_span: None,
+            stapling_responder: None,
+            verifies_stapling: false,
+            stapling_faults: Vec::new(),
+            ocsp: None,
+            ocsp_responder: None,
+            ocsp_cache: None,
             stapling_file: None,
             rejects: false,
             commands: Layered::default(),
@@ -127,17 +151,21 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     }
     let at = |message: String| Error::at(block.span, message);
     let trust = conf.trust().map_err(at)?.map(Arc::new);
+    let mut stapled = Stapled::default();
     let server = match conf.certificates.items() {
         [] => None,
         _ => {
             let has_http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
-            Some(conf.server(block, has_http2, scope.of::<Acme>()).map_err(at)?)
+            Some(conf.server(block, has_http2, scope.of::<Acme>(), &mut stapled).map_err(at)?)
         }
     };
+    let Stapled { staples, faults } = stapled;
+    scope.own::<Conf>().stapling_faults = faults;
     scope.own::<Conf>().expiries = expiry::of(conf.certificates.items());
     let named = conf.named().map(Arc::new);
     let tls = scope.own::<Tls>();
-    *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust, named };
+    let checks = conf.checks().map_err(at)?.map(Arc::new);
+    *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust, named, staples, checks };
     Ok(())
 }
 
@@ -154,7 +182,13 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 }
 
 impl Conf {
-    fn server(&self, block: &BlockEnd<'_>, has_http2: bool, acme: &Acme) -> Result<Server, String> {
+    fn server(
+        &self,
+        block: &BlockEnd<'_>,
+        has_http2: bool,
+        acme: &Acme,
+        stapled: &mut Stapled,
+    ) -> Result<Server, String> {
         let chosen = Commands::of(self.commands.items()).map_err(|refused| refused.to_string())?;
         let ciphers = chosen.ciphers.as_ref().unwrap_or(&self.ciphers);
         let suites = ciphers::parse(ciphers);
@@ -173,9 +207,10 @@ impl Conf {
         }
         // TLS 1.2 is only offered with at least one of its cipher suites.
         let versions = Versions { tls12: versions.tls12 && !suites.is_empty(), ..versions };
-        let (identities, slots) = self.identities(acme)?;
+        let (identities, slots) = self.identities(acme, stapled)?;
         let settings = ServerSettings {
             identities,
+            stapled: stapled.staples.iter().map(|staple| Arc::clone(staple.slot())).collect(),
             slots,
             versions,
             suites: if versions.tls12 { suites } else { Vec::new() },
@@ -196,7 +231,11 @@ impl Conf {
         Server::new(settings).map_err(|error| format!("TLS cannot be set up: {error}"))
     }
 
-    fn identities(&self, acme: &Acme) -> Result<(Vec<Identity>, Vec<Arc<Slot>>), String> {
+    fn identities(
+        &self,
+        acme: &Acme,
+        stapled: &mut Stapled,
+    ) -> Result<(Vec<Identity>, Vec<Arc<Slot>>), String> {
         let (certificates, keys) = (self.certificates.items(), self.keys.items());
         if let Some(last) = certificates.last().filter(|_| keys.len() < certificates.len()) {
             let path = last.shown();
@@ -224,7 +263,7 @@ impl Conf {
                 }
             };
             let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &self.passwords);
-            identities.push(identity.map_err(|error| match error {
+            let identity = identity.map_err(|error| match error {
                 FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
                     unusable("certificate key", &key.path, &error)
                 }
@@ -233,7 +272,11 @@ impl Conf {
                     format!("the key \"{key}\" does not belong to the certificate \"{path}\": {reason}")
                 }
                 _ => unusable("certificate", &certificate.path, &error),
-            })?);
+            })?;
+            let fetches = self.stapling && self.stapling_file.is_none();
+            if !fetches || !self.staple(&identity, &certificate.path, stapled)? {
+                identities.push(identity);
+            }
         }
         if let Some(file) = self.stapling_file.as_ref().filter(|_| self.stapling)
             && let Some(first) = identities.first_mut()
@@ -281,8 +324,20 @@ impl Conf {
                 "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client".to_owned()
             );
         }
+        let depth_max = u32::try_from(self.verify_depth).unwrap_or(u32::MAX);
+        Ok(Some(Trust::new(self.roots()?, depth_max, Purpose::Client)))
+    }
+
+    /// The files with certificates that are trusted. As in nginx, those for clients are if clients are verified.
+    pub(super) fn trusted_files(&self) -> impl Iterator<Item = &File> {
+        let of_clients = self.client_certificate.as_ref().filter(|_| self.verify != VerifyClient::Off);
+        of_clients.into_iter().chain(&self.trusted_certificate)
+    }
+
+    /// The certificates of these files, and lists of those that were revoked.
+    pub(super) fn roots(&self) -> Result<Roots, String> {
         let mut roots = Roots::new().ok_or("no memory for certificates")?;
-        for file in files.into_iter().flatten() {
+        for file in self.trusted_files() {
             let refused = |reason: &dyn std::fmt::Display| {
                 format!("cannot load certificate \"{}\": {reason}", file.path.display())
             };
@@ -298,8 +353,7 @@ impl Conf {
                 roots.add_crl(&der).map_err(|reason| refused(&reason))?;
             }
         }
-        let depth_max = u32::try_from(self.verify_depth).unwrap_or(u32::MAX);
-        Ok(Some(Trust::new(roots, depth_max, Purpose::Client)))
+        Ok(roots)
     }
 
     fn tickets(&self) -> Result<Option<Arc<TicketKeys>>, String> {

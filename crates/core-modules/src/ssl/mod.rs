@@ -1,10 +1,12 @@
-//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`variables`] shows their results.
+//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`stapling`] has authorities asked about
+//! certificates, [`variables`] shows the results of handshakes.
 //!
 //! Directives for features that the TLS library lacks are accepted with a warning, because the traffic is encrypted
 //! without them.
 
 mod conf;
 mod expiry;
+mod stapling;
 mod variables;
 
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use ::conf::{Args, Error, Level, Spec, State, value};
 use ::tls::sessions;
 use exchange::config::{Cx, Http, Scope, SettingsType};
 use exchange::module::{BlockHooks, SERVER_LEVELS};
+use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
@@ -27,7 +30,7 @@ use crate::{Directive, Module};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, SESSIONS, WITHOUT_EFFECT],
+    directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, AUTHORITIES, SESSIONS, WITHOUT_EFFECT],
     variables: variables::VARIABLES,
     settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
     blocks: BlockHooks { end: conf::end, ..BlockHooks::NONE },
@@ -91,10 +94,31 @@ const CERTIFICATES: &[Directive] = &[
     Directive::scope(
         spec("ssl_stapling", Args::Flag, "Whether a response of the authority is sent with the certificate.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().stapling),
+        |scope, cx| {
+            let conf = scope.own::<Conf>();
+            cx.flag(&mut conf.stapling)?;
+            conf.stapling_span = conf.stapling.then(|| cx.statement.name.span.clone());
+            Ok(())
+        },
     ),
     Directive::scope(
-        spec("ssl_stapling_file", ONE, "The file with that response (OCSP), in DER."),
+        spec(
+            "ssl_stapling_responder",
+            ONE,
+            "The URL of the authority that is asked for that response, in the place of the one in the certificate.",
+        ),
+        |scope, cx| {
+            scope.own::<Conf>().stapling_responder = Some(cx.arg(0).to_owned());
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_stapling_verify", Args::Flag, "Whether the signature of that response has to be the authority's.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().verifies_stapling),
+    ),
+    Directive::scope(
+        spec("ssl_stapling_file", ONE, "The file with that response (OCSP), in DER; no authority is asked."),
         |scope, cx| {
             scope.own::<Conf>().stapling_file = Some(read_file(cx, "OCSP response")?);
             Ok(())
@@ -232,7 +256,41 @@ const CLIENTS: &[Directive] = &[
     ),
 ];
 
-/// Sessions, which later connections of a client resume.
+/// Authorities that are asked about certificates of clients.
+const AUTHORITIES: &[Directive] = &[
+    Directive::scope(
+        spec(
+            "ssl_ocsp",
+            ONE,
+            "Whether authorities are asked about certificates of clients (OCSP): off, on for each of the chain, leaf for the client's own.",
+        )
+        .default("off"),
+        |scope, cx| {
+            const NAMES: &[(&str, Option<Depth>)] =
+                &[("off", None), ("on", Some(Depth::Chain)), ("leaf", Some(Depth::Leaf))];
+            cx.choice(&mut scope.own::<Conf>().ocsp, NAMES)
+        },
+    ),
+    Directive::scope(
+        spec(
+            "ssl_ocsp_cache",
+            ONE,
+            "The store of their responses, for all threads: off, or shared:NAME:SIZE.",
+        )
+        .default("off"),
+        stapling::set_cache,
+    ),
+    Directive::scope(
+        spec(
+            "ssl_ocsp_responder",
+            ONE,
+            "The URL of the authority that is asked, in the place of those in the certificates.",
+        ),
+        stapling::set_responder,
+    ),
+];
+
+/// Sessions that later connections of a client resume.
 const SESSIONS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -283,35 +341,9 @@ const WITHOUT_EFFECT: &[Directive] = &[
         "The file with a key of Encrypted Client Hello.",
         "rustls has Encrypted Client Hello for clients alone",
     ),
-    without_effect(
-        "ssl_ocsp",
-        ONE,
-        false,
-        "Whether authorities are asked about clients' certificates.",
-        NO_RESPONDER,
-    ),
-    without_effect("ssl_ocsp_cache", ONE, false, "Where their responses are kept.", NO_RESPONDER),
-    without_effect("ssl_ocsp_responder", ONE, false, "Who is asked.", NO_RESPONDER),
-    without_effect(
-        "ssl_stapling_responder",
-        ONE,
-        false,
-        "Who is asked for a response to staple.",
-        "no authority is asked: use ssl_stapling_file; Let's Encrypt has ended OCSP",
-    ),
-    without_effect(
-        "ssl_stapling_verify",
-        Args::Flag,
-        false,
-        "Whether a stapled response is verified.",
-        "a response of ssl_stapling_file is sent as it is",
-    ),
 ];
 
-/// The reason why client certificates are not checked with OCSP.
-const NO_RESPONDER: &str = "no authority is asked about certificates of clients: use ssl_crl";
-
-/// Returns a directive that is accepted with a warning.
+/// A row that is accepted with a warning.
 const fn without_effect(
     name: &'static str,
     args: Args,
@@ -410,6 +442,7 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
             }
         }
     }
+    warnings.extend(stapling::warnings(http));
     let (found, _) = certificate_warnings(http, SystemTime::now());
     warnings.extend(found.into_iter().map(|message| Error::nowhere(message).with_level(Level::Warn)));
     Ok(())

@@ -9,9 +9,9 @@
 //!                                  v
 //!                                requests over Wire::Plain, each refused by status 400 (497)
 //! ```
-//! All steps together have `client_header_timeout`. A connection in its handshake counts as one without a request: it is among the
-//! first to be closed to make room for others. A client certificate is verified here and the result stored in [`Secured`]; whether
-//! a request is refused because of it is decided when its server is known (`exchange::tls::admit`).
+//! All of it has `client_header_timeout`. A connection that is in its handshake counts as one that has sent no request yet:
+//! it is among the first that make room for others. The verdict on a certificate of the client is made here and kept in
+//! [`Secured`], with that of its authority where `ssl_ocsp` has it asked; whether a request is refused for it is decided when its server is known (`exchange::tls::admit`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use ::tls::handshake::{self, HandshakeError, Handshaken};
 use ::tls::server::ACME_PROTOCOL;
 use ::tls::turns::Counts;
+use ::tls::x509::Distrust;
 use ::tls::{Hello, Server};
 use rt::Socket;
 
@@ -31,6 +32,7 @@ use crate::wire::Wire;
 use exchange::acme::tls_challenge;
 use exchange::certificates::{LoadError, NamedCertificates};
 use exchange::config::ServerId;
+use exchange::ocsp::client::{self, RefusedClient};
 use exchange::request::ConnInfo;
 use exchange::room::Waits;
 use exchange::secured::Secured;
@@ -52,10 +54,10 @@ impl Connection {
         let Counts { postponed, elsewhere } = self.thread.handshakes.take_counts();
         self.thread.tally.count_handshake_steps(postponed, elsewhere);
         match shaken {
-            // The CA needed only the handshake.
-            Ok((hello, _)) if hello.alpn == [ACME_PROTOCOL] => None,
-            Ok((hello, handshaken)) => {
-                self.set_secured(&hello, &handshaken);
+            // The authority required only the handshake.
+            Ok((hello, _, _)) if hello.alpn == [ACME_PROTOCOL] => None,
+            Ok((hello, handshaken, refused)) => {
+                self.set_secured(&hello, &handshaken, refused);
                 let is_resumed = self.info.secured.get().is_some_and(|secured| secured.is_resumed);
                 let handshake = if is_resumed { tally::Handshake::Resumed } else { tally::Handshake::Full };
                 self.thread.tally.count_handshake(handshake);
@@ -76,8 +78,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the handshake. Its total time is limited, and the connection may be closed to make room for others.
-    async fn shake_hands(&mut self, received: Vec<u8>) -> Result<(Hello, Handshaken), Failure> {
+    /// Waits for the handshake. The time of all of it is limited, and a connection may have to make room meanwhile.
+    async fn shake_hands(&mut self, received: Vec<u8>) -> Result<Shaken, Failure> {
         let end = rt::now() + self.core().reading.client_header_timeout;
         let Connection { wire, timer, thread, .. } = self;
         let Wire::Plain(socket) = wire else { return Err(Failure::TimedOut) };
@@ -96,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// Stores the facts of the handshake that requests need.
-    fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken) {
+    /// Keeps the facts of the handshake that requests need.
+    fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken, refused: Option<Distrust>) {
         self.generation = self.thread.generation();
         let config = &self.generation.config;
         let Some(listen) = self.entrance.listen(&self.generation) else { return };
@@ -109,6 +111,7 @@ impl Connection {
             hello,
             settings.client,
             settings.trust.as_deref(),
+            refused,
         ));
         self.server = server;
     }
@@ -123,23 +126,22 @@ impl Connection {
     }
 }
 
-/// Certificates with variables in their file names, and the server that they belong to.
+/// A handshake with its hello, and the verdict of an authority that refuses the client.
+type Shaken = (Hello, Handshaken, Option<Distrust>);
+
+/// Certificates with variables in their names, and their server.
 type Named = (Arc<NamedCertificates>, ServerId);
 
 /// The context of a handshake.
 struct Place<'c> {
     thread: &'c Rc<Thread>,
     entrance: &'c Entrance,
-    info: &'c ConnInfo,
+    info: &'c Rc<ConnInfo>,
 }
 
 impl Place<'_> {
-    /// Reads the ClientHello, selects a server by it, and performs the handshake.
-    async fn shake_hands(
-        &self,
-        socket: &mut Socket,
-        mut received: Vec<u8>,
-    ) -> Result<(Hello, Handshaken), Failure> {
+    /// Reads the client's hello, chooses a server by it, and performs the handshake.
+    async fn shake_hands(&self, socket: &mut Socket, mut received: Vec<u8>) -> Result<Shaken, Failure> {
         let hello = handshake::greet(socket, &mut received).await?;
         let Some((server, named)) = self.choose(&hello) else { return Err(handshake::reject(socket).into()) };
         let server = match named {
@@ -154,7 +156,32 @@ impl Place<'_> {
         };
         let turns = &self.thread.handshakes;
         let handshaken = handshake::accept(socket, &server, &hello, received, turns).await?;
-        Ok((hello, handshaken))
+        let refused = self.check(&hello, &handshaken).await;
+        Ok((hello, handshaken, refused))
+    }
+
+    /// Has authorities asked about the client's certificate, where its server wants it. The verdict, if it refuses the client.
+    async fn check(&self, hello: &Hello, handshaken: &Handshaken) -> Option<Distrust> {
+        let generation = self.thread.generation();
+        let config = &generation.config;
+        let listen = self.entrance.listen(&generation)?;
+        let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
+        let root = config.server(server).root;
+        let settings = config.location(root).scope.of::<Tls>();
+        let (checks, trust) = (settings.checks.as_ref()?, settings.trust.as_ref()?);
+        let chain = handshaken.with_session(|session| session.peer_certificates().to_vec());
+        let RefusedClient { verdict, failure } =
+            client::check(self.thread, (config, root), checks, trust, &chain).await.err()?;
+        if let Some(failure) = failure {
+            let (client, server_address) = (&self.info.peer, &self.entrance.address);
+            let request = self.thread.take_request(&generation, self.info, server);
+            request.log_plain(
+                Level::Error,
+                format_args!("{failure}, client: {client}, server: {server_address}"),
+            );
+            self.thread.keep_request(request);
+        }
+        Some(verdict)
     }
 
     /// Returns the settings of a handshake, and certificates with variables in their file names. `None` if the handshake is
@@ -175,6 +202,8 @@ impl Place<'_> {
         }
         // As in nginx, a server without a certificate uses the certificate of the default server of the address.
         let shown = [asked, default].into_iter().find(|server| settings(*server).server.is_some())?;
+        let root = generation.config.server(shown).root;
+        settings(shown).staples.iter().for_each(|staple| staple.tend(self.thread, &generation.config, root));
         let named = settings(shown).named.clone().map(|named| (named, shown));
         settings(shown).server.clone().map(|server| (server, named))
     }

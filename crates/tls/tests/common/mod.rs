@@ -30,6 +30,7 @@ pub(crate) fn identity() -> Identity {
 pub(crate) fn settings() -> ServerSettings {
     ServerSettings {
         identities: vec![identity()],
+        stapled: Vec::new(),
         slots: Vec::new(),
         versions: Versions { tls12: true, tls13: true },
         suites: ciphers::parse("ALL"),

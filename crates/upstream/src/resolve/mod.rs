@@ -22,7 +22,7 @@ mod ttl;
 mod unresolved;
 mod wire;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -35,6 +35,7 @@ use crate::peers::{Group, Upstreams};
 use exchange::config::{Config, Settings};
 use exchange::request::Request;
 use resolver::Resolver;
+use system::System;
 use telemetry::Level;
 
 /// Waits until the names of a group have addresses or are known to have none, up to `resolver_timeout`.
@@ -127,5 +128,10 @@ pub async fn addresses(
     }
 }
 
-/// Rotates the first address for each request.
+/// The addresses of a name by way of the system, or its message.
+pub(crate) async fn system_addresses(host: &str) -> Result<Vec<IpAddr>, String> {
+    System::default().look_up(host).await.map(|found| found.usable)
+}
+
+/// Which address is the first one of the next request.
 static TURN: AtomicUsize = AtomicUsize::new(0);

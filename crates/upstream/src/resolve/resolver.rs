@@ -33,8 +33,8 @@ pub struct Resolver {
     named: Mutex<HashMap<String, (Vec<IpAddr>, Instant)>>,
 }
 
-/// Addresses of a name, and their expiry.
-pub(super) type Addresses = (Arc<[IpAddr]>, Instant);
+/// Addresses of a name, and until when they hold.
+pub(crate) type Addresses = (Arc<[IpAddr]>, Instant);
 
 /// Servers of a service, each with its addresses.
 pub(super) type Services = Vec<(Service, Vec<IpAddr>)>;
@@ -136,8 +136,8 @@ impl Resolver {
     /// Returns the addresses of a name, in the order of the response.
     ///
     /// # Errors
-    /// The error, at the latest after `timeout`.
-    pub(super) async fn find(
+    /// Or the error, after `timeout` at the latest.
+    pub(crate) async fn find(
         self: &Arc<Resolver>,
         text: &[u8],
         timeout: Duration,

@@ -1,0 +1,117 @@
+//! Certificates of clients: their authorities are asked before the first request is served (`ssl_ocsp`).
+//!
+//! As in nginx, no response is no good one: the client is refused. The time is that of the handshake, so that a responder which hangs
+//! holds only the connections that it is asked about.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ::tls::ocsp::{Status, Subject, Verification};
+use ::tls::x509::Distrust;
+use ::tls::{CertificateDer, Trust};
+
+use super::{Fetch, Inquiry, Responder, StatusCache, now};
+use crate::config::{Config, LocationId};
+use crate::thread::Thread;
+
+/// The certificates of a chain that are asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The client's own (`ssl_ocsp leaf`).
+    Leaf,
+    /// Each of them but the root (`ssl_ocsp on`).
+    Chain,
+}
+
+/// `ssl_ocsp` of a server.
+#[derive(Clone, Debug)]
+pub struct ClientChecks {
+    /// The certificates that are asked about.
+    pub depth: Depth,
+    /// `ssl_ocsp_responder`: asked instead of the one in each certificate.
+    pub responder: Option<Responder>,
+    /// `ssl_ocsp_cache`
+    pub cache: Option<Arc<StatusCache>>,
+}
+
+/// Why a client is refused.
+#[derive(Debug)]
+pub struct RefusedClient {
+    /// The verdict for its requests.
+    pub verdict: Distrust,
+    /// The reason for the error log where no authority has responded.
+    pub failure: Option<String>,
+}
+
+/// A response is missing.
+fn failed(failure: String) -> RefusedClient {
+    RefusedClient {
+        verdict: Distrust::by_authority("certificate status request failed"),
+        failure: Some(failure),
+    }
+}
+
+/// Asks about the certificates that a client has shown. Those that `trust` does not trust have their verdict already.
+///
+/// # Errors
+/// The reason of the refusal.
+pub async fn check(
+    thread: &Rc<Thread>,
+    at: (&Arc<Config>, LocationId),
+    checks: &ClientChecks,
+    trust: &Trust,
+    shown: &[CertificateDer<'_>],
+) -> Result<(), RefusedClient> {
+    let chain = trust.chain(shown).unwrap_or_default();
+    let count = match checks.depth {
+        Depth::Leaf => 1,
+        Depth::Chain => chain.len(),
+    };
+    for pair in chain.windows(2).take(count) {
+        let [certificate, issuer] = pair else { continue };
+        let subject = Subject::new(certificate.clone(), issuer.clone(), chain[1..].to_vec());
+        let words = match status(thread, at, checks, trust, &subject).await? {
+            Status::Good => continue,
+            Status::Revoked => "certificate revoked",
+            Status::Unknown => "certificate status unknown",
+        };
+        return Err(RefusedClient { verdict: Distrust::by_authority(words), failure: None });
+    }
+    Ok(())
+}
+
+/// The status of one certificate, out of the cache or from its authority.
+async fn status(
+    thread: &Rc<Thread>,
+    (config, location): (&Arc<Config>, LocationId),
+    checks: &ClientChecks,
+    trust: &Trust,
+    subject: &Subject,
+) -> Result<Status, RefusedClient> {
+    let request = subject.request().ok_or_else(|| failed("OCSP_cert_to_id() failed".to_owned()))?;
+    let key = ::tls::digest(&request);
+    if let Some(status) = checks.cache.as_ref().and_then(|cache| cache.get(&key, now())) {
+        return Ok(status);
+    }
+    let responder = match &checks.responder {
+        Some(responder) => responder.clone(),
+        None => {
+            let url = subject.url();
+            let url = url.ok_or_else(|| failed("no OCSP responder URL in certificate".to_owned()))?;
+            Responder::parse(&url).map_err(|fault| failed(format!("{fault} in certificate")))?
+        }
+    };
+    let about = |message: String| {
+        failed(format!("{message} while requesting certificate status, responder: {}", responder.host))
+    };
+    let Fetch(fetch) = *thread.local::<Fetch>();
+    let at = (Arc::clone(config), location);
+    let by_system = checks.responder.is_some();
+    let inquiry = Inquiry { responder: responder.clone(), request, at, by_system };
+    let response = fetch(Rc::clone(thread), inquiry).await.map_err(about)?;
+    let known = subject.judge(&response, trust.roots(), Verification::Full, now()).map_err(about)?;
+    if let Some(cache) = &checks.cache {
+        cache.put(key, known, now());
+    }
+    Ok(known.status)
+}
