@@ -1,16 +1,18 @@
-//! Fuzz targets of crate `tls`: records and hellos through its buffers, tickets, certificates, and OpenSSL's syntax.
+//! Fuzz targets of crate `tls`: records and hellos through our buffers, tickets, certificates and responses about them, and OpenSSL's language.
 //!
 //! They are a separate package because their library takes minutes to build; `cargo xtask fuzz --tls` runs them.
 #![forbid(unsafe_code)]
 
 pub mod tls_certificates;
+pub mod tls_ocsp;
 pub mod tls_records;
 pub mod tls_texts;
 
 pub use ringroad_fuzz::Target;
 
 /// All targets.
-pub static TARGETS: [Target; 3] = [tls_texts::TARGET, tls_records::TARGET, tls_certificates::TARGET];
+pub static TARGETS: [Target; 4] =
+    [tls_texts::TARGET, tls_records::TARGET, tls_certificates::TARGET, tls_ocsp::TARGET];
 
 /// Removes and returns the first byte; zero if there is none.
 fn take_byte(data: &mut &[u8]) -> u8 {
