@@ -219,7 +219,8 @@ fn requests(random: &mut Random, connect: impl Fn() -> Http2<TcpStream>) -> Coun
     counts
 }
 
-/// One seed; none where the machine does not have the engine.
+/// Runs one seed; `None` if the machine does not have the engine.
+#[expect(clippy::print_stdout, reason = "a failed test shows its seed")]
 fn run(net: &str, seed: u64) -> Option<Counts> {
     let mut random = Random(seed);
     let faults = faults(&mut random, seed);
