@@ -18,7 +18,6 @@ pub(super) const GO_AWAY: u8 = 7;
 pub(super) const WINDOW: u8 = 8;
 pub(super) const CONTINUATION: u8 = 9;
 pub(super) const PRIORITY_UPDATE: u8 = 16;
-
 pub(super) const END: u8 = 1;
 pub(super) const WHOLE: u8 = 4;
 pub(super) const PADDED: u8 = 8;

@@ -38,6 +38,7 @@ impl Protocol for Echo {
             upgrade: false,
             caught: Vec::new(),
             interim: None,
+            deadline: None,
         })
     }
 }
