@@ -115,6 +115,8 @@ impl Store {
             is_pass_through: !dir.health.can_write(),
             read_errors: dir.errors.reads.get(),
             write_errors: dir.errors.writes.get(),
+            read_bytes: dir.moved.read.get(),
+            written_bytes: dir.moved.written.get(),
             pass_throughs: dir.errors.pass_throughs.get(),
             ..entries.counters.stats()
         }

@@ -9,6 +9,7 @@ use crate::room::{GRACE, Want};
 use crate::thread::Thread;
 use rt::local::Counted;
 use telemetry::Level;
+use telemetry::tally::Refusal;
 
 /// Time that closing descriptors takes: a few event-loop turns.
 const CLOSING: Duration = Duration::from_millis(1);
@@ -22,7 +23,13 @@ const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
 impl Thread {
     /// Closes the connections that cost least, and waits until they are closed. Returns whether there were any.
     pub async fn give_up(&self, want: Want) -> bool {
-        let any = self.room.give_up(|| self.give_up_idle());
+        let given_up = self.room.give_up(|| self.give_up_idle());
+        let limit = match want {
+            Want::Connection => Refusal::Connections,
+            Want::Descriptor => Refusal::Descriptors,
+        };
+        self.tally.count_refused(limit, given_up.unwrap_or(0));
+        let any = given_up.is_some();
         if any && want == Want::Descriptor {
             rt::sleep_until(rt::now() + CLOSING).await;
         } else if any {
@@ -69,7 +76,11 @@ impl Thread {
             has_waited = true;
             rt::sleep_until(rt::now() + GRACE).await;
         }
-        room.has_place_for_upstream().then(|| room.enter())
+        if !room.has_place_for_upstream() {
+            self.tally.count_refused(Refusal::Upstream, 1);
+            return None;
+        }
+        Some(room.enter())
     }
 }
 
@@ -79,6 +90,7 @@ pub async fn watch_buffers(thread: Rc<Thread>) {
     loop {
         rt::buffers_ran_out().await;
         let ended = thread.room.end_stalled();
+        thread.tally.count_refused(Refusal::Buffers, ended);
         if let Some(more) = thread.room.alarms.buffers.due(rt::now()) {
             let bytes = rt::pool().bytes_max();
             error_log::write(

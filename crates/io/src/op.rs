@@ -46,7 +46,33 @@ pub enum DiskVia {
     Sync,
 }
 
-/// The destination of received bytes.
+/// What an operation on a file or path does, for those that count them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskKind {
+    /// Opens a file.
+    Open,
+    /// Asks for facts of files.
+    Stat,
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Sends a file to a socket.
+    Sendfile,
+    /// Makes, renames or removes files and directories.
+    Names,
+    /// Brings a file to the device.
+    Sync,
+    /// Another one.
+    Other,
+}
+
+impl DiskKind {
+    /// How many there are.
+    pub const COUNT: usize = DiskKind::Other as usize + 1;
+}
+
+/// Where received bytes go.
 #[derive(Debug)]
 pub enum RecvInto {
     /// Into this buffer, behind its content, up to its capacity. The completion returns the buffer with old and new
@@ -470,7 +496,23 @@ impl Op {
         }
     }
 
-    /// Returns the file that the operation reads or writes.
+    /// Its kind and its device; `None` for the network.
+    pub fn on_disk(&self) -> Option<(DiskKind, DeviceId)> {
+        let (_, device) = self.disk()?;
+        let kind = match self {
+            Op::Open { .. } => DiskKind::Open,
+            Op::Stat { .. } | Op::StatMany { .. } => DiskKind::Stat,
+            Op::Read { .. } => DiskKind::Read,
+            Op::Write { .. } | Op::WriteSegments { .. } | Op::Put { .. } => DiskKind::Write,
+            Op::Sendfile { .. } => DiskKind::Sendfile,
+            Op::Unlink { .. } | Op::Rename { .. } | Op::MkDir { .. } | Op::Link { .. } => DiskKind::Names,
+            Op::Sync { .. } => DiskKind::Sync,
+            _ => DiskKind::Other,
+        };
+        Some((kind, device))
+    }
+
+    /// The file that the operation reads or writes.
     pub(crate) fn moved_file(&self) -> Option<&Fd> {
         match self {
             Op::Read { file, .. } | Op::Write { file, .. } | Op::WriteSegments { file, .. } => Some(file),

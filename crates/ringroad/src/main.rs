@@ -21,6 +21,7 @@ mod pidfile;
 mod places;
 mod privilege;
 mod reach;
+mod reloads;
 mod signals;
 mod site;
 mod systemd;

@@ -239,6 +239,7 @@ impl Serving {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
         site::set_respawned(bundle.respawned);
+        site::publish_reloads(bundle.reloads);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
         site::go_on_with_tickets(&bundle.tickets);
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
@@ -291,6 +292,7 @@ impl Serving {
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
             ToWorker::Drain(is_drained) => self.worker.drain(is_drained),
+            ToWorker::Reloads(reloads) => site::publish_reloads(reloads),
             ToWorker::Ping(number) => self.worker.ask_turn(number),
             ToWorker::Explain(explanation) => {
                 for socket in packet.fds {

@@ -13,6 +13,7 @@
 mod buffer_queue;
 mod buffers;
 mod combine;
+mod disk_watch;
 mod executor;
 pub mod file;
 pub mod local;
@@ -43,6 +44,7 @@ pub use buffers::{
     BufferRequest, buffer, buffer_at_once, buffers_are_awaited, buffers_are_scarce, buffers_ran_out,
 };
 pub use combine::{Either, join, select, step_aside, yield_now};
+pub use disk_watch::DiskEvent;
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
@@ -98,7 +100,15 @@ pub fn observe_turns<F: Fn(LoopTurn) + 'static>(observer: impl FnOnce() -> F) {
     });
 }
 
-/// Returns this thread's idle memory to the system; returns the number of bytes.
+/// Has a function see each operation on files that begins from now on, unless one does already. It may not use the engine.
+pub fn observe_disks<F>(observer: impl FnOnce() -> F)
+where
+    F: Fn(io::op::DiskKind, io::op::DeviceId, DiskEvent) + 'static,
+{
+    reactor::with_current(|reactor| reactor.disks.observe(observer));
+}
+
+/// Gives this thread's idle memory back to the system; returns the bytes.
 pub fn trim() -> usize {
     file::seen::trim();
     let engine = reactor::with_current(|reactor| {

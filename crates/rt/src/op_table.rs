@@ -28,7 +28,14 @@ pub(crate) struct OpHandle {
     generation: u32,
 }
 
-/// Limit for ordinary operations, whose number of stored results is not limited.
+impl OpHandle {
+    /// The number of the wait, which is used again once it has ended.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// Results that an ordinary operation may bring before it is stopped: all.
 pub(crate) const UNLIMITED: u32 = u32::MAX;
 
 /// All waits of a runtime, and the operations for which the engine had no free slot.

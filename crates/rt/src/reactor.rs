@@ -14,9 +14,10 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use io::engine::Caps;
-use io::{Completion, Engine, Fd, Op, Pool};
+use io::{Completion, Engine, Fd, Op, OpId, Pool};
 
 use crate::buffer_queue::BufferQueue;
+use crate::disk_watch::DiskWatch;
 use crate::executor::{Executor, Waiter};
 use crate::local::Event;
 use crate::op_table::Outcome;
@@ -50,6 +51,8 @@ pub(crate) struct Reactor {
     turns: Cell<u64>,
     /// Callback for each turn of the event loop.
     pub(crate) observer: OnceCell<Observer>,
+    /// Sees operations on files.
+    pub(crate) disks: DiskWatch,
     /// Memory for the completions of a turn.
     batch: RefCell<Vec<Completion>>,
 }
@@ -115,6 +118,7 @@ impl Reactor {
                 turn_id: Cell::new(0),
                 turns: Cell::new(0),
                 observer: OnceCell::new(),
+                disks: DiskWatch::default(),
                 batch: RefCell::default(),
             });
             Rc::clone(current.insert(reactor))
@@ -181,6 +185,7 @@ impl Reactor {
     pub(crate) fn trim_tables(&self) {
         self.executor.trim();
         self.ops.borrow_mut().trim();
+        self.disks.trim();
         self.timers.borrow_mut().trim();
         self.batch.borrow_mut().shrink_to(BATCH_KEPT);
     }
@@ -207,6 +212,9 @@ impl Reactor {
 
     /// Records a completion and handles its consequences.
     pub(crate) fn file(&self, completion: Completion) {
+        if self.disks.is_any_in_flight() && !completion.more {
+            self.show_end(completion.id);
+        }
         let Filed { wake, cancel, close } = self.ops.borrow_mut().file(completion);
         if let Some(id) = cancel {
             self.engine.borrow_mut().cancel(id);
@@ -217,13 +225,25 @@ impl Reactor {
         self.wake(wake);
     }
 
-    /// Submits an operation, or queues it when the engine is full. Cancels it once `limit` results wait for the task.
+    /// Shows to the observer that an operation has ended.
+    fn show_end(&self, op: OpId) {
+        if let Some(id) = self.ops.borrow().known(op) {
+            self.disks.end(id.index(), self.now.get());
+        }
+    }
+
+    /// Submits an operation, or queues it when the engine is full. After `limit` untaken results it is cancelled.
     pub(crate) fn start(&self, op: Op, limit: u32) -> OpHandle {
         let mut ops = self.ops.borrow_mut();
         let id = ops.insert(limit);
         if self.closed.get() {
             ops.end(id);
             return id;
+        }
+        if self.disks.is_observed()
+            && let Some((kind, device)) = op.on_disk()
+        {
+            self.disks.begin(id.index(), kind, device, self.now.get());
         }
         let refused = match ops.backlog.is_empty() {
             true => self.engine.borrow_mut().submit(op),
@@ -294,6 +314,7 @@ impl Reactor {
             Stage::Queued => {
                 let waiter = std::mem::take(&mut wait.waiter);
                 ops.end(id);
+                self.disks.give_up(id.index());
                 ops.backlog.retain(|(queued, _)| *queued != id);
                 drop(ops);
                 self.wake(waiter);
@@ -309,6 +330,7 @@ impl Reactor {
         if let Stage::Flying(op) = wait.stage {
             self.engine.borrow_mut().abandon(op);
         }
+        self.disks.give_up(id.index());
         ops.release(id);
     }
 

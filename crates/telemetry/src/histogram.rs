@@ -11,7 +11,16 @@ const FIRST_OCTAVE: u32 = 4;
 /// Number of octaves above the first bucket.
 const OCTAVES: u32 = 23;
 
-/// Number of buckets: four per octave, one below and one above the octaves.
+/// Ages are counted as times that are shorter by this factor, so that the buckets span 1 s to 97 days.
+pub(crate) const AGE_SCALE: f64 = 62_500.0;
+
+/// A second of an age, which begins the first octave.
+const AGE_SECOND: Duration = Duration::from_micros(1 << FIRST_OCTAVE);
+
+/// Longer ages are counted as this one, in seconds.
+const AGE_MAX: u64 = u32::MAX as u64;
+
+/// One below and one above the octaves, which have four each.
 const BUCKETS: usize = 4 * OCTAVES as usize + 2;
 
 /// Returns the bucket of a time in nanoseconds.
@@ -58,7 +67,12 @@ impl Histogram {
         add(&self.sum_ns, ns);
     }
 
-    /// Adds the counts to a sum.
+    /// Counts an age, instead of times: a histogram has either.
+    pub fn add_age(&self, seconds: u64) {
+        self.add(AGE_SECOND * seconds.min(AGE_MAX) as u32);
+    }
+
+    /// Adds all to a sum.
     pub fn add_to(&self, sum: &mut Distribution) {
         for (sum, count) in sum.counts.iter_mut().zip(&self.counts) {
             *sum += count.load(Ordering::Relaxed);
@@ -157,6 +171,18 @@ mod tests {
         assert_eq!(place(15_999), 0);
         assert_eq!(begin_us(BUCKETS - 1), f64::from(1_u32 << 27));
         assert_eq!(place(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn a_second_of_an_age_begins_the_first_octave() {
+        let (ages, mut sum) = (Histogram::default(), Distribution::default());
+        for seconds in [0, 1, 3, 86_400, u64::MAX] {
+            ages.add_age(seconds);
+        }
+        ages.add_to(&mut sum);
+        let ends: Vec<(f64, u64)> = sum.octaves().map(|(end, below)| (end * AGE_SCALE, below)).collect();
+        assert_eq!(ends[..3], [(1.0, 1), (2.0, 2), (4.0, 3)]);
+        assert_eq!(ends.last(), Some(&(f64::from(1 << 23), 4)), "97 days");
     }
 
     #[test]

@@ -13,18 +13,20 @@
 
 mod bell;
 pub mod clock;
+pub mod disks;
 pub mod files;
 mod gzip;
 pub mod histogram;
 mod json;
 pub mod limited;
 pub mod links;
-mod losses;
+pub mod losses;
 pub mod metric;
 pub mod named;
 mod printable;
 mod prompt;
 mod reason;
+pub mod reloads;
 pub mod reports;
 pub mod shared;
 pub mod sink;

@@ -1,9 +1,15 @@
-//! Counts the lost lines of a target, and decides when to report them in the error log. The first loss is reported
-//! immediately, then one report per minute follows while lines are lost, and one more when writes succeed again.
+//! Lost lines of a target, and the times of their reports in the error log: at once for the first loss, then once a
+//! minute while it continues, and once more when writing works again.
+//!
+//! All of them are counted by target, for all threads together: a loss is rare. Files with variables in their names are one
+//! target, since clients may choose the names.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::metric::{Label, Metric, Page};
 use crate::syslog::SendError;
 use crate::{Reason, Target};
 use io::Errno;
@@ -14,10 +20,49 @@ pub(super) const PAUSE: Duration = Duration::from_secs(60);
 /// Minimum time between two reports about a log whose writes alternately fail and succeed.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 
-/// Number of lines that were lost since the last report.
-#[derive(Default)]
+/// Where a target is the same, its lines are lost together.
+const LOST: Metric = Metric::counter(
+    "log_lines_lost_total",
+    "lines",
+    "Lines of logs that were not written, because writes failed or were too slow, by target.",
+)
+.labelled(&[Label { name: "target", values: &[] }]);
+
+/// All of them.
+pub const METRICS: &[&Metric] = &[&LOST];
+
+/// The value of the label for all files with variables in their names.
+pub(super) const NAMED: &str = "names with variables";
+
+/// The counts of targets that are open, or have lost lines.
+static TARGETS: Mutex<Vec<(String, Arc<AtomicU64>)>> = Mutex::new(Vec::new());
+
+/// The count of a target.
+fn count_of(target: &str) -> Arc<AtomicU64> {
+    let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, count)) = targets.iter().find(|(known, _)| known == target) {
+        return Arc::clone(count);
+    }
+    // Those that other configurations had.
+    targets.retain(|(_, count)| Arc::strong_count(count) > 1 || count.load(Ordering::Relaxed) > 0);
+    let count = Arc::default();
+    targets.push((target.to_owned(), Arc::clone(&count)));
+    count
+}
+
+/// Appends the lost lines of all targets.
+pub fn write(page: &mut Page) {
+    page.head(&LOST);
+    for (target, count) in &*TARGETS.lock().unwrap_or_else(PoisonError::into_inner) {
+        page.number(&LOST, &[target], count.load(Ordering::Relaxed));
+    }
+}
+
+/// Lines that were lost since the last report.
 pub(super) struct Losses {
-    /// Number of lines dropped because too many were queued.
+    /// Those since the process began, on all threads.
+    all: Arc<AtomicU64>,
+    /// Dropped because too many waited.
     dropped: Cell<u64>,
     /// Number of lines lost in failed writes.
     failed: Cell<u64>,
@@ -33,13 +78,31 @@ pub(super) enum Cause {
 }
 
 impl Losses {
-    /// Counts a line that was dropped at the limit.
+    /// None yet, of a target by its name in the metric.
+    pub(super) fn of(target: &str) -> Losses {
+        Losses {
+            all: count_of(target),
+            dropped: Cell::default(),
+            failed: Cell::default(),
+            cause: Cell::default(),
+            reported: Cell::default(),
+        }
+    }
+
+    /// A line found no room.
     pub(super) fn drop_one(&self) {
+        self.count(1);
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// Counts `lines` lines that were lost in a write.
+    /// Lines were lost for a reason that is reported elsewhere.
+    pub(super) fn count(&self, lines: u64) {
+        self.all.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// N lines were lost with a write.
     pub(super) fn fail(&self, lines: u64, cause: Cause) {
+        self.count(lines);
         self.failed.set(self.failed.get() + lines);
         self.cause.set(Some(cause));
     }
@@ -90,5 +153,30 @@ fn server(target: &Target) -> &str {
     match target {
         Target::Syslog(peer) => &peer.server,
         Target::File(_) | Target::Stderr => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::Form;
+
+    #[test]
+    fn losses_of_a_target_are_counted_together() {
+        let (first, second) = (Losses::of("/a/log"), Losses::of("/a/log"));
+        let other = Losses::of("/b/log");
+        first.drop_one();
+        second.fail(3, Cause::Write(Errno::NOSPC));
+        let text = || {
+            let mut page = Page::new(Form::Plain);
+            write(&mut page);
+            page.finish()
+        };
+        assert!(text().contains("ringroad_log_lines_lost_total{target=\"/a/log\"} 4\n"), "{}", text());
+        assert!(text().contains("ringroad_log_lines_lost_total{target=\"/b/log\"} 0\n"), "{}", text());
+        // A target that no configuration has any more remains where it has lost lines.
+        drop((first, second, other));
+        let _next = Losses::of("/c/log");
+        assert!(text().contains("/a/log") && !text().contains("/b/log"), "{}", text());
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::histogram::Distribution;
+use crate::histogram::{AGE_SCALE, Distribution};
 
 /// The prefix of the names of all metrics.
 const PREFIX: &str = "ringroad_";
@@ -179,12 +179,23 @@ impl Page {
 
     /// Appends a histogram of times, with one bucket per octave.
     pub fn times(&mut self, metric: &Metric, values: &[&str], times: &Distribution) {
+        self.scaled(metric, values, times, 1.0);
+    }
+
+    /// Appends ages, as [`Histogram::add_age`] counts them, by octaves.
+    ///
+    /// [`Histogram::add_age`]: crate::histogram::Histogram::add_age
+    pub fn ages(&mut self, metric: &Metric, values: &[&str], ages: &Distribution) {
+        self.scaled(metric, values, ages, AGE_SCALE);
+    }
+
+    fn scaled(&mut self, metric: &Metric, values: &[&str], times: &Distribution, scale: f64) {
         for (end, count) in times.octaves() {
-            self.line(metric, "_bucket", values, Some(&end.to_string()), count);
+            self.line(metric, "_bucket", values, Some(&(end * scale).to_string()), count);
         }
         let count = times.count();
         self.line(metric, "_bucket", values, Some("+Inf"), count);
-        self.line(metric, "_sum", values, None, times.sum_s());
+        self.line(metric, "_sum", values, None, times.sum_s() * scale);
         self.line(metric, "_count", values, None, count);
     }
 
@@ -275,8 +286,13 @@ impl<const N: usize> Default for Cells<N> {
 impl<const N: usize> Cells<N> {
     /// Adds one; `place` is the index of the label's value.
     pub fn add(&self, series: &Series, place: usize) {
+        self.grow(series, place, 1);
+    }
+
+    /// Counts this many more.
+    pub fn grow(&self, series: &Series, place: usize, count: u64) {
         let cell = &self.0[series.first + place];
-        cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     /// Subtracts one; `place` is the index of the label's value.

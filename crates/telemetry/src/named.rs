@@ -19,7 +19,7 @@ use rustix::fs::{FileType, OFlags};
 
 use crate::bell::Bell;
 use crate::links::Rule;
-use crate::losses::{Cause, Losses};
+use crate::losses::{Cause, Losses, NAMED};
 use crate::prompt::Prompt;
 use crate::reports::{Outgoing, Report, Reporter, Whose};
 use crate::writer::{WRITE_MAX, count_lines, device_of};
@@ -114,7 +114,7 @@ impl NamedLogs {
     /// Creates the state without open files.
     pub fn new(outgoing: &Rc<Outgoing>) -> Rc<NamedLogs> {
         let shared =
-            NamedState { outgoing: Rc::clone(outgoing), waiting: Cell::new(0), losses: Losses::default() };
+            NamedState { outgoing: Rc::clone(outgoing), waiting: Cell::new(0), losses: Losses::of(NAMED) };
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
@@ -186,7 +186,7 @@ impl NamedLogs {
             uses: Cell::new(0),
             used: Cell::new(rt::now()),
             dismissed: Cell::new(false),
-            losses: Losses::default(),
+            losses: Losses::of(NAMED),
         });
         // The task owns the file, because the entry of the table may be evicted while lines are queued.
         table.insert(name.into(), Rc::clone(&named));
@@ -307,7 +307,11 @@ impl Named {
         let open = match self.open(via).await {
             Ok(open) => open,
             Err(NotOpened) => {
-                let count = self.waiting.borrow().len();
+                let (count, lines) = {
+                    let waiting = self.waiting.borrow();
+                    (waiting.len(), count_lines(&waiting))
+                };
+                self.losses.count(lines);
                 return self.consume(count);
             }
         };

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use crate::disks::{self, ThreadDisks};
 use crate::metric::Page;
 use crate::tally::{Tally, Totals};
 use crate::traffic::Registry;
@@ -36,7 +37,9 @@ pub struct Shared {
     tallies: Mutex<Vec<Arc<Tally>>>,
     /// The event-loop counters of each observed thread.
     loops: Mutex<Vec<Arc<LoopNumbers>>>,
-    /// Statistics of requests by server and location.
+    /// The devices of each thread that is observed.
+    disks: Arc<disks::Devices>,
+    /// Requests by server and location.
     pub traffic: Registry,
     /// Operators that watch requests.
     pub watch: Hub,
@@ -99,7 +102,17 @@ impl Shared {
         numbers
     }
 
-    /// Appends the event-loop metrics of all threads.
+    /// The numbers of the devices of a thread.
+    pub fn new_disks(&self) -> ThreadDisks {
+        ThreadDisks::new(&self.disks)
+    }
+
+    /// Appends what the devices of all threads do.
+    pub fn write_disks(&self, page: &mut Page) {
+        self.disks.write(page);
+    }
+
+    /// Appends what the loops of all threads do.
     pub fn write_loops(&self, page: &mut Page) {
         turns::write(&self.loops.lock().unwrap_or_else(PoisonError::into_inner), page);
     }

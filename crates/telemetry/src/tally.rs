@@ -73,8 +73,32 @@ const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
     }]),
 );
 
-const ALL: [&Series; 7] =
-    [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES, &HANDSHAKE_STEPS];
+/// In the order of [`Refusal`].
+const REFUSED: Series = HANDSHAKE_STEPS.after(
+    Metric::counter(
+        "connections_refused_total",
+        "connections",
+        "Connections that a limit closed or did not allow, by limit.",
+    )
+    .labelled(&[Label {
+        name: "limit",
+        values: &[
+            (
+                "worker_connections",
+                "an idle, silent or half received one was closed to make room for another client",
+            ),
+            ("descriptors", "the same where the process has no descriptors left"),
+            (
+                "buffers",
+                "a request that stalls was closed, since `buffer_pool` had no room for received bytes",
+            ),
+            ("upstream", "`worker_connections` left no place for a connection to an upstream"),
+        ],
+    }]),
+);
+
+const ALL: [&Series; 8] =
+    [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES, &HANDSHAKE_STEPS, &REFUSED];
 
 /// All metrics of this file, in the order of the documentation.
 pub const METRICS: &[&Metric] = &[
@@ -85,6 +109,7 @@ pub const METRICS: &[&Metric] = &[
     &HTTP2_LIMITS.metric,
     &HANDSHAKES.metric,
     &HANDSHAKE_STEPS.metric,
+    &REFUSED.metric,
 ];
 
 /// Result of a handshake, in the order of the values of `result`.
@@ -98,7 +123,20 @@ pub enum Handshake {
     Failed,
 }
 
-/// Limits of HTTP/2 whose violations are counted, in the order of the values of `limit`.
+/// Limits on connections that are counted, in the order of the values of `limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Connections of a thread.
+    Connections,
+    /// Descriptors of the process.
+    Descriptors,
+    /// Buffers of a thread.
+    Buffers,
+    /// Connections of a thread that upstreams may have.
+    Upstream,
+}
+
+/// Limits of HTTP/2 that are counted, in the order of the values of `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Limit {
     /// Number of concurrent requests.
@@ -115,8 +153,8 @@ pub enum Http2Limit {
     Bodies,
 }
 
-/// Number of counters.
-const CELLS: usize = HANDSHAKE_STEPS.end();
+/// The numbers of one thread, or of all.
+const CELLS: usize = REFUSED.end();
 
 /// The counters of one thread.
 #[derive(Debug, Default)]
@@ -164,7 +202,12 @@ impl Tally {
         self.0.add(&HTTP2_LIMITS, limit as usize);
     }
 
-    /// Counts a TLS handshake with a client.
+    /// A limit has closed this many connections, or did not allow them.
+    pub fn count_refused(&self, limit: Refusal, count: usize) {
+        self.0.grow(&REFUSED, limit as usize, count as u64);
+    }
+
+    /// A handshake of TLS with a client has ended.
     pub fn count_handshake(&self, handshake: Handshake) {
         self.0.add(&HANDSHAKES, handshake as usize);
     }
@@ -172,9 +215,7 @@ impl Tally {
     /// Counts handshake steps that ran in a later turn, and steps that ran on another thread.
     pub fn count_handshake_steps(&self, later: u64, elsewhere: u64) {
         for (place, count) in [later, elsewhere].into_iter().enumerate() {
-            for _ in 0..count {
-                self.0.add(&HANDSHAKE_STEPS, place);
-            }
+            self.0.grow(&HANDSHAKE_STEPS, place, count);
         }
     }
 

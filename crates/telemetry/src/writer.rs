@@ -82,6 +82,7 @@ impl Stream {
         max: usize,
         outgoing: &Rc<Outgoing>,
     ) -> Rc<Stream> {
+        let losses = Losses::of(&target.to_string());
         let stream = Rc::new(Stream {
             way,
             target,
@@ -96,7 +97,7 @@ impl Stream {
             busy: Cell::new(false),
             works: Cell::new(true),
             closing: Cell::new(false),
-            losses: Losses::default(),
+            losses,
             outgoing: Rc::clone(outgoing),
         });
         let writer = Rc::clone(&stream);

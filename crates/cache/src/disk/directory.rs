@@ -48,7 +48,8 @@ pub(crate) struct Directory {
     is_stopping: AtomicBool,
     pub(crate) health: Health,
     pub(crate) errors: ErrorCounts,
-    /// Locks on the files of keys, by key.
+    pub(crate) moved: MovedBytes,
+    /// Locks on the files of keys.
     pub(crate) locks: KeyLocks,
     /// Wakes the manager: for a stop, when space is scarce, or after a disk failure.
     pub(crate) manager: Wakeup,
@@ -68,7 +69,14 @@ pub(crate) struct ErrorCounts {
     pub(crate) pass_throughs: Counter,
 }
 
-/// Permission bits of directories: only the user of the workers has access, as in nginx.
+/// Bytes of files, counted.
+#[derive(Debug, Default)]
+pub(crate) struct MovedBytes {
+    pub(crate) read: Counter,
+    pub(crate) written: Counter,
+}
+
+/// Permissions of directories: the user of the workers alone, as in nginx.
 const DIRECTORY_MODE: u32 = 0o700;
 /// Permission bits of files, restricted for the same reason.
 const FILE_MODE: u32 = 0o600;
@@ -120,6 +128,7 @@ impl Directory {
             is_stopping: AtomicBool::new(false),
             health: Health::default(),
             errors: ErrorCounts::default(),
+            moved: MovedBytes::default(),
             locks: KeyLocks::default(),
             manager: Wakeup::default(),
             notify: config.notify.clone(),
@@ -254,12 +263,16 @@ impl Directory {
         let wanted = data.len() as u64;
         let written = file.write_segments_at(offset, data, self.device, self.via()).await.0?;
         assert!(written == wanted, "{written} of {wanted} bytes were written");
+        self.moved.written.add(written);
         Ok(())
     }
 
     /// Writes all of `buf` at `offset`.
     pub(crate) async fn write_buf(&self, file: &File, offset: u64, buf: Buf) -> Result<(), Errno> {
-        file.write_at(offset, buf, self.device, self.via()).await.0.map(drop)
+        let bytes = buf.len() as u64;
+        file.write_at(offset, buf, self.device, self.via()).await.0?;
+        self.moved.written.add(bytes);
+        Ok(())
     }
 
     /// Creates a complete file, or completes `begun`, and renames it to `to` in one operation. Creates missing parent
@@ -273,11 +286,18 @@ impl Directory {
     ) -> Result<(), Errno> {
         let (to, parents) = to;
         let begun = begun.map(|file| file.fd().clone());
+        let bytes: usize = data.iter().map(Segments::len).sum();
         let new = NewFile { temp, to, begun, mode: FILE_MODE, data, uncached: self.is_uncached };
         let (done, back) = File::put(Box::new(new), self.device, self.via()).await;
-        if let (Err(Errno::NOENT), Some(new)) = (done, back) {
-            Box::pin(self.make_parents(&new.to, parents)).await?;
-            return File::put(new, self.device, self.via()).await.0;
+        let done = match (done, back) {
+            (Err(Errno::NOENT), Some(new)) => {
+                Box::pin(self.make_parents(&new.to, parents)).await?;
+                File::put(new, self.device, self.via()).await.0
+            }
+            (done, _) => done,
+        };
+        if done.is_ok() {
+            self.moved.written.add(bytes as u64);
         }
         done
     }

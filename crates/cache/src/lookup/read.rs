@@ -60,8 +60,8 @@ pub(crate) async fn read_entry(
     if !is_whole {
         let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
         if file.fd().is_direct() && table_end > buf.len() as u64 {
-            // Direct reads must start at a multiple of the block size.
-            buf = Box::pin(extend_to(file, buf, table_end, dir.device(), plan.reads_of(file))).await?;
+            // Direct reads start at blocks alone.
+            buf = Box::pin(extend(entries, file, buf, table_end, plan)).await?;
         }
         let chunks = match table_at_hand(entries, file, &buf, &header, seen)? {
             Some(chunks) => chunks,
@@ -74,7 +74,7 @@ pub(crate) async fn read_entry(
     }
     if (buf.len() as u64) < end {
         opener.bypass(file, plan);
-        buf = Box::pin(extend_to(file, buf, end, dir.device(), plan.reads_of(file))).await?;
+        buf = Box::pin(extend(entries, file, buf, end, plan)).await?;
         if (buf.len() as u64) < end {
             let index = (buf.len() as u64).saturating_sub(layout.body) / CHUNK_BYTES;
             return Err(ReadError::Damaged(Damage::Truncated { index }));
@@ -125,6 +125,7 @@ pub(crate) async fn read_header(
             read_into(buf, file, 0, bytes, device, plan.reads_of(file)).await?
         }
     };
+    entries.dir.moved.read.add(buf.len() as u64);
     let via = plan.reads_of(file);
     let mut tries = 1;
     loop {
@@ -132,7 +133,7 @@ pub(crate) async fn read_header(
             Ok(header) => return Ok((buf, Arc::new(header))),
             Err(Unread::More(wanted)) => {
                 let before = buf.len();
-                buf = Box::pin(extend_to(file, buf, wanted as u64, device, via)).await?;
+                buf = Box::pin(extend(entries, file, buf, wanted as u64, plan)).await?;
                 if buf.len() < wanted && buf.len() == before {
                     return Err(ReadError::Damaged(Damage::Short));
                 }
@@ -147,7 +148,21 @@ pub(crate) async fn read_header(
     }
 }
 
-/// Returns the records of a large entry if no further read is needed: they are cached, or are in `prefix`, the start of
+/// Continues the read of a file behind the content of `buf`.
+async fn extend(
+    entries: &Entries,
+    file: &File,
+    buf: Buf,
+    end: u64,
+    plan: ReadPlan,
+) -> Result<Buf, ReadError> {
+    let before = buf.len();
+    let buf = extend_to(file, buf, end, entries.dir.device(), plan.reads_of(file)).await?;
+    entries.dir.moved.read.add(buf.len().saturating_sub(before) as u64);
+    Ok(buf)
+}
+
+/// The records of a large entry where they need no further read: they are remembered, or lie in `prefix`, the start of
 /// its file.
 fn table_at_hand(
     entries: &Entries,
@@ -194,6 +209,7 @@ async fn read_table(
         // may end inside a record, so each range is read completely.
         let wanted = (end - at).min(CHUNK_BYTES);
         let part = read_whole(file, at, wanted, device, via).await?;
+        entries.dir.moved.read.add(part.len() as u64);
         let part = &part[..part.len().min(wanted as usize)];
         chunks.take_records((at - start) / RECORD_BYTES, part);
         if (part.len() as u64) < wanted {

@@ -264,20 +264,21 @@ impl Room {
         rt::now().saturating_duration_since(self.began).as_millis() as u32
     }
 
-    /// Chooses connections to be closed; returns whether there were any. They end when their tasks run.
-    pub(crate) fn give_up(&self, give_up_idle: impl FnOnce() -> bool) -> bool {
+    /// Chooses connections to be given up, which end when their tasks run. Returns how many of them are clients', and nothing
+    /// where there were none.
+    pub(crate) fn give_up(&self, give_up_idle: impl FnOnce() -> bool) -> Option<usize> {
         let now_ms = self.now_ms();
         let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
-        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || give_up_idle() {
-            return true;
+        let quiet = self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms);
+        if quiet > 0 || give_up_idle() {
+            return Some(quiet);
         }
         // A connection that was just accepted may turn out to be silent soon.
         if self.lists.quiet() > 0 {
-            return false;
+            return None;
         }
-        [Rank::Head, Rank::Body]
-            .into_iter()
-            .any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0)
+        let mut ranks = [Rank::Head, Rank::Body].into_iter();
+        ranks.any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0).then_some(1)
     }
 }
 

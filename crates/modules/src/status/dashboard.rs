@@ -11,6 +11,7 @@ use http::request::Method;
 use io::op::Source;
 use serde_json::{Map, Value, json};
 use telemetry::histogram::Distribution;
+use telemetry::reloads::Reloads;
 use telemetry::time_zone::since_1970;
 use telemetry::traffic;
 
@@ -83,6 +84,7 @@ fn snapshot(request: &Request) -> Value {
         "started": seconds(shared.started()),
         "now": seconds(rt::wall()),
         "generation": request.generation.number,
+        "reloads": reloads(),
         "threads": request.config().main().workers.count(),
         "is_leaving": shared.is_leaving(),
         "connections": {
@@ -98,7 +100,13 @@ fn snapshot(request: &Request) -> Value {
     })
 }
 
-/// Returns a row of the table of locations. The page computes rates from the difference of two snapshots.
+/// Reloads by way, and whether the last one was refused.
+fn reloads() -> Value {
+    let Reloads { by_way: [in_place, replacement, refused], is_last_refused } = Reloads::known();
+    json!({ "in_place": in_place, "replacement": replacement, "refused": refused, "is_last_refused": is_last_refused })
+}
+
+/// A row of the table of locations. Rates are differences of two snapshots, which the page makes.
 fn zone(numbers: &ZoneNumbers) -> Value {
     let sums = &numbers.sums;
     json!({

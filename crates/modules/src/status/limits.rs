@@ -22,8 +22,19 @@ const REQUESTS: Metric = Metric::counter(
 )
 .labelled(&[Label { name: "zone", values: &[] }, Label { name: "result", values: RESULTS }]);
 
-/// All metrics of this file.
-pub(super) const METRICS: &[&Metric] = &[&REQUESTS];
+/// Where it reaches the size, `limit_req` forgets the keys that were used longest ago, and `limit_conn` rejects new ones.
+const BYTES: Metric = Metric::gauge(
+    "limit_zone_bytes",
+    "bytes",
+    "Bytes of a zone that keys use, as nginx's allocator would count them.",
+)
+.labelled(&[Label { name: "zone", values: &[] }]);
+
+const BYTES_MAX: Metric = Metric::gauge("limit_zone_bytes_max", "bytes", "Size of a zone.")
+    .labelled(&[Label { name: "zone", values: &[] }]);
+
+/// All of them.
+pub(super) const METRICS: &[&Metric] = &[&REQUESTS, &BYTES, &BYTES_MAX];
 
 /// Returns the names of the results, in the order of the counts.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
@@ -33,7 +44,11 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// Appends the numbers of all zones.
 pub(super) fn write(http: &Http, page: &mut Page) {
     page.head(&REQUESTS);
-    for (_, name, counts) in zones(http) {
-        page.numbers(&REQUESTS, &[name], &counts);
+    for zone in zones(http) {
+        page.numbers(&REQUESTS, &[zone.name], &zone.results);
     }
+    page.head(&BYTES);
+    zones(http).for_each(|zone| page.number(&BYTES, &[zone.name], zone.used));
+    page.head(&BYTES_MAX);
+    zones(http).for_each(|zone| page.number(&BYTES_MAX, &[zone.name], zone.size));
 }

@@ -3,7 +3,8 @@
 use http::request::{HeaderId, Method};
 use io::op::Source;
 use telemetry::metric::{Form, Label, Metric, Page};
-use telemetry::{tally, traffic, turns};
+use telemetry::reloads::{self, Reloads};
+use telemetry::{disks, losses, tally, traffic, turns};
 
 use super::zones::StatusZones;
 use super::{Conf, limits, process};
@@ -39,14 +40,16 @@ type Part = (&'static str, Vec<&'static Metric>);
 /// Returns all metrics of the page, in its order.
 pub fn metrics() -> Vec<Part> {
     vec![
-        ("Server", [&BUILD, &GENERATION].into_iter().chain(process::METRICS.iter().copied()).collect()),
+        ("Server", [&[&BUILD, &GENERATION], reloads::METRICS, process::METRICS].concat()),
         ("Connections and requests", tally::METRICS.to_vec()),
         ("Threads", turns::METRICS.to_vec()),
+        ("Disks", disks::METRICS.to_vec()),
         ("Servers and locations", traffic::METRICS.to_vec()),
         ("Limits", limits::METRICS.to_vec()),
         ("Upstreams", peers::metrics::METRICS.to_vec()),
         ("Certificates", vec![&CERTIFICATES]),
         ("Caches", caching::metrics::metrics()),
+        ("Logs", losses::METRICS.to_vec()),
     ]
 }
 
@@ -64,9 +67,11 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     page.number(&BUILD, &[env!("CARGO_PKG_VERSION")], 1);
     page.head(&GENERATION);
     page.number(&GENERATION, &[], request.generation.number);
+    Reloads::known().write(&mut page);
     process::write(shared.started(), &mut page);
     shared.write_connections(&mut page);
     shared.write_loops(&mut page);
+    shared.write_disks(&mut page);
     shared.traffic.write(http.of::<StatusZones>().all(), &mut page);
     limits::write(http, &mut page);
     peers::metrics::write(http.of::<Upstreams>().groups(), rt::now(), &mut page);
@@ -77,6 +82,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     }
     let caches = &http.of::<Caches>().zones;
     caching::metrics::write(caches.iter().map(|zone| (zone.name(), &**zone.state())), &mut page);
+    losses::write(&mut page);
     let response = &mut request.response;
     response.status = 200;
     response.content_type = ContentType::Text(form.content_type().into());

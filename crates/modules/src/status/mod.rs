@@ -29,6 +29,7 @@ use exchange::phases::{Phase, Plan};
 use exchange::request::Request;
 use exchange::settings::main::MainConf;
 use io::op::DiskVia;
+use upstream::caching;
 
 pub use metrics::metrics;
 
@@ -258,6 +259,7 @@ fn count(_: &Conf, request: &Request) {
         engine: request.mover.map(engine_place),
     };
     traffic.count(request.location.0 as usize, &ended, &request.conn.thread.shared.traffic);
+    caching::tally::count_served(request);
 }
 
 /// Returns the index of a mover among the values of the label `engine`. The names are in `telemetry`, which knows no

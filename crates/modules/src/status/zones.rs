@@ -142,6 +142,10 @@ pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
     let traffic = Traffic::begin(zones, before, &thread.shared.traffic);
     // The cell is set once per configuration.
     let _ = generation.traffic.set(traffic);
+    rt::observe_disks(|| {
+        let disks = thread.shared.new_disks();
+        move |kind, device, event| disks.note(kind, device, event)
+    });
     rt::observe_turns(|| {
         let numbers = thread.shared.new_loop();
         move |turn| {

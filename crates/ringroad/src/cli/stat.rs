@@ -107,6 +107,9 @@ fn table(now: &Value, before: &Value) -> String {
         whole(&connections["active"]) + whole(&connections["idle"]),
         whole(&connections["idle"]),
     );
+    if now["reloads"]["is_last_refused"] == true {
+        text.push_str("The last reload was refused: see the error log, or ringroad -t\n");
+    }
     let _ = writeln!(
         text,
         "\n{:>9} {:>8} {:>8} {:>9} {:>9} {:>11}  location",
@@ -257,6 +260,13 @@ mod tests {
             later.ends_with("      5.0        3        4         -        up  u 127.0.0.1:1\n"),
             "{later}"
         );
+        let mut refused = first.clone();
+        refused["reloads"] = json!({ "is_last_refused": true });
+        assert_eq!(
+            table(&refused, &Value::Null).lines().nth(1),
+            Some("The last reload was refused: see the error log, or ringroad -t")
+        );
+        assert_eq!(since_start.lines().nth(1), Some(""));
         let restarted = json!({ "started": 1.0, "now": 2.0 });
         assert_eq!(table(&first, &restarted), since_start, "another process");
     }

@@ -11,8 +11,9 @@
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
 //!   | <------------------ AcmeDone -|   all threads have applied it
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
-//!   | -- Explain, fd -------------> |   the socket of a client that gets the explanation with a cache's state
-//!   | -- Reopen, fds -------------> |   no response: failed writes to a log are reported in the error log
+//!   | -- Explain, fd -------------> |   the socket of a client that gets the answer of a cache
+//!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
+//!   | -- Reloads -----------------> |   no answer: numbers that its pages show
 //!   | -- Ping --------------------> |   for the watchdog of systemd
 //!   | <---------------------- Pong -|   the event loops of all threads have made a turn since the ping
 //!   | -- Quit, Stop --------------> |   the response is the end of the process
@@ -31,12 +32,13 @@ use crate::limits::ProcessLimits;
 use crate::listen::ListenAddr;
 use crate::places::{Places, Request};
 use crate::privilege::Credentials;
+use crate::reloads::Reloads;
 
 /// Maximum length in bytes of a text in a message of a worker; it must be below the master's limit.
 const TEXT_MAX: usize = 32 * 1024;
 
-/// The version of the messages, which changes with every change of the messages.
-const VERSION: u64 = 7;
+/// Changes with every change of the messages.
+const VERSION: u64 = 8;
 
 /// A configuration for a worker. Its descriptors are sent in the same packet: those of the listeners in order, then one for each
 /// log file.
@@ -61,7 +63,9 @@ pub(crate) struct Bundle {
     pub(crate) addresses: String,
     /// Number of worker processes that have ended unexpectedly so far, for the status API.
     pub(crate) respawned: u64,
-    /// Certificates from CAs, and installed challenges.
+    /// Reloads so far. For [`ToWorker::Start`]; a worker that serves hears of each.
+    pub(crate) reloads: Reloads,
+    /// Certificates from authorities, and challenges in place.
     pub(crate) acme: Vec<AcmeChange>,
     /// The secret from which keys of session tickets are derived. Only used by [`ToWorker::Start`]; a serving worker already has
     /// it.
@@ -95,7 +99,9 @@ pub(crate) enum ToWorker {
     Leave,
     /// Start or stop draining at an operator's request: readiness checks fail, and the worker continues to serve.
     Drain(bool),
-    /// Let the event loop of each thread make a turn, and confirm this number.
+    /// Show these numbers of reloads from now on.
+    Reloads(Reloads),
+    /// Let every thread's event loop turn, and confirm it by this number.
     Ping(u64),
     /// Add the state of a cache to an explanation, in the format of `admin`, and send it through the socket in the packet.
     Explain(Vec<u8>),
@@ -154,6 +160,7 @@ impl ToWorker {
             ToWorker::Drain(is_drained) => {
                 out.u64(11).u64(u64::from(*is_drained));
             }
+            ToWorker::Reloads(reloads) => put_reloads(out.u64(12), reloads),
             ToWorker::Ping(number) => {
                 out.u64(8).u64(*number);
             }
@@ -182,6 +189,7 @@ impl ToWorker {
             9 => ToWorker::Watch(from.text()?),
             10 => ToWorker::Explain(from.bytes()?.to_vec()),
             11 => ToWorker::Drain(from.u64()? != 0),
+            12 => ToWorker::Reloads(take_reloads(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -254,6 +262,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
         out.path(path);
     });
     out.text(&bundle.addresses).u64(bundle.respawned);
+    put_reloads(out, &bundle.reloads);
     out.list(&bundle.acme, put_change).bytes(&bundle.tickets);
 }
 
@@ -280,12 +289,26 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         logs: from.list(Reader::path)?,
         addresses: from.text()?,
         respawned: from.u64()?,
+        reloads: take_reloads(from)?,
         acme: from.list(take_change)?,
         tickets: from.bytes()?.to_vec(),
     })
 }
 
-/// Encodes the source of a configuration. For `ringroad serve`, `text` replaces the main file.
+/// Numbers by way, in the order of the metric.
+fn put_reloads(out: &mut Writer, reloads: &Reloads) {
+    reloads.by_way.iter().for_each(|number| {
+        out.u64(*number);
+    });
+    out.u64(u64::from(reloads.is_last_refused));
+}
+
+fn take_reloads(from: &mut Reader<'_>) -> Result<Reloads, Malformed> {
+    let by_way = [from.u64()?, from.u64()?, from.u64()?];
+    Ok(Reloads { by_way, is_last_refused: from.u64()? != 0 })
+}
+
+/// Names and places; the text replaces the main file of `ringroad serve`.
 fn put_request(out: &mut Writer, request: &Request) {
     let Places { prefix, pid, error_log } = &request.places;
     out.path(&request.main).text(&request.globals);
@@ -364,6 +387,7 @@ mod tests {
             logs: vec!["/srv/logs/error.log".into()],
             addresses: "group\thost\n".to_owned(),
             respawned: 3,
+            reloads: Reloads { by_way: [1, 2, 3], is_last_refused: true },
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
             tickets: vec![7; 40],
         }
@@ -381,6 +405,7 @@ mod tests {
             ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
             ToWorker::Leave,
             ToWorker::Drain(true),
+            ToWorker::Reloads(Reloads { by_way: [4, 5, 6], is_last_refused: false }),
             ToWorker::Ping(5),
             ToWorker::Watch("code=5xx".to_owned()),
             ToWorker::Explain(b"text".to_vec()),

@@ -13,6 +13,7 @@ use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
 use crate::places::{Places, Request, make_passage};
 use crate::privilege::{self, Credentials};
+use crate::reloads::Reloads;
 use crate::site::{self, Resources, Site};
 
 /// A configuration that is ready to be served.
@@ -90,6 +91,7 @@ impl Cycle {
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             addresses: String::new(),
             respawned: 0,
+            reloads: Reloads::default(),
             acme: Vec::new(),
             tickets: Vec::new(),
         };

@@ -49,6 +49,7 @@ use crate::listen::{ListenAddr, errno_text, reachable};
 use crate::log::{Level, Log, let_stderr_append};
 use crate::pidfile::PidFile;
 use crate::places::Request;
+use crate::reloads::Reloads;
 use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Site};
 use crate::systemd::Notifier;
@@ -117,7 +118,9 @@ struct Master {
     respawn: Respawn,
     /// Number of workers that have ended unexpectedly since the start.
     respawned: u64,
-    /// Earliest time of the next start of a worker.
+    /// Reloads since the start, which workers show.
+    reloads: Reloads,
+    /// No worker is started before this.
     start_at: Option<Instant>,
     pid_file: Option<PidFile>,
     /// Whether the process is a daemon, for which no shell waits. Only a daemon handles SIGWINCH and SIGUSR2.
@@ -192,6 +195,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         desk,
         respawn: Respawn::default(),
         respawned: 0,
+        reloads: Reloads::default(),
         start_at: None,
         pid_file: None,
         is_detached: daemon || is_new_binary || notifier.is_supervised(),
@@ -257,13 +261,8 @@ impl Master {
         if !wanted || there || self.start_at.is_some() {
             return;
         }
-        let acme = self.acme.changes(site::issuers(&self.cycle.site.config));
-        match WorkerProcess::start(&self.cycle, &self.addresses, self.respawned, acme) {
-            Ok(mut worker) => {
-                operators::brief(&self.desk, &mut worker);
-                self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
-                self.workers.push(worker);
-            }
+        match self.start_worker(&self.cycle) {
+            Ok(worker) => self.workers.push(worker),
             Err(message) => {
                 self.cycle.log.alert(&message);
                 self.handle_fault(&message);
@@ -271,8 +270,16 @@ impl Master {
         }
     }
 
-    /// Handles messages of the process that obtains certificates. This process runs while workers serve, and never delays a
-    /// start.
+    /// Starts a process with a configuration and all that this one knows.
+    fn start_worker(&self, cycle: &Cycle) -> Result<WorkerProcess, String> {
+        let acme = self.acme.changes(site::issuers(&cycle.site.config));
+        let mut worker = WorkerProcess::start(cycle, &self.addresses, (self.respawned, self.reloads), acme)?;
+        operators::brief(&self.desk, &mut worker);
+        self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
+        Ok(worker)
+    }
+
+    /// Hears the process that obtains certificates. There is one while workers serve, and none that a start waits for.
     fn keep_acme(&mut self) {
         let Master { acme, workers, cycle, phase, new_binary, .. } = self;
         match phase {

@@ -13,6 +13,7 @@ use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
 use crate::master::cycle::Cycle;
 use crate::master::daemon::is_mark;
+use crate::reloads::Reloads;
 use crate::{site, worker};
 
 /// The running executable, even if its file was replaced.
@@ -67,11 +68,12 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a process. Sends it the configuration, the known addresses of host names, and the known certificates.
+    /// Starts a process and sends it the configuration, with the addresses of names and the certificates as they are known,
+    /// the number of workers that died, and that of reloads.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
-        respawned: u64,
+        counts: (u64, Reloads),
         acme: Vec<AcmeChange>,
     ) -> Result<WorkerProcess, String> {
         let (mut channel, theirs) =
@@ -93,8 +95,9 @@ impl WorkerProcess {
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
         let (addresses, tickets) = (addresses.to_owned(), site::tickets());
-        let bundle = Bundle { addresses, respawned, acme, tickets, ..bundle };
-        // If the worker exits before this, its exit status shows it.
+        let (respawned, reloads) = counts;
+        let bundle = Bundle { addresses, respawned, reloads, acme, tickets, ..bundle };
+        // A worker that dies this early is noticed by its exit status.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
             child,

@@ -12,13 +12,13 @@
 
 use std::time::Instant;
 
-use super::operators::brief;
 use super::process::{ANSWER_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
 use crate::pidfile::PidFile;
 use crate::places::Request;
+use crate::reloads::ReloadWay;
 use crate::site::{self, Files, Site};
 
 /// A new configuration that is not in force yet.
@@ -43,7 +43,10 @@ impl Master {
         let log = self.cycle.log.clone();
         let site = match site::load(&self.request, Files::Disk) {
             Ok(site) => site,
-            Err(refused) => return log.write(refused.level, refused.message),
+            Err(refused) => {
+                log.write(refused.level, refused.message);
+                return self.count_reload(ReloadWay::Refused);
+            }
         };
         for (level, warning) in &site.warnings {
             log.write(*level, warning);
@@ -51,7 +54,7 @@ impl Master {
         self.generation += 1;
         let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle.listeners), &log)
         else {
-            return;
+            return self.count_reload(ReloadWay::Refused);
         };
         tell_changes(&self.cycle.site, &cycle.site, &self.request, &log);
         let reasons = replacement_reasons(&self.cycle, &cycle.site);
@@ -78,22 +81,28 @@ impl Master {
     /// Starts a new worker process for a new configuration.
     fn replace(&mut self, cycle: Cycle) {
         self.cycle.log.notice("start worker processes");
-        let acme = self.acme.changes(site::issuers(&cycle.site.config));
-        match WorkerProcess::start(&cycle, &self.addresses, self.respawned, acme) {
-            Ok(mut worker) => {
-                brief(&self.desk, &mut worker);
-                self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
+        match self.start_worker(&cycle) {
+            Ok(worker) => {
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });
                 self.workers.push(worker);
             }
             Err(message) => {
                 self.cycle.log.alert(message);
                 cycle.listeners.forget(Some(&self.cycle.listeners));
+                self.count_reload(ReloadWay::Refused);
             }
         }
     }
 
-    /// Handles a worker that is ready: if it is the worker of the new configuration, this configuration is now in force.
+    /// Counts a reload, and tells the workers whose pages show it.
+    fn count_reload(&mut self, way: ReloadWay) {
+        self.reloads.count(way);
+        let message = ToWorker::Reloads(self.reloads);
+        let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
+        self.workers.iter_mut().filter(stay).for_each(|worker| worker.tell(&message, Vec::new()));
+    }
+
+    /// A worker is ready: if it is the one of the new configuration, that is in force now.
     pub(super) fn commit_replacement(&mut self, generation: u64) {
         match self.pending.take_if(|pending| pending.cycle.generation == generation) {
             Some(pending) => {
@@ -102,6 +111,7 @@ impl Master {
                 self.commit(pending.cycle);
                 self.phase = Phase::Running;
                 self.dismiss(|worker| worker.generation != generation, limit);
+                self.count_reload(ReloadWay::Replacement);
                 self.catch_up();
             }
             // The worker replaced a crashed one.
@@ -116,6 +126,7 @@ impl Master {
             let (pid, old) = (worker.pid(), worker.generation);
             worker.generation = generation;
             self.commit(pending.cycle);
+            self.count_reload(ReloadWay::InPlace);
             self.cycle.log.notice(format_args!(
                 "configuration {old} of worker process {pid} was replaced by {generation} in place"
             ));
@@ -128,6 +139,7 @@ impl Master {
         if self.pending.as_ref().is_some_and(|pending| pending.cycle.generation == generation) {
             self.cycle.log.emerg(message);
             self.abandon_pending();
+            self.count_reload(ReloadWay::Refused);
             self.catch_up();
         }
     }
@@ -157,6 +169,7 @@ impl Master {
         }
         self.cycle.log.emerg("the new configuration was not applied, the old one stays in force");
         self.abandon_pending();
+        self.count_reload(ReloadWay::Refused);
         let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
         let still_served = self.workers.iter().any(serves);
         self.catch_up();

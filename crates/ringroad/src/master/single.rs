@@ -22,6 +22,7 @@ use crate::admin::{Call, answer, complete, refuse};
 use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
 use crate::places::Request;
+use crate::reloads::{ReloadWay, Reloads};
 use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Files, Resources, Site, Worker};
 use crate::systemd::Notifier;
@@ -73,7 +74,9 @@ pub(super) fn run(
     }
     let feed = Feed::default();
     let (quit_at, ping) = (None, 0);
-    let mut single = Single { request, cycle, worker, acme, upkeep, quit_at, desk, feed, notifier, ping };
+    let reloads = Reloads::default();
+    let mut single =
+        Single { request, cycle, worker, acme, upkeep, quit_at, desk, feed, notifier, ping, reloads };
     single.notifier.ready("serving configuration 1");
     single.serve(&signals);
     single.feed.finish(&single.worker);
@@ -115,6 +118,8 @@ struct Single {
     notifier: Notifier,
     /// The number of the last ping to the threads.
     ping: u64,
+    /// Reloads since the start.
+    reloads: Reloads,
 }
 
 impl Single {
@@ -251,13 +256,23 @@ impl Single {
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
     }
 
-    /// Reloads in place, or keeps the old configuration.
+    /// Reads the configuration again, and counts that.
     fn reload(&mut self) {
+        let way = if self.reload_in_place() { ReloadWay::InPlace } else { ReloadWay::Refused };
+        self.reloads.count(way);
+        site::publish_reloads(self.reloads);
+    }
+
+    /// In place or not at all; returns whether it succeeded.
+    fn reload_in_place(&mut self) -> bool {
         let log = self.cycle.log.clone();
         log.notice("reconfiguring");
         let site = match site::load(&self.request, Files::Disk) {
             Ok(site) => site,
-            Err(refused) => return log.write(refused.level, refused.message),
+            Err(refused) => {
+                log.write(refused.level, refused.message);
+                return false;
+            }
         };
         tell_changes(&self.cycle.site, &site, &self.request, &log);
         let key = |site: &Site| site::ProcessKey::of(&site.config);
@@ -265,7 +280,8 @@ impl Single {
         if !reasons.is_empty() {
             // No master exists that could start a new process.
             let message = "the new configuration needs a new process: restart, or use master_process on";
-            return log.emerg(format_args!("{message} ({reasons})"));
+            log.emerg(format_args!("{message} ({reasons})"));
+            return false;
         }
         for change in self.acme.changes(site::issuers(&site.config)) {
             if let Err(message) = site::apply(&site.config, &change) {
@@ -275,7 +291,7 @@ impl Single {
         let generation = self.cycle.generation + 1;
         let Ok(cycle) = Cycle::open(&self.request, site, generation, Some(&self.cycle.listeners), &log)
         else {
-            return;
+            return false;
         };
         let swapped = resources(&cycle).and_then(|mut resources| {
             // The server already has the sockets of the other addresses.
@@ -297,10 +313,12 @@ impl Single {
                     "configuration {} of worker process {pid} was replaced by {generation} in place",
                     old.generation
                 ));
+                true
             }
             Err(message) => {
                 log.emerg(message);
                 cycle.listeners.forget(Some(&self.cycle.listeners));
+                false
             }
         }
     }

@@ -40,11 +40,18 @@ use crate::loader::DiskLoader;
 use crate::log::Level;
 use crate::places::{Places, Request};
 use crate::privilege::UserSpec;
+use crate::reloads::Reloads;
 
 /// The level of an `error_log` directive without a level, and of the default error log.
 const DEFAULT_LEVEL: &str = "error";
 
-/// Loads a configuration and all its includes.
+/// Sets the numbers of reloads that the pages of this process show.
+pub(crate) fn publish_reloads(reloads: Reloads) {
+    let Reloads { by_way, is_last_refused } = reloads;
+    server::telemetry::reloads::Reloads { by_way, is_last_refused }.publish();
+}
+
+/// Reads a configuration and everything that it includes.
 pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused> {
     let memory: Option<MapLoader> = match files {
         Files::Disk => None,

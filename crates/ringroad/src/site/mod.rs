@@ -12,7 +12,8 @@ pub(crate) use adapter::{
     Candidate, Config, Filter, Place, ProcessKey, Question, WATCHERS_MAX, Watcher, Worker, apply,
     certificate_warnings, changes, configure_arguments, counters, covers, default_movers, explain,
     foreign_module, go_on_with_tickets, issuers, load, missing_names, mover, path_and_query, place, problems,
-    reference, ring_warning, route, search_pattern, set_respawned, state_files, table, tickets,
+    publish_reloads, reference, ring_warning, route, search_pattern, set_respawned, state_files, table,
+    tickets,
 };
 
 use std::os::fd::OwnedFd;

@@ -1,14 +1,16 @@
 //! Tests of files: returned buffers, retries, drops.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::rc::Rc;
 
-use io::op::{DeviceId, EntryLook, OpenHow};
+use io::op::{DeviceId, DiskKind, EntryLook, OpenHow};
 use io::{DiskVia, Errno, Payload};
 use rustix::fs::{Mode, OFlags};
 
 use super::{run, settle, watch};
-use crate::{File, Timer, counters, file};
+use crate::{DiskEvent, File, Timer, counters, file};
 
 const DEVICE: DeviceId = DeviceId(1);
 const VIA: DiskVia = DiskVia::Sync;
@@ -215,5 +217,38 @@ fn a_close_that_is_waited_for_is_one_operation() {
         assert_eq!(counters().engine.submitted, 1);
         settle().await;
         assert_eq!(counters().engine.submitted, 1, "once");
+    });
+}
+
+/// The observer sees each operation on files begin and end, or be given up; others it does not see.
+#[test]
+fn operations_on_files_are_shown_to_the_observer() {
+    run(|fake| async move {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let copy = Rc::clone(&seen);
+        let before = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
+        settle().await;
+        crate::observe_disks(|| move |kind, device, event| copy.borrow_mut().push((kind, device, event)));
+        fake.complete(fake.only("Open"), Ok(0), Payload::Opened(some_file()));
+        settle().await;
+        drop(before.take());
+        settle().await;
+        assert_eq!(*seen.borrow(), [], "neither one that began before, nor a close");
+
+        let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
+        settle().await;
+        let begun = (DiskKind::Open, DEVICE, DiskEvent::Begun);
+        assert_eq!(*seen.borrow(), [begun]);
+        fake.complete(fake.only("Open"), Err(Errno::NOENT), Payload::None);
+        settle().await;
+        assert!(opened.take().unwrap().is_err());
+        let ended = matches!(seen.borrow()[1..], [(DiskKind::Open, DEVICE, DiskEvent::Ended(_))]);
+        assert!(ended, "{:?}", seen.borrow());
+
+        let timer = Timer::new();
+        timer.expire_now();
+        let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
+        assert!(timer.limit(open).await.is_err());
+        assert_eq!(seen.borrow()[2..], [begun, (DiskKind::Open, DEVICE, DiskEvent::GivenUp)]);
     });
 }

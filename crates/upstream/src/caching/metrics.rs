@@ -5,7 +5,7 @@
 use ::cache::Stats;
 use telemetry::metric::{Label, Metric, Page};
 
-use crate::caching::tally;
+use crate::caching::tally::{self, Sums};
 use crate::caching::tasks::Cache;
 
 /// The values of one cache at one time.
@@ -16,10 +16,12 @@ struct Numbers {
     marks: u64,
     marked: u64,
     fetches: u64,
+    /// Bytes of bodies that were sent from files.
+    sent_from_files: u64,
 }
 
 impl Numbers {
-    fn of(cache: &Cache) -> Numbers {
+    fn of(cache: &Cache, sums: &Sums) -> Numbers {
         let shared_fetches = cache.shared_fetches();
         Numbers {
             stats: cache.store().map(|store| store.stats()),
@@ -27,6 +29,7 @@ impl Numbers {
             marks: shared_fetches.marks(),
             marked: shared_fetches.passed(),
             fetches: shared_fetches.under_way_now(),
+            sent_from_files: tally::SENT_FROM_FILES.of(&sums.cells)[0],
         }
     }
 }
@@ -53,10 +56,10 @@ pub struct Facts {
 impl Facts {
     /// Reads the figures of a cache.
     pub fn of(cache: &Cache) -> Facts {
-        let Numbers { stats, max_size, .. } = Numbers::of(cache);
         let sums = cache.tallies().sums();
+        let Numbers { stats, max_size, .. } = Numbers::of(cache, &sums);
         let [requests, ..] = tally::METRICS;
-        let by_status = requests.metric.values().iter().zip(requests.of(&sums));
+        let by_status = requests.metric.values().iter().zip(requests.of(&sums.cells));
         Facts {
             bytes: stats.map(|stats| stats.bytes),
             max_size,
@@ -215,6 +218,19 @@ const DISK_ERRORS: Row = Row {
     read: |numbers, out| store(numbers, out, |stats| [stats.read_errors, stats.write_errors]),
 };
 
+const DEVICE_BYTES: Row = Row {
+    metric: Metric::counter(
+        "cache_device_bytes_total",
+        "bytes",
+        "Bytes that were read or sent from files of the cache, and written to them. The page cache may have had those read.",
+    )
+    .labelled(&[ZONE, Label { name: "direction", values: &[("read", ""), ("write", "")] }]),
+    read: |numbers, out| {
+        let both = |stats: &Stats| [stats.read_bytes + numbers.sent_from_files, stats.written_bytes];
+        out.extend(numbers.stats.iter().flat_map(both));
+    },
+};
+
 const DEGRADATIONS: Row = own(
     Metric::counter(
         "cache_degradations_total",
@@ -299,6 +315,7 @@ const ROWS: &[Row] = &[
     PURGE_WRITES,
     PURGES_KEPT,
     DISK_ERRORS,
+    DEVICE_BYTES,
     DEGRADATIONS,
     DEGRADED,
     VERIFIED,
@@ -314,23 +331,32 @@ const ROWS: &[Row] = &[
 
 /// Returns the metrics of the page, in order.
 pub fn metrics() -> Vec<&'static Metric> {
-    let counted = tally::METRICS.iter().map(|series| &series.metric);
+    let counted = tally::METRICS.iter().map(|series| &series.metric).chain([&tally::HIT_AGE]);
     counted.chain(ROWS.iter().map(|row| &row.metric)).collect()
 }
 
 /// Appends the values of these caches, by the names of their zones.
 pub fn write<'a>(caches: impl Iterator<Item = (&'a str, &'a Cache)>, page: &mut Page) {
-    let all: Vec<_> =
-        caches.map(|(zone, cache)| (zone, cache.tallies().sums().to_vec(), Numbers::of(cache))).collect();
+    let all: Vec<_> = caches.map(|(zone, cache)| numbers_of(zone, cache)).collect();
     render(&all, page);
 }
 
-fn render(caches: &[(&str, Vec<u64>, Numbers)], page: &mut Page) {
+fn numbers_of<'a>(zone: &'a str, cache: &Cache) -> (&'a str, Sums, Numbers) {
+    let sums = cache.tallies().sums();
+    let numbers = Numbers::of(cache, &sums);
+    (zone, sums, numbers)
+}
+
+fn render(caches: &[(&str, Sums, Numbers)], page: &mut Page) {
     for series in tally::METRICS {
         page.head(&series.metric);
         for (zone, sums, _) in caches {
-            page.numbers(&series.metric, &[*zone], series.of(sums));
+            page.numbers(&series.metric, &[*zone], series.of(&sums.cells));
         }
+    }
+    page.head(&tally::HIT_AGE);
+    for (zone, sums, _) in caches {
+        page.ages(&tally::HIT_AGE, &[*zone], &sums.hit_ages);
     }
     let mut numbers = Vec::new();
     for Row { metric, read } in ROWS {
@@ -350,12 +376,14 @@ mod tests {
     use telemetry::metric::Form;
 
     fn numbers(stats: Option<Stats>) -> Numbers {
-        Numbers { stats, max_size: None, marks: 1, marked: 2, fetches: 3 }
+        Numbers { stats, max_size: None, marks: 1, marked: 2, fetches: 3, sent_from_files: 4 }
     }
 
     #[test]
     fn what_is_not_known_is_left_out() {
-        let sums: Vec<u64> = (0..tally::METRICS[3].end() as u64).collect();
+        let mut sums = Sums::default();
+        (0..).zip(&mut sums.cells).for_each(|(number, cell)| *cell = number);
+        sums.hit_ages.add(std::time::Duration::from_micros(20));
         let closed = ("a", sums.clone(), numbers(None));
         let mut page = Page::new(Form::Plain);
         render(&[closed, ("b", sums, numbers(Some(Stats::default())))], &mut page);
@@ -363,6 +391,9 @@ mod tests {
         for line in [
             "ringroad_cache_requests_total{zone=\"a\",status=\"hit\"} 6\n",
             "ringroad_cache_collapsed_total{zone=\"a\"} 7\n",
+            "ringroad_cache_hit_age_seconds_bucket{zone=\"a\",le=\"1\"} 0\n",
+            "ringroad_cache_hit_age_seconds_bucket{zone=\"a\",le=\"2\"} 1\n",
+            "ringroad_cache_hit_age_seconds_bucket{zone=\"a\",le=\"8388608\"} 1\n",
             "ringroad_cache_degraded{zone=\"a\"} 1\n",
             "ringroad_cache_degraded{zone=\"b\"} 0\n",
             "ringroad_cache_refused_total{zone=\"b\",reason=\"no_room\"} 0\n",

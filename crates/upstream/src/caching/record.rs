@@ -102,6 +102,10 @@ pub struct Record {
     pub found: Option<Arc<Meta>>,
     /// The text of the key.
     pub key: Vec<u8>,
+    /// Whether the body is sent from the file of an entry, and not read by the store.
+    pub is_sent_from_file: bool,
+    /// The number of the tallies that the request is counted in.
+    pub tallies: Option<u64>,
 }
 
 /// Publishes the cache result: in variables, and in `Cache-Status` if the configuration names this cache.

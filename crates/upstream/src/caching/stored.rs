@@ -20,7 +20,7 @@ use io::op::Source;
 
 use crate::caching::asked::slice_start;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::policy;
+use crate::caching::{policy, record};
 use crate::{Heading, Reply, ReplyBody, Stored};
 use exchange::request::Request;
 use exchange::response::Body;
@@ -124,6 +124,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
         mover => mover,
     };
     request.mover = Some(mover);
+    record::of(request).is_sent_from_file = true;
     let part = located.offset..located.offset + located.length;
     let events = generation.config.events();
     let calls_directly = located.calls_directly() && events.calls_directly();

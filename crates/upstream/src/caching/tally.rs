@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::freshness::store::NotStored;
 
-use crate::caching::record::{self, Unstored};
+use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::tasks::Cache;
 use exchange::request::Request;
+use telemetry::histogram::{Distribution, Histogram};
 use telemetry::metric::{Cells, Label, Metric, Series};
 
 const ZONE: Label = Label { name: "zone", values: &[] };
@@ -93,14 +94,65 @@ const UNSTORED: Series = UNAVAILABLE.after(
     ]),
 );
 
-/// Rows that threads count, in the order of the page.
-pub const METRICS: [&Series; 4] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED];
+/// In the order of [`source_of`].
+const SERVED: Series = UNSTORED.after(
+    Metric::counter(
+        "cache_served_bytes_total",
+        "bytes",
+        "Bytes of responses to clients, with their header sections, by source.",
+    )
+    .labelled(&[
+        ZONE,
+        Label {
+            name: "source",
+            values: &[
+                ("cache", "a stored response, also a stale or a revalidated one"),
+                ("shared", "the fetch of another request"),
+                ("upstream", "its own fetch"),
+            ],
+        },
+    ]),
+);
 
-/// Number of counters.
-const CELLS: usize = UNSTORED.end();
+/// Hits only: a stale response is older than its lifetime, whatever the size of the cache.
+pub(super) const HIT_AGE: Metric = Metric::histogram(
+    "cache_hit_age_seconds",
+    "Time from the storage of a response, or its last revalidation, to a hit.",
+)
+.labelled(&[ZONE]);
+
+/// Rows that threads count, in the order of the page.
+pub const METRICS: [&Series; 5] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED, &SERVED];
+
+/// A part of `cache_device_bytes_total`, whose row has the reads of the store too.
+pub(super) const SENT_FROM_FILES: Series = SERVED.after(
+    Metric::counter("cache_sent_from_files_total", "bytes", "Bytes sent from files.").labelled(&[ZONE]),
+);
+
+/// The numbers of one thread, or of all.
+const CELLS: usize = SENT_FROM_FILES.end();
 
 /// Counts of one thread for one cache.
-type Tally = Cells<CELLS>;
+#[derive(Debug, Default)]
+struct Tally {
+    cells: Cells<CELLS>,
+    hit_ages: Histogram,
+}
+
+/// Sums over the threads.
+#[derive(Clone, Debug)]
+pub struct Sums {
+    /// Numbers, of which [`METRICS`] have theirs.
+    pub cells: [u64; CELLS],
+    /// Ages of hits.
+    pub hit_ages: Distribution,
+}
+
+impl Default for Sums {
+    fn default() -> Sums {
+        Sums { cells: [0; CELLS], hit_ages: Distribution::default() }
+    }
+}
 
 /// Tallies of one cache.
 #[derive(Debug)]
@@ -122,11 +174,13 @@ impl Tallies {
         Tallies { number: NEXT.fetch_add(1, Ordering::Relaxed), all: Mutex::default() }
     }
 
-    /// Returns the sums over all threads, indexed by [`METRICS`].
-    pub fn sums(&self) -> [u64; CELLS] {
-        let mut sums = [0; CELLS];
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().for_each(|tally| tally.add_to(&mut sums));
+    /// The sums over all threads.
+    pub fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for tally in &*self.all.lock().unwrap_or_else(PoisonError::into_inner) {
+            tally.cells.add_to(&mut sums.cells);
+            tally.hit_ages.add_to(&mut sums.hit_ages);
+        }
         sums
     }
 
@@ -154,22 +208,47 @@ impl Own {
 /// Counts a request that has received its response, or an error.
 pub fn count(request: &mut Request, cache: &Cache) {
     let record = record::of(request);
+    record.tallies = Some(cache.tallies().number);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
-    request.conn.thread.local::<Own>().with(cache.tallies(), |tally| {
+    request.conn.thread.local::<Own>().with(cache.tallies(), |Tally { cells, .. }| {
         match status {
-            Some(status) => tally.add(&REQUESTS, status as usize),
-            None => tally.add(&UNAVAILABLE, 0),
+            Some(status) => cells.add(&REQUESTS, status as usize),
+            None => cells.add(&UNAVAILABLE, 0),
         }
         if collapsed {
-            tally.add(&COLLAPSED, 0);
+            cells.add(&COLLAPSED, 0);
         }
         if let Some(place) = unstored.and_then(place_of) {
-            tally.add(&UNSTORED, place);
+            cells.add(&UNSTORED, place);
         }
     });
 }
 
-/// Returns the index of a reason among the values of [`UNSTORED`].
+/// Counts the bytes of a request that has ended, and the age of a hit. Requests without a cache are left out.
+pub fn count_served(request: &Request) {
+    let Some(record) = request.extensions.get::<Record>() else { return };
+    let Some(number) = record.tallies else { return };
+    let own = request.conn.thread.local::<Own>().0.borrow();
+    let Some((_, tally)) = own.iter().find(|(known, _)| *known == number) else { return };
+    tally.cells.grow(&SERVED, source_of(record), request.sent);
+    if record.is_sent_from_file {
+        tally.cells.grow(&SENT_FROM_FILES, 0, request.sent);
+    }
+    if let (Some(Status::Hit), Some(age)) = (record.status, record.stored_for_s) {
+        tally.hit_ages.add_age(age);
+    }
+}
+
+/// The place of a response's source among the values of [`SERVED`].
+fn source_of(record: &Record) -> usize {
+    match record.status {
+        _ if record.collapsed => 1,
+        Some(Status::Hit | Status::Stale | Status::Updating | Status::Revalidated) => 0,
+        Some(Status::Miss | Status::Bypass | Status::Expired) | None => 2,
+    }
+}
+
+/// The place of a reason among the values of [`UNSTORED`].
 fn place_of(reason: Unstored) -> Option<usize> {
     Some(match reason {
         Unstored::Rules(reason) => match reason {
@@ -198,7 +277,6 @@ fn place_of(reason: Unstored) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caching::record::Status;
     use http::vary::VaryError;
 
     #[test]
@@ -226,18 +304,18 @@ mod tests {
         let (first, second) = (Tallies::start(), Tallies::start());
         let threads = [Own::default(), Own::default()];
         for _ in 0..3 {
-            threads[0].with(&first, |tally| tally.add(&COLLAPSED, 0));
+            threads[0].with(&first, |tally| tally.cells.add(&COLLAPSED, 0));
         }
-        threads[1].with(&first, |tally| tally.add(&REQUESTS, Status::Hit as usize));
-        threads[1].with(&second, |tally| tally.add(&UNAVAILABLE, 0));
-        let sums = first.sums();
+        threads[1].with(&first, |tally| tally.cells.add(&REQUESTS, Status::Hit as usize));
+        threads[1].with(&second, |tally| tally.cells.add(&UNAVAILABLE, 0));
+        let sums = first.sums().cells;
         assert_eq!((COLLAPSED.of(&sums), UNAVAILABLE.of(&sums)), (&[3][..], &[0][..]));
         assert_eq!(REQUESTS.of(&sums), [0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(second.sums().iter().sum::<u64>(), 1);
-        // Counters of closed caches are dropped when a new cache is added.
+        assert_eq!(second.sums().cells.iter().sum::<u64>(), 1);
+        // Counters of closed caches are dropped when the next one is added.
         drop(first);
-        threads[0].with(&second, |tally| tally.add(&UNAVAILABLE, 0));
+        threads[0].with(&second, |tally| tally.cells.add(&UNAVAILABLE, 0));
         assert_eq!(threads[0].0.borrow().len(), 1);
-        assert_eq!(UNAVAILABLE.of(&second.sums()), [2]);
+        assert_eq!(UNAVAILABLE.of(&second.sums().cells), [2]);
     }
 }

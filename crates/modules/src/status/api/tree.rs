@@ -236,13 +236,13 @@ fn responses(codes: &Codes) -> Value {
 
 /// Returns `http/limit_reqs` or `http/limit_conns`: results by zone. A limit of connections never delays.
 fn limits(request: &Request, kind: LimitKind) -> Value {
-    let zones = limits::zones(&request.config().http).filter(|(known, ..)| *known == kind);
+    let zones = limits::zones(&request.config().http).filter(|zone| zone.kind == kind);
     let results = |counts: [u64; 5]| -> Value {
         let pairs = limits::names().zip(counts);
         let pairs = pairs.filter(|(name, _)| kind == LimitKind::Requests || !name.starts_with("delayed"));
         pairs.map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>().into()
     };
-    zones.map(|(_, name, counts)| (name.to_owned(), results(counts))).collect()
+    zones.map(|zone| (zone.name.to_owned(), results(zone.results))).collect()
 }
 
 /// Returns `http/caches`: the number of responses per cache status. Their bytes are not counted.

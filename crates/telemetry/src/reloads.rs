@@ -1,0 +1,89 @@
+//! Reloads of the configuration, as the process counts them that carries them out.
+//!
+//! The master counts, since it alone sees a configuration that it refuses, and a worker that takes the place of another. It
+//! tells its workers, which show the numbers; so they outlive each worker. A server without a master counts itself.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::metric::{Label, Metric, Page};
+
+/// In the order of [`Reloads::by_way`].
+const RELOADS: Metric = Metric::counter(
+    "config_reloads_total",
+    "reloads",
+    "Reloads of the configuration since the start of the master process, by way.",
+)
+.labelled(&[Label {
+    name: "way",
+    values: &[
+        ("in_place", "the worker process took the configuration and kept its connections"),
+        ("replacement", "a new worker process took it, and the old one finished its requests"),
+        ("refused", "it was wrong, or no worker could serve it: the one before stays in force"),
+    ],
+}]);
+
+const LAST: Metric = Metric::gauge(
+    "config_last_reload_success",
+    "1",
+    "0 while a configuration is in force although a newer one was refused; 1 otherwise.",
+);
+
+/// All of them, in the order of the page.
+pub const METRICS: &[&Metric] = &[&RELOADS, &LAST];
+
+/// The reloads of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reloads {
+    /// Their number: in place, by a replacement, refused.
+    pub by_way: [u64; 3],
+    /// Whether the last one was refused.
+    pub is_last_refused: bool,
+}
+
+/// Those that this process was told of last.
+static KNOWN: Mutex<Reloads> = Mutex::new(Reloads { by_way: [0; 3], is_last_refused: false });
+
+impl Reloads {
+    /// Makes them those that the pages of this process show.
+    pub fn publish(self) {
+        *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = self;
+    }
+
+    /// Those that pages show.
+    pub fn known() -> Reloads {
+        *KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends the numbers.
+    pub fn write(&self, page: &mut Page) {
+        page.head(&RELOADS);
+        page.numbers(&RELOADS, &[], &self.by_way);
+        page.head(&LAST);
+        page.number(&LAST, &[], u64::from(!self.is_last_refused));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::Form;
+
+    fn lines(reloads: Reloads) -> String {
+        let mut page = Page::new(Form::Plain);
+        reloads.write(&mut page);
+        let text = page.finish();
+        text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_refusal_shows_in_both() {
+        assert!(lines(Reloads::default()).ends_with("config_last_reload_success 1"), "none yet");
+        assert_eq!(
+            lines(Reloads { by_way: [0, 1, 2], is_last_refused: true }),
+            "ringroad_config_reloads_total{way=\"in_place\"} 0\n\
+             ringroad_config_reloads_total{way=\"replacement\"} 1\n\
+             ringroad_config_reloads_total{way=\"refused\"} 2\n\
+             ringroad_config_last_reload_success 0"
+        );
+    }
+}
