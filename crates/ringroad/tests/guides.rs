@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -85,9 +86,13 @@ impl Drop for Daemons<'_> {
     }
 }
 
-/// Runs a page in an empty directory, or in one with a link to the examples.
+/// Runs a page in a directory that has the examples and the seccomp profile.
 fn run_page(page: &str) {
-    let dir = TempDir::new("guide");
+    run_page_in(&TempDir::new("guide"), page, &[]);
+}
+
+/// The same below a directory of the caller's, with these variables in the environment.
+fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     let work = dir.path().join("work");
     fs::create_dir_all(work.join("bin")).expect("a directory in the test's own");
     for path in [dir.path(), &work] {
@@ -99,6 +104,8 @@ fn run_page(page: &str) {
     // As with the usual umask, which the pages assume: the worker runs as another user.
     let opened = Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(work.join("examples")).status();
     assert!(opened.is_ok_and(|status| status.success()), "they are ours");
+    let profile = root().join("packaging/image/seccomp.json");
+    fs::copy(profile, work.join("seccomp.json")).expect("packages have it beside the examples");
     let text = fs::read_to_string(root().join(page)).expect("the page is there");
     let segments = segments(&text, &has);
     // Ports that are free now replace the fixed ports of the pages, which may be in use.
@@ -131,7 +138,7 @@ fn run_page(page: &str) {
     dir.write("script", &script);
     let daemons = Daemons(&work);
     let mut command = Command::new("bash");
-    command.arg(dir.path().join("script")).current_dir(&work);
+    command.arg(dir.path().join("script")).current_dir(&work).envs(environment.iter().copied());
     let mut program = Program::spawn(command, dir.path());
     let status = program.wait_until_ended(Deadline::default());
     let out = |number: usize| fs::read_to_string(work.join(format!("out.{number}"))).unwrap_or_default();
@@ -157,7 +164,7 @@ fn every_guide_is_run() {
     let here = include_str!("guides.rs");
     for entry in fs::read_dir(root().join("docs/guides")).expect("the directory is there") {
         let name = entry.expect("an entry").file_name().into_string().expect("text");
-        let is_run = here.contains(&format!("run_page(\"docs/guides/{name}\")"));
+        let is_run = here.contains(&format!("\"docs/guides/{name}\""));
         assert!(is_run || name == "README.md", "{name} has no test");
         let index = fs::read_to_string(root().join("docs/guides/README.md")).expect("the index");
         assert!(name == "README.md" || index.contains(&format!("]({name})")), "{name} is not in the index");
@@ -202,6 +209,31 @@ fn behind_another_proxy() {
 #[test]
 fn logs_as_json() {
     run_page("docs/guides/json-logs.md");
+}
+
+/// The servers of the page find the socket of a service manager in their environment, as under systemd.
+#[test]
+fn under_systemd() {
+    let dir = TempDir::new("guide");
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket in the test's own directory");
+    manager.set_nonblocking(true).expect("it is a socket");
+    run_page_in(&dir, "docs/guides/systemd.md", &[("NOTIFY_SOCKET", &path.to_string_lossy())]);
+    if !has("systemd-socket-activate") {
+        return;
+    }
+    let (mut heard, mut message) = (Vec::new(), [0; 4096]);
+    while let Ok(count) = manager.recv(&mut message) {
+        let text = String::from_utf8_lossy(&message[..count]).into_owned();
+        let news = ["READY=1", "RELOADING=1", "STOPPING=1"];
+        heard.extend(news.into_iter().filter(|news| text.lines().any(|line| line == *news)));
+    }
+    assert_eq!(heard, ["READY=1", "RELOADING=1", "READY=1", "STOPPING=1"]);
+}
+
+#[test]
+fn in_a_container() {
+    run_page("docs/guides/containers.md");
 }
 
 #[test]
