@@ -96,7 +96,7 @@ fn reloads_are_counted_by_way_and_outlive_the_worker() {
     }
     let mut server = Server::start(BINARY, &reload_conf("worker_processes 2;", ""));
     assert_eq!(reloads(&numbers(&server)), ([0.0; 3], 1.0), "none yet");
-    let mut reload = |server: &mut Server, conf: &str, expected| {
+    let reload = |server: &mut Server, conf: &str, expected| {
         server.rewrite_conf(conf);
         server.reload();
         once(server, &format!("{expected:?}"), |numbers| reloads(numbers) == expected)
