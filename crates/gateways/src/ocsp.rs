@@ -1,10 +1,10 @@
-//! The way from `http_ssl` to responders of certificate authorities: the requests are those of `upstream::responder`.
+//! Sets the function by which `http_ssl` sends requests to OCSP responders: `upstream::responder::FETCH`.
 
 use crate::Module;
 use exchange::module::ThreadHooks;
 use upstream::responder::FETCH;
 
-/// Has no directive: those of OCSP are with the others of TLS.
+/// Module without directives: the OCSP directives are defined in `core_modules::ssl`, with the other TLS directives.
 pub(crate) static MODULE: Module = Module {
     thread: ThreadHooks { make: |locals| locals.insert(FETCH), ..ThreadHooks::NONE },
     ..Module::named("http_ssl")

@@ -1,11 +1,11 @@
-//! What gRPC adds to the fields of HTTP (gRPC's PROTOCOL-HTTP2.md): the deadline of a call.
+//! Header field of gRPC for the deadline of a call (gRPC's PROTOCOL-HTTP2.md).
 
 use std::time::Duration;
 
-/// The most digits of a timeout.
+/// Maximum number of digits of a timeout.
 const DIGITS_MAX: usize = 8;
 
-/// The value of `grpc-timeout`: one to eight digits and a unit, of hours to nanoseconds. None where it is none.
+/// Parses the value of `grpc-timeout`: one to eight digits and a unit, from hours to nanoseconds. Returns `None` for an invalid value.
 #[must_use]
 pub fn timeout(value: &[u8]) -> Option<Duration> {
     let (&unit, digits) = value.split_last()?;

@@ -1,23 +1,23 @@
-//! Reloads of the configuration, counted by the process that carries them out: the master, or a server without one. Workers show
-//! the numbers.
+//! Counts configuration reloads. The master counts them, or a server that runs without a master. Pages of workers show the
+//! numbers.
 
-/// How a reload ended, in the order of the values of the metric's label.
+/// Outcome of a reload, in the order of the label values of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReloadWay {
-    /// By the same worker process.
+    /// The same worker process serves the new configuration.
     InPlace,
-    /// By another worker process.
+    /// Another worker process serves the new configuration.
     Replacement,
-    /// Not at all.
+    /// The new configuration is not served.
     Refused,
 }
 
-/// The reloads since the start.
+/// Numbers of reloads since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reloads {
-    /// Their number, by [`ReloadWay`].
+    /// Number of reloads by [`ReloadWay`].
     pub(crate) by_way: [u64; 3],
-    /// Whether the last one was refused.
+    /// Whether the last reload was refused.
     pub(crate) is_last_refused: bool,
 }
 

@@ -1,40 +1,40 @@
-//! Operations on files in flight, for an observer: each from its submission to its completion.
+//! Reports file operations to an observer, each from its submission to its completion.
 //!
-//! Without an observer an operation costs a look at a cell. With one its start is kept beside the table of operations, by the
-//! number of its wait. The times are those of turns, so an operation takes as long as its task waits for it.
+//! Without an observer an operation costs one read of a cell. With an observer this table stores the start time of each operation in
+//! flight, by the index of its wait. Times are those of event-loop turns, so the duration is the time that the task has waited.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::{Duration, Instant};
 
 use io::op::{DeviceId, DiskKind};
 
-/// A change of an operation on files.
+/// Change in the state of a file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskEvent {
-    /// It was submitted, or queues for room in the engine.
+    /// The operation was submitted, or is queued because the engine is full.
     Begun,
-    /// It has ended, so long after that.
+    /// The operation has completed; the time since `Begun`.
     Ended(Duration),
-    /// Nothing waits for it any more.
+    /// No task waits for the operation any more.
     GivenUp,
 }
 
-/// Is called for each change.
+/// Function that is called for each change.
 type Observer = Box<dyn Fn(DiskKind, DeviceId, DiskEvent)>;
 
-/// What began when.
+/// Kind, device and start time of an operation.
 type Begun = Option<(DiskKind, DeviceId, Instant)>;
 
 #[derive(Default)]
 pub(crate) struct DiskWatch {
     observer: OnceCell<Observer>,
-    /// By the index of the wait.
+    /// Operations in flight, by the index of the wait.
     begun: RefCell<Vec<Begun>>,
     in_flight: Cell<usize>,
 }
 
 impl DiskWatch {
-    /// Sets the observer, unless there is one.
+    /// Sets the observer, unless one is set already.
     pub(crate) fn observe<F>(&self, observer: impl FnOnce() -> F)
     where
         F: Fn(DiskKind, DeviceId, DiskEvent) + 'static,
@@ -42,17 +42,17 @@ impl DiskWatch {
         self.observer.get_or_init(|| Box::new(observer()));
     }
 
-    /// Whether there is an observer.
+    /// Whether an observer is set.
     pub(crate) fn is_observed(&self) -> bool {
         self.observer.get().is_some()
     }
 
-    /// Whether an operation is in flight that was observed from its start.
+    /// Whether any operation is in flight whose start was observed.
     pub(crate) fn is_any_in_flight(&self) -> bool {
         self.in_flight.get() > 0
     }
 
-    /// An operation begins.
+    /// Stores and reports the start of an operation.
     pub(crate) fn begin(&self, wait: u32, kind: DiskKind, device: DeviceId, now: Instant) {
         let mut begun = self.begun.borrow_mut();
         let place = wait as usize;
@@ -65,17 +65,17 @@ impl DiskWatch {
         self.show(kind, device, DiskEvent::Begun);
     }
 
-    /// The operation of a wait has ended, if it is one on files.
+    /// Reports the completion of a wait's operation, if it is an observed file operation.
     pub(crate) fn end(&self, wait: u32, now: Instant) {
         self.leave(wait, |since| DiskEvent::Ended(now.saturating_duration_since(since)));
     }
 
-    /// The result of an operation is not waited for any more.
+    /// Reports that no task waits for the result of an operation any more.
     pub(crate) fn give_up(&self, wait: u32) {
         self.leave(wait, |_| DiskEvent::GivenUp);
     }
 
-    /// Gives back the memory of a longer table.
+    /// Releases unused memory of the table.
     pub(crate) fn trim(&self) {
         let mut begun = self.begun.borrow_mut();
         let len = begun.iter().rposition(Option::is_some).map_or(0, |last| last + 1);

@@ -1,7 +1,7 @@
-//! Operations on files by device and kind: how long each took, and how many are in flight.
+//! Metrics of file operations by device and kind: their durations, and their number in flight.
 //!
-//! They are those of the engines. What a thread finds in memory by a direct call is none: a page in the page cache, a path in
-//! the kernel's lookup cache. So the times are those that requests have waited for a disk, or for its queue.
+//! Only operations of the engines count. Direct calls that find a page in the page cache, or a path in the kernel's dentry cache, do
+//! not count. So the durations are the times for which requests have waited for a disk or its queue.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::metric::{Label, Metric, Page};
 
 const DEVICE: Label = Label { name: "device", values: &[] };
 
-/// In the order of [`DiskKind`].
+/// Durations; the values of `op` are in the order of [`DiskKind`].
 const TIMES: Metric = Metric::histogram(
     "disk_operation_seconds",
     "Time from the submission of an operation on files to its completion. Kinds that did not occur are left out.",
@@ -46,27 +46,27 @@ const IN_FLIGHT: Metric = Metric::gauge(
 )
 .labelled(&[DEVICE]);
 
-/// All of them, in the order of the documents.
+/// The metrics of this file, in the order of the documents.
 pub const METRICS: &[&Metric] = &[&TIMES, &IN_FLIGHT];
 
-/// Devices of a thread that have numbers of their own; more have those of [`OTHER`].
+/// Maximum number of devices of a thread with separate numbers. Further devices count as [`OTHER`].
 const DEVICES_MAX: usize = 64;
 
-/// Devices without a name: pipes and others that a log is written to have the numbers from here on.
+/// Device for all operations without separate numbers. Device numbers from this one on belong to pipes and other log targets.
 const OTHER: DeviceId = DeviceId(1 << 63);
 
-/// A device on one thread. Memory for times is taken with the first one of a kind.
+/// Numbers of a device on one thread. A histogram is allocated for the first operation of its kind.
 #[derive(Debug, Default)]
 struct DiskNumbers {
     times: [OnceLock<Box<Histogram>>; DiskKind::COUNT],
     in_flight: AtomicU64,
 }
 
-/// The devices of all threads.
+/// Numbers of the devices of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Devices(Mutex<Vec<(DeviceId, Arc<DiskNumbers>)>>);
 
-/// The devices of one thread, which counts in them.
+/// Numbers of the devices of one thread; only that thread changes them.
 #[derive(Debug, Default)]
 pub struct ThreadDisks {
     own: RefCell<Vec<(DeviceId, Arc<DiskNumbers>)>>,
@@ -74,7 +74,7 @@ pub struct ThreadDisks {
 }
 
 impl ThreadDisks {
-    /// None yet.
+    /// Returns an empty list for a thread, whose devices are added to `all`.
     pub(crate) fn new(all: &Arc<Devices>) -> ThreadDisks {
         ThreadDisks { own: RefCell::default(), all: Arc::clone(all) }
     }
@@ -82,7 +82,7 @@ impl ThreadDisks {
     /// Counts a change of an operation.
     pub fn note(&self, kind: DiskKind, device: DeviceId, event: DiskEvent) {
         self.with(device, |numbers| {
-            // One thread writes.
+            // Only this thread writes, so load and store need not be one atomic operation.
             let in_flight = numbers.in_flight.load(Ordering::Relaxed);
             let now = match event {
                 DiskEvent::Begun => in_flight + 1,
@@ -139,8 +139,8 @@ impl Devices {
     }
 }
 
-/// The name of a device as the kernel has it in /sys/dev/block (sysfs(5)); else its numbers, as for file systems that
-/// have no block device.
+/// Returns the name of a block device from the links in /sys/dev/block (sysfs(5)). Returns major and minor number if there is no
+/// link, as for file systems without a block device.
 fn name(device: DeviceId) -> String {
     match device {
         DeviceId(0) => return "unknown".to_owned(),

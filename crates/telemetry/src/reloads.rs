@@ -1,13 +1,13 @@
-//! Reloads of the configuration, as the process counts them that carries them out.
+//! Metrics of configuration reloads.
 //!
-//! The master counts, since it alone sees a configuration that it refuses, and a worker that takes the place of another. It
-//! tells its workers, which show the numbers; so they outlive each worker. A server without a master counts itself.
+//! The master counts them, because workers see neither a refused configuration nor their replacement. It sends the numbers to its
+//! workers, whose pages show them; so the numbers survive the exit of a worker. A server without a master counts its own reloads.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::metric::{Label, Metric, Page};
 
-/// In the order of [`Reloads::by_way`].
+/// Number of reloads; the values of `way` are in the order of [`Reloads::by_way`].
 const RELOADS: Metric = Metric::counter(
     "config_reloads_total",
     "reloads",
@@ -28,28 +28,28 @@ const LAST: Metric = Metric::gauge(
     "0 while a configuration is in force although a newer one was refused; 1 otherwise.",
 );
 
-/// All of them, in the order of the page.
+/// The metrics of this file, in the order of the page.
 pub const METRICS: &[&Metric] = &[&RELOADS, &LAST];
 
-/// The reloads of a server.
+/// Numbers of reloads of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
-    /// Their number: in place, by a replacement, refused.
+    /// Number of reloads in place, by replacement of the worker, and refused.
     pub by_way: [u64; 3],
-    /// Whether the last one was refused.
+    /// Whether the last reload was refused.
     pub is_last_refused: bool,
 }
 
-/// Those that this process was told of last.
+/// Numbers that this process received last.
 static KNOWN: Mutex<Reloads> = Mutex::new(Reloads { by_way: [0; 3], is_last_refused: false });
 
 impl Reloads {
-    /// Makes them those that the pages of this process show.
+    /// Sets the numbers that the pages of this process show.
     pub fn publish(self) {
         *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = self;
     }
 
-    /// Those that pages show.
+    /// Returns the numbers that pages show.
     pub fn known() -> Reloads {
         *KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,32 +1,32 @@
-//! Requests to authorities whether a certificate was revoked, and their responses (OCSP, RFC 6960).
+//! OCSP requests and responses (RFC 6960): the revocation status of a certificate.
 //!
-//! [`Subject`] is a certificate with its issuer: it makes the request and judges the response. Pure: bytes and the time come in, a
-//! [`Known`] or nginx's message goes out. aws-lc decodes and verifies; the rules of time are here. A nonce is neither sent nor
-//! required, as in nginx: responders sign ahead of requests.
+//! [`Subject`] is a certificate with its issuer. It creates the request and judges the response, without I/O: the arguments are the
+//! response and the time, the result is a [`Known`] or nginx's error message. aws-lc decodes and verifies the response; this file
+//! checks its times. As in nginx, a nonce is neither sent nor required, because responders may sign responses in advance.
 
 use aws_lc_sys as ffi;
 
 use crate::x509::{Certificate, Roots, read_status, status_request};
 
-/// Bytes of a response at most. One with a chain of RSA certificates has 5 KiB; nginx's limit is 16 KiB.
+/// Maximum size of a response in bytes. A response with a chain of RSA certificates has 5 KiB; nginx's limit is 16 KiB.
 pub const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
-/// Seconds by which the authority's clock may differ from this one, as in nginx.
+/// Maximum difference in seconds between the authority's clock and the local clock, as in nginx.
 const CLOCK_SKEW_S: i64 = 300;
 
-/// Whether a certificate was revoked (CertStatus, RFC 6960 section 4.2.1).
+/// Revocation status of a certificate (CertStatus, RFC 6960 section 4.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It was not.
+    /// The certificate is not revoked.
     Good,
-    /// It was.
+    /// The certificate is revoked.
     Revoked,
     /// The responder does not know the certificate.
     Unknown,
 }
 
 impl Status {
-    /// OpenSSL's word for it.
+    /// Returns OpenSSL's name of the status.
     pub fn word(self) -> &'static str {
         match self {
             Status::Good => "good",
@@ -36,28 +36,29 @@ impl Status {
     }
 }
 
-/// The content of a valid response.
+/// Content of a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The status.
+    /// Status of the certificate.
     pub status: Status,
-    /// Until when it holds (nextUpdate), in seconds since 1970; nothing where the responder always has newer facts.
+    /// Expiry time of the status (nextUpdate) in seconds since 1970. `None` if the responder may have a newer status at any time.
     pub until: Option<i64>,
 }
 
-/// How the signature of a response is verified.
+/// Degree to which the signature of a response is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// The issuer made it, or the holder of a certificate of the issuer for this purpose, below a root.
+    /// The signer is the issuer, or has a certificate for OCSP signing from the issuer, and its chain ends at a root.
     Full,
-    /// The same, and the certificates of the [`Subject`] need no root (`ssl_stapling_verify on`).
+    /// As `Full`, but the certificates of the [`Subject`] are trusted without a root (`ssl_stapling_verify on`).
     KnownIssuer,
-    /// It fits to a certificate in the response (`ssl_stapling_verify off`): clients verify the rest.
+    /// The signature matches a certificate in the response (`ssl_stapling_verify off`). Only clients verify the chain of that certificate.
     SignatureAlone,
 }
 
 impl Verification {
-    /// Roots are trusted for this purpose only as issuers: no file of nginx's directives can say more.
+    /// Returns the flags of `OCSP_basic_verify`. `OCSP_NOEXPLICIT`: a root is trusted only as an issuer, never explicitly for OCSP
+    /// signing, since the files of nginx's directives do not grant such trust.
     fn flags(self) -> i32 {
         ffi::OCSP_NOEXPLICIT
             | match self {
@@ -77,25 +78,25 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// `others` are certificates that may have signed a response, beside the issuer.
+    /// Creates a subject. `others` are certificates besides the issuer that may have signed a response.
     pub fn new(certificate: Certificate, issuer: Certificate, others: Vec<Certificate>) -> Subject {
         Subject { certificate, issuer, others }
     }
 
-    /// The URL of the responder in the certificate.
+    /// Returns the URL of the responder that the certificate names.
     pub fn url(&self) -> Option<String> {
         self.certificate.ocsp_url()
     }
 
-    /// The request, in DER. It is always the same for a certificate.
+    /// Returns the request in DER. All requests for one certificate are identical.
     pub fn request(&self) -> Option<Vec<u8>> {
         status_request(&self.certificate, &self.issuer)
     }
 
-    /// Judges a response at this time, in seconds since 1970.
+    /// Verifies a response at the time `now`, in seconds since 1970.
     ///
     /// # Errors
-    /// nginx's message.
+    /// Returns nginx's message.
     pub fn judge(
         &self,
         response: &[u8],
@@ -120,7 +121,7 @@ impl Subject {
     }
 }
 
-/// The rules of RFC 6960 section 4.2.2.1, in the words of OpenSSL.
+/// Checks the times of a response by RFC 6960 section 4.2.2.1. The errors are OpenSSL's texts.
 fn check_times(this_update: i64, next_update: Option<i64>, now: i64) -> Result<(), &'static str> {
     match next_update {
         _ if this_update > now.saturating_add(CLOCK_SKEW_S) => Err("status not yet valid"),

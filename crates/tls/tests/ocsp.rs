@@ -1,4 +1,4 @@
-//! Responses of authorities made by `openssl ocsp`, judged beside that command's own verdict.
+//! OCSP responses created by `openssl ocsp`: this crate and that command verify them with equal results.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, SerialNumber};
 use tls::ocsp::{Known, RESPONSE_BYTES_MAX, Status, Subject, Verification};
 use tls::x509::{Certificate, Roots};
 
-/// An authority, an intermediate one below it, certificates of that, and signers of every kind.
+/// Root CA, intermediate CA, certificates of the intermediate CA, and the files of several signers.
 struct Authorities {
     files: Files,
     root: Made,
@@ -31,15 +31,15 @@ fn certificate(made: &Made) -> Certificate {
     Certificate::from_der(made.certificate.der()).unwrap()
 }
 
-/// How a response is made.
+/// A response and its expected verdict.
 struct Case<'a> {
     name: &'static str,
-    /// The certificate that is judged.
+    /// Certificate whose status is read from the response.
     of: &'a Made,
-    /// The one that the responder was asked about.
+    /// Certificate in the request to the responder.
     asked: &'a Made,
     signer: &'a str,
-    /// Further arguments of the responder.
+    /// Further arguments of `openssl ocsp`.
     more: &'a [&'a str],
     expected: Result<Status, &'static str>,
 }
@@ -89,7 +89,7 @@ impl Authorities {
         roots
     }
 
-    /// Has `openssl ocsp` respond to our own request.
+    /// Runs `openssl ocsp` as the responder for a request of this crate; returns the response.
     fn respond(&self, asked: &Made, signer: &str, more: &[&str]) -> Vec<u8> {
         let request = self.subject(asked).request().unwrap();
         std::fs::write(self.files.write("request", ""), request).unwrap();
@@ -101,7 +101,7 @@ impl Authorities {
         self.files.read("response")
     }
 
-    /// The verdict of `openssl ocsp` on the file `response`.
+    /// Returns the verdict of `openssl ocsp` on the file `response`.
     fn theirs(&self, of: &Made) -> Option<Status> {
         self.files.write("of.pem", &of.certificate.pem());
         let mut arguments = vec!["ocsp", "-respin", "response", "-issuer", "middle.pem", "-cert", "of.pem"];

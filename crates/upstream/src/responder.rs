@@ -1,7 +1,7 @@
-//! One request to the responder of a certificate authority (OCSP over HTTP, RFC 6960 appendix A.1), and its response in memory.
+//! Sends an OCSP request over HTTP to a responder (RFC 6960 appendix A.1), and receives the response into memory.
 //!
-//! The responder's URL may come out of a certificate: it is not trusted. A request has a time, its response a size, both with all
-//! tries at other addresses. nginx's request is a GET, which caches may answer.
+//! The responder's URL may be part of a client's certificate, so the responder is not trusted. Time and response size are limited;
+//! the time limit includes all tries at further addresses. As in nginx the request is a GET, so HTTP caches may serve the response.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -23,19 +23,19 @@ use exchange::thread::Thread;
 use telemetry::Reason;
 use tls::ocsp::RESPONSE_BYTES_MAX;
 
-/// How long a responder may take, as in nginx.
+/// Time limit of a request, for all addresses of the responder together. nginx has the same timeout.
 const RESPONDER_TIME: Duration = Duration::from_secs(60);
 
-/// Bytes of the header section of a response at most.
+/// Maximum size in bytes of the header section of a response.
 const HEAD_BYTES_MAX: u32 = 8 << 10;
 
-/// Addresses of a responder that are tried.
+/// Maximum number of addresses of a responder that are tried.
 const ADDRESSES_MAX: usize = 4;
 
-/// The type of responses (RFC 6960 appendix C.2).
+/// Media type of responses (RFC 6960 appendix C.2).
 const RESPONSE_TYPE: &[u8] = b"application/ocsp-response";
 
-/// The way to responders.
+/// The function that sends requests to responders, for `exchange::ocsp`.
 pub const FETCH: Fetch = Fetch(fetch);
 
 fn fetch(thread: Rc<Thread>, inquiry: Inquiry) -> Fetching {
@@ -62,7 +62,7 @@ async fn ask(thread: &Thread, inquiry: &Inquiry) -> Result<Vec<u8>, String> {
     Err(last)
 }
 
-/// The addresses of the responder.
+/// Returns the addresses of the responder.
 async fn addresses(inquiry: &Inquiry) -> Result<Vec<SocketAddr>, String> {
     let Inquiry { responder: Responder { host, port, .. }, at: (config, location), by_system, .. } = inquiry;
     let with_port = |ip: &IpAddr| SocketAddr::new(*ip, *port);
@@ -84,7 +84,7 @@ async fn addresses(inquiry: &Inquiry) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// The request for all of the connection's life.
+/// Encodes the only request of a connection (HTTP/1.0).
 fn request(responder: &Responder, content: &[u8]) -> Vec<u8> {
     let Responder { host, port, path } = responder;
     let mut base64 = Vec::new();
@@ -98,7 +98,7 @@ fn request(responder: &Responder, content: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Sends the request to one address.
+/// Sends the request to one address; returns the content of the response.
 async fn ask_at(thread: &Thread, address: SocketAddr, request: Vec<u8>) -> Result<Vec<u8>, String> {
     let place = thread.place_for_upstream().await;
     let _place = place.ok_or("worker_connections are not enough")?;
@@ -126,12 +126,12 @@ async fn ask_at(thread: &Thread, address: SocketAddr, request: Vec<u8>) -> Resul
     }
 }
 
-/// A response as far as it has come.
+/// Response received so far.
 struct Received {
     decoder: Decoder,
     /// Received bytes that are not decoded yet.
     bytes: Vec<u8>,
-    /// The content, behind the header section.
+    /// Decoded content. `None` until the header section is complete.
     content: Option<Vec<u8>>,
     is_over: bool,
 }
@@ -144,11 +144,11 @@ impl Default for Received {
     }
 }
 
-/// nginx's words for a response that breaks the rules, behind "OCSP responder".
+/// nginx's text for an invalid response, after "OCSP responder".
 const INVALID: &str = "sent invalid response";
 
 impl Received {
-    /// Decodes received bytes; the content where it is complete.
+    /// Decodes the received bytes; returns the content when it is complete.
     fn content(&mut self) -> Result<Option<Vec<u8>>, String> {
         let early = || Err("prematurely closed connection".to_owned());
         while self.content.is_none() {
@@ -186,7 +186,7 @@ impl Received {
     }
 }
 
-/// Whether a header section is that of a response of OCSP.
+/// Checks that a header section has status 200, and no media type other than that of OCSP responses.
 fn check(head: &ReplyHead, bytes: &[u8]) -> Result<(), String> {
     let status = head.status().code();
     if status != 200 {
@@ -214,7 +214,7 @@ mod tests {
         Responder::parse(url).expect("a URL")
     }
 
-    /// The outcome of a response that comes in two pieces, cut anywhere.
+    /// Receives a response in two pieces, for each position of the cut; returns the result, which must be equal for all positions.
     fn receive(text: &str) -> Result<Vec<u8>, String> {
         let outcome = |cut: usize| {
             let mut received = Received::default();

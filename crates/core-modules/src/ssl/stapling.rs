@@ -1,7 +1,7 @@
-//! Authorities that are asked about certificates: `ssl_stapling` without a file, and `ssl_ocsp`.
+//! Settings of OCSP requests: `ssl_stapling` without `ssl_stapling_file`, and `ssl_ocsp`.
 //!
-//! As in nginx, a certificate whose issuer or responder is not known is served without a response, with a warning. Warnings of one
-//! directive are one: it may stand in `http`, for a hundred servers.
+//! As in nginx, a certificate without a known issuer or responder is served without an OCSP response, and a warning is logged.
+//! A directive in `http` may apply to a hundred servers, so all warnings of one directive are merged into one warning.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use exchange::secured::VerifyClient;
 
 use super::conf::Conf;
 
-/// The certificates of a server whose responses are fetched, and why others' are not.
+/// Certificates of a server, as far as they are prepared for stapling.
 #[derive(Default)]
 pub(super) struct Stapled {
-    /// Those that are.
+    /// Certificates whose OCSP responses are fetched.
     pub(super) staples: Vec<Arc<Staple>>,
-    /// nginx's messages about the others.
+    /// nginx's messages about certificates whose OCSP responses cannot be fetched.
     pub(super) faults: Vec<String>,
 }
 
 impl Conf {
-    /// Has the response for a certificate fetched; whether it can be.
+    /// Prepares a certificate for stapling; returns whether its OCSP response can be fetched.
     pub(super) fn staple(
         &self,
         identity: &Identity,
@@ -45,7 +45,7 @@ impl Conf {
         let others: Vec<Certificate> = chain.collect();
         let mut trusted = Vec::new();
         for file in self.trusted_files() {
-            // A damaged file is refused below.
+            // `roots` below returns the error of a damaged file.
             let found = certificates(&file.bytes).unwrap_or_default();
             trusted.extend(found.iter().filter_map(|der| Certificate::from_der(der)));
         }
@@ -77,7 +77,7 @@ impl Conf {
         Ok(true)
     }
 
-    /// How authorities are asked about certificates of clients.
+    /// Returns how client certificates are checked by OCSP, if they are checked.
     pub(super) fn checks(&self) -> Result<Option<ClientChecks>, String> {
         match self.ocsp {
             Some(_) if self.verify == VerifyClient::OptionalNoCa => {
@@ -92,7 +92,7 @@ impl Conf {
     }
 }
 
-/// The warnings of all servers, one for each directive.
+/// Returns the warnings of all servers, at most one for each directive.
 pub(super) fn warnings(http: &Http) -> Vec<Error> {
     let mut found: Vec<(&Span, &str, usize)> = Vec::new();
     for server in &http.servers {

@@ -1,17 +1,17 @@
-//! Statuses of clients' certificates that all threads know (`ssl_ocsp_cache`), each until its responder has newer facts.
+//! Cache of the OCSP statuses of client certificates, shared by all threads (`ssl_ocsp_cache`). An entry expires at nextUpdate.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ::tls::ocsp::{Known, Status};
 
-/// Bytes of an entry: its key twice, and the memory of two tables.
+/// Estimated memory of an entry in bytes: the key, which is stored twice, and the entry's share of two tables.
 const ENTRY_BYTES: usize = 192;
 
-/// How long a status holds whose responder names no time, in seconds, as in nginx.
+/// Time in seconds for which a status without nextUpdate is cached, as in nginx.
 const UNKNOWN_TIME_S: i64 = 3600;
 
-/// Statuses of one name (`shared:NAME:SIZE`), of all servers that use it. The oldest give way to new ones.
+/// Cache with one name (`shared:NAME:SIZE`), shared by all servers that use the name. A full cache evicts the oldest entry.
 #[derive(Debug)]
 pub struct StatusCache {
     entries_max: usize,
@@ -20,13 +20,13 @@ pub struct StatusCache {
 
 #[derive(Debug, Default)]
 struct StatusTable {
-    /// Each with the time when it ends.
+    /// Status and expiry time in seconds since 1970, by key.
     statuses: HashMap<Vec<u8>, (Status, i64)>,
-    /// Keys in the order of their arrival.
+    /// Keys in the order of their insertion.
     order: VecDeque<Vec<u8>>,
 }
 
-/// The cache of this name and size: a reload keeps it.
+/// Returns the cache with this name and size. A reload keeps the cache and its entries.
 pub fn named(name: &str, bytes_max: usize) -> Arc<StatusCache> {
     type Named = (String, usize, Weak<StatusCache>);
     static CACHES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
@@ -46,13 +46,13 @@ impl StatusCache {
         StatusCache { entries_max: (bytes_max / ENTRY_BYTES).max(1), table: Mutex::default() }
     }
 
-    /// The status under this key, if it still holds.
+    /// Returns the status with this key, unless it has expired.
     pub(super) fn get(&self, key: &[u8], now: i64) -> Option<Status> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.statuses.get(key).filter(|(_, until)| *until > now).map(|(status, _)| *status)
     }
 
-    /// Keeps a status.
+    /// Adds a status, unless it has expired.
     pub(super) fn put(&self, key: Vec<u8>, known: Known, now: i64) {
         let until = known.until.unwrap_or(now.saturating_add(UNKNOWN_TIME_S));
         if until <= now {

@@ -1,7 +1,7 @@
-//! Certificates of clients: their authorities are asked before the first request is served (`ssl_ocsp`).
+//! Checks client certificates by OCSP before the first request of a connection is served (`ssl_ocsp`).
 //!
-//! As in nginx, no response is no good one: the client is refused. The time is that of the handshake, so that a responder which hangs
-//! holds only the connections that it is asked about.
+//! As in nginx, a client is refused if no valid response arrives. The timeout of the handshake includes the check. A responder that
+//! hangs delays only the connections whose certificates it is queried about.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,36 +14,36 @@ use super::{Fetch, Inquiry, Responder, StatusCache, now};
 use crate::config::{Config, LocationId};
 use crate::thread::Thread;
 
-/// The certificates of a chain that are asked about.
+/// The certificates of a chain that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// The client's own (`ssl_ocsp leaf`).
+    /// Only the client's own certificate (`ssl_ocsp leaf`).
     Leaf,
-    /// Each of them but the root (`ssl_ocsp on`).
+    /// All certificates except the root (`ssl_ocsp on`).
     Chain,
 }
 
-/// `ssl_ocsp` of a server.
+/// Settings of `ssl_ocsp` of a server.
 #[derive(Clone, Debug)]
 pub struct ClientChecks {
-    /// The certificates that are asked about.
+    /// The certificates that are checked.
     pub depth: Depth,
-    /// `ssl_ocsp_responder`: asked instead of the one in each certificate.
+    /// `ssl_ocsp_responder`: replaces the responder that a certificate names.
     pub responder: Option<Responder>,
     /// `ssl_ocsp_cache`
     pub cache: Option<Arc<StatusCache>>,
 }
 
-/// Why a client is refused.
+/// Reason for refusing a client.
 #[derive(Debug)]
 pub struct RefusedClient {
-    /// The verdict for its requests.
+    /// The verdict for the client's requests.
     pub verdict: Distrust,
-    /// The reason for the error log where no authority has responded.
+    /// Message for the error log if no valid response was received.
     pub failure: Option<String>,
 }
 
-/// A response is missing.
+/// Returns the refusal of a client for whose certificate no valid response was received.
 fn failed(failure: String) -> RefusedClient {
     RefusedClient {
         verdict: Distrust::by_authority("certificate status request failed"),
@@ -51,10 +51,10 @@ fn failed(failure: String) -> RefusedClient {
     }
 }
 
-/// Asks about the certificates that a client has shown. Those that `trust` does not trust have their verdict already.
+/// Checks the certificates that a client has sent. A chain that `trust` rejects is not checked: its verdict is known.
 ///
 /// # Errors
-/// The reason of the refusal.
+/// Returns the reason for refusing the client.
 pub async fn check(
     thread: &Rc<Thread>,
     at: (&Arc<Config>, LocationId),
@@ -80,7 +80,7 @@ pub async fn check(
     Ok(())
 }
 
-/// The status of one certificate, out of the cache or from its authority.
+/// Returns the status of one certificate from the cache or from its responder.
 async fn status(
     thread: &Rc<Thread>,
     (config, location): (&Arc<Config>, LocationId),

@@ -1,11 +1,11 @@
-//! Authorities that are asked whether certificates were revoked (OCSP): about those of clients before their first request
-//! (`ssl_ocsp`), and about those of the server, to send the responses along (`ssl_stapling`).
+//! OCSP: requests the revocation status of certificates from their authorities. Client certificates are checked before the first
+//! request of a connection (`ssl_ocsp`). Responses for certificates of the server are sent in handshakes (`ssl_stapling`).
 //!
 //! ```text
-//!   handshake --> Staple::tend   -- due, none in flight --> a task: ask, judge, into the slot of the certificate
-//!             --> client::check  -- not in the cache ----> ask, judge, into the cache --> the verdict of the connection
+//!   handshake --> Staple::tend   -- request due, none in flight --> new task: fetch --> verify --> certificate slot
+//!             --> client::check  -- status not cached -----------> fetch --> verify --> cache --> verdict on the client
 //! ```
-//! This crate speaks to no other server. [`Fetch`] is the way out: a module above puts it on each thread.
+//! This crate does not connect to other servers. It calls the function in [`Fetch`], which a module of `gateways` sets on each thread.
 
 mod cache;
 pub mod client;
@@ -24,32 +24,32 @@ pub use staple::{Staple, StapleSettings};
 use crate::config::{Config, LocationId};
 use crate::thread::Thread;
 
-/// The port of a URL that has none.
+/// Port of a URL without a port.
 const PORT: u16 = 80;
 
-/// Where an authority is asked: an http URL.
+/// Responder of an authority: the parts of an http URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Responder {
-    /// A name or an address, without brackets.
+    /// Name or IP address, without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The path, `/` at least.
+    /// Path and query; begins with `/`.
     pub path: String,
 }
 
 impl Responder {
-    /// Reads a URL, which may come out of a certificate.
+    /// Parses a URL, which may be part of a client's certificate.
     ///
     /// # Errors
-    /// nginx's message, to be continued with where the URL stands.
+    /// Returns nginx's message. The caller appends where the URL was found.
     pub fn parse(url: &str) -> Result<Responder, String> {
         let scheme = url.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("http://"));
         let Some((_, rest)) = scheme.filter(|(_, rest)| !rest.is_empty()) else {
             return Err(format!("invalid URL prefix in OCSP responder \"{}\"", url.escape_debug()));
         };
         let fault = |what: &str| Err(format!("{what} in OCSP responder \"{}\"", rest.escape_debug()));
-        // The path is sent as it is.
+        // The path is sent unchanged, so it must not contain spaces or control bytes.
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return fault("invalid URL");
         }
@@ -80,24 +80,24 @@ impl Responder {
 
 /// A request to a responder.
 pub struct Inquiry {
-    /// Where it is sent.
+    /// Receiver of the request.
     pub responder: Responder,
-    /// Its content (OCSPRequest, RFC 6960 section 4.1.1).
+    /// Content of the request (OCSPRequest, RFC 6960 section 4.1.1).
     pub request: Vec<u8>,
-    /// The configuration, and the block whose `resolver` finds the responder.
+    /// Configuration, and the block whose `resolver` resolves the responder's name.
     pub at: (Arc<Config>, LocationId),
-    /// Whether the system finds it where there is no `resolver`: the operator has chosen it, and no client.
+    /// Whether the system resolves the responder's name if no `resolver` is set. Never true for a name from a client's certificate.
     pub by_system: bool,
 }
 
-/// The content of a response, or nginx's message.
+/// Future of the content of a response, or of nginx's error message.
 pub type Fetching = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>>>>;
 
-/// Makes inquiries: kept on each thread by the module that can.
+/// Function that sends an inquiry. A module that can connect to other servers sets it on each thread.
 #[derive(Clone, Copy)]
 pub struct Fetch(pub fn(Rc<Thread>, Inquiry) -> Fetching);
 
-/// The time of day in seconds since 1970.
+/// Returns the time of day in seconds since 1970.
 fn now() -> i64 {
     since_1970(rt::wall())
 }

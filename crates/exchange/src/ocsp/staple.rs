@@ -1,7 +1,7 @@
-//! Responses that are sent along with the server's certificates (`ssl_stapling`).
+//! OCSP responses that the server sends with its certificates (`ssl_stapling`).
 //!
-//! As in nginx, a handshake that finds a response missing or near its end starts the request for one, and does not wait for it. All
-//! threads share a [`Staple`], and a reload keeps it where nothing of it has changed. There is one request in flight for each.
+//! As in nginx, a handshake starts a request if the response is missing or expires soon, and does not wait for the new response.
+//! All threads share a [`Staple`], and a reload keeps it if its settings are unchanged. Each staple has at most one request in flight.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,30 +17,30 @@ use crate::error_log;
 use crate::thread::Thread;
 use telemetry::Level;
 
-/// Seconds between two requests at least, and from a new response to the end of the old one, as in nginx.
+/// Minimum time in seconds between two requests; also the time before a response expires at which the next is requested. As in nginx.
 const PAUSE_S: i64 = 300;
 
-/// Seconds between two requests at most.
+/// Maximum time in seconds from a response to the next request.
 const PAUSE_MAX_S: i64 = 3600;
 
-/// The parts of a [`Staple`].
+/// Settings of a [`Staple`].
 #[derive(Debug)]
 pub struct StapleSettings {
-    /// The certificate without a response.
+    /// Chain and key of the certificate, without an OCSP response.
     pub identity: Identity,
-    /// The certificate with its issuer, for requests and verdicts.
+    /// The certificate with its issuer: creates requests and judges responses.
     pub subject: Subject,
-    /// The authority's responder.
+    /// Responder of the authority.
     pub responder: Responder,
-    /// Roots for the signature of responses.
+    /// Roots that verify the signatures of responses.
     pub roots: Roots,
-    /// How it is verified.
+    /// How the signature of a response is verified.
     pub verification: Verification,
-    /// The certificate's file, for the log.
+    /// File name of the certificate, for the log.
     pub name: String,
 }
 
-/// A certificate whose response is fetched.
+/// Certificate of the server whose OCSP response is fetched.
 #[derive(Debug)]
 pub struct Staple {
     slot: Arc<Slot>,
@@ -48,17 +48,17 @@ pub struct Staple {
     times: Mutex<Times>,
 }
 
-/// In seconds since 1970.
+/// Times in seconds since 1970, and whether a request is in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
-    /// When the response in the slot ends, if there is one.
+    /// Expiry time of the response in the slot; `None` if the slot has no response.
     until: Option<i64>,
-    /// The next request is not before this.
+    /// Earliest time of the next request.
     refresh: i64,
     is_loading: bool,
 }
 
-/// Ends the request in flight, also where its task is dropped.
+/// Guard that marks the request in flight as ended, also if its task is dropped.
 struct Loading<'s>(&'s Staple);
 
 impl Drop for Loading<'_> {
@@ -68,7 +68,7 @@ impl Drop for Loading<'_> {
 }
 
 impl Staple {
-    /// The one with these settings; `key` has the bytes of all of them. A reload finds the one that is in use.
+    /// Returns the staple with these settings. `key` contains the bytes of all settings, so that a reload finds the staple in use.
     pub fn named(key: &[u8], settings: StapleSettings) -> Arc<Staple> {
         type Named = (Vec<u8>, Weak<Staple>);
         static STAPLES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
@@ -85,7 +85,7 @@ impl Staple {
         staple
     }
 
-    /// The certificate that handshakes show, with its response.
+    /// Returns the slot from which handshakes read the certificate and its response.
     pub fn slot(&self) -> &Arc<Slot> {
         &self.slot
     }
@@ -94,7 +94,7 @@ impl Staple {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by each handshake: takes a response away that has ended, and starts the request for the next one when it is due.
+    /// Removes an expired response, and starts the next request when it is due. Each handshake calls this function.
     pub fn tend(self: &Arc<Self>, thread: &Rc<Thread>, config: &Arc<Config>, location: LocationId) {
         let now = now();
         let mut times = self.times();
@@ -111,10 +111,10 @@ impl Staple {
         rt::spawn(async move { staple.load(&thread, at).await });
     }
 
-    /// Fetches a response; its failure changes nothing but the time of the next request.
+    /// Fetches a response. A failure is logged and changes only the time of the next request.
     async fn load(&self, thread: &Rc<Thread>, at: (Arc<Config>, LocationId)) {
         let _loading = Loading(self);
-        // A task that is dropped is tried again soon, not at once.
+        // Set before the fetch: if this task is dropped, the next request is made after `PAUSE_S`, not immediately.
         self.times().refresh = now() + PAUSE_S;
         match self.fetch(thread, at).await {
             Ok((response, known)) => {

@@ -1,19 +1,20 @@
-//! Fields that no table may have (RFC 7541 section 7.1.3): their sender fears that others could guess them by the length of blocks.
+//! Names of never-indexed fields (RFC 7541 section 7.1.3). Their sender protects the values from being guessed by the size of
+//! compressed header blocks.
 
-/// Names of such fields in a header block.
+/// Names of the never-indexed fields of a header block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NeverIndexed {
     names: Vec<Box<[u8]>>,
-    /// Whether there are more than are kept, so that every field counts as one.
+    /// Whether a name exceeded the limits. Then every field counts as never indexed.
     is_all: bool,
 }
 
-/// Names that are kept, and the longest of them.
+/// Maximum number of stored names, and maximum length of a name in bytes.
 const NAMES_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 256;
 
 impl NeverIndexed {
-    /// Whether a field of this name may not get into a table.
+    /// Whether fields with this name must not be added to a dynamic table.
     #[must_use]
     pub fn has(&self, name: &[u8]) -> bool {
         self.is_all || self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
