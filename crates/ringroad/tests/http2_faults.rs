@@ -1,9 +1,9 @@
-//! HTTP/2 to clients and to upstreams while the engine fails at random: short, interrupted, late, lost and failed operations.
+//! HTTP/2 to clients and upstreams with random engine faults: partial, interrupted, late, lost and failed operations.
 //!
-//! Each seed is a plan of faults for one server, and the requests of one client. A response that comes whole is the right one, each
-//! other stream ends with an error, a reset or its connection, and nothing is waited for without end.
+//! Each seed determines the faults of one server and the requests of one client. A complete response must have the right content.
+//! Any other stream must end with an error status, a reset or the end of its connection. No stream may hang.
 //!
-//! `RINGROAD_TEST_HTTP2_FAULTS=1000` is the number of seeds; the usual ones stop after some seconds.
+//! `RINGROAD_TEST_HTTP2_FAULTS=1000` sets the number of seeds; without the variable the test begins no seeds after some seconds.
 
 mod common;
 
@@ -34,30 +34,30 @@ http {
 }
 "#;
 
-/// The variable with the number of seeds.
+/// Environment variable with the number of seeds.
 const SEEDS_VARIABLE: &str = "RINGROAD_TEST_HTTP2_FAULTS";
 
-/// Seeds of a usual run, and how long new ones are begun in it.
+/// Number of seeds without the variable, and the time during which seeds are begun.
 const SEEDS: u64 = 16;
 const USUAL_TIME: Duration = Duration::from_secs(12);
 
-/// Servers at once: most of their time they wait for a timeout.
+/// Number of concurrent servers, which wait for timeouts most of the time.
 const AT_ONCE: u64 = 4;
 
-/// Requests that are sent in one go, and how often.
+/// Maximum number of requests sent together, and the number of such rounds.
 const STREAMS: usize = 5;
 const ROUNDS: usize = 5;
 
 const FILE: Content = Content::new(61, 70_001);
 
-/// What a response is to be.
+/// Request and its expected response.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
-    /// The file.
+    /// GET of the file.
     File,
-    /// A response of the origin, of this length.
+    /// GET of a response with this length from the origin.
     Get(&'static str, usize),
-    /// A request with a body of this length, which comes back.
+    /// POST of a body with this length, which the origin returns.
     Post(&'static str, usize),
 }
 
@@ -72,7 +72,7 @@ const ASKS: [Ask; 8] = [
     Ask::Post("/call/", 5),
 ];
 
-/// Faults of every kernel now and then: nothing may come of them.
+/// Faults that may occur with any kernel; they must have no effect on responses.
 const GENTLE: [&str; 7] = [
     "recv short probability=0.4",
     "send short probability=0.4",
@@ -83,7 +83,7 @@ const GENTLE: [&str; 7] = [
     "send delay=3ms probability=0.3",
 ];
 
-/// Faults that end connections, of the client or of the upstream.
+/// Faults that end connections to the client or the upstream.
 const HARSH: [&str; 9] = [
     "send error=EPIPE",
     "recv error=ECONNRESET",
@@ -96,7 +96,7 @@ const HARSH: [&str; 9] = [
     "read error=EIO",
 ];
 
-/// Numbers that depend on the seed alone.
+/// Random number generator whose results depend only on the seed.
 struct Random(u64);
 
 impl Random {
@@ -110,7 +110,7 @@ impl Random {
     }
 }
 
-/// The plan of a seed, as directives; the harsh fault comes first, since of several that fit the first one counts.
+/// Returns the faults of a seed as directives. The harsh fault is first, because the first matching directive applies.
 fn faults(random: &mut Random, seed: u64) -> String {
     let mut rules = Vec::new();
     if random.below(4) > 0 {
@@ -128,7 +128,7 @@ fn numbers(count: usize) -> Vec<u8> {
     (0..count).map(|place| (place % 251) as u8).collect()
 }
 
-/// The origin sends a body as long as the last part of the path says, or that of the request.
+/// Sends the body of a POST back; otherwise a body with the length in the last segment of the path.
 fn answer(conn: &mut Conn, asked: &Asked) {
     if asked.field(":method") == Some("POST") {
         return conn.reply(asked.stream, 200, &[], &asked.body);
@@ -137,7 +137,7 @@ fn answer(conn: &mut Conn, asked: &Asked) {
     conn.reply(asked.stream, 200, &[("content-length", &count.to_string())], &numbers(count));
 }
 
-/// How streams ended.
+/// Numbers of streams by outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     whole: usize,
@@ -145,7 +145,7 @@ struct Counts {
     broken: usize,
 }
 
-/// Sends a request; the stream.
+/// Sends a request; returns its stream.
 fn send(client: &mut Http2<TcpStream>, ask: Ask) -> std::io::Result<u32> {
     let stream = client.next_stream();
     let (method, path, body) = match ask {
@@ -161,7 +161,7 @@ fn send(client: &mut Http2<TcpStream>, ask: Ask) -> std::io::Result<u32> {
     Ok(stream)
 }
 
-/// Judges a stream that is over.
+/// Checks and counts the outcome of a stream.
 fn judge(ask: Ask, got: Option<&Got>, counts: &mut Counts) {
     let Some(got) = got.filter(|got| got.ended && got.reset.is_none()) else {
         counts.broken += 1;
@@ -184,7 +184,7 @@ fn judge(ask: Ask, got: Option<&Got>, counts: &mut Counts) {
     counts.whole += 1;
 }
 
-/// The requests of one seed.
+/// Makes the requests of one seed.
 fn requests(random: &mut Random, connect: impl Fn() -> Http2<TcpStream>) -> Counts {
     let mut counts = Counts::default();
     let mut client = connect();
@@ -219,12 +219,12 @@ fn requests(random: &mut Random, connect: impl Fn() -> Http2<TcpStream>) -> Coun
     counts
 }
 
-/// Runs one seed; `None` if the machine does not have the engine.
+/// Runs one seed; returns `None` if the machine does not support the engine.
 #[expect(clippy::print_stdout, reason = "a failed test shows its seed")]
 fn run(net: &str, seed: u64) -> Option<Counts> {
     let mut random = Random(seed);
     let faults = faults(&mut random, seed);
-    // The test shows them where it fails.
+    // The output of a failed test includes this line.
     println!("seed {seed} on {net}: {faults}");
     let app = Http2Origin::answering(answer);
     let setup = Setup::new(CONF).value("APP", &app.address()).value("NET", net).value("FAULTS", &faults);

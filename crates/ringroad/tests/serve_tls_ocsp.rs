@@ -1,4 +1,4 @@
-//! Authorities that are asked about certificates (OCSP): `openssl ocsp` responds to this server and to nginx.
+//! OCSP: `ssl_ocsp` and `ssl_stapling` of this server and of nginx, with `openssl ocsp` as the responder.
 
 mod common;
 
@@ -26,7 +26,7 @@ const REVOKED: u64 = 0x1002;
 const UNKNOWN: u64 = 0x1003;
 const MIDDLE: u64 = 0x1004;
 
-/// What the responder knows: serials in hexadecimal digits.
+/// Index file of the responder: statuses of certificates, with serial numbers in hexadecimal digits.
 const INDEX: &str = "V\t490101000000Z\t\t1001\tunknown\t/CN=good\n\
                      R\t490101000000Z\t250101000000Z\t1002\tunknown\t/CN=revoked\n\
                      R\t490101000000Z\t250101000000Z\t1004\tunknown\t/CN=middle\n";
@@ -39,14 +39,14 @@ fn has_openssl() -> bool {
     is_there
 }
 
-/// A responder of an authority that ends with the test.
+/// Responder process of an authority, which is killed at the end of the test.
 struct Responder {
     child: Child,
     address: SocketAddr,
 }
 
 impl Responder {
-    /// With more arguments; the files of the authority are in `folder`.
+    /// Starts a responder with further arguments; the files of the authority are in `folder`.
     fn start(folder: &Path, more: &[&str]) -> Responder {
         let arguments = "ocsp -index index -CA root.pem -rsigner root.pem -rkey root.key -port 0";
         let mut command = Command::new("openssl");
@@ -57,7 +57,7 @@ impl Responder {
         let port = lines.find_map(|line| {
             line.ok()?.strip_prefix("ACCEPT ")?.split(' ').next()?.rsplit(':').next()?.parse::<u16>().ok()
         });
-        // The pipe stays open: the responder writes to it.
+        // The pipe must stay open, because the responder continues to write to it.
         std::thread::spawn(move || lines.for_each(drop));
         let address = ([127, 0, 0, 1], port.expect("it says its port")).into();
         Responder { child, address }
@@ -71,7 +71,7 @@ impl Drop for Responder {
     }
 }
 
-/// Passes connections on to a responder and counts them; nothing is passed on before it is opened.
+/// Proxy that passes connections to a responder and counts them.
 struct Gate {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
@@ -109,7 +109,7 @@ fn pass(mut socket: TcpStream, responder: SocketAddr) -> Option<()> {
     std::io::copy(&mut upstream, &mut socket).ok().map(drop)
 }
 
-/// The URL of a responder (RFC 5280 section 4.2.2.1). `openssl ocsp` takes requests at the root alone.
+/// Returns the extension with the URL of a responder (RFC 5280 section 4.2.2.1). `openssl ocsp` accepts requests only at `/`.
 fn authority_access(address: SocketAddr) -> CustomExtension {
     let url = format!("http://{address}");
     let len = |bytes: usize| u8::try_from(bytes).expect("it is short");
@@ -120,7 +120,7 @@ fn authority_access(address: SocketAddr) -> CustomExtension {
     CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], content)
 }
 
-/// A certificate with its key in PEM.
+/// Issues a certificate; returns it and its key in PEM.
 fn issue(
     authority: &Authority,
     name: &str,
@@ -139,7 +139,7 @@ fn issue(
     (certificate.pem(), key.serialize_pem())
 }
 
-/// An authority below another one.
+/// Returns an intermediate authority issued by `root`.
 fn middle(root: &Authority, responder: SocketAddr) -> Authority {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.distinguished_name.push(DnType::CommonName, "middle");
@@ -152,7 +152,7 @@ fn middle(root: &Authority, responder: SocketAddr) -> Authority {
     Authority { issuer: Issuer::new(params, key), pem }
 }
 
-/// The authority's files, as its responder reads them.
+/// Writes the files of an authority that its responder reads.
 fn prepare(authority: &Authority) -> TempDir {
     let folder = TempDir::new("ocsp");
     let write =
@@ -163,7 +163,7 @@ fn prepare(authority: &Authority) -> TempDir {
     folder
 }
 
-/// Clients with these certificates.
+/// Returns the configuration of a client that sends this chain.
 fn client(trusted: &Authority, chain: &[&str], key: &str) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(BOTH);
@@ -174,12 +174,12 @@ fn client(trusted: &Authority, chain: &[&str], key: &str) -> Arc<ClientConfig> {
     Arc::new(builder.with_client_auth_cert(chain, key).expect("a key of its certificate"))
 }
 
-/// Shows the verdict, also to clients that are refused.
+/// Directives that show the verdict in the response, also to refused clients.
 const SHOW: &str = "ssl_client_certificate root.pem; error_page 495 496 =400 /why;\n\
                     location = /why { return 200 'refused $ssl_client_verify'; }\n\
                     location / { return 200 'served $ssl_client_verify'; }";
 
-/// Certificates of every status, and chains, have the same verdict, log line and response in this server and in nginx.
+/// Certificates of every status, and chains, get the same verdict, log line and response from this server and from nginx.
 #[test]
 fn verdicts_on_clients_are_those_of_nginx() {
     if !has_openssl() {
@@ -256,7 +256,7 @@ fn verdicts_on_clients_are_those_of_nginx() {
     }
 }
 
-/// A name in a client's certificate is resolved by `resolver` alone.
+/// The name of a responder in a client's certificate is resolved only by `resolver`.
 #[test]
 fn names_in_certificates_of_clients_need_a_resolver() {
     let root = Authority::new("root");
@@ -276,7 +276,7 @@ fn names_in_certificates_of_clients_need_a_resolver() {
     server.wait_for_log(line, Deadline::default());
 }
 
-/// The cache asks once for all threads; without it each connection asks.
+/// With a cache one request to the responder serves all threads; without a cache each connection sends a request.
 #[test]
 fn a_cached_status_is_not_asked_for_again() {
     if !has_openssl() {
@@ -301,7 +301,7 @@ fn a_cached_status_is_not_asked_for_again() {
     }
 }
 
-/// Clients whose responder hangs wait; others of the same thread are served meanwhile.
+/// A client whose responder hangs waits, while other clients of the same thread are served.
 #[test]
 fn a_responder_that_hangs_holds_its_own_client_alone() {
     let root = Authority::new("root");
@@ -323,7 +323,7 @@ fn a_responder_that_hangs_holds_its_own_client_alone() {
     assert_eq!(text(body(&response)), "refused FAILED:certificate status request failed");
 }
 
-/// What `openssl s_client -status` sees of a server.
+/// Returns the output of `openssl s_client -status` for a server.
 fn stapled(server: &Server) -> String {
     let address = server.addr(0).tcp().to_string();
     let arguments = ["s_client", "-connect", &address, "-status", "-servername", "a.test"];
@@ -334,7 +334,8 @@ fn stapled(server: &Server) -> String {
 const STAPLED: &str = "Cert Status: good";
 const NOTHING: &str = "OCSP response: no response sent";
 
-/// A handshake starts the request for a response and does not wait; a later one has it. A reload keeps it.
+/// The first handshake starts the request for an OCSP response and does not wait. Later handshakes send the response, also after a
+/// reload.
 #[test]
 fn a_response_is_fetched_and_stapled() {
     if !has_openssl() {
@@ -366,7 +367,7 @@ fn a_response_is_fetched_and_stapled() {
     }
 }
 
-/// Responses that are no good ones are not passed on, and the log has the reason.
+/// Responses with an invalid signature or without the status good are not stapled, and the reason is logged.
 #[test]
 fn a_response_that_does_not_help_is_not_stapled() {
     if !has_openssl() {
@@ -403,7 +404,7 @@ fn a_response_that_does_not_help_is_not_stapled() {
     }
 }
 
-/// A certificate that no authority can be asked about is served, with one warning for all servers.
+/// A certificate whose OCSP response cannot be requested is served, and one warning is logged for all servers.
 #[test]
 fn stapling_that_cannot_be_is_one_warning() {
     let root = Authority::new("root");

@@ -1,5 +1,5 @@
-//! Numbers of `metrics` about the operation of a server: reloads, limits that close connections, caches, disks, lost lines. Each
-//! is read, then its cause happens, then it is read again.
+//! Metrics for the operation of a server: reloads, limits that close connections, caches, disks, lost log lines. Each test reads a
+//! metric, causes a change, and reads the metric again.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -15,7 +15,7 @@ use testkit::program::signal_process;
 use testkit::wait::{self, Deadline};
 use testkit::{Client, Content, Origin, Server, Setup, TempDir};
 
-/// The numbers of a page by name and labels, without the prefix.
+/// Values on a page by metric name and labels, without the prefix `ringroad_`.
 type Numbers = HashMap<String, f64>;
 
 fn numbers(server: &Server) -> Numbers {
@@ -31,7 +31,7 @@ fn numbers(server: &Server) -> Numbers {
         .collect()
 }
 
-/// The numbers once they are so.
+/// Waits until the values satisfy a condition; returns them.
 #[track_caller]
 fn once(server: &Server, what: &str, are_so: impl Fn(&Numbers) -> bool) -> Numbers {
     let found = wait::until(what, Deadline::after(Duration::from_secs(20)), || {
@@ -40,14 +40,14 @@ fn once(server: &Server, what: &str, are_so: impl Fn(&Numbers) -> bool) -> Numbe
     found.unwrap_or_else(|_| panic!("{what}: {:#?}", numbers(server)))
 }
 
-/// Sends one request, after whose response the connection ends; returns the bytes of the response.
+/// Sends one request with `Connection: close`; returns the bytes of the response.
 fn get(server: &Server, target: &str) -> Vec<u8> {
     let mut client = Client::connect(server.addr(0));
     client.send(request_bytes("GET", target, &[("Connection", "close")]));
     client.read_to_end()
 }
 
-/// The rules of docs/status.md are right for Prometheus, and name metrics that there are.
+/// The alert rules of docs/status.md are valid for Prometheus, and name only existing metrics.
 #[test]
 fn the_alerts_of_the_documents_name_metrics_that_there_are() {
     let page = include_str!("../../../docs/status.md");
@@ -77,7 +77,7 @@ fn the_alerts_of_the_documents_name_metrics_that_there_are() {
     }
 }
 
-/// Reloads by way, and whether the last one succeeded.
+/// Returns the numbers of reloads by way, and 1.0 if the last reload succeeded.
 fn reloads(numbers: &Numbers) -> ([f64; 3], f64) {
     let of = |way| numbers[&format!("config_reloads_total{{way=\"{way}\"}}")];
     (["in_place", "replacement", "refused"].map(of), numbers["config_last_reload_success"])
@@ -105,14 +105,14 @@ fn reloads_are_counted_by_way_and_outlive_the_worker() {
     reload(&mut server, &in_place, ([1.0, 0.0, 0.0], 1.0));
     reload(&mut server, "nonsense", ([1.0, 0.0, 1.0], 0.0));
     reload(&mut server, "more nonsense;", ([1.0, 0.0, 2.0], 0.0));
-    // Right by itself, but no file can be made there.
+    // The syntax is valid, but the log file cannot be created.
     let unusable = format!("error_log /nowhere/error.log; {in_place}");
     reload(&mut server, &unusable, ([1.0, 0.0, 3.0], 0.0));
     let before = server.workers()[0];
     let replaced = reload(&mut server, &reload_conf("worker_processes 3;", ""), ([1.0, 1.0, 3.0], 1.0));
     assert_eq!(replaced["config_generation"], 1.0, "it is another process");
     reload(&mut server, "nonsense", ([1.0, 1.0, 4.0], 0.0));
-    // One that dies is replaced by another one, which serves the same configuration.
+    // A worker that dies is replaced by a new worker with the same configuration.
     let dead = *server.workers().iter().find(|worker| **worker != before).expect("a new worker");
     signal_process(dead, Signal::KILL).expect("it is ours");
     server.wait_for_log("exited on signal 9", Deadline::default());
@@ -122,7 +122,7 @@ fn reloads_are_counted_by_way_and_outlive_the_worker() {
     });
     known.expect("another worker");
     once(&server, "the same numbers", |numbers| reloads(numbers) == ([1.0, 1.0, 4.0], 0.0));
-    // What is in force succeeds again.
+    // A reload of the configuration in force succeeds again.
     reload(&mut server, &reload_conf("worker_processes 3;", ""), ([2.0, 1.0, 4.0], 1.0));
 }
 
@@ -145,8 +145,8 @@ fn a_server_without_a_master_counts_its_reloads() {
     }
 }
 
-/// Twice as many keep-alive connections as there is room for: each request has its response, and the oldest connections make
-/// room.
+/// Opens twice as many keep-alive connections as `worker_connections` allows. Each request gets its response, because older idle
+/// connections are closed.
 #[test]
 fn connections_that_make_room_are_counted() {
     if !ours_only("metrics") {
@@ -213,7 +213,7 @@ http {
 }
 ";
 
-/// Above what a hit reads at once, so that its chunks are read by the engine.
+/// Body size in bytes. A hit does not read a body of this size in one call, so that the engine reads its chunks.
 const BODY: usize = 3 << 20;
 
 #[test]
@@ -249,15 +249,15 @@ fn caches_count_bytes_and_the_age_of_hits() {
     });
     assert_eq!(served(&hit, "upstream"), first as f64, "{hit:#?}");
     assert!(device(&hit, "read") >= BODY as f64, "{hit:#?}");
-    // It was stored some seconds ago at most, and not in the future.
+    // The age of each hit is at most some seconds, and not negative.
     assert_eq!(hit["cache_hit_age_seconds_bucket{zone=\"z\",le=\"1024\"}"], HITS as f64);
 
-    // In place: all go on.
+    // After a reload in place all values are kept.
     server.rewrite_conf(&setup.text().replace("access_log off;", "access_log off; log_not_found off;"));
     server.reload();
     let reloaded = once(&server, "a reload", |numbers| reloads(numbers).0[0] == 1.0);
     assert_eq!((served(&reloaded, "cache"), hits(&reloaded)), (from_cache as f64, HITS as f64));
-    // Another worker: they begin again, with the entries that there are.
+    // In a new worker the values start at zero; the cache entries are still available.
     server.rewrite_conf(&setup.text().replace("worker_processes 2", "worker_processes 1"));
     server.reload();
     let replaced = once(&server, "a replacement", |numbers| reloads(numbers).0[1] == 1.0);
@@ -268,7 +268,7 @@ fn caches_count_bytes_and_the_age_of_hits() {
     });
 }
 
-/// The reads of a file that the test makes slow take at least as long as it makes them, and are in flight meanwhile.
+/// Reads of a file are delayed by the test. They count as in flight during the delay, and their durations include it.
 #[test]
 fn operations_of_disks_are_timed_from_submission_to_completion() {
     if !ours_only("metrics") {
@@ -337,7 +337,7 @@ http {
     for key in 0..10 {
         assert!(get(&server, &format!("/x?k={key}")).starts_with(b"HTTP/1.1 200"));
     }
-    // nginx's documentation: 128 bytes for each state.
+    // 128 bytes for each state, as in nginx's documentation.
     let full = numbers(&server);
     assert_eq!((of(&full, "keys"), of(&full, "open")), ((1280.0, size), (0.0, size)));
     server.rewrite_conf(&conf.replace("access_log off;", "access_log off; log_not_found off;"));
@@ -346,7 +346,7 @@ http {
     assert_eq!(of(&reloaded, "keys"), (1280.0, size));
 }
 
-/// Writes to a full disk fail. A line for a file whose name a client chooses has no series of its own.
+/// Writes to a full disk fail. A file name that contains a client's value does not become a label.
 #[test]
 fn lost_lines_are_counted_by_target() {
     if !ours_only("metrics") {

@@ -1,11 +1,11 @@
-//! Whether `docs/http2-musts.md` names tests that exist, at least one in each row: a test that is renamed or removed takes its row
-//! along. Each section of the RFCs with a duty has a row.
+//! Checks that each row of `docs/http2-musts.md` names at least one test, and that all named tests exist. So a test cannot be renamed
+//! or removed without a change of its row. Each section of the RFCs with a MUST must have a row.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Section, rule and tests of each row.
+/// Returns section, rule and tests of each row.
 fn rows(page: &str) -> Vec<[&str; 3]> {
     let cells = page.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
     let is_row =
@@ -13,7 +13,7 @@ fn rows(page: &str) -> Vec<[&str; 3]> {
     cells.filter(is_row).map(|cells| [cells[1], cells[2], cells[3]]).collect()
 }
 
-/// The text of all sources below a folder.
+/// Appends the text of all Rust sources below a directory.
 fn sources(folder: &Path, text: &mut String) {
     let entries = fs::read_dir(folder).expect("the folder is part of the workspace");
     for path in entries.map(|entry| entry.expect("it can be listed").path()) {
@@ -25,7 +25,7 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// Sections with a MUST.
+/// Sections of RFC 9113 and RFC 7541 with a MUST.
 const RFC9113: [&str; 38] = [
     "3.2", "3.3", "3.4", "4.1", "4.2", "4.3", "4.3.1", "5.1", "5.1.1", "5.1.2", "5.2.1", "5.2.2", "5.4",
     "5.4.1", "5.4.2", "5.5", "6.1", "6.2", "6.3", "6.4", "6.5", "6.5.2", "6.5.3", "6.6", "6.7", "6.8", "6.9",

@@ -1,4 +1,4 @@
-//! The deadline of a call: [`http::grpc::timeout`].
+//! Fuzzes the parser of `grpc-timeout`: [`http::grpc::timeout`].
 
 use http::grpc::timeout;
 
@@ -11,7 +11,7 @@ pub const TARGET: Target = Target {
     tokens: &["H", "M", "S", "m", "u", "n", "99999999", "0", "00000001"],
 };
 
-/// A timeout has one to eight digits and a unit, and is as long as it says.
+/// Checks that a parsed timeout has one to eight digits and a unit, and that the duration is right.
 pub fn run(data: &[u8]) {
     let Some(read) = timeout(data) else { return };
     let (unit, digits) = data.split_last().expect("a timeout is not empty");

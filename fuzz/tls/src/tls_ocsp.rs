@@ -1,4 +1,4 @@
-//! Responses of authorities about certificates (OCSP), of crate `tls`: only what the authority signed has a status.
+//! Fuzzes OCSP responses in crate `tls`: only a response that the authority signed yields a status.
 
 use tls::ocsp::{Known, Status, Subject, Verification};
 use tls::x509::{Certificate, Roots};
@@ -18,22 +18,22 @@ pub const TARGET: Target = Target {
     ],
 };
 
-/// The authority, whose key is of RSA: its signatures have one form only.
+/// Certificate of the authority. Its key is an RSA key, so each signed content has only one valid signature.
 const ROOT: &[u8] = include_bytes!("../data/ocsp_root.der");
 
-/// A certificate that it has signed, with the URL of a responder.
+/// Certificate that the authority has signed, with the URL of a responder.
 const LEAF: &[u8] = include_bytes!("../data/ocsp_leaf.der");
 
-/// The time of the responses, in seconds since 1970.
+/// Time at which responses are verified, in seconds since 1970.
 const NOW: i64 = 1_795_731_803;
 
-/// The input is a response, and a certificate with its issuer.
+/// Uses the input as an OCSP response, as a certificate and as an issuer.
 pub fn run(data: &[u8]) {
     let certificate = |der| Certificate::from_der(der).expect("a certificate");
     let mut roots = Roots::new().expect("memory");
     roots.add(ROOT).expect("a certificate");
     let subject = Subject::new(certificate(LEAF), certificate(ROOT), Vec::new());
-    // Those that were signed: "good" without an end, "revoked" until a later time.
+    // The authority signed two responses: "good" without nextUpdate, and "revoked" with a later nextUpdate.
     if let Ok(known) = subject.judge(data, &roots, Verification::Full, NOW) {
         let is_signed = matches!(
             known,

@@ -1,5 +1,5 @@
-//! Duties of RFC 9113 that the other suites leave out, for both ends, by section. The table of all of them, with the test of each,
-//! is docs/http2-musts.md.
+//! Tests of requirements of RFC 9113 that the other suites do not cover, for both roles. docs/http2-musts.md lists all requirements
+//! with their tests.
 
 use super::client_tests::{self, Client};
 use super::error::ErrorCode;
@@ -10,7 +10,7 @@ use super::{Event, Fault, HeadFault, Limits, Malformed, Session, hpack};
 use crate::host::HostError;
 use crate::request::ParseError;
 
-/// The settings in a payload.
+/// Returns the settings in a payload.
 fn settings_of(payload: &[u8]) -> Vec<(u16, u32)> {
     let (all, rest) = payload.as_chunks::<6>();
     assert!(rest.is_empty());
@@ -22,8 +22,8 @@ fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
     client_tests::frame(Kind::WindowUpdate, 0, stream, &bytes.to_be_bytes())
 }
 
-/// Sections 3.4, 6.5 and 6.5.2: both begin with SETTINGS. A server does not allow pushes, a client refuses them, and neither asks
-/// for a smaller table or longer frames, so that nothing has to be agreed on (sections 4.2 and 4.3.1).
+/// Sections 3.4, 6.5 and 6.5.2: both ends begin with SETTINGS. A server does not send ENABLE_PUSH, a client sets it to 0. Neither end
+/// changes the table size or the maximum frame size, so sections 4.2 and 4.3.1 require nothing more.
 #[test]
 fn own_settings_leave_nothing_to_agree_on() {
     let mut peer = Peer::silent(Limits::default());
@@ -40,7 +40,7 @@ fn own_settings_leave_nothing_to_agree_on() {
     assert_eq!(settings_of(payload)[0], (2, 0));
 }
 
-/// Section 3.4: what begins with anything but SETTINGS is a PROTOCOL_ERROR, also where it cannot be a frame.
+/// Section 3.4: first bytes of a server other than SETTINGS are a PROTOCOL_ERROR, even if they cannot be a frame.
 #[test]
 fn a_server_that_speaks_another_protocol_breaks_this_one() {
     for text in
@@ -53,12 +53,12 @@ fn a_server_that_speaks_another_protocol_breaks_this_one() {
     }
 }
 
-/// Section 4.2: a frame of 16 384 bytes is received, whatever its type.
+/// Section 4.2: a frame with a payload of 16 384 bytes is accepted, whatever its type.
 #[test]
 fn frames_of_the_common_length_are_received() {
     let mut head = line_and(&[]);
     let fill = 16_384 - head.len() - 3;
-    // A field that is never indexed, in pieces of names of one byte.
+    // A literal field with the name `a` fills the frame.
     let mut rest = vec![0, 1, b'a'];
     hpack::push_integer(&mut rest, 0, 7, fill - 3);
     rest.resize(fill + 3, b'x');
@@ -72,7 +72,7 @@ fn frames_of_the_common_length_are_received() {
     assert_eq!(peer.bodies.len(), 16_384);
 }
 
-/// Section 5.1, idle: whatever is no HEADERS or PRIORITY ends the connection, at both ends.
+/// Section 5.1, idle: a frame other than HEADERS and PRIORITY on an idle stream ends the connection, at both ends.
 #[test]
 fn only_heads_and_priorities_reach_idle_streams() {
     let protocol =
@@ -90,7 +90,7 @@ fn only_heads_and_priorities_reach_idle_streams() {
         let fault = client.feed(&bytes).expect_err("an idle stream");
         assert_eq!(fault.code(), ErrorCode::Protocol, "{bytes:?}");
     }
-    // A server opens no streams.
+    // A server opens no streams, so HEADERS on an idle stream are an error for a client.
     for stream in [2, 7] {
         let mut client = Client::new(&[]);
         client.get();
@@ -102,8 +102,8 @@ fn only_heads_and_priorities_reach_idle_streams() {
     assert_eq!(client.feed(&frame(PRIORITY, 0, 7, &[0; 5])), Ok(vec![]), "allowed in any state");
 }
 
-/// Sections 5.1 and 6.1: DATA of a stream that was passed over, or ended long ago, gets STREAM_CLOSED, once; the connection goes
-/// on.
+/// Sections 5.1 and 6.1: DATA on a stream number that the client has skipped gets one RST_STREAM with STREAM_CLOSED. The connection
+/// continues.
 #[test]
 fn data_of_streams_that_were_passed_over_resets_them() {
     let mut peer = Peer::new();
@@ -116,8 +116,8 @@ fn data_of_streams_that_were_passed_over_resets_them() {
     assert_eq!(peer.fault(&get(1)), Some((Fault::StreamNumber, ErrorCode::Protocol)), "section 5.1.1");
 }
 
-/// Sections 5.1, 5.4.2 and 6.4: nothing is sent on a stream that the other end has reset, not even a reset; none is sent for a
-/// stream that is idle.
+/// Sections 5.1, 5.4.2 and 6.4: no frame is sent on a stream that the peer has reset, not even RST_STREAM. No RST_STREAM is sent for
+/// an idle stream.
 #[test]
 fn nothing_follows_a_reset() {
     let mut peer = Peer::new();
@@ -137,11 +137,11 @@ fn nothing_follows_a_reset() {
     assert_eq!(peer.sent(), []);
 }
 
-/// Sections 5.4.2, 6.4, 6.8 and 6.9: frames that were on their way are processed as far as they change the connection: the table of
-/// header blocks, and its window.
+/// Sections 5.4.2, 6.4, 6.8 and 6.9: frames on a closed stream are discarded, but still change the state of the connection: the HPACK
+/// table and the receive window.
 #[test]
 fn discarded_frames_still_count_for_the_connection() {
-    // With the name `x` in the table of the connection.
+    // `indexed` adds the field `x: y` to the HPACK table, `reused` refers to that entry.
     let indexed = [0x82, 0x84, 0x86, 0x41, 1, b'h', 0x40, 1, b'x', 1, b'y'];
     let reused = [0x82, 0x84, 0x86, 0xbf, 0xbe];
     let prepared: [fn(&mut Peer); 2] = [
@@ -164,7 +164,7 @@ fn discarded_frames_still_count_for_the_connection() {
         let above = Some((Fault::WindowExceeded, ErrorCode::FlowControl));
         assert_eq!(peer.fault(&frame(DATA, 0, 1, &[0; 41])), above, "60 bytes of 100 are gone");
     }
-    // Streams above the last one that is served.
+    // The same on streams above the last stream that GOAWAY has announced.
     let mut peer = Peer::new();
     peer.session.end(&mut peer.out);
     peer.session.receive_window_for_test(100);
@@ -174,7 +174,7 @@ fn discarded_frames_still_count_for_the_connection() {
     assert_eq!(peer.fault(&frame(DATA, 0, 3, &[0; 41])).map(|(fault, _)| fault), Some(Fault::WindowExceeded));
 }
 
-/// Section 6.5.3: of two values of one setting the last holds, those that are not known are passed over, and the frame is acknowledged.
+/// Section 6.5.3: of two values of one setting the last value applies, unknown settings are ignored, and the frame is acknowledged.
 #[test]
 fn settings_are_taken_in_their_order() {
     let values = [(4u16, 100u32), (0xabcd, 1), (4, 200), (1, 0), (1, 4096)];
@@ -188,7 +188,8 @@ fn settings_are_taken_in_their_order() {
     assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged at once");
 }
 
-/// Sections 6.8 and 8.7: no later GOAWAY names a higher stream than an earlier one, nor a lower one than was begun.
+/// Sections 6.8 and 8.7: a GOAWAY never announces a higher last stream than an earlier GOAWAY, and never excludes a stream that was
+/// begun.
 #[test]
 fn the_last_stream_never_grows() {
     let mut peer = Peer::new();
@@ -206,7 +207,7 @@ fn the_last_stream_never_grows() {
     assert_eq!(peer.heads.len(), 2);
 }
 
-/// Section 6.9.3: until the other end has acknowledged a smaller window, it may send as much as the first one allows.
+/// Section 6.9.3: until the peer has acknowledged a smaller initial window, it may send as much as the default window allows.
 #[test]
 fn a_smaller_window_holds_when_it_is_acknowledged() {
     let limits = Limits { initial_window: 100, ..Limits::default() };
@@ -222,7 +223,7 @@ fn a_smaller_window_holds_when_it_is_acknowledged() {
     assert_eq!(peer.resets(), [(3, ErrorCode::FlowControl as u32)]);
 }
 
-/// Section 6.10: CONTINUATION belongs to a stream, the one whose block is open.
+/// Section 6.10: CONTINUATION must be on the stream whose header block is incomplete.
 #[test]
 fn fragments_belong_to_their_stream() {
     for bytes in [
@@ -242,7 +243,7 @@ fn fragments_belong_to_their_stream() {
     }
 }
 
-/// Section 7: a code that is not known means no more than any other.
+/// Section 7: an unknown error code gets no special treatment.
 #[test]
 fn unknown_error_codes_mean_nothing_of_their_own() {
     let code = 0xdead_beef_u32;
@@ -255,7 +256,7 @@ fn unknown_error_codes_mean_nothing_of_their_own() {
     assert_eq!(peer.feed(&get(3)).map(|events| events.len()), Ok(1), "it is served");
 }
 
-/// Section 8.1: a response that is whole is not lost by a reset behind it.
+/// Section 8.1: a complete response is not discarded because of a later RST_STREAM.
 #[test]
 fn a_response_that_ended_well_stays_whole_after_a_reset() {
     let mut client = Client::new(&[]);
@@ -274,7 +275,8 @@ fn a_response_that_ended_well_stays_whole_after_a_reset() {
     assert_eq!(events[2], Event::Reset { stream: id, by_peer: true, code: 0 }, "behind it");
 }
 
-/// Section 8.3.1: `Host` beside `:authority` names the same entity, whatever its spelling: another one is malformed.
+/// Section 8.3.1: `Host` and `:authority` are compared without regard to case and default port. A request in which they differ is
+/// malformed.
 #[test]
 fn hosts_are_compared_as_their_scheme_does() {
     let request = |scheme, authority, host| {
@@ -311,7 +313,7 @@ fn hosts_are_compared_as_their_scheme_does() {
     );
 }
 
-/// Section 8.5: a stream that speaks another protocol has DATA alone; a header section ends it.
+/// Section 8.5: a stream that carries another protocol accepts only DATA; a header section resets it.
 #[test]
 fn a_tunnel_takes_no_header_section() {
     let mut peer = Peer::new();
@@ -325,7 +327,7 @@ fn a_tunnel_takes_no_header_section() {
     );
 }
 
-/// Section 6.9: windows of streams that are half closed or closed are opened without harm, and at a client too.
+/// Section 6.9: a client accepts WINDOW_UPDATE on half-closed and closed streams.
 #[test]
 fn late_windows_do_no_harm_to_a_client() {
     let mut client = Client::new(&[]);

@@ -1,4 +1,4 @@
-//! Calls that end with the client's `grpc-timeout` (`grpc_deadline`).
+//! `grpc_deadline`: ends gRPC calls when the client's `grpc-timeout` has passed.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::common::http2_origin::{Conn, Http2Origin};
 use super::{echo, start, start_with};
 use testkit::Deadline;
 
-/// How long an upstream has until it knows of a reset.
+/// Maximum time until the upstream receives a reset.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Makes a call with this `grpc-timeout`; its status, the fields of gRPC of head and trailers, and its body.
+/// Makes a call with this `grpc-timeout`; returns status, `grpc-*` fields of header and trailer section, and body.
 fn called_within(
     client: &mut http2::Http2<std::net::TcpStream>,
     path: &str,
@@ -25,13 +25,13 @@ fn called_within(
     (got.status, fields.cloned().collect(), got.text())
 }
 
-/// The end of a call by its deadline, as trailers.
+/// Returns the trailer fields of a call whose deadline has passed.
 fn exceeded(message: &str) -> Fields {
     let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     vec![field("grpc-status", "4"), field("grpc-message", message)]
 }
 
-/// An origin that says nothing, or no more than a beginning, and a receiver of the codes that it is reset by.
+/// Starts an origin that, by path, sends a complete, an unfinished or no response. The receiver gets the error codes of resets.
 fn unfinished() -> (Http2Origin, Receiver<u32>) {
     let (sender, resets) = channel();
     let app = Http2Origin::start(&[], move |conn| {
@@ -57,7 +57,7 @@ fn await_reset(conn: &mut Conn, stream: u32, codes: &Sender<u32>) {
     reset.into_iter().for_each(|code| _ = codes.send(code));
 }
 
-/// `grpc_deadline`: a call ends by its own `grpc-timeout`, in the place of a response or within it, and the upstream is told.
+/// `grpc_deadline`: a call ends when its `grpc-timeout` has passed, before or during the response. The upstream stream is reset.
 #[test]
 fn calls_end_with_their_deadline_where_the_directive_asks_for_it() {
     let (app, resets) = unfinished();
@@ -70,9 +70,9 @@ fn calls_end_with_their_deadline_where_the_directive_asks_for_it() {
     let begun = called_within(&mut client, "/deadline/begun", "3000000u", b"x");
     assert_eq!(begun, (200, exceeded("Deadline Exceeded"), "a part".to_owned()));
     assert_eq!(resets.recv_timeout(PATIENCE), Ok(8), "CANCEL");
-    // One that is over has nothing sent for it.
+    // A call whose deadline has passed already is not sent to the upstream.
     assert_eq!(called_within(&mut client, "/deadline/silent", "0n", b"x"), silent);
-    // What is none is the upstream's matter, and so is one that is not reached. The field passes on as it is.
+    // An invalid timeout, and a timeout that is not reached, are passed to the upstream unchanged.
     for timeout in ["1x", "123456789S", "2H"] {
         let (status, _, text) = called_within(&mut client, "/deadline/echo", timeout, b"x");
         assert!(status == 200 && text.contains(&format!("grpc-timeout={timeout}\n")), "{text}");
@@ -84,8 +84,8 @@ fn calls_end_with_their_deadline_where_the_directive_asks_for_it() {
     assert_eq!(app.connections(), 1, "its other streams went on");
 }
 
-/// Further upstreams are tried within the deadline, and none behind it. A request with a body that is passed on while it comes has one
-/// try anyway.
+/// Further upstreams are tried before the deadline, but not after it. The requests have no body: a request whose body is passed on
+/// while it is received has only one try.
 #[test]
 fn tries_stay_within_the_deadline_of_their_call() {
     let (silent, resets) = unfinished();
@@ -94,14 +94,14 @@ fn tries_stay_within_the_deadline_of_their_call() {
     });
     let server = start_with(&silent, &refusing);
     let mut client = http2::connect(&server);
-    // Either of both may be the first.
+    // Either upstream may be tried first.
     for _ in 0..2 {
         let late = called_within(&mut client, "/deadline/two/silent", "2S", b"");
         assert_eq!(late, (200, exceeded("Deadline Exceeded"), String::new()));
         assert_eq!(resets.recv_timeout(PATIENCE), Ok(8));
     }
     assert_eq!((silent.connections(), refusing.connections() > 0), (1, true));
-    // In time a call goes to the next upstream as ever, `grpc_next_upstream` included.
+    // Before the deadline `grpc_next_upstream` applies as usual.
     let (app, _resets) = unfinished();
     let other = Http2Origin::answering(echo);
     let server = start_with(&app, &other);
