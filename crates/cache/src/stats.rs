@@ -53,11 +53,11 @@ pub struct Stats {
     pub read_errors: u64,
     /// Writes, renames and removals that failed.
     pub write_errors: u64,
-    /// Bytes read from its files, without those of bodies that its users send from a file.
+    /// Number of bytes read from cache files, without bodies that users of this crate send from a file.
     pub read_bytes: u64,
-    /// Bytes written to its files.
+    /// Number of bytes written to cache files.
     pub written_bytes: u64,
-    /// Times that the cache began to pass through.
+    /// Number of times that the cache began to pass requests through.
     pub pass_throughs: u64,
     /// Chunks with a verified checksum.
     pub verified_chunks: u64,

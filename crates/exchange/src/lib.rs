@@ -3,7 +3,7 @@
 //! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] computes
 //! effective settings of one request. [`prepare`] runs the filters and decides how the response is sent, [`facts`] are
 //! cached results of modules about it. [`client`] is the interface to its connection, [`takeover`] is for connections
-//! that change their protocol. [`ocsp`] has authorities asked about certificates.
+//! that change their protocol. [`ocsp`] requests the status of certificates from their authorities.
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;

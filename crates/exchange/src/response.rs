@@ -67,9 +67,9 @@ pub struct Response {
     pub sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Status of the error by which a filter replaces the response.
     pub refusal: Option<u16>,
-    /// The fields of it that no table of HTTP/2 may have, as their server wants (RFC 7541 section 7.1.3).
+    /// Never-indexed fields of an upstream's response (RFC 7541 section 7.1.3).
     pub never_indexed: Option<Box<NeverIndexed>>,
-    /// Whether the body goes out in chunks, known when the head is written.
+    /// Whether the body is sent in chunked coding. Set when the header section is encoded.
     pub chunked: bool,
 }
 

@@ -80,7 +80,7 @@ impl Secured {
         Rc::new(Secured { name, offer: Offer::of(hello), ..Secured::default() })
     }
 
-    /// Facts after a handshake. `refused` is the verdict of an authority that was asked about the client's certificate.
+    /// Collects the facts of a handshake. `refused` is the verdict of `ssl_ocsp` if it refuses the client's certificate.
     pub fn new(
         handshaken: &Handshaken,
         hello: &Hello,

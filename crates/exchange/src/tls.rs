@@ -27,7 +27,7 @@ pub struct Tls {
     pub trust: Option<Arc<Trust>>,
     /// Certificates with variables in their names, which a handshake loads.
     pub named: Option<Arc<NamedCertificates>>,
-    /// Certificates whose responses of authorities are fetched: each handshake tends them.
+    /// Certificates whose OCSP responses are fetched. Each handshake calls [`Staple::tend`] for them.
     pub staples: Vec<Arc<Staple>>,
     /// `ssl_ocsp`
     pub checks: Option<Arc<ClientChecks>>,

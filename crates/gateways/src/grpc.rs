@@ -3,10 +3,10 @@
 //!
 //! | part of a call | handling |
 //! |---|---|
-//! | messages | pass piece by piece, in both directions at once |
-//! | status (`grpc-status`) | stands in the trailers, or in the head of a response without a body; it is not looked at |
-//! | deadline (`grpc-timeout`) | a field like others. A client whose deadline has passed resets its stream, and the upstream's is reset too. With `grpc_deadline` this server does both by its own clock |
-//! | failure of the upstream | the status of HTTP, 502 or 504, which clients of gRPC read as UNAVAILABLE |
+//! | messages | are passed on as they are received, in both directions concurrently |
+//! | status (`grpc-status`) | is in the trailer section, or in the header section of a response without a body; it is not evaluated |
+//! | deadline (`grpc-timeout`) | is passed on. A client whose deadline has passed resets its stream; then the upstream's stream is reset too. With `grpc_deadline` this server ends both streams itself |
+//! | failure of the upstream | yields HTTP status 502 or 504, which gRPC clients convert to UNAVAILABLE |
 
 use conf::{Args, Contexts, Spec};
 use http::request::{BodyLength, HeaderId};

@@ -1,7 +1,8 @@
-//! `grpc_error_status` and `grpc_deadline`: errors of this server as a status of gRPC, for clients that speak it.
+//! `grpc_error_status` and `grpc_deadline`: convert errors of this server to a gRPC status, for gRPC clients.
 //!
-//! `grpc_deadline` has this server end a call when its `grpc-timeout` is over: the upstream's stream is cancelled, and no other upstream
-//! is tried. The status is 4 then, also without `grpc_error_status`; `upstream` puts it into trailers where the response has begun.
+//! With `grpc_deadline` this server ends a call when its `grpc-timeout` has passed: it cancels the upstream's stream and tries no other
+//! upstream. The gRPC status is then 4, also without `grpc_error_status`. If the response has begun, `upstream` sends the status as a
+//! trailer field.
 //!
 //! nginx sends such clients an HTTP status, which they convert to a gRPC status with their own table. With this directive they get 200 with
 //! the fields `grpc-status` and `grpc-message` and no body, as from a gRPC server. The codes:
@@ -80,17 +81,17 @@ struct Conf {
 
 impl Settings for Conf {}
 
-/// When a call ends: its `grpc-timeout` after its head, where `grpc_deadline` is on.
+/// Returns the deadline of a call if `grpc_deadline` is on: the start of the request plus `grpc-timeout`.
 pub(crate) fn deadline(request: &Request) -> Option<Instant> {
     if !request.scope().of::<Conf>().has_deadline || request.depth > 0 || !is_call(request) {
         return None;
     }
     let timeout = request.head.named(request.bytes(), b"grpc-timeout").next()?;
-    // Later than any clock is never.
+    // A time that the clock cannot represent means no deadline.
     request.started.checked_add(http::grpc::timeout(timeout)?)
 }
 
-/// Only errors: the response of an upstream has a status of its own.
+/// Converts error responses of this server. Responses of upstreams have their own gRPC status.
 fn filter(request: &mut Request, shows_errors: bool) {
     let status = request.response.status;
     let is_late = state::is_late(request);

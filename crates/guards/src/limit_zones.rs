@@ -7,18 +7,18 @@ use exchange::shared_zone::Zone;
 
 use crate::{limit_conn, limit_req};
 
-/// A zone of limits.
+/// Zone of `limit_req` or `limit_conn`.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitZone<'a> {
-    /// Which module it belongs to.
+    /// Module of the zone.
     pub kind: LimitKind,
-    /// Its name.
+    /// Name of the zone.
     pub name: &'a str,
-    /// Results of requests: passed, delayed, rejected, and the last two of a dry run.
+    /// Numbers of requests by result: passed, delayed, rejected; delayed and rejected in dry-run mode.
     pub results: [u64; 5],
-    /// Bytes of the states that are kept, as nginx's allocator would count them.
+    /// Size of the stored states in bytes, as nginx's allocator would count it.
     pub used: u64,
-    /// Bytes of the zone.
+    /// Size of the zone in bytes.
     pub size: u64,
 }
 
@@ -31,7 +31,7 @@ pub enum LimitKind {
     Connections,
 }
 
-/// Each zone of limits.
+/// Returns all zones of limits.
 pub fn zones(http: &Http) -> impl Iterator<Item = LimitZone<'_>> {
     http.zones.0.iter().filter_map(|entry| {
         let zone: &dyn Any = &*entry.zone;

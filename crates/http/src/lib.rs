@@ -10,9 +10,9 @@
 //! | [`reply`] | the head of an upstream's response: parsed in place, resumable | RFC 9112 sections 4 and 5 |
 //! | [`host`] | validation of `Host` and of the authority | RFC 9110 section 7.2 |
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
-//! | [`framing`] | how long a body is, chunked coding in and out, trailers | RFC 9112 sections 6 and 7 |
-//! | [`gateway`] | the protocols of upstreams: bytes of a response become events | RFC 9112 |
-//! | [`grpc`] | the deadline of a call | gRPC over HTTP/2 |
+//! | [`framing`] | body length, chunked coding in both directions, trailers | RFC 9112 sections 6 and 7 |
+//! | [`gateway`] | protocols of upstreams: decodes the bytes of a response to events | RFC 9112 |
+//! | [`grpc`] | deadline of a call | gRPC over HTTP/2 |
 //! | [`h2`] | HTTP/2: frames, streams, flow control, header compression | RFC 9113, RFC 7541 |
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
 //! | [`hop_by_hop`] | fields that a proxy does not pass on | RFC 9110 section 7.6.1 |

@@ -49,7 +49,7 @@ pub(crate) struct Directory {
     pub(crate) health: Health,
     pub(crate) errors: ErrorCounts,
     pub(crate) moved: MovedBytes,
-    /// Locks on the files of keys.
+    /// Locks on cache files, by key.
     pub(crate) locks: KeyLocks,
     /// Wakes the manager: for a stop, when space is scarce, or after a disk failure.
     pub(crate) manager: Wakeup,
@@ -69,14 +69,14 @@ pub(crate) struct ErrorCounts {
     pub(crate) pass_throughs: Counter,
 }
 
-/// Bytes of files, counted.
+/// Numbers of bytes read from and written to cache files.
 #[derive(Debug, Default)]
 pub(crate) struct MovedBytes {
     pub(crate) read: Counter,
     pub(crate) written: Counter,
 }
 
-/// Permissions of directories: the user of the workers alone, as in nginx.
+/// Permission bits of directories: only the user of the workers has access, as in nginx.
 const DIRECTORY_MODE: u32 = 0o700;
 /// Permission bits of files, restricted for the same reason.
 const FILE_MODE: u32 = 0o600;

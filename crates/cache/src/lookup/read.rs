@@ -60,7 +60,7 @@ pub(crate) async fn read_entry(
     if !is_whole {
         let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
         if file.fd().is_direct() && table_end > buf.len() as u64 {
-            // Direct reads start at blocks alone.
+            // Reads with O_DIRECT can start only at block boundaries.
             buf = Box::pin(extend(entries, file, buf, table_end, plan)).await?;
         }
         let chunks = match table_at_hand(entries, file, &buf, &header, seen)? {
@@ -148,7 +148,7 @@ pub(crate) async fn read_header(
     }
 }
 
-/// Continues the read of a file behind the content of `buf`.
+/// Reads more of a file, from the end of the content of `buf`.
 async fn extend(
     entries: &Entries,
     file: &File,
@@ -162,8 +162,8 @@ async fn extend(
     Ok(buf)
 }
 
-/// The records of a large entry where they need no further read: they are remembered, or lie in `prefix`, the start of
-/// its file.
+/// Returns the chunk records of a large entry if no further read is necessary: they are cached, or in `prefix`, the start of the
+/// file.
 fn table_at_hand(
     entries: &Entries,
     file: &File,

@@ -71,13 +71,13 @@ pub(super) struct Conf {
     pub(super) early_data: bool,
     /// `ssl_stapling`
     pub(super) stapling: bool,
-    /// Where that directive is.
+    /// Position of `ssl_stapling` in the configuration.
     pub(super) stapling_span: Option<Span>,
     /// `ssl_stapling_responder`
     pub(super) stapling_responder: Option<String>,
     /// `ssl_stapling_verify`
     pub(super) verifies_stapling: bool,
-    /// Why responses for certificates of a server are not fetched.
+    /// Messages about certificates whose OCSP responses are not fetched.
     pub(super) stapling_faults: Vec<String>,
     /// `ssl_ocsp`
     pub(super) ocsp: Option<Depth>,
@@ -328,13 +328,13 @@ impl Conf {
         Ok(Some(Trust::new(self.roots()?, depth_max, Purpose::Client)))
     }
 
-    /// The files with certificates that are trusted. As in nginx, those for clients are if clients are verified.
+    /// Returns the files with trusted certificates. As in nginx, `ssl_client_certificate` is one of them if clients are verified.
     pub(super) fn trusted_files(&self) -> impl Iterator<Item = &File> {
         let of_clients = self.client_certificate.as_ref().filter(|_| self.verify != VerifyClient::Off);
         of_clients.into_iter().chain(&self.trusted_certificate)
     }
 
-    /// The certificates of these files, and lists of those that were revoked.
+    /// Returns the certificates of these files and the CRLs.
     pub(super) fn roots(&self) -> Result<Roots, String> {
         let mut roots = Roots::new().ok_or("no memory for certificates")?;
         for file in self.trusted_files() {

@@ -1,5 +1,5 @@
-//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`stapling`] has authorities asked about
-//! certificates, [`variables`] shows the results of handshakes.
+//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`stapling`] has the settings of OCSP,
+//! [`variables`] shows the results of handshakes.
 //!
 //! Directives for features that the TLS library lacks are accepted with a warning, because the traffic is encrypted
 //! without them.
@@ -256,7 +256,7 @@ const CLIENTS: &[Directive] = &[
     ),
 ];
 
-/// Authorities that are asked about certificates of clients.
+/// Directives for OCSP checks of client certificates.
 const AUTHORITIES: &[Directive] = &[
     Directive::scope(
         spec(
@@ -290,7 +290,7 @@ const AUTHORITIES: &[Directive] = &[
     ),
 ];
 
-/// Sessions that later connections of a client resume.
+/// Directives for the resumption of sessions.
 const SESSIONS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -343,7 +343,7 @@ const WITHOUT_EFFECT: &[Directive] = &[
     ),
 ];
 
-/// A row that is accepted with a warning.
+/// Returns the row of a directive that is accepted with a warning.
 const fn without_effect(
     name: &'static str,
     args: Args,

@@ -264,8 +264,8 @@ impl Room {
         rt::now().saturating_duration_since(self.began).as_millis() as u32
     }
 
-    /// Chooses connections to be given up, which end when their tasks run. Returns how many of them are clients', and nothing
-    /// where there were none.
+    /// Chooses connections that are closed when their tasks run next. Returns the number of client connections among them, or `None`
+    /// if no connection can be closed.
     pub(crate) fn give_up(&self, give_up_idle: impl FnOnce() -> bool) -> Option<usize> {
         let now_ms = self.now_ms();
         let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);

@@ -9,9 +9,9 @@
 //!                                  v
 //!                                requests over Wire::Plain, each refused by status 400 (497)
 //! ```
-//! All of it has `client_header_timeout`. A connection that is in its handshake counts as one that has sent no request yet:
-//! it is among the first that make room for others. The verdict on a certificate of the client is made here and kept in
-//! [`Secured`], with that of its authority where `ssl_ocsp` has it asked; whether a request is refused for it is decided when its server is known (`exchange::tls::admit`).
+//! `client_header_timeout` limits all of these steps. During its handshake a connection counts as a connection without a request: it
+//! is among the first that are closed to make room. The verdict on the client's certificate, `ssl_ocsp` included, is determined here
+//! and stored in [`Secured`]. Whether a request is refused for it is decided when its server is known (`exchange::tls::admit`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -54,7 +54,7 @@ impl Connection {
         let Counts { postponed, elsewhere } = self.thread.handshakes.take_counts();
         self.thread.tally.count_handshake_steps(postponed, elsewhere);
         match shaken {
-            // The authority required only the handshake.
+            // An ACME challenge requires only the handshake.
             Ok((hello, _, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken, refused)) => {
                 self.set_secured(&hello, &handshaken, refused);
@@ -78,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the handshake. The time of all of it is limited, and a connection may have to make room meanwhile.
+    /// Performs the handshake with a time limit. The connection may be closed during this time to make room.
     async fn shake_hands(&mut self, received: Vec<u8>) -> Result<Shaken, Failure> {
         let end = rt::now() + self.core().reading.client_header_timeout;
         let Connection { wire, timer, thread, .. } = self;
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Keeps the facts of the handshake that requests need.
+    /// Stores the facts of the handshake that requests need.
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken, refused: Option<Distrust>) {
         self.generation = self.thread.generation();
         let config = &self.generation.config;
@@ -126,10 +126,10 @@ impl Connection {
     }
 }
 
-/// A handshake with its hello, and the verdict of an authority that refuses the client.
+/// Client hello and result of a handshake, and the verdict of `ssl_ocsp` if it refuses the client.
 type Shaken = (Hello, Handshaken, Option<Distrust>);
 
-/// Certificates with variables in their names, and their server.
+/// Certificates whose file names contain variables, and their server.
 type Named = (Arc<NamedCertificates>, ServerId);
 
 /// The context of a handshake.
@@ -140,7 +140,7 @@ struct Place<'c> {
 }
 
 impl Place<'_> {
-    /// Reads the client's hello, chooses a server by it, and performs the handshake.
+    /// Reads the client hello, chooses a server by its name, and performs the handshake.
     async fn shake_hands(&self, socket: &mut Socket, mut received: Vec<u8>) -> Result<Shaken, Failure> {
         let hello = handshake::greet(socket, &mut received).await?;
         let Some((server, named)) = self.choose(&hello) else { return Err(handshake::reject(socket).into()) };
@@ -160,7 +160,7 @@ impl Place<'_> {
         Ok((hello, handshaken, refused))
     }
 
-    /// Has authorities asked about the client's certificate, where its server wants it. The verdict, if it refuses the client.
+    /// Checks the client's certificate by OCSP if the server has `ssl_ocsp`; returns the verdict if it refuses the client.
     async fn check(&self, hello: &Hello, handshaken: &Handshaken) -> Option<Distrust> {
         let generation = self.thread.generation();
         let config = &generation.config;

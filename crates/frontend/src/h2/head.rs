@@ -55,24 +55,24 @@ pub(super) fn is_of_connection(name: &[u8]) -> bool {
 /// A header block being written, and whether all of its fields are valid.
 struct Fields<'a> {
     out: &'a mut Vec<u8>,
-    /// The fields that no table may have (RFC 7541 section 7.1.3).
+    /// Names of never-indexed fields (RFC 7541 section 7.1.3).
     never_indexed: Option<&'a NeverIndexed>,
     is_good: bool,
 }
 
 impl Fields<'_> {
-    /// Whether no table may have a field.
+    /// Whether a field must be encoded as never indexed.
     fn is_never_indexed(&self, name: &[u8]) -> bool {
         self.never_indexed.is_some_and(|names| names.has(name))
     }
 
-    /// Appends a field, unless it is about a connection.
+    /// Appends a field, unless it is connection-specific.
     fn push(&mut self, name: &[u8], value: &[u8]) {
         if is_of_connection(name) {
             return;
         }
         match check_field(name, value) {
-            // No value has a blank at its ends (RFC 9113 section 8.2.1).
+            // Values must not begin or end with whitespace (RFC 9113 section 8.2.1).
             Ok(()) if self.is_never_indexed(name) => push_never_indexed(self.out, name, value.trim_ascii()),
             Ok(()) => push_field(self.out, name, value.trim_ascii()),
             Err(_) => self.is_good = false,

@@ -100,7 +100,7 @@ pub(super) fn begin(
     // No single request decides on the connection's keep-alive.
     request.keepalive = true;
     set_priority(shared, &stream, &request);
-    // No field of a client makes this one but `:protocol` (RFC 8441).
+    // Only `:protocol` of extended CONNECT (RFC 8441) yields an `Upgrade` field.
     let is_tunnel = finished.is_ok() && request.header(HeaderId::Upgrade).is_some();
     open(shared, &stream, (ends, length), is_tunnel);
     if let Some(line) = request.head.first_ignored() {
@@ -119,7 +119,7 @@ pub(super) fn begin(
     Ok(Some(Begun { stream, request, received, reset }))
 }
 
-/// Opens the stream of a request, of which this length is to come, or nothing where it `ends`.
+/// Opens the stream of a request. `length` is the announced length of its body; if `ends` is true, no body follows.
 fn open(shared: &Shared, stream: &Rc<Stream>, (ends, length): (bool, Option<u64>), is_tunnel: bool) {
     shared.with(|state| {
         state.session.open(stream.id, ends, length, Rc::clone(stream));
@@ -127,13 +127,13 @@ fn open(shared: &Shared, stream: &Rc<Stream>, (ends, length): (bool, Option<u64>
             state.session.tunnel(stream.id);
         }
     });
-    // A body of nothing is a whole one.
+    // An empty body is complete.
     if ends {
         stream.inbox.borrow_mut().finish(Ok(()));
     }
 }
 
-/// Refuses a request whose body has no room on the thread.
+/// Refuses a request, because the limit on body windows of the thread is reached.
 fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
     request.conn.client.take();

@@ -89,7 +89,7 @@ pub(crate) fn build<F: Family>(
     let mut encoder = match http.version {
         Version::Http2 => {
             let encoder = http2::Encoder::new(if destination.place.is_secure { "https" } else { "http" });
-            // What a client does not want to be guessed by others keeps that protection.
+            // A field that the client has sent as never indexed is passed on as never indexed.
             let names = request.extensions.get::<NeverIndexed>().cloned();
             Encoder::Http2(Box::new(encoder.never_indexing(names)))
         }

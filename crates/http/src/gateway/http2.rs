@@ -31,7 +31,7 @@ impl Encoder {
         Self { method, scheme, target, authority, fields, never_indexed: None }
     }
 
-    /// Has fields of these names never indexed, as they came (RFC 7541 section 7.1.3).
+    /// Encodes fields with these names as never indexed, as they were received (RFC 7541 section 7.1.3).
     #[must_use]
     pub fn never_indexing(self, names: Option<NeverIndexed>) -> Self {
         Self { never_indexed: names, ..self }
@@ -56,7 +56,7 @@ impl Encoder {
             _ if self.never_indexed.as_ref().is_some_and(|names| names.has(name)) => {
                 hpack::push_never_indexed(&mut self.fields, name, value.trim_ascii());
             }
-            // No value has a blank at its ends (section 8.2.1).
+            // Values must not begin or end with whitespace (RFC 9113 section 8.2.1).
             _ => hpack::push_field(&mut self.fields, name, value.trim_ascii()),
         }
     }
@@ -124,7 +124,7 @@ mod tests {
         Decoder::default().decode(encoded.head(), |name, _| names.push(name.to_vec())).expect("a block");
         assert_eq!(names, [&b":method"[..], b":scheme", b":path"]);
         assert!(!Encoder::new("http").begin(b"GET", |_| {}), "a target is missed");
-        // RFC 9113 section 8.3.1: a request about the server itself.
+        // RFC 9113 section 8.3.1: OPTIONS without a path has the target `*`.
         let mut encoder = Encoder::new("http");
         assert!(encoder.begin(b"OPTIONS", |out| out.push(b'*')));
         assert_eq!(encoder.end().target(), b"*");

@@ -4,14 +4,14 @@ use super::frame::{self, ACK, END_HEADERS, END_STREAM, Kind, PREFACE};
 use super::hpack::{push_field, push_request, push_status};
 use super::{ErrorCode, Event, Fault, Limits, Session};
 
-/// A client's end with the frames that it has to send.
+/// Client session, with the frames that it has not sent yet.
 pub(super) struct Client {
     pub(super) session: Session<()>,
     pub(super) out: Vec<u8>,
 }
 
 impl Client {
-    /// A client whose server has sent only its settings.
+    /// Returns a client that has received only the server's settings.
     pub(super) fn new(settings: &[(u16, u32)]) -> Client {
         let mut out = Vec::new();
         let session = Session::client(Limits::default(), &mut out);
@@ -25,7 +25,7 @@ impl Client {
         if moves { vec![Event::Window { stream: 0 }] } else { Vec::new() }
     }
 
-    /// What these bytes come to, without events that call for nothing.
+    /// Receives these bytes; returns the events that require an action.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {

@@ -321,8 +321,8 @@ pub(super) fn is_connection_field(name: &[u8]) -> bool {
     matches!(name, b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade")
 }
 
-/// Whether two authorities are one: the case of a host and the scheme's own port mean nothing (RFC 9113 section 8.3.1, RFC 3986
-/// section 6.2.3).
+/// Whether two authorities are equal. The case of the host and the default port of the scheme are ignored (RFC 9113 section 8.3.1,
+/// RFC 3986 section 6.2.3).
 fn is_same_authority(one: &[u8], other: &[u8], scheme: &[u8]) -> bool {
     let port: &[u8] = match scheme {
         b"http" => b":80",
@@ -336,13 +336,13 @@ fn is_same_authority(one: &[u8], other: &[u8], scheme: &[u8]) -> bool {
     one == other || one[..host(one)].eq_ignore_ascii_case(&other[..host(other)])
 }
 
-/// Whether name and value of a field keep to the rules.
+/// Whether name and value of a field are valid.
 #[must_use]
 pub fn is_field(name: &[u8], value: &[u8]) -> bool {
     is_name(name) && is_value(value)
 }
 
-/// Whether a field behind a body keeps to the rules: no field of a connection stands there either.
+/// Whether a trailer field is valid. Connection-specific fields are not.
 #[must_use]
 pub fn is_trailer(name: &[u8], value: &[u8]) -> bool {
     is_field(name, value)
@@ -350,7 +350,7 @@ pub fn is_trailer(name: &[u8], value: &[u8]) -> bool {
         && (name != b"te" || value.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// RFC 3986 section 3.1.
+/// Whether a scheme is valid (RFC 3986 section 3.1).
 fn is_scheme(scheme: &[u8]) -> bool {
     let is_good = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     scheme.first().is_some_and(u8::is_ascii_alphabetic) && scheme.iter().all(is_good)

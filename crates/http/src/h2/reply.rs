@@ -28,9 +28,9 @@ pub enum ReplyFault {
     Field,
     /// A connection-specific field (RFC 9113 section 8.2.2).
     Connection,
-    /// The stream ends with a head that announces a body.
+    /// The stream ends after a header section that announces a body.
     NoBody,
-    /// A fault that HTTP/1 has too.
+    /// A fault that also occurs in HTTP/1.
     Head(ReplyError),
 }
 
@@ -123,7 +123,7 @@ fn regular(writer: &mut HeadWriter, name: &[u8], value: &[u8]) -> Result<(), Rep
     if !is_field(name, value) {
         return Err(ReplyFault::Field);
     }
-    // `te` belongs to requests.
+    // `te` is allowed only in requests.
     if is_connection_field(name) || name == b"te" {
         return Err(ReplyFault::Connection);
     }

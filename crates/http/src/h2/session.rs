@@ -249,7 +249,7 @@ impl<T> Session<T> {
             return self.receive_preface(input);
         }
         let Some(header) = FrameHeader::read(input) else { return Ok(MORE) };
-        // Bytes that are no frame at all are no preface, whatever length they would have (RFC 9113 section 3.4).
+        // Checked before the length: if the first bytes are not a frame, the preface is invalid (RFC 9113 section 3.4).
         if !self.has_settings && (header.kind != Kind::Settings || header.has(ACK)) {
             return Err(Fault::NoSettings);
         }
@@ -484,12 +484,12 @@ impl<T> Session<T> {
         decoded
     }
 
-    /// The fields of the last block that no table may have (RFC 7541 section 7.1.3), if there are any.
+    /// Takes the names of the never-indexed fields of the last block (RFC 7541 section 7.1.3), if the block has any.
     pub fn take_never_indexed(&mut self) -> Option<Box<NeverIndexed>> {
         self.decoder.take_never_indexed()
     }
 
-    /// Decodes a block that is ignored: the table has to follow.
+    /// Decodes a block that is ignored, to update the HPACK table.
     fn pass_over(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
         self.spend()?;
         self.decode(block, input, |_, _| ())
@@ -500,14 +500,14 @@ impl<T> Session<T> {
         self.insert(id, !ends, length, user);
     }
 
-    /// From here on the bytes of a stream are another protocol's, so that no header section may come (RFC 9113 section 8.5).
+    /// Marks a stream as a tunnel of another protocol, on which no further header section is allowed (RFC 9113 section 8.5).
     pub fn tunnel(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(id) {
             stream.is_tunnel = true;
         }
     }
 
-    /// Whether the server allows another stream, and there is a number for it.
+    /// Whether the server allows another stream, and a stream number is available.
     #[must_use]
     pub fn may_open(&self) -> bool {
         self.streams.len() < self.peer.streams_max as usize && self.streams.last < WINDOW_MAX - 1
@@ -651,7 +651,8 @@ impl<T> Session<T> {
         Ok(self.receive_data(data, input, start))
     }
 
-    /// Counts the bytes of a frame for its stream; why that ends the stream, or whether they are ignored.
+    /// Counts a DATA frame against the window of its stream. Returns a fault that ends the stream; sets `data.is_ignored` if the stream
+    /// is closed.
     fn check_data(
         &mut self,
         data: &mut Data,
@@ -662,7 +663,7 @@ impl<T> Session<T> {
             data.is_ignored = true;
             match self.streams.end_of(data.stream) {
                 Some(End::Done) => return Err(Fault::ClosedStream),
-                // One that was passed over, or ended long ago.
+                // The client has skipped the stream number, or the stream was closed long ago.
                 None if data.stream <= self.streams.last => {
                     self.spend()?;
                     frame::push_reset(out, data.stream, StreamFault::HalfClosed.code());
@@ -864,7 +865,7 @@ impl<T> Session<T> {
 
     /// Ends the connection with an error: required frames are appended to `out`.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
-        // A server opens no streams. The announced one may not grow (RFC 9113 section 6.8).
+        // A server opens no streams, so a client announces 0. The announced stream must not increase (RFC 9113 section 6.8).
         let last = if self.role == Role::Client { 0 } else { self.streams.last };
         let last = self.last_served.map_or(last, |served| last.min(served));
         self.go_away(last, fault.code(), out);

@@ -14,9 +14,9 @@ pub(super) struct Stream<T> {
     pub(super) sends: bool,
     /// Whether either end has reset it.
     pub(super) is_reset: bool,
-    /// Whether its bytes are another protocol's.
+    /// Whether the stream is a tunnel of another protocol.
     pub(super) is_tunnel: bool,
-    /// Bytes that the client may still send.
+    /// Number of bytes that the client may still send.
     pub(super) receive_window: i64,
     /// Number of bytes taken since the last WINDOW_UPDATE.
     pub(super) taken: u32,

@@ -37,7 +37,7 @@ pub(super) fn setting(id: u16, value: u32) -> Vec<u8> {
     frame(SETTINGS, 0, 0, &payload)
 }
 
-/// A header block without a table.
+/// Returns a header block that does not use the dynamic table.
 pub(super) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -78,7 +78,7 @@ pub(super) fn reset(stream: u32) -> Vec<u8> {
 /// A frame that the server has sent.
 pub(super) type Sent = (Kind, u8, u32, Vec<u8>);
 
-/// RFC 9113 section 4.1: what is sent has the flags of its type alone, and no reserved bit; and no padding (section 6.1).
+/// Checks a sent frame: only flags of its type, no reserved bit (RFC 9113 section 4.1), no padding (section 6.1).
 fn is_as_defined(kind: u8, flags: u8, stream: u8) {
     let defined = match kind {
         DATA => END,
@@ -93,21 +93,21 @@ fn is_as_defined(kind: u8, flags: u8, stream: u8) {
 pub(super) struct Peer {
     pub(super) session: Session<()>,
     pub(super) out: Vec<u8>,
-    /// What became of the heads that came.
+    /// Results of parsing the received header sections, by stream.
     pub(super) heads: Vec<(u32, Result<Head, HeadFault>)>,
     pub(super) bodies: Vec<u8>,
     pub(super) raw: Vec<u8>,
 }
 
 impl Peer {
-    /// One that has not said anything.
+    /// Returns a peer that has not sent anything.
     pub(super) fn silent(limits: Limits) -> Peer {
         let mut out = Vec::new();
         let session = Session::new(limits, &mut out);
         Peer { session, out, heads: Vec::new(), bodies: Vec::new(), raw: Vec::new() }
     }
 
-    /// One behind its preface and settings, whose answers were looked at.
+    /// Returns a peer that has sent preface and settings; the responses to them are checked and removed.
     pub(super) fn with(limits: Limits) -> Peer {
         let mut peer = Peer::silent(limits);
         peer.feed(&[&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat()).expect("a good start");
@@ -120,7 +120,7 @@ impl Peer {
         Peer::with(Limits::default())
     }
 
-    /// Receives bytes in one piece.
+    /// Receives all bytes as one piece of input.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
@@ -162,12 +162,12 @@ impl Peer {
         Ok(())
     }
 
-    /// The fault of a connection after these bytes.
+    /// Returns the connection error that these bytes cause.
     pub(super) fn fault(mut self, bytes: &[u8]) -> Option<(Fault, ErrorCode)> {
         self.feed(bytes).err().map(|fault| (fault, fault.code()))
     }
 
-    /// What was sent since the last look.
+    /// Returns the frames sent since the last call.
     pub(super) fn sent(&mut self) -> Vec<Sent> {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut sent) = (&out[..], Vec::new());
@@ -195,7 +195,7 @@ impl Peer {
         self.session.release(stream, &mut self.out);
     }
 
-    /// What became of the only head.
+    /// Receives the bytes; returns the result of parsing the only header section.
     pub(super) fn only_head(mut self, bytes: &[u8]) -> Result<Head, HeadFault> {
         self.feed(bytes).expect("a good connection");
         self.heads.pop().expect("a head").1

@@ -12,18 +12,18 @@ pub struct Decoder {
     /// Memory for a Huffman-decoded name and value.
     name: Vec<u8>,
     value: Vec<u8>,
-    /// The fields of the last block that no table may have.
+    /// Names of the never-indexed fields of the last block.
     never_indexed: Option<Box<NeverIndexed>>,
 }
 
-/// Forms of a literal field (RFC 7541 section 6.2).
+/// Representation of a literal field (RFC 7541 section 6.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// It gets into the table.
+    /// With incremental indexing: the field is added to the dynamic table.
     Kept,
-    /// It does not.
+    /// Without indexing.
     Plain,
-    /// It may get into no table, also on its further way.
+    /// Never indexed: no intermediary may add the field to a table either.
     Never,
 }
 
@@ -97,12 +97,12 @@ impl Decoder {
         Ok(())
     }
 
-    /// The fields of the last block that no table may have, if there are any.
+    /// Takes the names of the never-indexed fields of the last block, if the block has any.
     pub fn take_never_indexed(&mut self) -> Option<Box<NeverIndexed>> {
         self.never_indexed.take()
     }
 
-    /// Gives back the memory of long texts.
+    /// Releases the memory of long names and values.
     pub fn trim(&mut self) {
         self.name.shrink_to(0);
         self.value.shrink_to(0);

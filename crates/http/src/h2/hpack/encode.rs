@@ -73,13 +73,13 @@ pub mod known {
     pub const VARY: usize = 59;
 }
 
-/// The name number `index` of the static table; empty where there is none.
+/// Returns the name with this index in the static table; empty if the index is invalid.
 #[must_use]
 pub fn known_name(index: usize) -> &'static [u8] {
     index.checked_sub(1).and_then(|index| STATIC.get(index)).map_or(b"", |(name, _)| name.as_bytes())
 }
 
-/// Appends a field with the name number `index` of the static table.
+/// Appends a field whose name has this index in the static table.
 pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_integer(out, 0, 4, index);
     push_integer(out, 0, 7, value.len());
@@ -96,12 +96,12 @@ pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     push_literal(out, 0, name, value);
 }
 
-/// The same for a field that no table may have: it leaves in this form (RFC 7541 section 7.1.3).
+/// Appends a field as never indexed (RFC 7541 section 7.1.3).
 pub fn push_never_indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     push_literal(out, NEVER, name, value);
 }
 
-/// The bits of a field that is never indexed (RFC 7541 section 6.2.3).
+/// First byte, with index 0, of a field that is never indexed (RFC 7541 section 6.2.3).
 const NEVER: u8 = 0x10;
 
 #[inline]

@@ -52,7 +52,7 @@ fn each_form_of_a_field_is_read() {
     }
 }
 
-/// RFC 7541 section 2.3.2: a table may have a field twice.
+/// RFC 7541 section 2.3.2: the dynamic table may contain equal entries.
 #[test]
 fn equal_entries_are_no_error() {
     let mut decoder = Decoder::default();
@@ -60,11 +60,11 @@ fn equal_entries_are_no_error() {
     assert_eq!(decoded(&mut decoder, &twice), Ok(vec!["a: b".to_owned(); 4]));
 }
 
-/// RFC 7541 sections 6.2.3 and 7.1.3: such a field is told apart, and leaves in the same form.
+/// RFC 7541 sections 6.2.3 and 7.1.3: a never-indexed field is recognised, and encoded in the same representation.
 #[test]
 fn fields_that_are_never_indexed_stay_so() {
     let mut decoder = Decoder::default();
-    // By a name of the static table, of the dynamic one, and by a literal one; `b` may be indexed.
+    // Names from the dynamic table, from the static table, and as literals; the first field is indexed.
     let block = bytes("4001 62 01 31 1f08 03 616263 1f2f 01 32 1001 63 01 33");
     let fields = decoded(&mut decoder, &block).expect("a good block");
     assert_eq!(fields, ["b: 1", "authorization: abc", "b: 2", "c: 3"]);
@@ -81,7 +81,7 @@ fn fields_that_are_never_indexed_stay_so() {
         encoder.compress(&out, &mut sent);
         assert_eq!(sent, bytes("1f08 03 616263 1001 63 01 33"));
     }
-    // More names than are kept: then all fields are among them.
+    // More names than are stored: then every field counts as never indexed.
     let many: Vec<u8> = (b'a'..=b'z').flat_map(|name| [0x10, 1, name, 1, b'x']).collect();
     decoded(&mut decoder, &many).expect("a good block");
     assert!(decoder.take_never_indexed().is_some_and(|never| never.has(b"another")));
