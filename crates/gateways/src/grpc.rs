@@ -5,7 +5,7 @@
 //! |---|---|
 //! | messages | are passed on as they are received, in both directions concurrently |
 //! | status (`grpc-status`) | is in the trailer section, or in the header section of a response without a body; it is not evaluated |
-//! | deadline (`grpc-timeout`) | is passed on. A client whose deadline has passed resets its stream; then the upstream's stream is reset too. With `grpc_deadline` this server ends both streams itself |
+//! | deadline (`grpc-timeout`) | is passed on, and so is the client's reset after the deadline. With `grpc_deadline` this server ends both streams |
 //! | failure of the upstream | yields HTTP status 502 or 504, which gRPC clients convert to UNAVAILABLE |
 
 use conf::{Args, Contexts, Spec};

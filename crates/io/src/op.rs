@@ -46,33 +46,33 @@ pub enum DiskVia {
     Sync,
 }
 
-/// What an operation on a file or path does, for those that count them.
+/// Kind of an operation on a file or path, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
     /// Opens a file.
     Open,
-    /// Asks for facts of files.
+    /// Reads the metadata of a file.
     Stat,
-    /// Reads.
+    /// Reads from a file.
     Read,
-    /// Writes.
+    /// Writes to a file.
     Write,
     /// Sends a file to a socket.
     Sendfile,
-    /// Makes, renames or removes files and directories.
+    /// Creates, renames or removes files and directories.
     Names,
-    /// Brings a file to the device.
+    /// Makes the data of a file durable.
     Sync,
-    /// Another one.
+    /// Another operation.
     Other,
 }
 
 impl DiskKind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = DiskKind::Other as usize + 1;
 }
 
-/// Where received bytes go.
+/// Destination of received bytes.
 #[derive(Debug)]
 pub enum RecvInto {
     /// Into this buffer, behind its content, up to its capacity. The completion returns the buffer with old and new
@@ -496,7 +496,7 @@ impl Op {
         }
     }
 
-    /// Its kind and its device; `None` for the network.
+    /// Returns kind and device of the operation; `None` for network operations.
     pub fn on_disk(&self) -> Option<(DiskKind, DeviceId)> {
         let (_, device) = self.disk()?;
         let kind = match self {
@@ -512,7 +512,7 @@ impl Op {
         Some((kind, device))
     }
 
-    /// The file that the operation reads or writes.
+    /// Returns the file that the operation reads or writes.
     pub(crate) fn moved_file(&self) -> Option<&Fd> {
         match self {
             Op::Read { file, .. } | Op::Write { file, .. } | Op::WriteSegments { file, .. } => Some(file),

@@ -360,7 +360,8 @@ fn hostile_servers_get_502_and_a_line() {
     }
 }
 
-/// RFC 9113 sections 8.1, 8.2.2 and 8.3: what is behind a body ends its stream, and has no pseudo fields and none of a connection.
+/// RFC 9113 sections 8.1, 8.2.2 and 8.3: a trailer section must end the stream, and must not have pseudo-header or connection-specific
+/// fields.
 #[test]
 fn trailers_of_upstreams_keep_to_the_rules() {
     let app = Http2Origin::answering(|conn, asked| {
@@ -391,7 +392,7 @@ fn trailers_of_upstreams_keep_to_the_rules() {
     assert_eq!(app.connections(), 1, "errors of their streams");
 }
 
-/// RFC 9113 section 8.1: a server may say that it needs no more of a request; its response counts.
+/// RFC 9113 section 8.1: a server may reset a request after a complete response, which remains valid.
 #[test]
 fn an_early_response_survives_the_reset_of_its_request() {
     let app = Http2Origin::start(&[], |conn| {
@@ -414,20 +415,20 @@ fn an_early_response_survives_the_reset_of_its_request() {
     }
 }
 
-/// RFC 7541 sections 6.2.3 and 7.1.3: a field that is to get into no table gets into none on its further way, in either direction.
+/// RFC 7541 sections 6.2.3 and 7.1.3: a never-indexed field is passed on as never indexed, in both directions.
 #[test]
 fn fields_that_are_never_indexed_pass_in_that_form() {
     let app = Http2Origin::answering(|conn, asked| {
         let has = |name: &str| asked.never_indexed.as_ref().is_some_and(|names| names.has(name.as_bytes()));
         let seen = format!("{} {}", has("x-secret"), has("x-open"));
         let mut head = block(&[(":status", "200"), ("x-seen", &seen)]);
-        // Never indexed, with literal names.
+        // Two never-indexed fields with literal names.
         head.extend(b"\x10\x07x-token\x03abc\x10\x04etag\x03\"1\"");
         conn.frame(HEADERS, WHOLE | END, asked.stream, &head);
     });
     let server = start(&app);
     let mut client = http2::connect(&server);
-    // A second time the fields could be in tables.
+    // The second request would find the fields in the tables if they had been indexed.
     for _ in 0..2 {
         let stream = client.next_stream();
         let line = [
@@ -448,7 +449,7 @@ fn fields_that_are_never_indexed_pass_in_that_form() {
     assert_eq!(client.get("/a").field("x-seen"), Some("false false"), "of one request alone");
 }
 
-/// A body that breaks off breaks the response off, and nothing of it is stored.
+/// An incomplete body of an upstream aborts the response to the client, and is not stored.
 #[test]
 fn broken_bodies_are_not_taken_for_whole_ones() {
     let count = AtomicUsize::new(0);
@@ -745,7 +746,7 @@ fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
     assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
 }
 
-/// As nginx, gRPC has no cache of its own, and that of HTTP does not store its responses.
+/// As in nginx, gRPC has no cache directives, and HTTP cache directives do not apply to `grpc_pass`.
 #[test]
 fn responses_to_calls_are_not_stored() {
     for directive in
@@ -771,7 +772,7 @@ fn responses_to_calls_are_not_stored() {
     assert_eq!(client.get("/cache/a").text(), "2", "by proxy_pass it is");
 }
 
-/// A server that is there no more is not asked again and again: its connection is left when a question stays open.
+/// A connection to an upstream that no longer responds is not used again, once a PING on it gets no response.
 #[test]
 fn a_connection_that_went_dead_is_left() {
     let app = Http2Origin::start(&[], |conn| {

@@ -122,7 +122,7 @@ fn another_protocol_has_a_stream_of_its_own() {
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
     client.frame(RESET, 0, stream, &8u32.to_be_bytes());
     assert_eq!(client.get("/").text(), "beside");
-    // RFC 9113 section 8.5: nothing but DATA belongs to it.
+    // RFC 9113 section 8.5: only DATA is allowed on the stream.
     let stream = ask(&mut client, "/ws");
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
     client.frame(HEADERS, WHOLE | END, stream, &block(&[("a", "b")]));
@@ -194,7 +194,7 @@ fn handshake(server: &Server, clients: &Arc<ClientConfig>) -> StreamOwned<Client
 
 #[test]
 fn alpn_agrees_on_http2_where_it_is_on() {
-    // RFC 9113 section 3.2: `h2c` is not for TLS.
+    // RFC 9113 section 3.2: `h2c` must not be selected by ALPN.
     let (pem, key, clients) = certificate(&[b"h2c", b"h2", b"http/1.1"]);
     let location =
         "location / { return 200 '$http2|$ssl_alpn_protocol|$scheme'; } location /f { root html; }";
@@ -275,7 +275,7 @@ fn bodies_of_all_kinds_come_as_they_are() {
     assert_eq!(client.get("/none").status, 404);
 }
 
-/// RFC 9113 section 4.1: no frame is longer than the client allows, however large pieces may be.
+/// RFC 9113 section 4.1: no frame is longer than the client allows, even if larger pieces of the body are available.
 #[test]
 fn frames_are_no_longer_than_the_client_allows() {
     let content = Content::new(2, 300_001);
@@ -283,7 +283,7 @@ fn frames_are_no_longer_than_the_client_allows() {
     let server = serve_with(&conf, |builder| builder.file("html/file.bin", content));
     for (allowed, settings) in [(16_384, vec![]), (40_000, setting(5, 40_000))] {
         let mut client = http2::connect_with(&server, &settings);
-        // Its settings are known before the first body.
+        // Waits until the server has received the client's settings.
         client.settle();
         let got = client.get("/file.bin");
         content.assert_body(&got.body);

@@ -100,7 +100,7 @@ pub fn observe_turns<F: Fn(LoopTurn) + 'static>(observer: impl FnOnce() -> F) {
     });
 }
 
-/// Has a function see each operation on files that begins from now on, unless one does already. It may not use the engine.
+/// Sets a function that observes all file operations from now on, unless one is set already. The function must not use the engine.
 pub fn observe_disks<F>(observer: impl FnOnce() -> F)
 where
     F: Fn(io::op::DiskKind, io::op::DeviceId, DiskEvent) + 'static,
@@ -108,7 +108,7 @@ where
     reactor::with_current(|reactor| reactor.disks.observe(observer));
 }
 
-/// Gives this thread's idle memory back to the system; returns the bytes.
+/// Returns unused memory of this thread to the system; returns its size in bytes.
 pub fn trim() -> usize {
     file::seen::trim();
     let engine = reactor::with_current(|reactor| {

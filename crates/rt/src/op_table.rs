@@ -29,13 +29,13 @@ pub(crate) struct OpHandle {
 }
 
 impl OpHandle {
-    /// The number of the wait, which is used again once it has ended.
+    /// Returns the index of the wait, which is reused after the wait has ended.
     pub(crate) fn index(self) -> u32 {
         self.index
     }
 }
 
-/// Results that an ordinary operation may bring before it is stopped: all.
+/// Limit on the untaken results of an ordinary operation: none.
 pub(crate) const UNLIMITED: u32 = u32::MAX;
 
 /// All waits of a runtime, and the operations for which the engine had no free slot.

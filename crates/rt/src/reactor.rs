@@ -51,7 +51,7 @@ pub(crate) struct Reactor {
     turns: Cell<u64>,
     /// Callback for each turn of the event loop.
     pub(crate) observer: OnceCell<Observer>,
-    /// Sees operations on files.
+    /// Reports file operations to an observer.
     pub(crate) disks: DiskWatch,
     /// Memory for the completions of a turn.
     batch: RefCell<Vec<Completion>>,
@@ -225,14 +225,14 @@ impl Reactor {
         self.wake(wake);
     }
 
-    /// Shows to the observer that an operation has ended.
+    /// Reports the end of an operation to the observer.
     fn show_end(&self, op: OpId) {
         if let Some(id) = self.ops.borrow().known(op) {
             self.disks.end(id.index(), self.now.get());
         }
     }
 
-    /// Submits an operation, or queues it when the engine is full. After `limit` untaken results it is cancelled.
+    /// Submits an operation, or queues it when the engine is full. After `limit` untaken results the operation is cancelled.
     pub(crate) fn start(&self, op: Op, limit: u32) -> OpHandle {
         let mut ops = self.ops.borrow_mut();
         let id = ops.insert(limit);

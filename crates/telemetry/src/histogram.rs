@@ -11,16 +11,16 @@ const FIRST_OCTAVE: u32 = 4;
 /// Number of octaves above the first bucket.
 const OCTAVES: u32 = 23;
 
-/// Ages are counted as times that are shorter by this factor, so that the buckets span 1 s to 97 days.
+/// Factor by which ages are divided, so that the buckets cover 1 s to 97 days.
 pub(crate) const AGE_SCALE: f64 = 62_500.0;
 
-/// A second of an age, which begins the first octave.
+/// Duration that represents one second of age: the start of the first octave.
 const AGE_SECOND: Duration = Duration::from_micros(1 << FIRST_OCTAVE);
 
-/// Longer ages are counted as this one, in seconds.
+/// Maximum age in seconds; longer ages count as this age.
 const AGE_MAX: u64 = u32::MAX as u64;
 
-/// One below and one above the octaves, which have four each.
+/// Number of buckets: four for each octave, one below and one above.
 const BUCKETS: usize = 4 * OCTAVES as usize + 2;
 
 /// Returns the bucket of a time in nanoseconds.
@@ -67,12 +67,12 @@ impl Histogram {
         add(&self.sum_ns, ns);
     }
 
-    /// Counts an age, instead of times: a histogram has either.
+    /// Counts an age. A histogram has either ages or times, not both.
     pub fn add_age(&self, seconds: u64) {
         self.add(AGE_SECOND * seconds.min(AGE_MAX) as u32);
     }
 
-    /// Adds all to a sum.
+    /// Adds all counts to a sum.
     pub fn add_to(&self, sum: &mut Distribution) {
         for (sum, count) in sum.counts.iter_mut().zip(&self.counts) {
             *sum += count.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Lost lines of a target, and the times of their reports in the error log: at once for the first loss, then once a
-//! minute while it continues, and once more when writing works again.
+//! Counts lost log lines by target, and decides when they are reported in the error log. The first loss is reported immediately.
+//! While the loss continues, one report a minute follows, and another report when writing works again.
 //!
-//! All of them are counted by target, for all threads together: a loss is rare. Files with variables in their names are one
-//! target, since clients may choose the names.
+//! All threads share the counters, because losses are rare. All files with variables in their names are one target, because clients
+//! may choose the names.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(60);
 /// Minimum time between two reports about a log whose writes alternately fail and succeed.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 
-/// Where a target is the same, its lines are lost together.
+/// Number of lost lines by target. Logs with the same target share a counter.
 const LOST: Metric = Metric::counter(
     "log_lines_lost_total",
     "lines",
@@ -28,29 +28,29 @@ const LOST: Metric = Metric::counter(
 )
 .labelled(&[Label { name: "target", values: &[] }]);
 
-/// All of them.
+/// The metrics of this file.
 pub const METRICS: &[&Metric] = &[&LOST];
 
-/// The value of the label for all files with variables in their names.
+/// Label value for all files with variables in their names.
 pub(super) const NAMED: &str = "names with variables";
 
-/// The counts of targets that are open, or have lost lines.
+/// Counters of targets that are open or have lost lines.
 static TARGETS: Mutex<Vec<(String, Arc<AtomicU64>)>> = Mutex::new(Vec::new());
 
-/// The count of a target.
+/// Returns the counter of a target; adds it if necessary.
 fn count_of(target: &str) -> Arc<AtomicU64> {
     let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, count)) = targets.iter().find(|(known, _)| known == target) {
         return Arc::clone(count);
     }
-    // Those that other configurations had.
+    // Removes counters of earlier configurations whose targets have lost no lines.
     targets.retain(|(_, count)| Arc::strong_count(count) > 1 || count.load(Ordering::Relaxed) > 0);
     let count = Arc::default();
     targets.push((target.to_owned(), Arc::clone(&count)));
     count
 }
 
-/// Appends the lost lines of all targets.
+/// Appends the numbers of lost lines of all targets.
 pub fn write(page: &mut Page) {
     page.head(&LOST);
     for (target, count) in &*TARGETS.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -58,11 +58,11 @@ pub fn write(page: &mut Page) {
     }
 }
 
-/// Lines that were lost since the last report.
+/// Lost lines of a target since the last report.
 pub(super) struct Losses {
-    /// Those since the process began, on all threads.
+    /// Number of lost lines of the target since the start of the process, for all threads.
     all: Arc<AtomicU64>,
-    /// Dropped because too many waited.
+    /// Number of lines dropped because too many lines waited.
     dropped: Cell<u64>,
     /// Number of lines lost in failed writes.
     failed: Cell<u64>,
@@ -78,7 +78,7 @@ pub(super) enum Cause {
 }
 
 impl Losses {
-    /// None yet, of a target by its name in the metric.
+    /// Returns empty counts for a target, which is named as in the metric.
     pub(super) fn of(target: &str) -> Losses {
         Losses {
             all: count_of(target),
@@ -89,18 +89,18 @@ impl Losses {
         }
     }
 
-    /// A line found no room.
+    /// Counts a line that was dropped because too many lines waited.
     pub(super) fn drop_one(&self) {
         self.count(1);
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// Lines were lost for a reason that is reported elsewhere.
+    /// Counts lost lines that are reported elsewhere.
     pub(super) fn count(&self, lines: u64) {
         self.all.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// N lines were lost with a write.
+    /// Counts the lines of a failed write.
     pub(super) fn fail(&self, lines: u64, cause: Cause) {
         self.count(lines);
         self.failed.set(self.failed.get() + lines);
@@ -174,7 +174,7 @@ mod tests {
         };
         assert!(text().contains("ringroad_log_lines_lost_total{target=\"/a/log\"} 4\n"), "{}", text());
         assert!(text().contains("ringroad_log_lines_lost_total{target=\"/b/log\"} 0\n"), "{}", text());
-        // A target that no configuration has any more remains where it has lost lines.
+        // A target that is no longer configured remains if it has lost lines.
         drop((first, second, other));
         let _next = Losses::of("/c/log");
         assert!(text().contains("/a/log") && !text().contains("/b/log"), "{}", text());

@@ -182,7 +182,7 @@ impl Page {
         self.scaled(metric, values, times, 1.0);
     }
 
-    /// Appends ages, as [`Histogram::add_age`] counts them, by octaves.
+    /// Appends a histogram of ages, counted by [`Histogram::add_age`], with one bucket for each octave.
     ///
     /// [`Histogram::add_age`]: crate::histogram::Histogram::add_age
     pub fn ages(&mut self, metric: &Metric, values: &[&str], ages: &Distribution) {
@@ -289,7 +289,7 @@ impl<const N: usize> Cells<N> {
         self.grow(series, place, 1);
     }
 
-    /// Counts this many more.
+    /// Increases a counter by `count`.
     pub fn grow(&self, series: &Series, place: usize, count: u64) {
         let cell = &self.0[series.first + place];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);

@@ -37,9 +37,9 @@ pub struct Shared {
     tallies: Mutex<Vec<Arc<Tally>>>,
     /// The event-loop counters of each observed thread.
     loops: Mutex<Vec<Arc<LoopNumbers>>>,
-    /// The devices of each thread that is observed.
+    /// Numbers of file operations by device, of all observed threads.
     disks: Arc<disks::Devices>,
-    /// Requests by server and location.
+    /// Numbers of requests by server and location.
     pub traffic: Registry,
     /// Operators that watch requests.
     pub watch: Hub,
@@ -102,17 +102,17 @@ impl Shared {
         numbers
     }
 
-    /// The numbers of the devices of a thread.
+    /// Returns new device numbers for a thread.
     pub fn new_disks(&self) -> ThreadDisks {
         ThreadDisks::new(&self.disks)
     }
 
-    /// Appends what the devices of all threads do.
+    /// Appends the metrics of devices for all threads.
     pub fn write_disks(&self, page: &mut Page) {
         self.disks.write(page);
     }
 
-    /// Appends what the loops of all threads do.
+    /// Appends the metrics of event loops for all threads.
     pub fn write_loops(&self, page: &mut Page) {
         turns::write(&self.loops.lock().unwrap_or_else(PoisonError::into_inner), page);
     }

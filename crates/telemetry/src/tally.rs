@@ -73,7 +73,7 @@ const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
     }]),
 );
 
-/// In the order of [`Refusal`].
+/// Closed and refused connections; the values of `limit` are in the order of [`Refusal`].
 const REFUSED: Series = HANDSHAKE_STEPS.after(
     Metric::counter(
         "connections_refused_total",
@@ -123,20 +123,20 @@ pub enum Handshake {
     Failed,
 }
 
-/// Limits on connections that are counted, in the order of the values of `limit`.
+/// Limits that close or refuse connections, in the order of the values of `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Connections of a thread.
+    /// Limit on connections of a thread (`worker_connections`).
     Connections,
-    /// Descriptors of the process.
+    /// Limit on descriptors of the process.
     Descriptors,
-    /// Buffers of a thread.
+    /// Limit on buffers of a thread.
     Buffers,
-    /// Connections of a thread that upstreams may have.
+    /// Limit on connections of a thread, reached by an upstream connection.
     Upstream,
 }
 
-/// Limits of HTTP/2 that are counted, in the order of the values of `limit`.
+/// Limits of HTTP/2 whose use is counted, in the order of the values of `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Limit {
     /// Number of concurrent requests.
@@ -153,7 +153,7 @@ pub enum Http2Limit {
     Bodies,
 }
 
-/// The numbers of one thread, or of all.
+/// Number of counters of a thread.
 const CELLS: usize = REFUSED.end();
 
 /// The counters of one thread.
@@ -202,12 +202,12 @@ impl Tally {
         self.0.add(&HTTP2_LIMITS, limit as usize);
     }
 
-    /// A limit has closed this many connections, or did not allow them.
+    /// Counts connections that were closed or refused because of a limit.
     pub fn count_refused(&self, limit: Refusal, count: usize) {
         self.0.grow(&REFUSED, limit as usize, count as u64);
     }
 
-    /// A handshake of TLS with a client has ended.
+    /// Counts a completed or failed TLS handshake with a client.
     pub fn count_handshake(&self, handshake: Handshake) {
         self.0.add(&HANDSHAKES, handshake as usize);
     }

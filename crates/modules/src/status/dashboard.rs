@@ -100,13 +100,13 @@ fn snapshot(request: &Request) -> Value {
     })
 }
 
-/// Reloads by way, and whether the last one was refused.
+/// Returns the numbers of reloads by way, and whether the last reload was refused.
 fn reloads() -> Value {
     let Reloads { by_way: [in_place, replacement, refused], is_last_refused } = Reloads::known();
     json!({ "in_place": in_place, "replacement": replacement, "refused": refused, "is_last_refused": is_last_refused })
 }
 
-/// A row of the table of locations. Rates are differences of two snapshots, which the page makes.
+/// Returns a row of the table of locations. The page computes rates from the difference of two snapshots.
 fn zone(numbers: &ZoneNumbers) -> Value {
     let sums = &numbers.sums;
     json!({

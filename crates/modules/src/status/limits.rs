@@ -22,7 +22,7 @@ const REQUESTS: Metric = Metric::counter(
 )
 .labelled(&[Label { name: "zone", values: &[] }, Label { name: "result", values: RESULTS }]);
 
-/// Where it reaches the size, `limit_req` forgets the keys that were used longest ago, and `limit_conn` rejects new ones.
+/// When a zone is full, `limit_req` removes the least recently used keys, and `limit_conn` rejects new keys.
 const BYTES: Metric = Metric::gauge(
     "limit_zone_bytes",
     "bytes",
@@ -33,7 +33,7 @@ const BYTES: Metric = Metric::gauge(
 const BYTES_MAX: Metric = Metric::gauge("limit_zone_bytes_max", "bytes", "Size of a zone.")
     .labelled(&[Label { name: "zone", values: &[] }]);
 
-/// All of them.
+/// The metrics of this file.
 pub(super) const METRICS: &[&Metric] = &[&REQUESTS, &BYTES, &BYTES_MAX];
 
 /// Returns the names of the results, in the order of the counts.

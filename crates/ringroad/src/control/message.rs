@@ -11,9 +11,9 @@
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
 //!   | <------------------ AcmeDone -|   all threads have applied it
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
-//!   | -- Explain, fd -------------> |   the socket of a client that gets the answer of a cache
-//!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
-//!   | -- Reloads -----------------> |   no answer: numbers that its pages show
+//!   | -- Explain, fd -------------> |   socket of a client that receives the worker's part of the explanation
+//!   | -- Reopen, fds -------------> |   no response: a worker reports logs that it cannot write in the error log
+//!   | -- Reloads -----------------> |   no response: sets the numbers that its pages show
 //!   | -- Ping --------------------> |   for the watchdog of systemd
 //!   | <---------------------- Pong -|   the event loops of all threads have made a turn since the ping
 //!   | -- Quit, Stop --------------> |   the response is the end of the process
@@ -37,7 +37,7 @@ use crate::reloads::Reloads;
 /// Maximum length in bytes of a text in a message of a worker; it must be below the master's limit.
 const TEXT_MAX: usize = 32 * 1024;
 
-/// Changes with every change of the messages.
+/// Version of the message format; changes with every change of the messages.
 const VERSION: u64 = 8;
 
 /// A configuration for a worker. Its descriptors are sent in the same packet: those of the listeners in order, then one for each
@@ -63,9 +63,9 @@ pub(crate) struct Bundle {
     pub(crate) addresses: String,
     /// Number of worker processes that have ended unexpectedly so far, for the status API.
     pub(crate) respawned: u64,
-    /// Reloads so far. For [`ToWorker::Start`]; a worker that serves hears of each.
+    /// Numbers of reloads, for [`ToWorker::Start`]. A serving worker receives [`ToWorker::Reloads`] after each reload.
     pub(crate) reloads: Reloads,
-    /// Certificates from authorities, and challenges in place.
+    /// Certificates obtained by ACME, and active challenges.
     pub(crate) acme: Vec<AcmeChange>,
     /// The secret from which keys of session tickets are derived. Only used by [`ToWorker::Start`]; a serving worker already has
     /// it.
@@ -99,9 +99,9 @@ pub(crate) enum ToWorker {
     Leave,
     /// Start or stop draining at an operator's request: readiness checks fail, and the worker continues to serve.
     Drain(bool),
-    /// Show these numbers of reloads from now on.
+    /// Show these numbers of reloads on pages from now on.
     Reloads(Reloads),
-    /// Let every thread's event loop turn, and confirm it by this number.
+    /// Confirm, with this number, that the event loop of every thread has made a turn.
     Ping(u64),
     /// Add the state of a cache to an explanation, in the format of `admin`, and send it through the socket in the packet.
     Explain(Vec<u8>),
@@ -295,7 +295,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     })
 }
 
-/// Numbers by way, in the order of the metric.
+/// Encodes the numbers of reloads by way, in the order of the metric's label.
 fn put_reloads(out: &mut Writer, reloads: &Reloads) {
     reloads.by_way.iter().for_each(|number| {
         out.u64(*number);
@@ -308,7 +308,7 @@ fn take_reloads(from: &mut Reader<'_>) -> Result<Reloads, Malformed> {
     Ok(Reloads { by_way, is_last_refused: from.u64()? != 0 })
 }
 
-/// Names and places; the text replaces the main file of `ringroad serve`.
+/// Encodes file names and settings of the command line, and the text that replaces the main file of `ringroad serve`.
 fn put_request(out: &mut Writer, request: &Request) {
     let Places { prefix, pid, error_log } = &request.places;
     out.path(&request.main).text(&request.globals);

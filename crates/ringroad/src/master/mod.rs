@@ -118,9 +118,9 @@ struct Master {
     respawn: Respawn,
     /// Number of workers that have ended unexpectedly since the start.
     respawned: u64,
-    /// Reloads since the start, which workers show.
+    /// Numbers of reloads since the start, which pages of workers show.
     reloads: Reloads,
-    /// No worker is started before this.
+    /// Earliest time at which another worker is started.
     start_at: Option<Instant>,
     pid_file: Option<PidFile>,
     /// Whether the process is a daemon, for which no shell waits. Only a daemon handles SIGWINCH and SIGUSR2.
@@ -270,7 +270,7 @@ impl Master {
         }
     }
 
-    /// Starts a process with a configuration and all that this one knows.
+    /// Starts a worker process with a configuration and the current state: addresses of names, certificates, counters.
     fn start_worker(&self, cycle: &Cycle) -> Result<WorkerProcess, String> {
         let acme = self.acme.changes(site::issuers(&cycle.site.config));
         let mut worker = WorkerProcess::start(cycle, &self.addresses, (self.respawned, self.reloads), acme)?;
@@ -279,7 +279,7 @@ impl Master {
         Ok(worker)
     }
 
-    /// Hears the process that obtains certificates. There is one while workers serve, and none that a start waits for.
+    /// Keeps the ACME process running while workers serve, and handles its messages. No start waits for this process.
     fn keep_acme(&mut self) {
         let Master { acme, workers, cycle, phase, new_binary, .. } = self;
         match phase {

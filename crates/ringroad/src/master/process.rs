@@ -68,8 +68,8 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a process and sends it the configuration, with the addresses of names and the certificates as they are known,
-    /// the number of workers that died, and that of reloads.
+    /// Starts a process and sends it the configuration, the known addresses of names and certificates, the number of workers that
+    /// died, and the numbers of reloads.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
@@ -97,7 +97,7 @@ impl WorkerProcess {
         let (addresses, tickets) = (addresses.to_owned(), site::tickets());
         let (respawned, reloads) = counts;
         let bundle = Bundle { addresses, respawned, reloads, acme, tickets, ..bundle };
-        // A worker that dies this early is noticed by its exit status.
+        // If the send fails because the worker has died, its exit status shows this.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
             child,

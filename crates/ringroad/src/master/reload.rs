@@ -94,7 +94,7 @@ impl Master {
         }
     }
 
-    /// Counts a reload, and tells the workers whose pages show it.
+    /// Counts a reload, and sends the numbers to the workers, whose pages show them.
     fn count_reload(&mut self, way: ReloadWay) {
         self.reloads.count(way);
         let message = ToWorker::Reloads(self.reloads);
@@ -102,7 +102,7 @@ impl Master {
         self.workers.iter_mut().filter(stay).for_each(|worker| worker.tell(&message, Vec::new()));
     }
 
-    /// A worker is ready: if it is the one of the new configuration, that is in force now.
+    /// Handles a worker that is ready. If it is the worker of the pending configuration, that configuration is in force now.
     pub(super) fn commit_replacement(&mut self, generation: u64) {
         match self.pending.take_if(|pending| pending.cycle.generation == generation) {
             Some(pending) => {

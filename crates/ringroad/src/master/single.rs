@@ -118,7 +118,7 @@ struct Single {
     notifier: Notifier,
     /// The number of the last ping to the threads.
     ping: u64,
-    /// Reloads since the start.
+    /// Numbers of reloads since the start.
     reloads: Reloads,
 }
 
@@ -256,14 +256,14 @@ impl Single {
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
     }
 
-    /// Reads the configuration again, and counts that.
+    /// Reloads the configuration, and counts the reload.
     fn reload(&mut self) {
         let way = if self.reload_in_place() { ReloadWay::InPlace } else { ReloadWay::Refused };
         self.reloads.count(way);
         site::publish_reloads(self.reloads);
     }
 
-    /// In place or not at all; returns whether it succeeded.
+    /// Reloads the configuration in place; returns whether this succeeded.
     fn reload_in_place(&mut self) -> bool {
         let log = self.cycle.log.clone();
         log.notice("reconfiguring");

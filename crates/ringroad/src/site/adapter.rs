@@ -51,7 +51,7 @@ pub(crate) fn publish_reloads(reloads: Reloads) {
     server::telemetry::reloads::Reloads { by_way, is_last_refused }.publish();
 }
 
-/// Reads a configuration and everything that it includes.
+/// Reads a configuration and all files that it includes.
 pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused> {
     let memory: Option<MapLoader> = match files {
         Files::Disk => None,

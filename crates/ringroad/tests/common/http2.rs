@@ -42,9 +42,9 @@ pub(crate) struct Got {
     pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
-    /// The fields of the last header section that may not get into a table.
+    /// Names of the never-indexed fields of the last header section.
     pub(crate) never_indexed: Option<Box<NeverIndexed>>,
-    /// Lengths of its DATA frames.
+    /// Lengths of the DATA frames of the stream.
     pub(crate) frames: Vec<usize>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
-    /// The fields of the last header section that may not get into a table.
+    /// Names of the never-indexed fields of the last header section.
     pub(crate) never_indexed: Option<Box<NeverIndexed>>,
 }
 
@@ -122,7 +122,7 @@ impl Http2Origin {
 }
 
 impl Http2Origin {
-    /// Ends it; how many of its connections a script or a wrong frame has made panic.
+    /// Stops the origin; returns the number of connections whose thread panicked, in the script or at an invalid frame.
     pub(crate) fn finish(mut self) -> usize {
         self.stop()
     }

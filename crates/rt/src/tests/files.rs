@@ -220,7 +220,7 @@ fn a_close_that_is_waited_for_is_one_operation() {
     });
 }
 
-/// The observer sees each operation on files begin and end, or be given up; others it does not see.
+/// The observer is called for the start and the end of each file operation, or for its abandonment, but not for other operations.
 #[test]
 fn operations_on_files_are_shown_to_the_observer() {
     run(|fake| async move {

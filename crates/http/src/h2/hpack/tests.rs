@@ -64,7 +64,7 @@ fn equal_entries_are_no_error() {
 #[test]
 fn fields_that_are_never_indexed_stay_so() {
     let mut decoder = Decoder::default();
-    // Names from the dynamic table, from the static table, and as literals; the first field is indexed.
+    // The first field is indexed. The others are not: their names are from the static table, from the dynamic table, and a literal.
     let block = bytes("4001 62 01 31 1f08 03 616263 1f2f 01 32 1001 63 01 33");
     let fields = decoded(&mut decoder, &block).expect("a good block");
     assert_eq!(fields, ["b: 1", "authorization: abc", "b: 2", "c: 3"]);
