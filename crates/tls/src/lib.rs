@@ -1,11 +1,11 @@
 //! TLS for clients and upstreams. This crate contains no HTTP; it is the only crate that uses rustls or stores private
 //! keys.
 //!
-//! [`server`] and [`client`] prepare handshakes out of settings. [`session`] is the state of one connection without its
-//! socket, [`handshake`] and [`stream`] join the two, [`turns`] bounds the work of handshakes. [`certificate`] reads PEM
-//! files; [`verify`] and [`x509`] judge the chains of peers, [`ocsp`] responses of authorities about them; [`issue`] makes certificates, [`signing`] signs messages;
-//! [`tickets`] and [`sessions`] keep the state for resumption; [`ciphers`], [`groups`] and [`commands`] have OpenSSL's
-//! names, `certificate_compression` has the codings of chains, [`seen`] collects facts that rustls reports only to parts of this crate.
+//! [`server`] and [`client`] prepare handshakes from settings. [`session`] is the state of one connection without its socket,
+//! [`handshake`] and [`stream`] join the two, [`turns`] limits the work of handshakes in an event-loop turn. [`certificate`] reads PEM
+//! files, [`verify`] and [`x509`] verify chains of peers, [`ocsp`] verifies OCSP responses. [`issue`] creates certificates,
+//! [`signing`] signs messages, [`tickets`] and [`sessions`] store the state for resumption. [`ciphers`], [`groups`] and [`commands`]
+//! map OpenSSL's names, `certificate_compression` compresses chains, [`seen`] collects facts that rustls does not report to sessions.
 
 pub mod certificate;
 mod certificate_compression;

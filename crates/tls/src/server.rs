@@ -56,7 +56,7 @@ impl Versions {
 pub struct ServerSettings {
     /// `ssl_certificate` with its private key: one for each key type
     pub identities: Vec<Identity>,
-    /// The same where a response of the authority comes while the server runs (`ssl_stapling`).
+    /// Certificates as in `identities`, whose OCSP responses are fetched while the server runs (`ssl_stapling`).
     pub stapled: Vec<Arc<Slot>>,
     /// Certificates that are replaced while the server runs.
     pub slots: Vec<Arc<Slot>>,
@@ -264,7 +264,7 @@ impl Slot {
         Arc::new(Slot { identity: RwLock::new(placeholder), is_placeholder: AtomicBool::new(true) })
     }
 
-    /// With a certificate.
+    /// Returns a slot with this certificate.
     pub fn with(identity: Identity) -> Arc<Slot> {
         Arc::new(Slot { identity: RwLock::new(identity), is_placeholder: AtomicBool::new(false) })
     }
@@ -286,12 +286,12 @@ impl Slot {
     }
 }
 
-/// A certificate of a server block.
+/// Certificate of a server block.
 #[derive(Clone, Debug)]
 enum Shown {
-    /// It stays as it is.
+    /// The certificate does not change.
     Fixed(Arc<CertifiedKey>),
-    /// Its stapled response changes.
+    /// The stapled OCSP response changes.
     Stapled(Arc<Slot>),
 }
 
@@ -308,7 +308,7 @@ impl Shown {
     }
 }
 
-/// Chooses a certificate by the signatures that a client understands.
+/// Chooses a certificate by the signature algorithms that a client supports.
 #[derive(Debug)]
 struct Identities {
     own: Vec<Shown>,
@@ -322,7 +322,7 @@ impl Identities {
         Identities::sorted(own, settings.slots.clone())
     }
 
-    /// Those with short keys first: they cost a fraction of RSA's.
+    /// Puts certificates without RSA keys first: their signatures cost less CPU time than those of RSA.
     fn sorted(mut own: Vec<Shown>, slots: Vec<Arc<Slot>>) -> Identities {
         own.sort_by_key(|shown| shown.key().key.algorithm() == SignatureAlgorithm::RSA);
         Identities { own, slots }

@@ -192,17 +192,17 @@ impl Trust {
         Trust { roots, depth_max, purpose }
     }
 
-    /// The roots.
+    /// Returns the roots.
     pub fn roots(&self) -> &Roots {
         &self.roots
     }
 
-    /// The chain from a peer's certificate to a root, where [`Trust::judge`] trusts it.
+    /// Returns the chain from a peer's certificate to a root, if [`Trust::judge`] accepts the chain.
     pub fn chain(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<Certificate>> {
         self.roots.chain(chain, self.purpose, self.depth_max)
     }
 
-    /// Judges the chain that a peer has shown, its own certificate first.
+    /// Verifies the chain that a peer has sent. The peer's own certificate is the first.
     pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), Distrust> {
         let verdict = self.roots.verify(chain, self.purpose, self.depth_max);
         verdict.map_err(|distrust| match self.purpose {

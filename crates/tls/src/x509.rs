@@ -3,7 +3,7 @@
 //!
 //! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is one
 //! certificate and the values of `$ssl_client_*`, [`Roots`] verifies a chain, [`private_key`] reads a key, with its
-//! password if it has one, [`read_status`] reads a response of an authority about a certificate (OCSP). This is the only file of the
+//! password if it has one, [`read_status`] reads the status of a certificate from an OCSP response. This is the only file of the
 //! crate with unsafe code.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
@@ -54,7 +54,7 @@ unsafe extern "C" fn free_texts(texts: *mut ffi::stack_st_OPENSSL_STRING) {
     unsafe { ffi::X509_email_free(texts) }
 }
 
-/// A list of certificates, which belong to the caller and outlive it.
+/// Returns a list of certificates. The caller owns the certificates, which must outlive the list.
 fn stack_of<'c>(certificates: impl Iterator<Item = &'c Certificate>) -> Option<Owned<ffi::OPENSSL_STACK>> {
     // SAFETY: the function has no argument.
     let stack = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack)?;
@@ -67,7 +67,7 @@ fn stack_of<'c>(certificates: impl Iterator<Item = &'c Certificate>) -> Option<O
     Some(stack)
 }
 
-/// A BIO that the library writes text to.
+/// Returns the text that the library writes to a BIO.
 fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
     // SAFETY: the function has no argument and returns a static table.
     let method = unsafe { ffi::BIO_s_mem() };
@@ -214,7 +214,7 @@ impl Certificate {
         library_bytes(out, usize::try_from(len).ok()?)
     }
 
-    /// The URL where its issuer's responder is asked whether it was revoked (RFC 5280 section 4.2.2.1), the first one.
+    /// Returns the first URL of an OCSP responder in the certificate (RFC 5280 section 4.2.2.1).
     pub fn ocsp_url(&self) -> Option<String> {
         // SAFETY: a valid certificate; the list is new and belongs to this function.
         let urls = Owned::new(unsafe { ffi::X509_get1_ocsp(self.0.as_ptr()) }, free_texts)?;
@@ -228,13 +228,13 @@ impl Certificate {
         Some(unsafe { CStr::from_ptr(first) }.to_string_lossy().into_owned())
     }
 
-    /// Whether it is the issuer of another one, by their names and what the other says about its issuer's key.
+    /// Whether this certificate is the issuer of another one, by the names and the authority key identifier of the other certificate.
     pub fn is_issuer_of(&self, other: &Certificate) -> bool {
         // SAFETY: two valid certificates; the library locks their computed values.
         unsafe { ffi::X509_check_issued(self.0.as_ptr(), other.0.as_ptr()) == ffi::X509_V_OK }
     }
 
-    /// Another reference to the same certificate.
+    /// Returns another reference to the same certificate.
     fn share(certificate: *mut ffi::X509) -> Option<Certificate> {
         let certificate = NonNull::new(certificate)?;
         // SAFETY: a valid certificate; the new reference belongs to the result.
@@ -242,7 +242,7 @@ impl Certificate {
         Owned::new(certificate.as_ptr(), ffi::X509_free).map(Certificate)
     }
 
-    /// Whether it is valid for a host: a name or an address.
+    /// Whether the certificate is valid for a host name or an IP address.
     pub fn is_for(&self, host: &str) -> bool {
         let bytes = match host.parse::<IpAddr>() {
             Ok(IpAddr::V4(address)) => address.octets().to_vec(),
@@ -260,7 +260,7 @@ impl Certificate {
 }
 
 impl Clone for Certificate {
-    /// Another reference to the same object.
+    /// Returns another reference to the same certificate object.
     fn clone(&self) -> Certificate {
         Certificate::share(self.0.as_ptr()).expect("it is there")
     }
@@ -377,12 +377,12 @@ impl Distrust {
         NOT_FROM_A_ROOT.contains(&self.code)
     }
 
-    /// The verdict of an authority that was asked (OCSP), which has no number.
+    /// Returns the verdict of an OCSP check, which has no error number.
     pub fn by_authority(reason: &str) -> Distrust {
         Distrust { code: ffi::X509_V_OK, reason: reason.to_owned(), depth: NOT_OF_ONE }
     }
 
-    /// As nginx logs it: the number and the words, if there is a number.
+    /// Returns the verdict as nginx logs it: number and reason, or only the reason if there is no number.
     pub fn logged(&self) -> String {
         match self.code {
             ffi::X509_V_OK => self.reason.clone(),
@@ -390,8 +390,8 @@ impl Distrust {
         }
     }
 
-    /// The verdict on a client. nginx has OpenSSL go on behind an error, and shows the last one: where the issuer of the peer's own
-    /// certificate is not known, its signature cannot be verified either.
+    /// Converts the verdict to the verdict that nginx shows for a client. In nginx OpenSSL continues after an error, and the last error
+    /// is shown. If the issuer of the client's certificate is unknown, the last error is that its signature cannot be verified.
     pub(crate) fn of_client(self) -> Distrust {
         match (self.code, self.depth) {
             (ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, 0) => {
@@ -477,7 +477,7 @@ impl Roots {
         Err(Distrust { depth: verdict.depth, ..distrust(verdict.code) })
     }
 
-    /// The chain from the peer's certificate to a root, where [`Roots::verify`] trusts it.
+    /// Returns the chain from the peer's certificate to a root, if [`Roots::verify`] accepts the chain.
     pub(crate) fn chain(
         &self,
         chain: &[impl AsRef<[u8]>],
@@ -492,7 +492,7 @@ impl Roots {
         (verdict.code == ffi::X509_V_OK).then_some(verified)
     }
 
-    /// Has the library judge a chain that is not empty. One that it trusts is put into `verified`. `None` where there is no memory.
+    /// Verifies a non-empty chain by the library, and stores an accepted chain in `verified`. Returns `None` if memory is exhausted.
     fn judge(
         &self,
         certificates: &[Certificate],
@@ -544,7 +544,7 @@ impl Roots {
     }
 }
 
-/// The certificates of a verified chain.
+/// Returns the certificates of a verified chain.
 fn chain_of(context: *mut ffi::X509_STORE_CTX) -> Option<Vec<Certificate>> {
     // SAFETY: a context with a verified chain; the chain belongs to it.
     let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
@@ -557,8 +557,8 @@ fn chain_of(context: *mut ffi::X509_STORE_CTX) -> Option<Vec<Certificate>> {
     (0..len).map(|index| Certificate::share(at(index).cast())).collect()
 }
 
-/// Whether the root of a verified chain allows this many authorities below it. aws-lc does not look at a certificate that
-/// has issued itself for that; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
+/// Whether the path length constraint of the root allows the length of a verified chain. aws-lc does not check the constraint of a
+/// self-issued certificate; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
 fn root_allows_length(context: *mut ffi::X509_STORE_CTX) -> bool {
     // SAFETY: a context with a verified chain; the chain belongs to it.
     let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
@@ -617,14 +617,14 @@ fn words_of(code: i32) -> String {
     reason.to_string_lossy().into_owned()
 }
 
-/// The name of a certificate in requests and responses (CertID, RFC 6960 section 4.1.1), by SHA-1.
+/// Returns the identifier of a certificate in OCSP requests and responses (CertID, RFC 6960 section 4.1.1), with SHA-1.
 fn certificate_id(certificate: &Certificate, issuer: &Certificate) -> Option<Owned<ffi::OCSP_CERTID>> {
     // SAFETY: two valid certificates; without a digest the library takes SHA-1.
     let id = unsafe { ffi::OCSP_cert_to_id(ptr::null(), certificate.0.as_ptr(), issuer.0.as_ptr()) };
     Owned::new(id, ffi::OCSP_CERTID_free)
 }
 
-/// A request for the status of a certificate (OCSPRequest, RFC 6960 section 4.1.1), without a nonce.
+/// Encodes an OCSP request for a certificate (OCSPRequest, RFC 6960 section 4.1.1), without a nonce.
 pub(crate) fn status_request(certificate: &Certificate, issuer: &Certificate) -> Option<Vec<u8>> {
     let id = certificate_id(certificate, issuer)?;
     // SAFETY: the function has no argument.
@@ -640,19 +640,19 @@ pub(crate) fn status_request(certificate: &Certificate, issuer: &Certificate) ->
     library_bytes(out, usize::try_from(len).ok()?)
 }
 
-/// The status of a certificate in a response with a valid signature. Its times are not judged yet.
+/// Status of a certificate in a response whose signature is verified. The times are not checked yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawStatus {
     /// `V_OCSP_CERTSTATUS_*`
     pub(crate) status: i32,
-    /// When the authority knew it (thisUpdate), in seconds since 1970.
+    /// Time at which the status was known to be correct (thisUpdate), in seconds since 1970.
     pub(crate) this_update: i64,
-    /// When it will know more (nextUpdate).
+    /// Time by which a newer status is available (nextUpdate), in seconds since 1970.
     pub(crate) next_update: Option<i64>,
 }
 
-/// Reads a response (OCSPResponse, RFC 6960 section 4.2.1) about a certificate with its issuer. `known` are certificates by which it
-/// may be signed, beside those in it; `flags` are those of `OCSP_basic_verify`. The error is nginx's message.
+/// Reads and verifies a response (OCSPResponse, RFC 6960 section 4.2.1) for a certificate with its issuer. `known` are possible signers
+/// besides the certificates in the response. `flags` are passed to `OCSP_basic_verify`. The error is nginx's message.
 pub(crate) fn read_status(
     der: &[u8],
     (certificate, issuer): (&Certificate, &Certificate),
@@ -691,7 +691,7 @@ pub(crate) fn read_status(
     find_status(&basic, &id)
 }
 
-/// The status of the certificate of this name in a response.
+/// Returns the status of the certificate with this identifier in a response.
 fn find_status(
     basic: &Owned<ffi::OCSP_BASICRESP>,
     id: &Owned<ffi::OCSP_CERTID>,
@@ -716,7 +716,7 @@ fn find_status(
     Ok(RawStatus { status, this_update, next_update })
 }
 
-/// A time, which outlives the call, in seconds since 1970.
+/// Converts a time to seconds since 1970. The time must outlive the call.
 fn seconds_of(time: *const ffi::ASN1_TIME) -> Option<i64> {
     let time = NonNull::new(time.cast_mut())?;
     let mut seconds = 0;
@@ -724,7 +724,7 @@ fn seconds_of(time: *const ffi::ASN1_TIME) -> Option<i64> {
     (unsafe { ffi::ASN1_TIME_to_posix(time.as_ptr(), &raw mut seconds) } == 1).then_some(seconds)
 }
 
-/// Why a private key cannot be read.
+/// Reason why a private key cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// The file has no key, or the key is damaged; has the library's message.

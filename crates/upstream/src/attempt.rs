@@ -344,7 +344,7 @@ fn complete(
             format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
         );
     }
-    // The header section is copied, but not the part of the body received with it, which may be longer.
+    // Copies only the header section. The body bytes received with it may be longer.
     let heading = Heading::new(Source::Vec(bytes.to_vec()), head);
     Ok(Rc::new(heading.never_indexing(wire.take_never_indexed())))
 }

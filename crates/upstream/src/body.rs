@@ -41,7 +41,7 @@ pub struct Live {
     /// Number of bytes received by direct calls since the last receive through the engine.
     at_once: usize,
     read_timeout: Duration,
-    /// When the client has no use for more of it.
+    /// Deadline of the client, after which no more of the body is read.
     deadline: Option<Instant>,
     rate: Option<Rate>,
 }
@@ -136,17 +136,17 @@ impl Live {
         self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
     }
 
-    /// Brings nothing more from then on.
+    /// Sets the deadline after which the body ends with an error.
     pub(super) fn limit_until(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
 
-    /// Whether the client has no use for more.
+    /// Whether the client's deadline has passed.
     fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| rt::now() >= deadline)
     }
 
-    /// When the next bytes may be read, if that is not now.
+    /// Returns the time from which the next bytes may be read, if reading is limited by a rate.
     pub(super) fn not_before(&self) -> Option<Instant> {
         let rate = self.rate?;
         let passed = self.record.response_length.get();
@@ -423,7 +423,7 @@ impl BodySource for Direct {
                 Poll::Ready(Ok(Some(Source::Buf(buf))))
             }
             Ok(None) => Poll::Ready(Ok(None)),
-            // The client learns it by the trailers of a call, behind what it has of the messages.
+            // The client receives the status in the trailers, after the messages sent so far.
             Err(Fault::Late) if self.pass_trailers && self.live.left().is_none() => {
                 let trailers = [("grpc-status", "4"), ("grpc-message", "Deadline Exceeded")];
                 let trailers = trailers.map(|(name, value)| (name.into(), value.into()));

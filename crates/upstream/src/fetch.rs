@@ -226,17 +226,17 @@ fn failed(record: &Try, status: u16) -> Failure {
     Failure::Status(status)
 }
 
-/// Why a response is not waited for any more.
+/// Reason to stop waiting for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GivenUp {
-    /// The client is gone.
+    /// The client has closed the connection.
     Gone,
-    /// Its deadline has passed.
+    /// The client's deadline has passed.
     Late,
 }
 
 impl GivenUp {
-    /// Ends a try, whose connection is closed, or its stream cancelled.
+    /// Ends a try and the request. The caller closes the try's connection, or cancels its stream.
     fn end(self, request: &mut Request, record: &Try) -> Failure {
         let failure = self.fail(request);
         if let Failure::Status(status) = failure {
@@ -246,7 +246,7 @@ impl GivenUp {
         failure
     }
 
-    /// Logs it, and ends the request.
+    /// Logs the reason, and returns the failure that ends the request.
     fn fail(self, request: &mut Request) -> Failure {
         match self {
             GivenUp::Gone => {
@@ -263,8 +263,8 @@ impl GivenUp {
     }
 }
 
-/// The output of a future, unless it is given up before. It does not move: each call that takes a future has room for it twice,
-/// once as an argument.
+/// Waits for a future, until there is a reason to stop waiting. The future is pinned by the caller, because a future that is passed by
+/// value needs memory twice in each call.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,
@@ -278,13 +278,13 @@ async fn watched<F: Future>(
     }
 }
 
-/// Waits until the client has no use for a response.
+/// Waits until the client closes its connection or the deadline passes.
 async fn given_up(gone: impl Future<Output = ()>, deadline: Option<Instant>) -> GivenUp {
     let Some(deadline) = deadline else {
         gone.await;
         return GivenUp::Gone;
     };
-    // Boxed: few requests have one.
+    // Boxed to save memory, because few requests have a deadline.
     match select(Box::pin(rt::sleep_until(deadline)), pin!(gone)).await {
         Either::Left(()) => GivenUp::Late,
         Either::Right(()) => GivenUp::Gone,

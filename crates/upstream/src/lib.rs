@@ -6,9 +6,9 @@
 //!                           +---- another try ---------------+          body: direct, or through a spool
 //! ```
 //!
-//! A module such as `proxy` makes the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`];
-//! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. [`responder`] asks certificate authorities. This crate knows neither
-//! names of directives nor the treatment of response fields.
+//! A module such as `proxy` creates the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`]. [`fetch`]
+//! returns a [`Reply`], or the [`Failure`] for the response to the client. [`responder`] sends requests to OCSP responders. This crate
+//! contains neither names of directives nor rules for response fields.
 
 #![forbid(unsafe_code)]
 
@@ -251,7 +251,7 @@ pub struct Outgoing {
     pub caught: Vec<Box<str>>,
     /// Creates the interim response (103) for the client, or returns `None`.
     pub interim: Option<MakeInterim>,
-    /// When the client has no use for a response any more (`grpc-timeout`).
+    /// Deadline of the client for the response (`grpc-timeout`).
     pub deadline: Option<Instant>,
 }
 
@@ -273,7 +273,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether the client has no use for a response any more.
+    /// Whether the client's deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| rt::now() >= deadline)
     }
@@ -329,12 +329,12 @@ impl Heading {
         Heading { raw, head, never_indexed: None }
     }
 
-    /// With the fields that no table may have.
+    /// Sets the names of the never-indexed fields.
     pub(crate) fn never_indexing(self, names: Option<Box<NeverIndexed>>) -> Heading {
         Heading { never_indexed: names, ..self }
     }
 
-    /// The fields that no table of HTTP/2 may have (RFC 7541 section 7.1.3).
+    /// Returns the names of the never-indexed fields (RFC 7541 section 7.1.3).
     pub fn never_indexed(&self) -> Option<&NeverIndexed> {
         self.never_indexed.as_deref()
     }

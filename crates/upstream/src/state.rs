@@ -29,7 +29,7 @@ pub struct Tries {
     pub cached: Option<Cached>,
     /// The header section of a stored response that the client receives.
     pub stored: Option<Rc<Heading>>,
-    /// Whether the client's deadline has passed before a response.
+    /// Whether the client's deadline passed before the response began.
     pub(super) is_late: bool,
 }
 
@@ -80,10 +80,10 @@ pub struct Try {
     pub(super) is_reused: Cell<bool>,
 }
 
-/// Words for the log.
+/// Log message about the client's deadline.
 pub(super) const LATE: &str = "deadline of client (\"grpc-timeout\") has passed";
 
-/// Why the body of a response broke off.
+/// Reason why the body of a response is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The connection ended before the body.
@@ -100,7 +100,7 @@ pub enum Fault {
     Stream(crate::Cut),
     /// The client's deadline has passed (`grpc-timeout`).
     Late,
-    /// There was no memory for it, or its file could not be written or read.
+    /// Memory was exhausted, or the temporary file could not be written or read.
     Local(io::Errno),
 }
 
@@ -377,12 +377,12 @@ pub fn last_reset(request: &Request) -> Option<u32> {
     request.extensions.get::<Tries>()?.last()?.reset.get()
 }
 
-/// Whether the client's deadline has passed in the place of a response.
+/// Whether the client's deadline passed before the response began.
 pub fn is_late(request: &Request) -> bool {
     request.extensions.get::<Tries>().is_some_and(|tries| tries.is_late)
 }
 
-/// `$upstream_http_NAME`: all fields of the name, in order.
+/// Appends `$upstream_http_NAME`: the values of all fields with this name, in order.
 pub fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(heading) = last_heading(request) else { return false };
     let mut found = false;

@@ -106,7 +106,7 @@ impl Wire {
         }
     }
 
-    /// The fields of the last header section that no table may have; other connections know no such.
+    /// Takes the names of the never-indexed fields of the last header section. Only HTTP/2 has such fields.
     pub(super) fn take_never_indexed(&self) -> Option<Box<NeverIndexed>> {
         match self {
             Wire::Plain(_) | Wire::Tls(_) => None,
@@ -114,7 +114,7 @@ impl Wire {
         }
     }
 
-    /// Why a stream has ended early; other connections show it by their errors alone.
+    /// Returns why an HTTP/2 stream has ended early. Other connections report this only by their errors.
     pub(super) fn cut(&self) -> Option<Cut> {
         match self {
             Wire::Plain(_) | Wire::Tls(_) => None,

@@ -11,7 +11,7 @@
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
 //!   | <------------------ AcmeDone -|   all threads have applied it
 //!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
-//!   | -- Explain, fd -------------> |   socket of a client that receives the worker's part of the explanation
+//!   | -- Explain, fd -------------> |   socket of a client to which the worker sends an explanation of a cache
 //!   | -- Reopen, fds -------------> |   no response: a worker reports logs that it cannot write in the error log
 //!   | -- Reloads -----------------> |   no response: sets the numbers that its pages show
 //!   | -- Ping --------------------> |   for the watchdog of systemd

@@ -16,7 +16,7 @@ struct Numbers {
     marks: u64,
     marked: u64,
     fetches: u64,
-    /// Bytes of bodies that were sent from files.
+    /// Number of body bytes sent from files.
     sent_from_files: u64,
 }
 

@@ -102,9 +102,9 @@ pub struct Record {
     pub found: Option<Arc<Meta>>,
     /// The text of the key.
     pub key: Vec<u8>,
-    /// Whether the body is sent from the file of an entry, and not read by the store.
+    /// Whether the body is sent from the file of an entry, instead of being read by the store.
     pub is_sent_from_file: bool,
-    /// The number of the tallies that the request is counted in.
+    /// Number that identifies the cache whose counters count the request.
     pub tallies: Option<u64>,
 }
 

@@ -94,7 +94,7 @@ const UNSTORED: Series = UNAVAILABLE.after(
     ]),
 );
 
-/// In the order of [`source_of`].
+/// Bytes served; the values of `source` have the order of [`source_of`].
 const SERVED: Series = UNSTORED.after(
     Metric::counter(
         "cache_served_bytes_total",
@@ -114,7 +114,7 @@ const SERVED: Series = UNSTORED.after(
     ]),
 );
 
-/// Hits only: a stale response is older than its lifetime, whatever the size of the cache.
+/// Ages of hits. Stale responses are not counted: they are older than their lifetime, whatever the size of the cache is.
 pub(super) const HIT_AGE: Metric = Metric::histogram(
     "cache_hit_age_seconds",
     "Time from the storage of a response, or its last revalidation, to a hit.",
@@ -124,12 +124,12 @@ pub(super) const HIT_AGE: Metric = Metric::histogram(
 /// Rows that threads count, in the order of the page.
 pub const METRICS: [&Series; 5] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED, &SERVED];
 
-/// A part of `cache_device_bytes_total`, whose row has the reads of the store too.
+/// Summand of `cache_device_bytes_total`, which also includes the reads of the store.
 pub(super) const SENT_FROM_FILES: Series = SERVED.after(
     Metric::counter("cache_sent_from_files_total", "bytes", "Bytes sent from files.").labelled(&[ZONE]),
 );
 
-/// The numbers of one thread, or of all.
+/// Number of counters of a cache.
 const CELLS: usize = SENT_FROM_FILES.end();
 
 /// Counts of one thread for one cache.
@@ -139,12 +139,12 @@ struct Tally {
     hit_ages: Histogram,
 }
 
-/// Sums over the threads.
+/// Counters of a cache, added up over all threads.
 #[derive(Clone, Debug)]
 pub struct Sums {
-    /// Numbers, of which [`METRICS`] have theirs.
+    /// Sums of the counters, with the positions that [`METRICS`] define.
     pub cells: [u64; CELLS],
-    /// Ages of hits.
+    /// Distribution of the ages of hits.
     pub hit_ages: Distribution,
 }
 
@@ -174,7 +174,7 @@ impl Tallies {
         Tallies { number: NEXT.fetch_add(1, Ordering::Relaxed), all: Mutex::default() }
     }
 
-    /// The sums over all threads.
+    /// Returns the sums over all threads.
     pub fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         for tally in &*self.all.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -224,7 +224,7 @@ pub fn count(request: &mut Request, cache: &Cache) {
     });
 }
 
-/// Counts the bytes of a request that has ended, and the age of a hit. Requests without a cache are left out.
+/// Counts the bytes of a finished request, and the age of a hit. Requests without a cache are not counted.
 pub fn count_served(request: &Request) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(number) = record.tallies else { return };
@@ -239,7 +239,7 @@ pub fn count_served(request: &Request) {
     }
 }
 
-/// The place of a response's source among the values of [`SERVED`].
+/// Returns the index of a response's source in the label values of [`SERVED`].
 fn source_of(record: &Record) -> usize {
     match record.status {
         _ if record.collapsed => 1,
@@ -248,7 +248,7 @@ fn source_of(record: &Record) -> usize {
     }
 }
 
-/// The place of a reason among the values of [`UNSTORED`].
+/// Returns the index of a reason in the label values of [`UNSTORED`].
 fn place_of(reason: Unstored) -> Option<usize> {
     Some(match reason {
         Unstored::Rules(reason) => match reason {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!((COLLAPSED.of(&sums), UNAVAILABLE.of(&sums)), (&[3][..], &[0][..]));
         assert_eq!(REQUESTS.of(&sums), [0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(second.sums().cells.iter().sum::<u64>(), 1);
-        // Counters of closed caches are dropped when the next one is added.
+        // Adding the counters of a cache removes those of closed caches.
         drop(first);
         threads[0].with(&second, |tally| tally.cells.add(&UNAVAILABLE, 0));
         assert_eq!(threads[0].0.borrow().len(), 1);

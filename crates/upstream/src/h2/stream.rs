@@ -24,7 +24,7 @@ pub(super) struct Stream {
     /// Waker of the task that waits for a window, or for room.
     giver: Cell<Option<Waker>>,
     cut: Cell<Option<Cut>>,
-    /// The fields of the last head that no table may have.
+    /// Names of the never-indexed fields of the last header section.
     never_indexed: Cell<Option<Box<NeverIndexed>>>,
 }
 
@@ -92,7 +92,7 @@ impl Stream {
         self.cut(if is_refused { Cut::Unprocessed } else { Cut::Reset(code) });
     }
 
-    /// The head whose fields are to be added has these.
+    /// Sets the names of the never-indexed fields of the header section that is parsed next.
     pub(super) fn set_never_indexed(&self, names: Option<Box<NeverIndexed>>) {
         self.never_indexed.set(names);
     }
@@ -140,7 +140,7 @@ impl Stream {
             };
         }
         let has_body = ReplyFraming::of(self.asked.get().method, &head) != ReplyFraming::None;
-        // RFC 9113 section 8.1.1: a body is as long as announced.
+        // RFC 9113 section 8.1.1: a body must have the announced length.
         if has_body && ends && head.content_length().is_some_and(|length| length > 0) {
             return Err(Cut::Reply(ReplyFault::NoBody));
         }
@@ -266,12 +266,12 @@ impl StreamEnd {
         }
     }
 
-    /// The fields of the last head that no table may have.
+    /// Takes the names of the never-indexed fields of the last header section.
     pub(crate) fn take_never_indexed(&self) -> Option<Box<NeverIndexed>> {
         self.stream.never_indexed.take()
     }
 
-    /// Why nothing more comes, where the response is not whole.
+    /// Returns why the stream has ended, if the response is incomplete.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.stream.cut.get()
     }

@@ -128,10 +128,10 @@ pub async fn addresses(
     }
 }
 
-/// The addresses of a name by way of the system, or its message.
+/// Resolves a name by the system's resolver; returns the addresses or the resolver's error message.
 pub(crate) async fn system_addresses(host: &str) -> Result<Vec<IpAddr>, String> {
     System::default().look_up(host).await.map(|found| found.usable)
 }
 
-/// Which address is the first one of the next request.
+/// Counter that selects the first address for the next request.
 static TURN: AtomicUsize = AtomicUsize::new(0);

@@ -33,7 +33,7 @@ pub struct Resolver {
     named: Mutex<HashMap<String, (Vec<IpAddr>, Instant)>>,
 }
 
-/// Addresses of a name, and until when they hold.
+/// Addresses of a name, and their expiry time.
 pub(crate) type Addresses = (Arc<[IpAddr]>, Instant);
 
 /// Servers of a service, each with its addresses.
@@ -136,7 +136,7 @@ impl Resolver {
     /// Returns the addresses of a name, in the order of the response.
     ///
     /// # Errors
-    /// Or the error, after `timeout` at the latest.
+    /// Returns the reason if the name cannot be resolved within `timeout`.
     pub(crate) async fn find(
         self: &Arc<Resolver>,
         text: &[u8],
