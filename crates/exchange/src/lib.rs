@@ -1,8 +1,8 @@
 //! The processing of a request: its phases, its error pages and the resulting response. This crate has no sockets.
 //!
-//! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] computes
-//! effective settings of one request. [`prepare`] runs the filters and decides how the response is sent, [`facts`] are
-//! cached results of modules about it. [`client`] is the interface to its connection, [`takeover`] is for connections
+//! [`course`] runs the phases of a request, [`error_page`] responds to errors and redirects, [`effect`] computes the
+//! effective settings of a request. [`prepare`] runs the filters and decides how the response is sent, [`facts`] caches
+//! results of modules for a request. [`client`] is the interface to its connection, [`takeover`] is for connections
 //! that change their protocol. [`ocsp`] requests the status of certificates from their authorities.
 #![forbid(unsafe_code)]
 

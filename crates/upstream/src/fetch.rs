@@ -236,7 +236,7 @@ enum GivenUp {
 }
 
 impl GivenUp {
-    /// Ends a try and the request. The caller closes the try's connection, or cancels its stream.
+    /// Ends the request and the record of its try. Dropping the try has already closed its connection or cancelled its stream.
     fn end(self, request: &mut Request, record: &Try) -> Failure {
         let failure = self.fail(request);
         if let Failure::Status(status) = failure {
