@@ -86,12 +86,12 @@ impl Drop for Daemons<'_> {
     }
 }
 
-/// Runs a page in a directory that has the examples and the seccomp profile.
+/// Runs the commands of a page in a new directory that contains the examples and the seccomp profile.
 fn run_page(page: &str) {
     run_page_in(&TempDir::new("guide"), page, &[]);
 }
 
-/// The same below a directory of the caller's, with these variables in the environment.
+/// As `run_page`, in a directory of the caller and with these environment variables.
 fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     let work = dir.path().join("work");
     fs::create_dir_all(work.join("bin")).expect("a directory in the test's own");
@@ -211,7 +211,7 @@ fn logs_as_json() {
     run_page("docs/guides/json-logs.md");
 }
 
-/// The servers of the page find the socket of a service manager in their environment, as under systemd.
+/// Checks the notifications of the page's servers. `NOTIFY_SOCKET` is set as under systemd.
 #[test]
 fn under_systemd() {
     let dir = TempDir::new("guide");

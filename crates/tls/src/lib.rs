@@ -2,7 +2,7 @@
 //! keys.
 //!
 //! [`server`] and [`client`] prepare handshakes from settings. [`session`] is the state of one connection without its socket,
-//! [`handshake`] and [`stream`] join the two, [`turns`] limits the work of handshakes in an event-loop turn. [`certificate`] reads PEM
+//! [`handshake`] and [`stream`] join the two. [`turns`] limits the work of handshakes in an event-loop turn. [`certificate`] reads PEM
 //! files, [`verify`] and [`x509`] verify chains of peers, [`ocsp`] verifies OCSP responses. [`issue`] creates certificates,
 //! [`signing`] signs messages, [`tickets`] and [`sessions`] store the state for resumption. [`ciphers`], [`groups`] and [`commands`]
 //! map OpenSSL's names, `certificate_compression` compresses chains, [`seen`] collects facts that rustls does not report to sessions.

@@ -1,4 +1,5 @@
-//! Fuzz targets of crate `tls`: records and hellos through our buffers, tickets, certificates and responses about them, and OpenSSL's language.
+//! Fuzz targets of crate `tls`: records and hellos in the crate's buffers, tickets, certificates, OCSP responses, and
+//! texts in OpenSSL's syntax.
 //!
 //! They are a separate package because their library takes minutes to build; `cargo xtask fuzz --tls` runs them.
 #![forbid(unsafe_code)]

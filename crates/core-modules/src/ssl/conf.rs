@@ -328,7 +328,7 @@ impl Conf {
         Ok(Some(Trust::new(self.roots()?, depth_max, Purpose::Client)))
     }
 
-    /// Returns the files with trusted certificates. As in nginx, `ssl_client_certificate` is one of them if clients are verified.
+    /// Returns the files with trusted certificates. As in nginx, `ssl_client_certificate` is included if clients are verified.
     pub(super) fn trusted_files(&self) -> impl Iterator<Item = &File> {
         let of_clients = self.client_certificate.as_ref().filter(|_| self.verify != VerifyClient::Off);
         of_clients.into_iter().chain(&self.trusted_certificate)

@@ -68,8 +68,8 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a process and sends it the configuration, the known addresses of names and certificates, the number of workers that
-    /// died, and the numbers of reloads.
+    /// Starts a process and sends it the configuration, with the known addresses of names and the certificates. Also sends the number of
+    /// workers that died and the numbers of reloads.
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
