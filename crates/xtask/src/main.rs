@@ -5,7 +5,7 @@
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`],
 //!   [`circles`] over [`imports`], [`plain`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
-//! * [`tuned`]: the release build, laid out by what a run of it has shown.
+//! * [`pgo`]: the release build again, with the profile of a run.
 //! * [`aims`]: what the project wants to reach, against a report of `ringroad bench`.
 //! * [`configurations`] of public projects, which the server has to load.
 //! * [`licences`] of the dependencies and packages that are banned, and the generated
@@ -36,6 +36,7 @@ mod licences;
 mod loom;
 mod metadata;
 mod package;
+mod pgo;
 mod plain;
 mod ratchet;
 mod reference;
@@ -45,7 +46,6 @@ mod shape;
 mod suite;
 mod tidy;
 mod toolchains;
-mod tuned;
 mod workspace;
 
 use std::process::ExitCode;
@@ -62,9 +62,10 @@ Usage: cargo xtask COMMAND
   instructions [--bless]
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
                         figures; --bless writes those anew
-  tuned                 the release build after a training: target/tuned/ringroad
-  package [deb|rpm|image|all] [--binary FILE] [--revision N] [--out DIR]
-                        the packages of a release: target/package; --binary takes a program that was built for them
+  pgo                   the release build with the profile of a run: target/pgo/ringroad
+  package [deb|rpm|image|all] [--pgo | --binary FILE] [--revision N] [--out DIR]
+                        the packages of a release: target/package; --pgo makes their program with the profile of a run,
+                        --binary takes a program that was built for them
   aims REPORT.json      how a run of `ringroad bench` stands against bench/aims.json
   configurations [--repositories DIR] [--program FILE] [--bless]
                         nginx configurations of public projects, tested by `ringroad -t`; without git directories in DIR
@@ -104,7 +105,7 @@ fn main() -> ExitCode {
         ["sample"] => sample::print(None),
         ["sample", seed] => sample::print(Some(seed)),
         ["http2"] => http2::run(),
-        ["tuned"] => tuned::build(),
+        ["pgo"] => pgo::build(&|_| ()).map(|program| println!("{}", program.display())),
         ["package", rest @ ..] => package::run(rest),
         ["aims", report] => aims::compare(report),
         ["configurations", rest @ ..] => configurations::run(rest),

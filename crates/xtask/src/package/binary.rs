@@ -1,15 +1,14 @@
-//! Makes the program of a package: a release build with default features and the paths of a package, with separate symbols.
+//! Makes the program of a package: a release or PGO build with default features and the paths of a package, with separate symbols.
 //!
 //! ```text
 //! cargo rustc --release --> ringroad --objcopy--> ringroad (stripped) + ringroad.debug, with the same build ID
 //! ```
-//! The option `--binary` packages a PGO build (`cargo xtask tuned`) that was made with the variables of [`PATHS`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::tool;
-use crate::{Failure, workspace};
+use crate::{Failure, pgo, workspace};
 
 /// Paths of a package that correspond to options of nginx's configure script; `places.rs` of crate `ringroad` reads them.
 const PATHS: [(&str, &str); 4] = [
@@ -22,6 +21,17 @@ const PATHS: [(&str, &str); 4] = [
 /// Libraries that the program may need, and their Debian packages.
 const LIBRARIES: [(&str, &str); 4] =
     [("libc.so.6", "libc6"), ("libm.so.6", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.1", "libgcc-s1")];
+
+/// The source of the program.
+#[derive(Debug, PartialEq)]
+pub(super) enum Source {
+    /// A release build.
+    Release,
+    /// A PGO build.
+    Pgo,
+    /// An existing program that was built with the variables of [`PATHS`].
+    Given(PathBuf),
+}
 
 /// The program and its properties.
 #[derive(Debug)]
@@ -38,11 +48,12 @@ pub(super) struct Program {
     pub(super) libraries: Vec<String>,
 }
 
-/// Builds the program, or uses one that has already been built.
-pub(super) fn make(given: Option<&Path>, work: &Path) -> Result<Program, Failure> {
-    let built = match given {
-        Some(path) => path.to_owned(),
-        None => build()?,
+/// Builds the program, or uses an existing one.
+pub(super) fn make(source: &Source, work: &Path) -> Result<Program, Failure> {
+    let built = match source {
+        Source::Given(path) => path.clone(),
+        Source::Release => build()?,
+        Source::Pgo => pgo::build(&for_a_package)?,
     };
     check_paths(&built)?;
     let (stripped, symbols) = (work.join("ringroad"), work.join("ringroad.debug"));
@@ -66,12 +77,17 @@ pub(super) fn make(given: Option<&Path>, work: &Path) -> Result<Program, Failure
     Ok(Program { libc: newest_libc(&bytes), stripped, symbols, build_id, libraries })
 }
 
-/// Builds the program. The build ID connects it with its symbols; Rust leaves the ID to the linker's default.
+/// Adds the flags and variables of a package to a build. The build ID connects the program with its symbols; Rust leaves the ID to the
+/// linker's default. The package includes PCRE2, like all other linked libraries.
+fn for_a_package(cargo: &mut Command) {
+    cargo.args(["--", "-Clink-arg=-Wl,--build-id=sha1"]).envs(PATHS).env("PCRE2_SYS_STATIC", "1");
+}
+
+/// Makes a release build.
 fn build() -> Result<PathBuf, Failure> {
     let mut cargo = workspace::cargo(&["rustc", "--release", "--package", "ringroad", "--bin", "ringroad"]);
-    cargo.args(["--message-format", "json-render-diagnostics", "--", "-Clink-arg=-Wl,--build-id=sha1"]);
-    // The package includes PCRE2, like all other linked libraries.
-    cargo.envs(PATHS).env("PCRE2_SYS_STATIC", "1");
+    cargo.args(["--message-format", "json-render-diagnostics"]);
+    for_a_package(&mut cargo);
     let messages = workspace::output(&mut cargo)?;
     let executable = messages.lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

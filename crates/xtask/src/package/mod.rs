@@ -30,8 +30,7 @@ struct Wish {
     deb: bool,
     rpm: bool,
     image: bool,
-    /// A program that has already been built, with the paths of a package.
-    binary: Option<PathBuf>,
+    program: binary::Source,
     /// The package revision, which counts packages of the same version, 1-based.
     revision: u32,
     /// The output directory.
@@ -63,7 +62,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
     let version = version()?;
     let work = wish.out.join("work");
     make_dir(&work)?;
-    let program = binary::make(wish.binary.as_deref(), &work)?;
+    let program = binary::make(&wish.program, &work)?;
     let notes = notes::of_version(&workspace::read("CHANGELOG.md")?, &version)?;
     let (linked, time) = (sbom::linked()?, time_of_last_commit());
     let bill = sbom::bill(&linked, &version, time)?;
@@ -96,7 +95,8 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
 
 fn parse(args: &[&str]) -> Option<Wish> {
     let out = workspace::root().join("target/package");
-    let mut wish = Wish { deb: false, rpm: false, image: false, binary: None, revision: 1, out };
+    let mut wish =
+        Wish { deb: false, rpm: false, image: false, program: binary::Source::Release, revision: 1, out };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
         match arg {
@@ -104,7 +104,8 @@ fn parse(args: &[&str]) -> Option<Wish> {
             "rpm" => wish.rpm = true,
             "image" => wish.image = true,
             "all" => (wish.deb, wish.rpm, wish.image) = (true, true, true),
-            "--binary" => wish.binary = Some(PathBuf::from(args.next()?)),
+            "--binary" => wish.program = binary::Source::Given(PathBuf::from(args.next()?)),
+            "--pgo" => wish.program = binary::Source::Pgo,
             "--revision" => wish.revision = args.next()?.parse().ok().filter(|number| *number > 0)?,
             "--out" => wish.out = std::path::absolute(args.next()?).ok()?,
             _ => return None,
@@ -185,7 +186,7 @@ mod tests {
         assert!(all.deb && all.rpm && all.image && all.revision == 1);
         let one = parse(&["deb", "--revision", "2", "--binary", "b"]).expect("valid");
         assert!(one.deb && !one.rpm && !one.image && one.revision == 2);
-        assert_eq!(one.binary, Some("b".into()));
+        assert_eq!(one.program, binary::Source::Given("b".into()));
         for wrong in [&["tar"][..], &["--revision", "0"], &["--revision"], &["--out"]] {
             assert!(parse(wrong).is_none(), "{wrong:?}");
         }
