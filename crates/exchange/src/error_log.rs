@@ -19,7 +19,7 @@ pub fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, None, level, message);
 }
 
-/// Writes a line as [`write`] does, but not to the target `about`, which the line is about.
+/// Writes a line as [`write()`] does, but not to the target `about`, which the line is about.
 pub fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, Some(about), level, message);
 }
