@@ -345,8 +345,8 @@ fn complete(
         );
     }
     // Copies only the header section. The body bytes received with it may be longer.
-    let heading = Heading::new(Source::Vec(bytes.to_vec()), head);
-    Ok(Rc::new(heading.never_indexing(wire.take_never_indexed())))
+    let raw = Source::Vec(bytes.to_vec());
+    Ok(Rc::new(Heading { raw, head, never_indexed: wire.take_never_indexed() }))
 }
 
 /// Creates the heading that the decoder generated.

@@ -329,11 +329,6 @@ impl Heading {
         Heading { raw, head, never_indexed: None }
     }
 
-    /// Sets the names of the never-indexed fields.
-    pub(crate) fn never_indexing(self, names: Option<Box<NeverIndexed>>) -> Heading {
-        Heading { never_indexed: names, ..self }
-    }
-
     /// Returns the names of the never-indexed fields (RFC 7541 section 7.1.3).
     pub fn never_indexed(&self) -> Option<&NeverIndexed> {
         self.never_indexed.as_deref()
