@@ -246,10 +246,10 @@ fn verdicts_on_clients_are_those_of_nginx() {
             let of_theirs = ask(&theirs);
             assert_eq!(of_ours, of_theirs, "{number} {settings}: {}", theirs.error_log());
             if let Some((_, reason)) = expected.split_once("FAILED:") {
-                for log in [log, theirs.error_log()] {
-                    let line =
-                        log.lines().find(|line| line.contains("client SSL certificate verify error: "));
-                    assert!(line.is_some_and(|line| line.contains(reason)), "{number}: {log}");
+                for server in [&ours, &theirs] {
+                    let what = "client SSL certificate verify error: ";
+                    let line = server.wait_for_log(what, Deadline::default());
+                    assert!(line.contains(reason), "{number}: {line}");
                 }
             }
         }
@@ -317,7 +317,8 @@ fn a_responder_that_hangs_holds_its_own_client_alone() {
     let (asked, _) = silent.accept().expect("the server asks");
     let response = get(&server, &root.clients(BOTH, None), "a.test", "/");
     assert_eq!(text(body(&response)), "served NONE");
-    assert_eq!(server.access_log().lines().count(), 1, "the other one waits");
+    let log = server.wait_for_access_log(1, Deadline::default());
+    assert_eq!(log.lines().count(), 1, "the other one waits");
     drop(asked);
     let response = to_end(&mut waiting);
     assert_eq!(text(body(&response)), "refused FAILED:certificate status request failed");
