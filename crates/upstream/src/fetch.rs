@@ -238,12 +238,13 @@ enum GivenUp {
 impl GivenUp {
     /// Ends the request and the record of its try. Dropping the try has already closed its connection or cancelled its stream.
     fn end(self, request: &mut Request, record: &Try) -> Failure {
-        let failure = self.fail(request);
-        if let Failure::Status(status) = failure {
-            record.status.set(status);
+        match self.fail(request) {
+            Failure::Status(status) => failed(record, status),
+            gone => {
+                record.end();
+                gone
+            }
         }
-        record.end();
-        failure
     }
 
     /// Logs the reason, and returns the failure that ends the request.
