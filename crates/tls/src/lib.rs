@@ -14,6 +14,7 @@ pub mod client;
 pub mod commands;
 pub mod groups;
 pub mod handshake;
+pub mod in_use;
 pub mod issue;
 pub mod ocsp;
 pub mod seen;

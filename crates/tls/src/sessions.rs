@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
+use crate::in_use::InUse;
 use crate::seen::{self, SESSION_ID_BYTES};
 
 /// Number of shards; each has a lock, so that threads seldom compete for the same lock.
@@ -40,17 +41,8 @@ struct Kept {
 
 /// Returns the cache with this name and size. A reload in place uses the existing cache, so that sessions remain valid.
 pub fn named(name: &str, bytes_max: usize) -> Arc<SessionCache> {
-    type Named = (String, usize, Weak<SessionCache>);
-    static CACHES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
-    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
-    caches.retain(|(_, _, cache)| cache.strong_count() > 0);
-    let known = caches.iter().find(|(known, bytes, _)| known == name && *bytes == bytes_max);
-    if let Some(cache) = known.and_then(|(_, _, cache)| cache.upgrade()) {
-        return cache;
-    }
-    let cache = SessionCache::new(bytes_max);
-    caches.push((name.to_owned(), bytes_max, Arc::downgrade(&cache)));
-    cache
+    static CACHES: InUse<(String, usize), SessionCache> = InUse::empty();
+    CACHES.get_or_add((name.to_owned(), bytes_max), || SessionCache::new(bytes_max))
 }
 
 impl SessionCache {

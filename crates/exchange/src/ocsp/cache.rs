@@ -1,8 +1,9 @@
 //! Cache of the OCSP statuses of client certificates, shared by all threads (`ssl_ocsp_cache`). An entry expires at nextUpdate.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ::tls::in_use::InUse;
 use ::tls::ocsp::{Known, Status};
 
 /// Estimated memory of an entry in bytes: the key, which is stored twice, and the entry's share of two tables.
@@ -28,17 +29,8 @@ struct StatusTable {
 
 /// Returns the cache with this name and size. A reload keeps the cache and its entries.
 pub fn named(name: &str, bytes_max: usize) -> Arc<StatusCache> {
-    type Named = (String, usize, Weak<StatusCache>);
-    static CACHES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
-    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
-    caches.retain(|(_, _, cache)| cache.strong_count() > 0);
-    let known = caches.iter().find(|(known, bytes, _)| known == name && *bytes == bytes_max);
-    if let Some(cache) = known.and_then(|(_, _, cache)| cache.upgrade()) {
-        return cache;
-    }
-    let cache = Arc::new(StatusCache::new(bytes_max));
-    caches.push((name.to_owned(), bytes_max, Arc::downgrade(&cache)));
-    cache
+    static CACHES: InUse<(String, usize), StatusCache> = InUse::empty();
+    CACHES.get_or_add((name.to_owned(), bytes_max), || Arc::new(StatusCache::new(bytes_max)))
 }
 
 impl StatusCache {

@@ -4,9 +4,10 @@
 //! All threads share a [`Staple`], and a reload keeps it if its settings are unchanged. Each staple has at most one request in flight.
 
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::tls::Identity;
+use ::tls::in_use::InUse;
 use ::tls::ocsp::{Known, Status, Subject, Verification};
 use ::tls::server::Slot;
 use ::tls::x509::Roots;
@@ -70,19 +71,11 @@ impl Drop for Loading<'_> {
 impl Staple {
     /// Returns the staple with these settings. `key` contains the bytes of all settings, so that a reload finds the staple in use.
     pub fn named(key: &[u8], settings: StapleSettings) -> Arc<Staple> {
-        type Named = (Vec<u8>, Weak<Staple>);
-        static STAPLES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
-        let key = ::tls::digest(key);
-        let mut staples = STAPLES.lock().unwrap_or_else(PoisonError::into_inner);
-        staples.retain(|(_, staple)| staple.strong_count() > 0);
-        let known = staples.iter().find(|(known, _)| *known == key);
-        if let Some(staple) = known.and_then(|(_, staple)| staple.upgrade()) {
-            return staple;
-        }
-        let slot = Slot::with(settings.identity.clone());
-        let staple = Arc::new(Staple { slot, settings, times: Mutex::default() });
-        staples.push((key, Arc::downgrade(&staple)));
-        staple
+        static STAPLES: InUse<Vec<u8>, Staple> = InUse::empty();
+        STAPLES.get_or_add(::tls::digest(key), || {
+            let slot = Slot::with(settings.identity.clone());
+            Arc::new(Staple { slot, settings, times: Mutex::default() })
+        })
     }
 
     /// Returns the slot from which handshakes read the certificate and its response.
