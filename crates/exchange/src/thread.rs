@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::cell::{OnceCell, Ref, RefCell};
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::config::{Config, ServerId};
 use crate::extensions::Extensions;
 use crate::request::{ConnInfo, Generation, Request};
 use crate::room::{Room, Waits};
+use telemetry::Level;
 use telemetry::clock::Clock;
 use telemetry::files::{LogFiles, Opened};
 use telemetry::named::NamedLogs;
@@ -215,6 +217,20 @@ impl Thread {
             spare.unwrap_or_else(|| Box::new(Request::new(Rc::clone(generation), Rc::clone(conn), server)));
         request.begin(generation, conn, server);
         request
+    }
+
+    /// Logs a complete message about a connection that has no request, to the error log of `server`.
+    pub fn log_about(
+        &self,
+        generation: &Rc<Generation>,
+        conn: &Rc<ConnInfo>,
+        server: ServerId,
+        level: Level,
+        message: fmt::Arguments<'_>,
+    ) {
+        let request = self.take_request(generation, conn, server);
+        request.log_plain(level, message);
+        self.keep_request(request);
     }
 
     /// Releases the memory of spare requests; returns their number.

@@ -76,9 +76,7 @@ impl Connection {
     fn complain(&self, level: Level, what: impl fmt::Display) {
         let (client, server) = (&self.info.peer, &self.entrance.address);
         let message = format_args!("{what} while reading PROXY protocol, client: {client}, server: {server}");
-        let request = self.thread.take_request(&self.generation, &self.info, self.server);
-        request.log_plain(level, message);
-        self.thread.keep_request(request);
+        self.thread.log_about(&self.generation, &self.info, self.server, level, message);
     }
 }
 

@@ -120,9 +120,7 @@ impl Connection {
     fn complain_of(&self, failure: &Failure) {
         let (client, server) = (&self.info.peer, &self.entrance.address);
         let message = format_args!("{failure} while SSL handshaking, client: {client}, server: {server}");
-        let request = self.thread.take_request(&self.generation, &self.info, self.server);
-        request.log_plain(failure.level(), message);
-        self.thread.keep_request(request);
+        self.thread.log_about(&self.generation, &self.info, self.server, failure.level(), message);
     }
 }
 
@@ -173,13 +171,9 @@ impl Place<'_> {
         let RefusedClient { verdict, failure } =
             client::check(self.thread, (config, root), checks, trust, &chain).await.err()?;
         if let Some(failure) = failure {
-            let (client, server_address) = (&self.info.peer, &self.entrance.address);
-            let request = self.thread.take_request(&generation, self.info, server);
-            request.log_plain(
-                Level::Error,
-                format_args!("{failure}, client: {client}, server: {server_address}"),
-            );
-            self.thread.keep_request(request);
+            let (client, address) = (&self.info.peer, &self.entrance.address);
+            let message = format_args!("{failure}, client: {client}, server: {address}");
+            self.thread.log_about(&generation, self.info, server, Level::Error, message);
         }
         Some(verdict)
     }

@@ -456,12 +456,9 @@ impl Connection {
         let generation = thread.generation();
         let server = self.entrance.default_server(&generation, &self.info);
         let (client, address) = (&self.info.peer, &self.entrance.address);
-        let request = thread.take_request(&generation, &self.info, server);
-        request.log_plain(
-            level,
-            format_args!("{what} while processing HTTP/2 connection, client: {client}, server: {address}"),
-        );
-        thread.keep_request(request);
+        let message =
+            format_args!("{what} while processing HTTP/2 connection, client: {client}, server: {address}");
+        thread.log_about(&generation, &self.info, server, level, message);
     }
 }
 
