@@ -1,4 +1,6 @@
 //! systemd's protocols, with the test in the role of systemd: notification, socket activation, watchdog.
+//!
+//! A program apart from `program/`: programs that tests start at the same time inherit the descriptors of the sockets.
 #![forbid(unsafe_code)]
 
 mod control;

@@ -6,34 +6,27 @@
 
 use crate::{Failure, workspace};
 
-/// Directory of the suites in the repository.
-const SUITES: &str = "crates/ringroad/tests";
+/// The suites with responses, each a directory.
+const OF_RESPONSES: [&str; 4] = ["serve", "proxy", "cache", "status"];
 
-/// The list of excluded tests: a name, a tab and a reason per line.
+/// The list of excluded tests: the path of a test in its suite, a tab and a reason per line.
 const LEFT_OUT: &str = "crates/ringroad/tests/over-http2.tsv";
 
-/// Excluded suites: those that open connections themselves, that take too long, or that compare log lines with
+/// Excluded modules: those that open connections themselves, that take too long, or that compare log lines with
 /// `HTTP/1.1` in them.
-const OWN: [&str; 7] = [
-    "serve_http2",
-    "serve_bytes",
-    "serve_local_tls",
-    "cache_restart",
-    "serve_logs",
-    "serve_log_lines",
-    "serve_log_targets",
-];
+const OWN: [&str; 7] =
+    ["bytes::", "local_tls::", "restart::", "room::", "logs::", "log_lines::", "log_targets::"];
 
 /// Runs the suites.
 pub(crate) fn run() -> Result<(), Failure> {
     let list = workspace::read(LEFT_OUT)?;
     let mut command = workspace::cargo(&["test", "--package", "ringroad", "--no-fail-fast"]);
     command.args(workspace::ALL_FEATURES).env("RINGROAD_TEST_PROTOCOL", "http2");
-    for suite in suites()? {
-        command.args(["--test", &suite]);
+    for suite in OF_RESPONSES {
+        command.args(["--test", suite]);
     }
-    command.args(["--", "--exact"]);
-    for (name, _) in names(&list) {
+    command.arg("--");
+    for name in OWN.into_iter().chain(names(&list).map(|(name, _)| name)) {
         command.args(["--skip", name]);
     }
     workspace::run(&mut command)
@@ -44,35 +37,39 @@ fn names(list: &str) -> impl Iterator<Item = (&str, &str)> {
     list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'))
 }
 
-fn suites() -> Result<Vec<String>, Failure> {
-    let of_responses = |path: &str| {
-        let name = path.strip_prefix(SUITES)?.strip_prefix('/')?.strip_suffix(".rs")?;
-        let starts = ["serve_", "proxy_", "cache_", "status_", "limits", "resolve"];
-        let is_one = starts.iter().any(|start| name.starts_with(start)) && !OWN.contains(&name);
-        is_one.then(|| name.to_owned())
-    };
-    Ok(workspace::files()?.iter().filter_map(|file| of_responses(&file.path)).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Directory of the suites in the repository.
+    const SUITES: &str = "crates/ringroad/tests";
 
     #[test]
     fn what_is_left_out_exists_and_has_a_reason() {
         let list = workspace::read(LEFT_OUT).expect("the list is in the repository");
         let files = workspace::files().expect("the repository is readable");
-        let suites: Vec<&str> = files
-            .iter()
-            .filter(|file| file.path.starts_with(SUITES) && file.path.ends_with(".rs"))
-            .map(|file| file.text.as_str())
-            .collect();
-        for (name, reason) in names(&list) {
-            assert!(!reason.is_empty(), "{name}");
-            let heading = format!("fn {name}()");
-            assert!(suites.iter().any(|text| text.contains(&heading)), "{name} is no test");
+        // The text of each file, by the module that it is.
+        let mut modules: Vec<(String, &str)> = Vec::new();
+        for file in &files {
+            let path =
+                OF_RESPONSES.iter().find_map(|suite| file.path.strip_prefix(&format!("{SUITES}/{suite}/")));
+            let Some(name) = path.and_then(|path| path.strip_suffix(".rs")) else { continue };
+            modules.push((format!("{name}::"), &file.text));
+        }
+        assert!(modules.len() > 30);
+        for module in OWN {
+            assert!(modules.iter().any(|(name, _)| name == module), "{module} is no module");
+        }
+        for (path, reason) in names(&list) {
+            assert!(!reason.is_empty(), "{path}");
+            // libtest skips each test whose path contains this one.
+            let tests = modules.iter().filter_map(|(module, text)| {
+                let name = path.strip_prefix(module.as_str())?;
+                Some(text.matches(&format!("fn {name}")).count())
+            });
+            let count: usize = tests.sum();
+            assert_eq!(count, 1, "{path} is not exactly one test");
         }
         assert_eq!(names(&list).count(), list.lines().count() - 1, "each line has a name and a reason");
-        assert!(super::suites().expect("the repository is readable").len() > 30);
     }
 }

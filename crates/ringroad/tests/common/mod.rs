@@ -1,4 +1,4 @@
-//! Shared by the `serve_*` tests: the choice of the binary under test, and its name in responses.
+//! Shared by the suites: the choice of the binary under test, and its name in responses.
 //!
 //! The tests describe nginx's behaviour, so they can be run against nginx itself: with `RINGROAD_TEST_PEER=nginx` in
 //! the environment [`serve`] starts Debian's nginx, and a test marked by [`ours_only`] is skipped. This verifies an

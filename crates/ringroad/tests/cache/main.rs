@@ -1,0 +1,18 @@
+//! The cache of `proxy_cache`.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod fetches;
+mod freshness;
+mod purge;
+mod purge_rate;
+mod ranges;
+mod restart;
+mod rfc;
+mod sharing;
+mod site;
+mod slice;
+mod temp;

@@ -1,0 +1,166 @@
+//! `slice`, tested with the binary: large responses fetched and stored in slices, ranges of them, and slices of
+//! different versions. Debian's nginx passes the same tests.
+
+use crate::common::{BINARY, against_nginx};
+use testkit::origin::{Object, Objects, Origin, Reply};
+use testkit::{Client, Deadline, Server, Setup};
+
+const CONF: &str = "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  proxy_cache_path @CACHE@ levels=1:2 keys_zone=c:1m use_temp_path=off;
+  add_header X-Cache $upstream_cache_status;
+  server {
+    listen 127.0.0.1:0;
+    slice 100k;
+    location / {
+      proxy_cache c;
+      proxy_cache_key $uri$is_args$args$slice_range;
+      proxy_set_header Range $slice_range;
+      proxy_http_version 1.1;
+      proxy_cache_valid 200 206 1h;
+      proxy_pass http://@ORIGIN@;
+    }
+    location /direct/ { proxy_set_header Range $slice_range; proxy_pass http://@ORIGIN@; }
+    location /plain/ { slice 0; proxy_pass http://@ORIGIN@; }
+  }
+}
+";
+
+/// Size of a slice in bytes.
+const SLICE: u64 = 100 << 10;
+
+fn start(origin: &Origin) -> Option<(Setup, Server)> {
+    let setup = Setup::new(CONF).origin(origin);
+    let server = match against_nginx() {
+        true => setup.start_nginx()?,
+        false => setup.start(BINARY),
+    };
+    Some((setup, server))
+}
+
+/// Returns the ranges that the origin received, in order.
+fn ranges(origin: &Origin) -> Vec<String> {
+    let requests = origin.requests();
+    origin.forget_requests();
+    requests.iter().map(|request| request.header("Range").unwrap_or_default()).collect()
+}
+
+fn slices(numbers: &[u64]) -> Vec<String> {
+    let text = |number: &u64| format!("bytes={}-{}", number * SLICE, (number + 1) * SLICE - 1);
+    numbers.iter().map(text).collect()
+}
+
+#[test]
+fn an_answer_is_fetched_and_stored_in_slices() {
+    let objects = Objects::new();
+    objects
+        .put("/a", Object::new(2 * SLICE + 5000))
+        .put("/small", Object::new(10))
+        .put("/even", Object::new(2 * SLICE));
+    let origin = Origin::objects(&objects);
+    let Some((_setup, server)) = start(&origin) else { return };
+    let mut client = Client::connect(server.addr(0));
+    for target in ["/a", "/small", "/even"] {
+        let response = client.get(target);
+        assert_eq!((response.head.status, response.head.field("Content-Range")), (200, None), "{target}");
+        assert_eq!(response.head.field("Accept-Ranges"), Some("bytes"), "{target}");
+        objects.content(target).assert_body(&response.body);
+        let expected = if target == "/a" {
+            3
+        } else if target == "/even" {
+            2
+        } else {
+            1
+        };
+        assert_eq!(ranges(&origin), slices(&[0, 1, 2][..expected]), "{target}");
+    }
+    // No slice is fetched again.
+    let response = client.get("/a");
+    objects.content("/a").assert_body(&response.body);
+    assert_eq!(response.head.field("X-Cache"), Some("HIT"));
+    assert_eq!(ranges(&origin), Vec::<String>::new());
+}
+
+#[test]
+fn ranges_fetch_the_slices_that_they_touch() {
+    let objects = Objects::new();
+    let length = 4 * SLICE + 700;
+    objects.put("/a", Object::new(length)).put("/direct/b", Object::new(length));
+    let origin = Origin::objects(&objects);
+    let Some((_setup, server)) = start(&origin) else { return };
+    let mut client = Client::connect(server.addr(0));
+    for (target, first, last, touched) in [
+        ("/a", SLICE + 5, SLICE + 9, &[1][..]),
+        ("/a", SLICE - 1, SLICE, &[0]),
+        ("/a", SLICE + 1, 3 * SLICE, &[2, 3]),
+        ("/a", 4 * SLICE, length - 1, &[4]),
+        ("/a", 0, length - 1, &[]),
+        ("/direct/b", 2 * SLICE - 7, 3 * SLICE + 7, &[1, 2, 3]),
+    ] {
+        let range = format!("bytes={first}-{last}");
+        let response = client.request("GET", target, &[("Range", &range)]);
+        assert_eq!(response.head.status, 206, "{target} {range}");
+        let place = format!("bytes {first}-{last}/{length}");
+        assert_eq!(response.head.field("Content-Range"), Some(place.as_str()));
+        objects.content(target).assert_range(first..last + 1, &response.body);
+        assert_eq!(ranges(&origin), slices(touched), "{target} {range}");
+    }
+    // The total size is unknown before the first slice is received.
+    let response = client.request("GET", "/direct/b", &[("Range", "bytes=-9")]);
+    assert_eq!((response.head.status, response.body.len()), (206, 9));
+    assert_eq!(ranges(&origin), slices(&[0, 4]));
+}
+
+#[test]
+fn what_is_no_slice_is_passed_on() {
+    let origin = Origin::start(|request| match request.path() {
+        "/whole" => Reply::text("all of it"),
+        "/missing" => Reply::new(404).body("none"),
+        _ => Reply::text(request.header("Range").unwrap_or_else(|| "no range".into())),
+    });
+    let Some((_setup, server)) = start(&origin) else { return };
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/whole").text(), "all of it");
+    let missing = client.get("/missing");
+    assert_eq!((missing.head.status, missing.text().as_str()), (404, "none"));
+    assert_eq!(client.get("/plain/x").text(), "no range");
+}
+
+/// The head has been sent: closing the connection shows that the body is incomplete.
+#[test]
+fn slices_of_different_contents_are_not_joined() {
+    let content = testkit::Content::new(3, 3 * SLICE);
+    for (target, expected) in [
+        ("/etag", "etag mismatch in slice response"),
+        ("/status", "unexpected status code 404 in slice response"),
+        ("/range", "unexpected range in slice response: 102400-102410"),
+        ("/no-length", "no complete length in slice response"),
+        ("/no-range", "invalid range in slice response"),
+    ] {
+        let origin = Origin::start(move |request| {
+            let range = request.header("Range").unwrap_or_default();
+            let is_first = range.starts_with("bytes=0-");
+            let etag = if is_first || request.path() != "/etag" { "\"one\"" } else { "\"two\"" };
+            let (start, end) = if is_first { (0, SLICE) } else { (SLICE, 2 * SLICE) };
+            let part = |end: u64, place: &str| {
+                let reply = Reply::new(206).body(content.bytes(start..end)).header("ETag", etag);
+                if place.is_empty() { reply } else { reply.header("Content-Range", place) }
+            };
+            match request.path() {
+                "/status" if !is_first => Reply::new(404),
+                "/range" if !is_first => {
+                    part(start + 10, &format!("bytes {start}-{}/{}", start + 9, 3 * SLICE))
+                }
+                "/no-length" if !is_first => part(end, &format!("bytes {start}-{}/*", end - 1)),
+                "/no-range" if !is_first => part(end, ""),
+                _ => part(end, &format!("bytes {start}-{}/{}", end - 1, 3 * SLICE)),
+            }
+        });
+        let Some((_setup, server)) = start(&origin) else { return };
+        let mut client = Client::connect(server.addr(0));
+        client.send(testkit::client::request_bytes("GET", target, &[]));
+        assert!(client.try_response().is_err(), "{target} is not whole");
+        server.wait_for_log(expected, Deadline::default());
+    }
+}

@@ -1,0 +1,957 @@
+//! HTTP/2 and gRPC to upstreams: forwarded requests and responses, effects of exchanges on one connection on each
+//! other, and effects of hostile servers.
+
+mod deadlines;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use crate::common::BINARY;
+use crate::common::http2::{
+    self, DATA, END, GO_AWAY, HEADERS, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
+};
+use crate::common::http2_origin::{Asked, Conn, Http2Origin};
+use rustix::process::Signal;
+use testkit::{Client, Deadline, Server, Setup, wait};
+
+const CONF: &str = r#"worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  proxy_cache_path @CACHE@ keys_zone=c:1m;
+  upstream app { server @APP@; keepalive 8; }
+  upstream two { server @APP@; server @OTHER@; keepalive 8; }
+  client_max_body_size 100m;
+  large_client_header_buffers 4 16k;
+  server {
+    listen 127.0.0.1:0;
+    http2 on;
+    proxy_http_version 2;
+    proxy_pass_trailers on;
+    location / { proxy_pass http://app; }
+    location /once/ { proxy_pass http://@APP@; }
+    location /stream/ { proxy_request_buffering off; proxy_buffering off; proxy_pass http://app; }
+    location /set/ { proxy_set_header Host other.test; proxy_set_header TE trailers; proxy_set_header X $arg_x;
+                     proxy_pass http://app; }
+    location /two/ { proxy_pass http://two; }
+    location /cache/ { proxy_cache c; proxy_cache_valid 200 1h; add_header X-Cache $upstream_cache_status always;
+                       proxy_pass http://app;
+                       location /cache/grpc/ { grpc_pass grpc://app; } }
+    location /grpc/ { grpc_pass grpc://app; grpc_set_header X set; }
+    location /status/ { grpc_error_status on; grpc_pass grpc://app; grpc_read_timeout 300ms;
+                        location /status/denied/ { deny all; } }
+    location /deadline/ { grpc_deadline on; grpc_pass grpc://app; }
+    location /deadline/two/ { grpc_deadline on; grpc_pass grpc://two; }
+    location /deadline/next/ { grpc_deadline on; grpc_next_upstream error timeout http_503 non_idempotent; grpc_pass grpc://two; }
+  }
+}
+"#;
+
+fn start_with(app: &Http2Origin, other: &Http2Origin) -> Server {
+    Setup::new(CONF).value("APP", &app.address()).value("OTHER", &other.address()).start(BINARY)
+}
+
+fn start(app: &Http2Origin) -> Server {
+    start_with(app, app)
+}
+
+/// Returns the received request as text.
+fn shown(asked: &Asked) -> String {
+    let fields = asked.fields.iter().map(|(name, value)| format!("{name}={value}\n"));
+    let sum: u64 = asked.body.iter().map(|byte| u64::from(*byte)).sum();
+    fields.collect::<String>() + &format!("body {} {sum}\n", asked.body.len())
+}
+
+fn echo(conn: &mut Conn, asked: &Asked) {
+    conn.reply(asked.stream, 200, &[("content-type", "text/plain")], shown(asked).as_bytes());
+}
+
+fn numbers(count: usize) -> Vec<u8> {
+    (0..count).map(|place| (place % 251) as u8).collect()
+}
+
+#[test]
+fn requests_have_pseudo_fields_first_and_none_of_the_connection() {
+    let app = Http2Origin::answering(echo);
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    let fields = [
+        ("Host", "client.test"),
+        ("Connection", "keep-alive, X-Hop"),
+        ("X-Hop", "1"),
+        ("Keep-Alive", "timeout=1"),
+        ("TE", "trailers"),
+        ("User-Agent", "agent"),
+        ("Cookie", "a=b"),
+        ("X-Mixed-Case", "V"),
+    ];
+    let text = client.request("GET", "/a%20b?c", &fields).text();
+    let wanted = ":method=GET\n:scheme=http\n:path=/a%20b?c\n:authority=app\nuser-agent=agent\ncookie=a=b\n\
+                  x-mixed-case=V\nbody 0 0\n";
+    assert_eq!(text, wanted);
+    let text = client.request("DELETE", "/set/x?x=1", &[("Host", "client.test")]).text();
+    let wanted = ":method=DELETE\n:scheme=http\n:path=/set/x?x=1\n:authority=other.test\nte=trailers\nx=1\n\
+                  body 0 0\n";
+    assert_eq!(text, wanted);
+    assert_eq!(app.connections(), 1);
+}
+
+#[test]
+fn bodies_of_all_lengths_pass_both_ways() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let length = asked.body.len().to_string();
+        conn.reply(asked.stream, 200, &[("content-length", length.as_str())], &asked.body);
+    });
+    let server = start(&app);
+    for len in [1, 4_000, 16_384, 16_385, 65_535, 65_536, 300_000, 5_000_000] {
+        let body = numbers(len);
+        for target in ["/up", "/stream/up", "/once/up"] {
+            let mut client = Client::connect(server.addr(0));
+            let head = format!("POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {len}\r\n\r\n");
+            client.send([head.as_bytes(), &body].concat());
+            assert!(client.response().body == body, "{target} {len}");
+        }
+        let mut client = http2::connect(&server);
+        assert!(client.post("/stream/up", &[], &body).body == body, "{len} by HTTP/2");
+    }
+}
+
+/// RFC 9113 section 8.1: responses without a body, and interim responses.
+#[test]
+fn heads_without_a_body_and_interim_responses() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 103, &[("link", "</a>")], false);
+        match asked.path() {
+            "/none" => conn.head(asked.stream, 204, &[("x", "1")], true),
+            "/same" => conn.head(asked.stream, 304, &[("etag", "\"e\""), ("content-length", "7")], true),
+            "/data" => {
+                conn.head(asked.stream, 304, &[("etag", "\"e\"")], false);
+                conn.data(asked.stream, b"", true);
+            }
+            "/empty" => conn.head(asked.stream, 200, &[], true),
+            _ => conn.head(asked.stream, 200, &[("content-length", "7")], true),
+        }
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/none").head.status, 204);
+    for target in ["/same", "/data"] {
+        let response = client.get(target);
+        assert_eq!((response.head.status, response.field("etag")), (304, Some("\"e\"")), "{target}");
+    }
+    assert_eq!(client.get("/empty").text(), "");
+    client.send("HEAD /head HTTP/1.1\r\nHost: h\r\n\r\n");
+    let response = client.response_to_head();
+    assert_eq!((response.head.status, response.field("content-length")), (200, Some("7")));
+    assert_eq!(response.head.reason, "OK");
+    assert_eq!(app.connections(), 1, "each stream ended well");
+}
+
+#[test]
+fn exchanges_share_a_connection_as_far_as_the_server_allows() {
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&most);
+    // The first connection gets responses once it has four concurrent requests.
+    let app = Http2Origin::start(&setting(3, 4), move |conn| {
+        let wants = |conn: &Conn| match conn.requests.values().next() {
+            Some(first) if conn.number == 0 && first.path() == "/held" => conn.requests.len() >= 4,
+            first => first.is_some(),
+        };
+        while conn.until(wants) {
+            seen.fetch_max(conn.requests.len(), Ordering::Relaxed);
+            for (_, asked) in std::mem::take(&mut conn.requests) {
+                echo(conn, &asked);
+            }
+        }
+    });
+    let server = start(&app);
+    // From here on the server knows the limit.
+    assert_eq!(Client::connect(server.addr(0)).get("/warm").status, 200);
+    let mut clients: Vec<_> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
+    clients.iter_mut().for_each(|client| _ = client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.response().head.status, 200));
+    assert_eq!(most.load(Ordering::Relaxed), 4);
+    assert!((2..=3).contains(&app.connections()), "{}", app.connections());
+}
+
+/// A client that does not read blocks only its own stream.
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_on_its_connection() {
+    let app = Http2Origin::answering(|conn, asked| match asked.path() {
+        // The stream's window stops it; the connection's window is far larger.
+        "/stream/big" => {
+            conn.head(asked.stream, 200, &[], false);
+            let stream = asked.stream;
+            let mut left = numbers(1_000_000);
+            while !left.is_empty() {
+                let room = conn.window(stream).min(16_384) as usize;
+                let part = left.split_off(left.len() - room.min(left.len()));
+                if part.is_empty() {
+                    return;
+                }
+                conn.data(stream, &part, false);
+            }
+        }
+        _ => echo(conn, asked),
+    });
+    let server = start(&app);
+    let mut slow = http2::connect_with(&server, &setting(4, 0));
+    slow.opens = false;
+    let stream = slow.ask("/stream/big");
+    slow.until(|client| client.streams.get(&stream).is_some_and(|got| got.status == 200));
+    let mut other = Client::connect(server.addr(0));
+    for _ in 0..20 {
+        assert_eq!(other.get("/a").head.status, 200);
+    }
+    assert_eq!(app.connections(), 1);
+    assert!(slow.streams[&stream].body.is_empty());
+}
+
+/// RFC 9113 section 6.9: no more is sent than the windows allow, and the rest is sent when they open.
+#[test]
+fn bodies_wait_for_the_windows_of_their_server() {
+    let app = Http2Origin::start(&setting(4, 10), |conn| {
+        conn.opens = false;
+        while conn.until(|conn| !conn.requests.is_empty()) {
+            let id = *conn.requests.keys().next().expect("one");
+            let mut allowed = 10;
+            loop {
+                let len = |conn: &Conn| conn.requests[&id].body.len();
+                if !conn.until(|conn| len(conn) == allowed || conn.requests[&id].ended) {
+                    return;
+                }
+                assert!(len(conn) <= allowed, "{} bytes", len(conn));
+                if conn.requests[&id].ended {
+                    break;
+                }
+                // The PING's acknowledgement proves that no more DATA was sent.
+                allowed += 1_000;
+                conn.send(&[frame(WINDOW, 0, id, &1_000u32.to_be_bytes())].concat());
+            }
+            let asked = conn.requests.remove(&id).expect("it is there");
+            echo(conn, &asked);
+        }
+    });
+    let server = start(&app);
+    // Until the server's SETTINGS are known, windows have the RFC's initial size.
+    assert_eq!(Client::connect(server.addr(0)).get("/warm").head.status, 200);
+    let body = numbers(20_500);
+    let sum: u64 = body.iter().map(|byte| u64::from(*byte)).sum();
+    for target in ["/up", "/stream/up"] {
+        let mut client = Client::connect(server.addr(0));
+        let head = format!("POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+        client.send([head.as_bytes(), &body].concat());
+        let text = client.response().text();
+        assert!(text.ends_with(&format!("body 20500 {sum}\n")), "{text}");
+    }
+}
+
+/// RFC 9113 section 8.7: requests that a server reports as unprocessed are sent again, whatever the method.
+#[test]
+fn requests_that_were_not_processed_are_sent_again() {
+    let refusals = AtomicUsize::new(0);
+    let app = Http2Origin::answering(move |conn, asked| {
+        let is_first = asked.path().contains("again") && refusals.fetch_add(1, Ordering::Relaxed) == 0;
+        match asked.path() {
+            "/warm" => echo(conn, asked),
+            "/again/goaway" if is_first => {
+                let (last, code) = ((asked.stream - 2).to_be_bytes(), 0u32.to_be_bytes());
+                conn.frame(GO_AWAY, 0, 0, &[last, code].concat());
+            }
+            _ => echo(conn, asked),
+        }
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/warm").head.status, 200);
+    client.send("POST /again/goaway HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+    let response = client.response();
+    assert!(response.head.status == 200 && response.text().contains("body 3 294"), "{}", response.text());
+    assert_eq!(app.connections(), 2);
+
+    // An upstream group: requests that this server refuses are sent to the other.
+    let refusing = Http2Origin::answering(|conn, asked| {
+        conn.frame(RESET, 0, asked.stream, &7u32.to_be_bytes());
+    });
+    let good = Http2Origin::answering(echo);
+    let server = start_with(&refusing, &good);
+    let mut client = Client::connect(server.addr(0));
+    for _ in 0..4 {
+        client.send("POST /two/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+        let response = client.response();
+        assert!(response.head.status == 200 && response.text().contains("body 3 294"), "{}", response.text());
+    }
+}
+
+/// After a GOAWAY the connection is closed when its streams have ended: begun streams are completed.
+#[test]
+fn a_goaway_lets_streams_end() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let (last, code) = (asked.stream.to_be_bytes(), 0u32.to_be_bytes());
+        conn.frame(GO_AWAY, 0, 0, &[last, code].concat());
+        echo(conn, asked);
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    for count in 1..=3 {
+        assert_eq!(client.get("/a").head.status, 200);
+        assert_eq!(app.connections(), count, "each has a connection of its own");
+    }
+}
+
+/// A protocol violation by the server is a 502 with its reason in the log; the next request uses a new connection or a
+/// new stream.
+#[test]
+fn hostile_servers_get_502_and_a_line() {
+    let head = |fields: &[(&str, &str)], flags: u8| frame(HEADERS, WHOLE | flags, 1, &block(fields));
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("text", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(), "upstream sent too large frame"),
+        ("reset", frame(RESET, 0, 1, &2u32.to_be_bytes()), "upstream rejected request with error 2"),
+        ("no status", head(&[("a", "b")], END), "upstream sent no :status header"),
+        ("status", head(&[(":status", "2x0")], END), "upstream sent invalid :status"),
+        ("twice", head(&[(":status", "200"), (":status", "200")], END), "duplicate :status"),
+        ("101", head(&[(":status", "101")], END), "upstream sent unexpected :status"),
+        ("upper case", head(&[(":status", "200"), ("A", "b")], END), "upstream sent invalid header"),
+        ("line", head(&[(":status", "200"), ("a", "b\r\nc: d")], END), "upstream sent invalid header"),
+        ("connection", head(&[(":status", "200"), ("connection", "close")], END), "connection-specific"),
+        ("large", head(&[(":status", "200"), ("a", &"x".repeat(5_000))], END), "too big header"),
+        ("interim end", head(&[(":status", "103")], END), "upstream sent unexpected :status"),
+        ("data first", frame(DATA, END, 1, b"x"), "upstream sent no :status header"),
+        ("hpack", frame(HEADERS, WHOLE | END, 1, &[0x80]), "header block that cannot be decoded"),
+        (
+            "no body",
+            head(&[(":status", "200"), ("content-length", "7")], END),
+            "upstream sent no body although",
+        ),
+        ("push", frame(5, WHOLE, 1, &2u32.to_be_bytes()), "PUSH_PROMISE"),
+        ("idle", frame(DATA, 0, 9, b"x"), "frame for idle stream"),
+        ("even", frame(HEADERS, WHOLE | END, 2, &block(&[(":status", "200")])), "incorrect identifier"),
+        ("long", frame(DATA, 0, 1, &[0; 20_000]), "too large frame"),
+        ("window", frame(WINDOW, 0, 0, &0u32.to_be_bytes()), "incorrect window increment 0"),
+        ("setting", frame(SETTINGS, 0, 0, &setting(2, 1)), "incorrect value"),
+        ("pings", frame(PING, 0, 0, &[0; 8]).repeat(2_000), "http2 flood"),
+        ("close", Vec::new(), "upstream prematurely closed connection"),
+    ];
+    for (name, bytes, words) in cases {
+        let is_closing = bytes.is_empty();
+        let app = Http2Origin::start(&[], move |conn| {
+            if conn.number > 0 {
+                while let Some(asked) = conn.request() {
+                    echo(conn, &asked);
+                }
+                return;
+            }
+            let _ = conn.request();
+            conn.send(&bytes);
+            if !is_closing {
+                while conn.request().is_some() {}
+            }
+        });
+        let server = start(&app);
+        let mut client = Client::connect(server.addr(0));
+        assert_eq!(client.get("/a").head.status, 502, "{name}");
+        server.wait_for_log(words, Deadline::default());
+        if is_closing {
+            assert_eq!(client.get("/b").head.status, 200, "{name}");
+        }
+    }
+}
+
+/// RFC 9113 sections 8.1, 8.2.2 and 8.3: a trailer section must end the stream, and must not have pseudo-header or connection-specific
+/// fields.
+#[test]
+fn trailers_of_upstreams_keep_to_the_rules() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 200, &[], false);
+        conn.data(asked.stream, b"body", false);
+        let (field, flags) = match asked.path().rsplit('/').next() {
+            Some("good") => (("a", "b"), END),
+            Some("endless") => (("a", "b"), 0),
+            Some("pseudo") => ((":status", "200"), END),
+            Some("name") => (("A", "b"), END),
+            _ => (("connection", "close"), END),
+        };
+        conn.frame(HEADERS, WHOLE | flags, asked.stream, &block(&[field]));
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    for (name, is_good) in
+        [("good", true), ("endless", false), ("pseudo", false), ("name", false), ("connection", false)]
+    {
+        let got = client.get(&format!("/stream/{name}"));
+        assert_eq!(
+            (got.status, got.ended, got.trailers.len()),
+            (200, is_good, usize::from(is_good)),
+            "{name}"
+        );
+        assert_eq!(got.reset.is_some(), !is_good, "{name}");
+    }
+    assert_eq!(app.connections(), 1, "errors of their streams");
+}
+
+/// RFC 9113 section 8.1: a server may reset a request after a complete response, which remains valid.
+#[test]
+fn an_early_response_survives_the_reset_of_its_request() {
+    let app = Http2Origin::start(&[], |conn| {
+        conn.opens = false;
+        while conn.until(|conn| conn.requests.values().any(|asked| !asked.body.is_empty())) {
+            let stream = *conn.requests.keys().next().expect("one");
+            conn.requests.remove(&stream);
+            let head = frame(HEADERS, WHOLE, stream, &block(&[(":status", "200")]));
+            let (body, reset) = (frame(DATA, END, stream, b"early"), frame(RESET, 0, stream, &[0; 4]));
+            conn.send(&[head, body, reset].concat());
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    for target in ["/stream/a", "/grpc/a"] {
+        let stream = client.begin("POST", target, &[], false);
+        client.body_without_end(stream, &numbers(60_000));
+        let got = client.response(stream);
+        assert_eq!((got.status, got.text().as_str(), got.ended), (200, "early", true), "{target}");
+    }
+}
+
+/// RFC 7541 sections 6.2.3 and 7.1.3: a never-indexed field is passed on as never indexed, in both directions.
+#[test]
+fn fields_that_are_never_indexed_pass_in_that_form() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let has = |name: &str| asked.never_indexed.as_ref().is_some_and(|names| names.has(name.as_bytes()));
+        let seen = format!("{} {}", has("x-secret"), has("x-open"));
+        let mut head = block(&[(":status", "200"), ("x-seen", &seen)]);
+        // Two never-indexed fields with literal names.
+        head.extend(b"\x10\x07x-token\x03abc\x10\x04etag\x03\"1\"");
+        conn.frame(HEADERS, WHOLE | END, asked.stream, &head);
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    // The second request would find the fields in the tables if they had been indexed.
+    for _ in 0..2 {
+        let stream = client.next_stream();
+        let line = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/a"),
+            (":authority", "here"),
+            ("x-open", "1"),
+        ];
+        let mut head = block(&line);
+        head.extend(b"\x10\x08x-secret\x02me");
+        client.frame(HEADERS, WHOLE | END, stream, &head);
+        let got = client.response(stream);
+        assert_eq!((got.field("x-seen"), got.field("x-token")), (Some("true false"), Some("abc")));
+        let names = got.never_indexed.expect("some");
+        assert!(names.has(b"x-token") && !names.has(b"x-seen"), "{names:?}");
+    }
+    assert_eq!(client.get("/a").field("x-seen"), Some("false false"), "of one request alone");
+}
+
+/// An incomplete body of an upstream aborts the response to the client, and is not stored.
+#[test]
+fn broken_bodies_are_not_taken_for_whole_ones() {
+    let count = AtomicUsize::new(0);
+    let app = Http2Origin::answering(move |conn, asked| {
+        if count.fetch_add(1, Ordering::Relaxed) > 2 {
+            return conn.reply(asked.stream, 200, &[], b"whole");
+        }
+        let length = [("content-length", "10")];
+        conn.head(asked.stream, 200, if asked.path().contains("length") { &length } else { &[] }, false);
+        conn.data(asked.stream, b"half", asked.path().contains("length"));
+        if !asked.path().contains("length") {
+            conn.frame(RESET, 0, asked.stream, &2u32.to_be_bytes());
+        }
+    });
+    let server = start(&app);
+    for target in ["/cache/a", "/stream/length", "/stream/b"] {
+        let mut client = Client::connect(server.addr(0));
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        let rest = client.read_to_end();
+        let text = String::from_utf8_lossy(&rest);
+        // The response is truncated, or is only an error page. A frame that is too short for its payload delivers
+        // nothing.
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let is_cut = head.starts_with("HTTP/1.1 200 ") && ["", "half", "4\r\nhalf\r\n"].contains(&body);
+        assert!(is_cut || head.starts_with("HTTP/1.1 502 "), "{target}: {text}");
+    }
+    let mut client = Client::connect(server.addr(0));
+    let response = client.get("/cache/a");
+    assert_eq!((response.text().as_str(), response.field("X-Cache")), ("whole", Some("MISS")));
+}
+
+#[test]
+fn a_cache_in_front_stores_what_came_by_http2() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.reply(asked.stream, 200, &[("x", "y")], &numbers(50_000));
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    assert!(client.get("/cache/a").body == numbers(50_000));
+    let hit = || {
+        let response = Client::connect(server.addr(0)).get("/cache/a");
+        assert!(response.body == numbers(50_000));
+        response.field("X-Cache") == Some("HIT")
+    };
+    wait::until("a hit", Deadline::default(), || hit().then_some(())).expect("it is stored");
+}
+
+#[test]
+fn trailers_reach_clients_of_both_versions() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 200, &[("content-type", "text/plain")], false);
+        conn.data(asked.stream, b"body", false);
+        conn.trailers(asked.stream, &[("x-sum", "1"), ("x-sum", "2")]);
+    });
+    let server = start(&app);
+    for target in ["/a", "/stream/a", "/grpc/a"] {
+        let got = http2::connect(&server).get(target);
+        let wanted =
+            [("x-sum", "1"), ("x-sum", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!((got.text().as_str(), &got.trailers[..]), ("body", &wanted[..]), "{target}");
+    }
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET /stream/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let text = String::from_utf8(client.read_to_end()).expect("text");
+    assert!(text.ends_with("4\r\nbody\r\n0\r\nx-sum: 1\r\nx-sum: 2\r\n\r\n"), "{text}");
+}
+
+/// Trailers of a request are forwarded after the last byte of its body, except those that could change the message. For
+/// HTTP/1 they are dropped.
+#[test]
+fn trailers_of_requests_reach_upstreams_of_http2() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let trailers = asked.trailers.iter().map(|(name, value)| format!("[{name}={value}]"));
+        let text = format!("{} {}", asked.body.len(), trailers.collect::<String>());
+        conn.reply(asked.stream, 200, &[("content-type", "text/plain")], text.as_bytes());
+    });
+    let server = start(&app);
+    let fields = [("te", "trailers"), ("content-type", "application/grpc")];
+    let long = "x".repeat(7_000);
+    for target in ["/a", "/stream/a", "/grpc/a"] {
+        for body in [b"body".as_slice(), &numbers(100_000)] {
+            let mut client = http2::connect(&server);
+            let stream = client.begin("POST", target, &fields, false);
+            client.body_without_end(stream, body);
+            let sent = [("x-sum", "1"), ("content-length", "9"), ("x-sum", "2"), ("x-long", &long)];
+            client.frame(HEADERS, WHOLE | END, stream, &block(&sent));
+            let wanted = format!("{} [x-sum=1][x-sum=2][x-long={long}]", body.len());
+            assert_eq!(client.response(stream).text(), wanted, "{target}");
+        }
+    }
+    let mut client = http2::connect(&server);
+    let stream = client.begin("POST", "/a", &fields, false);
+    client.frame(HEADERS, WHOLE | END, stream, &block(&[("x-long", &"x".repeat(9_000))]));
+    assert_eq!(client.response(stream).reset, Some(1), "longer than in HTTP/1");
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST /stream/a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n");
+    assert_eq!(client.response().text(), "3 ");
+}
+
+/// Both directions stay open: the client sends its next message after it has received the response to the last one.
+#[test]
+fn grpc_messages_go_back_and_forth_on_one_stream() {
+    let app = Http2Origin::start(&[], |conn| {
+        if !conn.until(|conn| !conn.requests.is_empty()) {
+            return;
+        }
+        let id = *conn.requests.keys().next().expect("one");
+        let asked = conn.requests[&id].clone();
+        assert_eq!((asked.field("te"), asked.field("x")), (Some("trailers"), Some("set")));
+        assert_eq!(asked.field(":path"), Some("/grpc/Talk"));
+        assert_eq!(asked.field("content-type"), Some("application/grpc"));
+        conn.head(id, 200, &[("content-type", "application/grpc")], false);
+        for count in 1.. {
+            if !conn.until(|conn| conn.requests[&id].body.len() >= count || conn.requests[&id].ended) {
+                return;
+            }
+            if conn.requests[&id].ended {
+                break;
+            }
+            let echoed = conn.requests[&id].body[count - 1];
+            conn.data(id, &[echoed], false);
+        }
+        conn.trailers(id, &[("grpc-status", "0"), ("grpc-message", "")]);
+        while conn.request().is_some() {}
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    let fields = [("te", "trailers"), ("content-type", "application/grpc")];
+    let stream = client.begin("POST", "/grpc/Talk", &fields, false);
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status == 200));
+    for count in 1..=10usize {
+        client.frame(DATA, 0, stream, &[count as u8]);
+        client.until(|client| client.streams[&stream].body.len() == count);
+        assert_eq!(client.streams[&stream].body[count - 1], count as u8);
+    }
+    client.frame(DATA, END, stream, &[]);
+    let got = client.response(stream);
+    assert_eq!(got.trailers[0], ("grpc-status".to_owned(), "0".to_owned()));
+    assert_eq!(got.reset, None);
+}
+
+/// A response with only trailers is a HEADERS frame with END_STREAM.
+#[test]
+fn grpc_errors_come_without_a_body() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 200, &[("content-type", "application/grpc"), ("grpc-status", "12")], true);
+    });
+    let server = start(&app);
+    let got = http2::connect(&server).post("/grpc/None", &[("te", "trailers")], b"x");
+    assert_eq!((got.status, got.field("grpc-status"), got.body.len(), got.ended), (200, Some("12"), 0, true));
+}
+
+/// A client that cancels a request cancels its stream to the upstream (RFC 9113 section 7); the connection stays usable
+/// for others.
+#[test]
+fn a_client_that_cancels_cancels_its_stream_alone() {
+    let (tell, told) = channel();
+    let app = Http2Origin::start(&[], move |conn| {
+        if !conn.until(|conn| conn.requests.len() == 1) {
+            return;
+        }
+        let id = *conn.requests.keys().next().expect("one");
+        tell.send(()).expect("the test waits");
+        if !conn.until(|conn| conn.requests[&id].reset.is_some()) {
+            return;
+        }
+        assert_eq!(conn.requests[&id].reset, Some(8), "CANCEL");
+        while let Some(asked) = conn.request() {
+            echo(conn, &asked);
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    let stream = client.ask("/stream/wait");
+    told.recv().expect("a request");
+    client.frame(RESET, 0, stream, &8u32.to_be_bytes());
+    assert_eq!(client.get("/a").status, 200);
+    assert_eq!(app.connections(), 1);
+}
+
+/// The same for a client of either HTTP version that disconnects: before the response, and within it.
+#[test]
+fn a_client_that_leaves_cancels_its_stream() {
+    for (path, has_begun) in
+        [("/stream/wait", false), ("/stream/head", true), ("/wait", false), ("/head", true)]
+    {
+        for is_http1 in [true, false] {
+            let (tell, told) = channel();
+            let app = Http2Origin::start(&[], move |conn| {
+                if !conn.until(|conn| conn.requests.len() == 1) {
+                    return;
+                }
+                let id = *conn.requests.keys().next().expect("one");
+                if has_begun {
+                    conn.head(id, 200, &[("content-type", "text/plain")], false);
+                    conn.data(id, b"a part", false);
+                }
+                tell.send(None).expect("the test waits");
+                let ends = conn.until(|conn| conn.requests[&id].reset.is_some());
+                tell.send(conn.requests[&id].reset.filter(|_| ends)).expect("the test waits");
+                while conn.request().is_some() {}
+            });
+            let server = start(&app);
+            if is_http1 {
+                let mut client = Client::connect(server.addr(0));
+                client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+                assert_eq!(told.recv(), Ok(None), "the request is there");
+                drop(client);
+            } else {
+                let mut client = http2::connect(&server);
+                let stream = client.ask(path);
+                assert_eq!(told.recv(), Ok(None), "the request is there");
+                if has_begun && path.starts_with("/stream") {
+                    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.body.len() == 6));
+                }
+                drop(client);
+            }
+            assert_eq!(told.recv(), Ok(Some(8)), "{path} by HTTP/1 {is_http1}: CANCEL");
+        }
+    }
+}
+
+/// A reset by the upstream before its response: a 502 as in nginx, and a retry only after REFUSED_STREAM. Within its
+/// response, the client receives the codes that concern the call; gRPC clients map them to a status.
+#[test]
+fn resets_of_servers_have_their_meaning() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let code: u32 = asked.path().rsplit('/').next().and_then(|code| code.parse().ok()).expect("a code");
+        if asked.path().contains("begun") {
+            conn.head(asked.stream, 200, &[("content-type", "application/grpc")], false);
+            conn.data(asked.stream, b"a part", false);
+        }
+        conn.frame(RESET, 0, asked.stream, &code.to_be_bytes());
+    });
+    let other = Http2Origin::answering(echo);
+    let server = start_with(&app, &other);
+    let mut client = http2::connect(&server);
+    for code in 0..=14 {
+        for target in ["/a", "/stream", "/grpc"] {
+            let got = client.post(&format!("{target}/{code}"), &[], b"x");
+            assert_eq!((got.status, got.ended), (502, true), "{target} {code}");
+        }
+        for target in ["/stream", "/grpc"] {
+            let got = client.get(&format!("{target}/begun/{code}"));
+            let passed = if [8, 11, 12].contains(&code) { code } else { 2 };
+            assert_eq!((got.status, got.reset), (200, Some(passed)), "{target} {code}");
+        }
+    }
+    let has_failed = |code: u32| {
+        let server = start_with(&app, &other);
+        let mut client = http2::connect(&server);
+        (0..2).any(|_| client.post(&format!("/two/{code}"), &[], b"x").status == 502)
+    };
+    assert_eq!([7, 8].map(has_failed), [false, true], "a POST is tried again where it was not processed");
+}
+
+/// With `grpc_error_status` gRPC clients get a gRPC status for every error that is not from their upstream.
+#[test]
+fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
+    let app = Http2Origin::answering(|conn, asked| match asked.path().rsplit('/').next().expect("a name") {
+        "silent" => {}
+        "not-found" => conn.head(asked.stream, 404, &[("content-type", "text/plain")], true),
+        code => {
+            let code: u32 = code.parse().expect("a code");
+            conn.frame(RESET, 0, asked.stream, &code.to_be_bytes());
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    let call = [("te", "trailers"), ("content-type", "application/grpc+proto")];
+    let mut called = |target: &str| {
+        let got = client.post(target, &call, b"x");
+        let field = |name| got.field(name).unwrap_or("-").to_owned();
+        (got.status, field("grpc-status"), field("grpc-message"), got.body.len(), got.ended)
+    };
+    let status = |status: &str, message: &str| (200, status.to_owned(), message.to_owned(), 0, true);
+    for code in 0..=14u32 {
+        let wanted = match code {
+            7 => "14",
+            8 => "1",
+            11 => "8",
+            12 => "7",
+            _ => "13",
+        };
+        assert_eq!(called(&format!("/status/{code}")), status(wanted, "Bad Gateway"), "{code}");
+    }
+    assert_eq!(called("/status/silent"), status("4", "Gateway Time-out"));
+    assert_eq!(called("/status/denied/x"), status("7", "Forbidden"));
+    let (code, grpc, ..) = called("/status/not-found");
+    assert_eq!((code, grpc.as_str()), (404, "-"), "it is the server's");
+    let (code, grpc, ..) = called("/grpc/2");
+    assert_eq!((code, grpc.as_str()), (502, "-"), "the directive is off");
+    let got = client.post("/status/2", &[], b"x");
+    assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
+}
+
+/// As in nginx, gRPC has no cache directives, and HTTP cache directives do not apply to `grpc_pass`.
+#[test]
+fn responses_to_calls_are_not_stored() {
+    for directive in
+        ["grpc_cache c;", "grpc_cache_valid 1h;", "grpc_cache_key x;", "grpc_store on;", "grpc_buffering on;"]
+    {
+        let conf = format!(
+            "events {{}} http {{ server {{ listen 127.0.0.1:0; location / {{ {directive} grpc_pass grpc://127.0.0.1:1; }} }} }}"
+        );
+        let (status, output) = Server::builder(BINARY).conf(&conf).run_to_end();
+        let name = directive.split(' ').next().expect("a name");
+        assert!(!status.success() && output.contains(&format!("unknown directive \"{name}\"")), "{output}");
+    }
+    let count = AtomicUsize::new(0);
+    let app = Http2Origin::answering(move |conn, asked| {
+        let text = count.fetch_add(1, Ordering::Relaxed).to_string();
+        conn.reply(asked.stream, 200, &[("cache-control", "max-age=3600")], text.as_bytes());
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/cache/grpc/a").text(), "0");
+    assert_eq!(client.get("/cache/grpc/a").text(), "1", "not stored");
+    assert_eq!(client.get("/cache/a").text(), "2");
+    assert_eq!(client.get("/cache/a").text(), "2", "by proxy_pass it is");
+}
+
+/// A connection to an upstream that no longer responds is not used again, once a PING on it gets no response.
+#[test]
+fn a_connection_that_went_dead_is_left() {
+    let app = Http2Origin::start(&[], |conn| {
+        conn.acknowledges = conn.number > 0;
+        loop {
+            let Some(asked) = conn.request() else { return };
+            if conn.number > 0 {
+                echo(conn, &asked);
+            }
+        }
+    });
+    let conf = CONF.replace("proxy_http_version 2;", "proxy_http_version 2; proxy_read_timeout 200ms;");
+    let server = Setup::new(&conf).value("APP", &app.address()).value("OTHER", &app.address()).start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/a").head.status, 504);
+    let answered = || (client.get("/b").head.status == 200).then_some(());
+    wait::until("another connection", Deadline::default(), answered).expect("the dead one is left");
+}
+
+/// Open streams are completed under their configuration, and later requests use new connections.
+#[test]
+fn a_reload_lets_streams_end() {
+    let (go, gone) = channel();
+    let gone = Arc::new(Mutex::new(gone));
+    let app = Http2Origin::answering(move |conn, asked| {
+        if asked.path() == "/stream/held" {
+            conn.head(asked.stream, 200, &[], false);
+            conn.data(asked.stream, b"one ", false);
+            let (mut sender, stream) = (conn.sender(), asked.stream);
+            let gone = Arc::clone(&gone);
+            std::thread::spawn(move || {
+                gone.lock().expect("no panic").recv().expect("the test goes on");
+                sender.write_all(&frame(DATA, END, stream, b"two")).expect("it is connected");
+            });
+        } else {
+            echo(conn, asked);
+        }
+    });
+    let server = start(&app);
+    let mut held = http2::connect(&server);
+    let stream = held.ask("/stream/held");
+    held.until(|client| client.streams.get(&stream).is_some_and(|got| got.body == b"one "));
+    server.signal(Signal::HUP);
+    server.wait_for_log("reconfiguring", Deadline::default());
+    let moved = || {
+        assert_eq!(Client::connect(server.addr(0)).get("/a").head.status, 200);
+        (app.connections() > 1).then_some(())
+    };
+    wait::until("another connection", Deadline::default(), moved).expect("nothing is kept");
+    go.send(()).expect("the origin waits");
+    let got = held.response(stream);
+    assert_eq!((got.text().as_str(), got.reset), ("one two", None));
+}
+
+const GRPC: &str = r#"worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  server_tokens off;
+  upstream app { server @APP@; keepalive 4; }
+  server {
+    listen 127.0.0.1:0 http2;
+    client_body_temp_path @DATA@/body_temp;
+    location / { grpc_pass grpc://app; }
+    location /bare/ { grpc_pass @APP@; }
+    location /set/ { grpc_set_header X-Set $arg_a; grpc_set_header Host set.test; grpc_set_header User-Agent "";
+                     grpc_pass app; }
+    location /hide/ { grpc_hide_header X-One; grpc_pass_header Server; grpc_pass app; }
+    location /intercept/ { grpc_intercept_errors on; error_page 404 = /page; grpc_pass app; }
+    location = /page { internal; return 200 "page\n"; }
+    location /dead/ { grpc_pass grpc://127.0.0.1:1; error_page 502 = @dead; }
+    location @dead { grpc_pass grpc://app; }
+    location /variable/ { set $to app; grpc_pass grpc://$to; }
+    location /rewrite/ { rewrite ^/rewrite/(.*)$ "/other/$1 x" break; grpc_pass grpc://app; }
+    location /small/ { grpc_buffer_size 1k; grpc_pass grpc://app; }
+    location /wide/ { grpc_buffer_size 64k; grpc_pass grpc://app; }
+  }
+}
+"#;
+
+/// Makes a call; returns the response and the request that the upstream received.
+fn called(client: &mut http2::Http2<std::net::TcpStream>, case: &GrpcCase) -> String {
+    let (method, path, fields, body) = *case;
+    let stream = client.begin(method, path, fields, body.is_empty());
+    if !body.is_empty() {
+        client.body(stream, body.as_bytes());
+    }
+    let got = client.response(stream);
+    // A `Host` that was set is equivalent to the authority (RFC 9113 section 8.3.1).
+    let named =
+        |line: &str| line.strip_prefix("host=").map_or(line.to_owned(), |host| format!(":authority={host}"));
+    let mut lines: Vec<String> = got.text().lines().map(named).collect();
+    lines.sort();
+    let shown = ["content-type", "x-one", "grpc-status", "grpc-message"];
+    let fields: Vec<_> = shown.iter().filter_map(|name| Some((name, got.field(name)?))).collect();
+    let server = got.field("server").is_some_and(|value| value == "app");
+    format!("{} {fields:?} {server} {:?} {:?}\n{}", got.status, got.trailers, got.reset, lines.join("\n"))
+}
+
+/// Method, path, fields and body of a call.
+type GrpcCase = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
+
+const GRPC_CASES: &[GrpcCase] = &[
+    (
+        "POST",
+        "/a.B/C",
+        &[("te", "trailers"), ("content-type", "application/grpc"), ("grpc-timeout", "1S")],
+        "x",
+    ),
+    ("POST", "/a.B/C", &[("content-type", "application/grpc+proto"), ("user-agent", "u")], "message"),
+    ("GET", "/plain?q=1", &[], ""),
+    ("HEAD", "/plain", &[], ""),
+    ("DELETE", "/a%20b/%2f?x", &[], ""),
+    ("POST", "/length", &[("content-length", "3")], "abc"),
+    ("POST", "/bare/x", &[("te", "trailers")], "x"),
+    ("POST", "/set/x?a=b", &[("user-agent", "u"), ("x-set", "client")], "x"),
+    ("POST", "/hide/one", &[], "x"),
+    ("POST", "/one", &[], "x"),
+    ("POST", "/intercept/missing", &[], "x"),
+    ("POST", "/missing", &[], "x"),
+    ("GET", "/dead/x", &[], ""),
+    ("POST", "/variable/x", &[], "x"),
+    ("GET", "/rewrite/y", &[], ""),
+    ("POST", "/trailers", &[("te", "trailers")], "x"),
+    ("POST", "/only", &[("te", "trailers")], "x"),
+    ("POST", "/empty", &[("te", "trailers")], "x"),
+    ("POST", "/reset", &[], "x"),
+    ("POST", "/small/large", &[], "x"),
+    ("POST", "/wide/large", &[], "x"),
+    ("POST", "/status", &[], "x"),
+    ("GET", "/none", &[], ""),
+    ("GET", "/same", &[], ""),
+];
+
+fn grpc_server(conn: &mut Conn, asked: &Asked) {
+    let stream = asked.stream;
+    let grpc = ("content-type", "application/grpc");
+    match asked.path().rsplit('/').next().unwrap_or_default() {
+        "one" => conn.reply(stream, 200, &[("x-one", "1"), ("server", "app"), ("date", "never")], b"one"),
+        "missing" => conn.reply(stream, 404, &[], b"missing"),
+        "trailers" => {
+            conn.head(stream, 200, &[grpc], false);
+            conn.data(stream, b"message", false);
+            conn.trailers(stream, &[("grpc-status", "0"), ("grpc-message", "fine")]);
+        }
+        "only" => conn.head(stream, 200, &[grpc, ("grpc-status", "12"), ("grpc-message", "no")], true),
+        "empty" => {
+            conn.head(stream, 200, &[grpc], false);
+            conn.trailers(stream, &[("grpc-status", "5")]);
+        }
+        "reset" => _ = conn.frame(RESET, 0, stream, &11u32.to_be_bytes()),
+        "large" => conn.reply(stream, 200, &[("x-large", &"x".repeat(3_000))], b"large"),
+        "status" => conn.head(stream, 200, &[(":status", "200")], true),
+        "none" => conn.head(stream, 204, &[], true),
+        "same" => conn.head(stream, 304, &[], true),
+        _ if asked.field(":method") == Some("HEAD") => {
+            conn.head(stream, 200, &[("content-length", "5")], true)
+        }
+        _ => echo(conn, asked),
+    }
+}
+
+#[test]
+fn calls_of_grpc_are_nginxs() {
+    let app = Http2Origin::answering(grpc_server);
+    let setup = Setup::new(GRPC).value("APP", &app.address());
+    let ours = setup.start(BINARY);
+    let mut client = http2::connect(&ours);
+    let found: Vec<_> = GRPC_CASES.iter().map(|case| called(&mut client, case)).collect();
+    drop(client);
+    drop(ours);
+    let Some(nginx) = setup.start_nginx() else { return };
+    let mut client = http2::connect(&nginx);
+    let mut differences = String::new();
+    for (case, ours) in GRPC_CASES.iter().zip(found) {
+        let theirs = called(&mut client, case);
+        // Built-in pages differ in the server's name.
+        let page = |text: String| text.replace("ringroad", "nginx");
+        let (ours, theirs) = (page(ours), page(theirs));
+        if ours != theirs {
+            differences += &format!("{case:?}\n--- ours\n{ours}\n--- theirs\n{theirs}\n");
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}

@@ -1,0 +1,286 @@
+//! Hostile HTTP/2 clients, tested with the binary: a test reaches each limit of docs/http2.md, the connection or the
+//! stream ends with the limit's error code, and other clients are served. The rules themselves are tested in
+//! `http::h2`.
+
+use std::net::TcpStream;
+
+use crate::common::http2::{
+    self, CONTINUATION, DATA, END, HEADERS, Http2, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame,
+    setting,
+};
+use crate::common::{BINARY, one_server, serve, serve_with};
+use testkit::files::Content;
+use testkit::origin::Origin;
+use testkit::{Server, Setup};
+
+/// ENHANCE_YOUR_CALM
+const CALM: u32 = 11;
+
+const LINE: [(&str, &str); 4] =
+    [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")];
+
+fn start() -> Server {
+    serve(&one_server("http2 on;", "location / { return 200 x; }"))
+}
+
+/// Sends until the server reads no more, and expects GOAWAY with this code. Other clients must be served then.
+#[track_caller]
+fn ends_with(
+    server: &Server,
+    code: u32,
+    client: &mut Http2<TcpStream>,
+    mut bytes: impl FnMut(u32) -> Vec<u8>,
+) {
+    for number in 0..20_000 {
+        if client.try_send(&bytes(number)).is_err() {
+            break;
+        }
+    }
+    client.until_closed();
+    assert_eq!(client.goodbyes.last().map(|(_, code)| *code), Some(code));
+    assert_eq!(http2::connect(server).get("/").status, 200);
+}
+
+fn get(stream: u32) -> Vec<u8> {
+    frame(HEADERS, WHOLE | END, stream, &block(&LINE))
+}
+
+/// Streams that are opened and immediately reset, with an upstream that never responds: each request remains until its
+/// cancellation is complete, so the upstream gets no more requests than the limit of concurrent streams.
+#[test]
+fn rapid_resets() {
+    let origin = Origin::raw(|connection| {
+        connection.read_request();
+        connection.wait_for_close();
+    });
+    let text = "worker_processes 1; events {} http { http2 on; server { listen 127.0.0.1:0;
+        location / { return 200 x; } location /slow { proxy_pass http://@ORIGIN@; } } }";
+    let server = Setup::new(text).origin(&origin).start(BINARY);
+    let slow = block(&[LINE[0], LINE[1], (":path", "/slow"), LINE[3]]);
+    ends_with(&server, CALM, &mut http2::connect(&server), |number| {
+        let stream = 2 * number + 1;
+        [frame(HEADERS, WHOLE | END, stream, &slow), frame(RESET, 0, stream, &8u32.to_be_bytes())].concat()
+    });
+    assert!(origin.stats().requests <= 256, "{}", origin.stats().requests);
+    // Without an upstream: responses are complete before the reset is read, so no stream remains to be reset.
+    let mut client = http2::connect(&server);
+    for number in 0..900 {
+        let stream = 2 * number + 1;
+        client.send(&[get(stream), frame(RESET, 0, stream, &8u32.to_be_bytes())].concat());
+    }
+    client.settle();
+    assert!(client.goodbyes.is_empty());
+}
+
+/// Ten thousand requests whose bodies never arrive: the permitted number is open, and the others are refused until they
+/// count as a flood.
+#[test]
+fn ten_thousand_half_open_streams() {
+    let text = "client_body_early_read 1; location / { return 200 x; }";
+    let server = serve(&one_server("http2 on;", text));
+    let mut client = http2::connect(&server);
+    for number in 0..10_000u32 {
+        if client.try_send(&frame(HEADERS, WHOLE, 2 * number + 1, &block(&LINE))).is_err() {
+            break;
+        }
+    }
+    client.until_closed();
+    let refused = client.streams.values().filter(|got| got.reset == Some(7)).count();
+    assert_eq!((refused, client.goodbyes.last().map(|(_, code)| *code)), (129, Some(CALM)));
+    assert_eq!(http2::connect(&server).get("/").status, 200);
+}
+
+/// Bodies that never arrive, on several connections: their windows have a limit per thread, here 256 requests. A
+/// request above it is refused in a way that lets the client retry; other clients are served, and closing a connection
+/// releases its windows.
+#[test]
+fn windows_of_bodies_have_a_limit_for_the_thread() {
+    let server = serve(&one_server(
+        "http2 on; http2_body_preread_size 1m;",
+        "client_body_early_read 1; location / { return 200 x; } location /counters { cache_counters; }",
+    ));
+    let mut clients = [http2::connect(&server), http2::connect(&server)];
+    for client in &mut clients {
+        for _ in 0..128 {
+            client.begin("POST", "/", &[], false);
+        }
+        client.settle();
+        assert!(client.streams.values().all(|got| got.reset.is_none()));
+    }
+    let mut other = http2::connect(&server);
+    let refused = other.begin("POST", "/", &[], false);
+    other.settle();
+    assert_eq!(other.streams[&refused].reset, Some(7));
+    assert_eq!(other.get("/").status, 200);
+    assert!(other.get("/counters").text().contains("ringroad_http2_limits_total{limit=\"bodies\"} 1\n"));
+    let [first, _second] = clients;
+    drop(first);
+    let served = testkit::wait::until("room for a body", testkit::Deadline::default(), || {
+        let stream = other.begin("POST", "/", &[], false);
+        other.body(stream, b"x");
+        other.settle();
+        (other.streams.get(&stream).and_then(|got| got.reset) != Some(7)).then_some(())
+    });
+    assert!(served.is_ok(), "the connection that has ended makes room");
+}
+
+/// Requests whose bodies were received and consumed, as during long responses: their windows are available to others.
+#[test]
+fn windows_of_bodies_that_were_taken_are_free() {
+    let origin = Origin::raw(|connection| {
+        connection.read_request();
+        connection.wait_for_close();
+    });
+    let text = "worker_processes 1; events { worker_connections 1024; } http { http2 on; http2_body_preread_size 1m;
+        server { listen 127.0.0.1:0; location / { return 200 x; } location /slow { proxy_pass http://@ORIGIN@; }
+        location /counters { cache_counters; } } }";
+    let server = Setup::new(text).origin(&origin).start(BINARY);
+    let mut clients = [http2::connect(&server), http2::connect(&server), http2::connect(&server)];
+    for (index, client) in clients.iter_mut().enumerate() {
+        for _ in 0..100 {
+            let stream = client.begin("POST", "/slow", &[], false);
+            client.body(stream, b"x");
+        }
+        client.settle();
+        // The upstream has each body before the next connection opens the same number.
+        let count = 100 * (index as u64 + 1);
+        let asked = || (origin.stats().requests >= count).then_some(());
+        testkit::wait::until("the requests", testkit::Deadline::default(), asked)
+            .expect("they are passed on");
+        assert!(client.streams.values().all(|got| got.reset.is_none()));
+    }
+    let page = http2::connect(&server).get("/counters").text();
+    assert!(page.contains("ringroad_http2_limits_total{limit=\"bodies\"} 0\n"), "{page}");
+}
+
+#[test]
+fn floods_of_frames_that_do_nothing() {
+    let server = start();
+    for bytes in [
+        frame(PING, 0, 0, b"12345678"),
+        frame(SETTINGS, 0, 0, &setting(4, 1)),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(2, 0, 1, &[0; 5]),
+        frame(0xfe, 0, 0, b"unknown"),
+        frame(http2::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 1]),
+        frame(WINDOW, 0, 0, &1u32.to_be_bytes()),
+    ] {
+        ends_with(&server, CALM, &mut http2::connect(&server), |_| bytes.clone());
+    }
+    let mut client = http2::connect(&server);
+    client.begin("POST", "/", &[], false);
+    ends_with(&server, CALM, &mut client, |_| frame(DATA, 0, 1, &[]));
+}
+
+#[test]
+fn floods_of_fragments_and_the_counters_of_limits() {
+    let server = serve(&one_server(
+        "http2 on;",
+        "location / { return 200 x; } location /counters { cache_counters; }",
+    ));
+    for size in [0, 1, 16_384] {
+        let mut client = http2::connect(&server);
+        client.frame(HEADERS, END, 1, &block(&LINE));
+        ends_with(&server, CALM, &mut client, |_| frame(CONTINUATION, 0, 1, &vec![0; size]));
+    }
+    ends_with(&server, CALM, &mut http2::connect(&server), |_| frame(PING, 0, 0, b"12345678"));
+    let page = http2::connect(&server).get("/counters").text();
+    for (limit, count) in
+        [("streams", 0), ("resets", 0), ("frames", 1), ("header_block", 3), ("output", 0), ("bodies", 0)]
+    {
+        let line = format!("ringroad_http2_limits_total{{limit=\"{limit}\"}} {count}\n");
+        assert!(page.contains(&line), "{line}{page}");
+    }
+}
+
+/// A table entry of 4 KiB, and bytes that each reference it: the head is refused for its decoded size, and the
+/// connection continues.
+#[test]
+fn a_header_bomb() {
+    let server = start();
+    let mut bomb = block(&LINE);
+    bomb.extend([0x40, 1, b'a', 0x7f, 0x81, 0x1e]);
+    bomb.extend([b'x'; 4000]);
+    bomb.extend([0xbe; 12_000]);
+    let mut client = http2::connect(&server);
+    for _ in 0..20 {
+        let stream = client.next_stream();
+        client.frame(HEADERS, WHOLE | END, stream, &bomb);
+        assert_eq!(client.response(stream).status, 431);
+    }
+    assert_eq!(client.get("/").status, 200);
+    let many = [&LINE[..], &[("a", "")].repeat(1500)].concat();
+    let stream = client.next_stream();
+    client.frame(HEADERS, WHOLE | END, stream, &block(&many));
+    assert_eq!(client.response(stream).status, 431, "max_headers");
+}
+
+/// A client that requests a body byte by byte, with window updates of 1.
+#[test]
+fn a_dribbled_body() {
+    let server =
+        serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
+            builder.file("html/file.bin", Content::new(1, 100_000))
+        });
+    let mut client = http2::connect_with(&server, &setting(4, 0));
+    client.opens = false;
+    let stream = client.ask("/file.bin");
+    ends_with(&server, CALM, &mut client, |_| frame(WINDOW, 0, stream, &1u32.to_be_bytes()));
+}
+
+/// Clients that send requests without reading: the memory for each is bounded, and other clients are served.
+#[test]
+fn clients_that_do_not_read() {
+    let server =
+        serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
+            builder.file("html/file.bin", Content::new(1, 1_000_000))
+        });
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.workers()[0]));
+        let status = status.expect("a worker");
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a size").to_owned();
+        line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("a number")
+    };
+    let before = memory();
+    let path = block(&[LINE[0], LINE[1], (":path", "/file.bin"), LINE[3]]);
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = http2::connect_with(&server, &setting(4, (1 << 31) - 1));
+        client.send(&frame(WINDOW, 0, 0, &((1u32 << 31) - 1 - 65_535).to_be_bytes()));
+        for number in 0..128 {
+            client.send(&frame(HEADERS, WHOLE | END, 2 * number + 1, &path));
+        }
+        clients.push(client);
+    }
+    for _ in 0..20 {
+        assert_eq!(http2::connect(&server).get("/").status, 200);
+    }
+    let grown = memory().saturating_sub(before);
+    // For 8 connections with 128 responses of 1 MB each, readahead is two buffers of 16 to 128 KiB per stream.
+    assert!(grown < 80 << 10, "{grown} KiB");
+    drop(clients);
+}
+
+/// Windows that overflow, and bytes beyond the server's windows.
+#[test]
+fn windows_are_kept_to() {
+    let server = serve(&one_server("http2 on; http2_body_preread_size 100;", "location / { return 200 x; }"));
+    let mut client = http2::connect(&server);
+    client.settle();
+    let stream = client.begin("POST", "/", &[], false);
+    client.response(stream);
+    // The body was never read: the response is complete, and late DATA is discarded.
+    client.frame(DATA, 0, stream, &[0; 50]);
+    client.settle();
+    assert!(client.goodbyes.is_empty());
+    let text = "client_body_early_read 1; client_body_buffer_size 1k; location / { return 200 x; }";
+    let server = serve(&one_server("http2 on; http2_body_preread_size 100;", text));
+    let mut client = http2::connect(&server);
+    client.settle();
+    let stream = client.begin("POST", "/", &[], false);
+    let whole = client.post("/", &[], &[b'x'; 5000]);
+    assert_eq!(whole.status, 200);
+    client.frame(WINDOW, 0, stream, &0x7fff_ffff_u32.to_be_bytes());
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.reset == Some(3)));
+    assert_eq!(client.get("/").status, 200);
+}

@@ -1,0 +1,10 @@
+//! HTTP/2 with clients.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod hyper;
+mod limits;
+mod requests;

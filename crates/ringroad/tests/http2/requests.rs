@@ -1,0 +1,845 @@
+//! HTTP/2 to clients: its negotiation, requests and responses of every kind, concurrent streams, flow control, the end
+//! of a connection. Hostile clients are tested in `http2/limits.rs`.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::http2::{
+    self, DATA, END, HEADERS, Http2, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
+};
+use crate::common::{BINARY, client, one_server, ours_only, serve, serve_with};
+use rcgen::{CertificateParams, KeyPair};
+use rustix::process::Signal;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use testkit::files::Content;
+use testkit::origin::{Origin, Reply};
+use testkit::server::ServerBuilder;
+use testkit::{Client, Deadline, Gate, Server, Setup};
+
+/// Starts a server with HTTP/2 in clear text.
+fn start(server: &str) -> Server {
+    serve(&one_server("http2 on;", server))
+}
+
+/// Starts the same server in front of an origin.
+fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
+    let text = format!(
+        "worker_processes 1; events {{}} http {{ http2 on; {http} server {{ listen 127.0.0.1:0; {locations}\n\
+         location / {{ proxy_pass http://@ORIGIN@; }} }} }}"
+    );
+    Setup::new(&text).origin(origin).start(BINARY)
+}
+
+fn numbers(count: usize) -> Vec<u8> {
+    (0..count).map(|place| (place % 251) as u8).collect()
+}
+
+#[test]
+fn a_request_in_clear_text_by_prior_knowledge() {
+    let server = serve(&one_server(
+        "http2 on; log_format line '$request|$status|$body_bytes_sent|$http2|$connection_requests'; \
+         access_log logs/access.log line;",
+        "location / { return 200 '$server_protocol|$http2|$request|$host|$scheme|$http_x|$http_cookie'; }",
+    ));
+    let mut client = http2::connect(&server);
+    let fields = [("x", "y"), ("cookie", "a=b"), ("cookie", "c=d")];
+    let stream = client.begin("GET", "/a?b", &fields, true);
+    let got = client.response(stream);
+    assert_eq!((got.status, got.ended, got.reset), (200, true, None));
+    assert_eq!(got.text(), "HTTP/2.0|h2c|GET /a?b HTTP/2.0|here|http|y|a=b; c=d");
+    assert_eq!(got.field("content-length"), Some(got.body.len().to_string().as_str()));
+    assert!(
+        got.fields.iter().all(|(name, _)| name != "connection" && name != "transfer-encoding"),
+        "{got:?}"
+    );
+    client.get("/");
+    let log = server.wait_for_access_log(2, Deadline::default());
+    assert!(log.starts_with("GET /a?b HTTP/2.0|200|51|h2c|1\nGET / HTTP/2.0|200|"), "{log}");
+    // HTTP/1.1 works as before.
+    let response = Client::connect(server.addr(0)).get("/");
+    assert!(response.text().starts_with("HTTP/1.1||GET / HTTP/1.1"), "{}", response.text());
+}
+
+/// WebSocket over HTTP/2 (RFC 8441): a separate stream, concurrent with other requests on the connection.
+#[test]
+fn another_protocol_has_a_stream_of_its_own() {
+    if !ours_only("RFC 8441, which nginx does not have") {
+        return;
+    }
+    let origin = Origin::start(|request| match request.path() {
+        "/ws" => {
+            assert_eq!(request.method, "GET");
+            assert_eq!(request.header("Sec-WebSocket-Key").map(|key| key.len()), Some(24));
+            Reply::echo("websocket")
+        }
+        _ => Reply::text("beside"),
+    });
+    let upgrade = "location /ws { proxy_pass http://@ORIGIN@; proxy_set_header Upgrade $http_upgrade; \
+                   proxy_set_header Connection upgrade; }";
+    let server = proxy(&origin, "", upgrade);
+    let mut client = http2::connect(&server);
+    client.settle();
+    assert!(client.settings.contains(&(8, 1)), "it is offered: {:?}", client.settings);
+    let ask = |client: &mut Http2<TcpStream>, path: &str| {
+        let stream = client.next_stream();
+        let fields = [
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "here"),
+            ("sec-websocket-version", "13"),
+        ];
+        client.frame(HEADERS, WHOLE, stream, &block(&fields));
+        stream
+    };
+    let stream = ask(&mut client, "/ws");
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
+    let got = &client.streams[&stream];
+    assert_eq!((got.status, got.ended, got.field("sec-websocket-accept")), (200, false, None));
+    let content = numbers(300_000);
+    for (count, part) in content.chunks(10_000).enumerate() {
+        client.frame(DATA, 0, stream, part);
+        let here = count * 10_000 + part.len();
+        client.until(|client| client.streams[&stream].body.len() == here);
+        if count == 3 {
+            assert_eq!(client.get("/").text(), "beside");
+        }
+    }
+    assert!(client.streams[&stream].body == content);
+    client.frame(DATA, END, stream, &[]);
+    let got = client.response(stream);
+    assert!(got.ended && got.reset.is_none(), "the end of one direction comes back as that of the other");
+    // An upstream that refuses it responds as to any request.
+    let stream = ask(&mut client, "/plain");
+    let got = client.response(stream);
+    assert_eq!((got.status, got.text().as_str()), (200, "beside"));
+    // If a client resets the stream, the upstream connection is closed.
+    let stream = ask(&mut client, "/ws");
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
+    client.frame(RESET, 0, stream, &8u32.to_be_bytes());
+    assert_eq!(client.get("/").text(), "beside");
+    // RFC 9113 section 8.5: only DATA is allowed on the stream.
+    let stream = ask(&mut client, "/ws");
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
+    client.frame(HEADERS, WHOLE | END, stream, &block(&[("a", "b")]));
+    assert_eq!(client.response(stream).reset, Some(1), "PROTOCOL_ERROR");
+    drop(client);
+    origin.wait_for("the end", |stats| stats.connections_open == 0);
+}
+
+/// The preface in pieces, the first of which could begin another method.
+#[test]
+fn a_preface_in_pieces_is_told_from_other_methods() {
+    let server = start("location / { return 200 $request_method; }");
+    let mut all = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    all.extend(frame(SETTINGS, 0, 0, &[]));
+    let line = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")];
+    all.extend(frame(HEADERS, WHOLE | END, 1, &block(&line)));
+    let mut plain = client(&server);
+    plain.send_in_pieces(&all, 1);
+    let preface = plain.read_exact(9);
+    assert_eq!(preface[3], SETTINGS);
+    let mut post = client(&server);
+    post.send_in_pieces("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 1);
+    assert_eq!(post.response().text(), "POST");
+}
+
+#[test]
+fn without_the_directive_the_preface_is_no_request() {
+    if !ours_only("nginx answers in its own words") {
+        return;
+    }
+    let server = serve(&one_server("", "location / { return 200 x; }"));
+    let mut plain = client(&server);
+    plain.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(plain.response().status, 400);
+}
+
+/// Returns a certificate for `a.test` with its key, and the configuration of a client that trusts it.
+fn certificate(alpn: &[&[u8]]) -> (String, String, Arc<ClientConfig>) {
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
+    let pem = params.self_signed(&key).expect("a certificate").pem();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM")).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    (pem, key.serialize_pem(), Arc::new(config))
+}
+
+fn with_tls(listen: &str, server: &str, (pem, key): (&str, &str)) -> Server {
+    let conf = format!(
+        "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0 ssl{listen}; server_name a.test;\n\
+         ssl_certificate a.pem; ssl_certificate_key a.key; {server} }} }}"
+    );
+    let files = |builder: ServerBuilder| builder.text("conf/a.pem", pem).text("conf/a.key", key);
+    serve_with(&conf, files)
+}
+
+fn handshake(server: &Server, clients: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+    let socket = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    let name = ServerName::try_from("a.test").expect("a name");
+    let connection = ClientConnection::new(Arc::clone(clients), name).expect("a client");
+    let mut tls = StreamOwned::new(connection, socket);
+    tls.conn.complete_io(&mut tls.sock).expect("a handshake");
+    tls
+}
+
+#[test]
+fn alpn_agrees_on_http2_where_it_is_on() {
+    // RFC 9113 section 3.2: `h2c` must not be selected by ALPN.
+    let (pem, key, clients) = certificate(&[b"h2c", b"h2", b"http/1.1"]);
+    let location =
+        "location / { return 200 '$http2|$ssl_alpn_protocol|$scheme'; } location /f { root html; }";
+    for (listen, http2) in [("", "http2 on;"), (" http2", "")] {
+        let server = with_tls(listen, &format!("{http2} {location}"), (&pem, &key));
+        let tls = handshake(&server, &clients);
+        assert_eq!(tls.conn.alpn_protocol(), Some(&b"h2"[..]), "{listen} {http2}");
+        let mut client = Http2::over(tls, &[]);
+        assert_eq!(client.get("/").text(), "h2|h2|https");
+        assert_eq!(client.get("/f/none").status, 404);
+    }
+    let server = with_tls("", location, (&pem, &key));
+    assert_eq!(handshake(&server, &clients).conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+}
+
+#[test]
+fn bodies_of_all_kinds_come_as_they_are() {
+    let content = Content::new(1, 700_001);
+    let whole = content.bytes(0..700_001);
+    let text: String = (0..20_000).map(|number| format!("line {number}\n")).collect();
+    let server = serve_with(
+        &one_server(
+            "http2 on;",
+            "root html; gzip_types text/plain; add_header X-Own ' 1 ';
+             location /empty { return 204; }
+             location /sub/ { alias html/; sub_filter line LINE; sub_filter_once off; sub_filter_types *; add_trailer T done; }
+             location /zip/ { alias html/; gzip on; }
+             location /slow/ { alias html/; limit_rate 400k; }
+             location /moved { return 301 /other; }
+             location /read/ { alias html/; aio threads; sendfile off; output_buffers 2 32k; }",
+        ),
+        |builder| {
+            builder
+                .text("html/text.txt", &text)
+                .text("html/small.txt", "hello")
+                .file("html/file.bin", content)
+        },
+    );
+    let mut client = http2::connect(&server);
+    for path in ["/file.bin", "/read/file.bin"] {
+        let got = client.get(path);
+        assert_eq!((got.status, got.field("content-length")), (200, Some("700001")));
+        assert!(got.body == whole && got.ended, "{path} {}", got.body.len());
+        assert!(got.frames.iter().all(|len| *len <= 8192), "http2_chunk_size");
+    }
+    let small = client.get("/small.txt");
+    assert_eq!((small.text().as_str(), small.field("x-own")), ("hello", Some("1")));
+    let head = client.begin("HEAD", "/file.bin", &[], true);
+    let head = client.response(head);
+    assert_eq!((head.status, head.field("content-length"), head.body.len()), (200, Some("700001"), 0));
+    let etag = small.field("etag").expect("a tag").to_owned();
+    let fresh = client.begin("GET", "/small.txt", &[("if-none-match", &etag)], true);
+    assert_eq!(client.response(fresh).status, 304);
+    let part = client.begin("GET", "/file.bin", &[("range", "bytes=10-19")], true);
+    let part = client.response(part);
+    assert_eq!((part.status, part.body.as_slice()), (206, &whole[10..20]));
+    let parts = client.begin("GET", "/file.bin", &[("range", "bytes=0-1,5-6")], true);
+    assert_eq!(client.response(parts).status, 206);
+    let empty = client.get("/empty");
+    assert_eq!((empty.status, empty.body.len(), empty.ended), (204, 0, true));
+    let moved = client.get("/moved");
+    assert_eq!(
+        (moved.status, moved.field("location")),
+        (301, Some(format!("http://here:{}/other", server.addr(0).tcp().port()).as_str()))
+    );
+    let filtered = client.get("/sub/text.txt");
+    assert_eq!(filtered.text(), text.replace("line", "LINE"));
+    assert_eq!((filtered.field("content-length"), filtered.trailers.len()), (None, 1));
+    assert_eq!(filtered.trailers[0], ("t".to_owned(), "done".to_owned()));
+    let zipped = client.begin("GET", "/zip/text.txt", &[("accept-encoding", "gzip")], true);
+    let zipped = client.response(zipped);
+    assert_eq!(zipped.field("content-encoding"), Some("gzip"));
+    let mut plain = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&zipped.body[..]), &mut plain)
+        .expect("gzip");
+    assert_eq!(plain, text);
+    assert!(client.get("/slow/file.bin").body == whole);
+    assert_eq!(client.get("/none").status, 404);
+}
+
+/// RFC 9113 section 4.1: no frame is longer than the client allows, even if larger pieces of the body are available.
+#[test]
+fn frames_are_no_longer_than_the_client_allows() {
+    let content = Content::new(2, 300_001);
+    let conf = one_server("http2 on; http2_chunk_size 1m;", "root html;");
+    let server = serve_with(&conf, |builder| builder.file("html/file.bin", content));
+    for (allowed, settings) in [(16_384, vec![]), (40_000, setting(5, 40_000))] {
+        let mut client = http2::connect_with(&server, &settings);
+        // Waits until the server has received the client's settings.
+        client.settle();
+        let got = client.get("/file.bin");
+        content.assert_body(&got.body);
+        let longest = got.frames.iter().max().copied().unwrap_or_default();
+        assert!(longest <= allowed, "{longest} {allowed}");
+    }
+}
+
+#[test]
+fn bodies_of_requests_are_read() {
+    let server = start(
+        "client_max_body_size 100k; client_body_early_read $arg_read; location / { return 200 '$content_length|$request_body'; }
+         location /none { return 200 none; }",
+    );
+    let mut client = http2::connect(&server);
+    assert_eq!(client.post("/?read=1", &[("content-length", "5")], b"hello").text(), "5|hello");
+    assert_eq!(client.post("/?read=1", &[], b"hello").text(), "5|hello", "its length is counted");
+    assert_eq!(client.post("/?read=1", &[], b"").text(), "|");
+    let long = "x".repeat(10_000);
+    assert_eq!(client.post("/?read=1", &[], long.as_bytes()).text(), format!("10000|{long}"));
+    assert_eq!(client.post("/?read=1", &[("content-length", "200000")], &[b'x'; 200_000]).status, 413);
+    assert_eq!(client.post("/?read=1", &[], &[b'x'; 200_000]).status, 413);
+    // A body that the location does not need: the response is sent immediately, and the client is told to stop
+    // (RST_STREAM with NO_ERROR).
+    let stream = client.begin("POST", "/none", &[], false);
+    client.frame(DATA, 0, stream, &[b'x'; 1000]);
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.ended && got.reset.is_some()));
+    let got = client.streams[&stream].clone();
+    assert_eq!((got.status, got.reset), (200, Some(0)));
+    // A trailer section ends the body.
+    let stream = client.begin("POST", "/?read=1", &[], false);
+    client.frame(DATA, 0, stream, b"with ");
+    client.frame(DATA, 0, stream, b"trailers");
+    client.frame(HEADERS, WHOLE | END, stream, &block(&[("x-sum", "1")]));
+    assert_eq!(client.response(stream).text(), "13|with trailers");
+}
+
+#[test]
+fn uploads_pass_on_whole_and_in_pieces() {
+    let origin = Origin::start(|request| {
+        let sum: u64 = request.body.iter().map(|&byte| u64::from(byte)).sum();
+        Reply::text(format!("{} {} {:?}", request.body.len(), sum, request.header("content-length")))
+    });
+    let server = proxy(
+        &origin,
+        "client_max_body_size 0; client_body_buffer_size 64k;",
+        "location /pieces { proxy_http_version 1.1; proxy_request_buffering off; proxy_pass http://@ORIGIN@; }",
+    );
+    let body = numbers(900_000);
+    let sum: u64 = body.iter().map(|&byte| u64::from(byte)).sum();
+    let mut client = http2::connect(&server);
+    for path in ["/whole", "/pieces"] {
+        let length = body.len().to_string();
+        let got = client.post(path, &[("content-length", &length)], &body);
+        assert_eq!(got.text(), format!("900000 {sum} Some(\"900000\")"), "{path}");
+        client = http2::connect(&server);
+    }
+    let got = client.post("/whole", &[], &body);
+    assert_eq!(got.text(), format!("900000 {sum} Some(\"900000\")"), "its length is counted");
+    let mut client = http2::connect(&server);
+    assert_eq!(client.post("/pieces", &[], &body).text(), format!("900000 {sum} None"), "in chunks");
+    // A client that waits for a 100.
+    let mut client = http2::connect(&server);
+    let stream = client.begin("POST", "/whole", &[("expect", "100-continue")], false);
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| !got.interim.is_empty()));
+    client.frame(DATA, END, stream, b"x");
+    let got = client.response(stream);
+    assert_eq!((got.status, got.interim.as_slice()), (200, &[(100, vec![])][..]));
+}
+
+/// Trailers and early hints from an upstream are forwarded; connection fields are not.
+#[test]
+fn responses_of_upstreams_come_with_hints_and_trailers() {
+    let origin = Origin::raw(|connection| {
+        while let Some(request) = connection.read_request() {
+            let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+            let head = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nX: y\r\n\
+                        Trailer: T\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nT: last\r\n\r\n";
+            let early = if request.path() == "/hints" { hints } else { "" };
+            connection.send(format!("{early}{head}"));
+        }
+    });
+    let server = proxy(&origin, "proxy_http_version 1.1;", "early_hints 1; proxy_pass_trailers on;");
+    let mut client = http2::connect(&server);
+    let got = client.get("/hints");
+    assert_eq!(got.interim, [(103, vec![("link".to_owned(), "</a>".to_owned())])]);
+    assert_eq!((got.text().as_str(), got.field("x")), ("abc", Some("y")));
+    assert_eq!(got.trailers, [("t".to_owned(), "last".to_owned())]);
+    assert!(
+        got.fields.iter().all(|(name, _)| !name.contains("connection") && name != "keep-alive"),
+        "{got:?}"
+    );
+}
+
+/// A delayed response does not block other streams.
+#[test]
+fn streams_do_not_wait_for_each_other() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::raw(move |connection| {
+        while let Some(request) = connection.read_request() {
+            if request.path() == "/slow" && !connection.pass(&held) {
+                return;
+            }
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup");
+        }
+    });
+    let server = proxy(&origin, "", "location /own { return 200 own; }");
+    let mut client = http2::connect(&server);
+    let slow = client.ask("/slow");
+    let streams: Vec<u32> =
+        (0..50).map(|number| client.ask(if number % 2 == 0 { "/own" } else { "/fast" })).collect();
+    for stream in &streams {
+        assert_eq!(client.response(*stream).status, 200);
+    }
+    assert!(!client.streams.contains_key(&slow));
+    gate.open();
+    assert_eq!(client.response(slow).text(), "up");
+}
+
+/// A stream whose window is full waits; other streams continue, and the memory for it is bounded.
+#[test]
+fn a_closed_window_holds_its_own_stream_only() {
+    let content = Content::new(1, 3_000_000);
+    let server = serve_with(&one_server("http2 on;", "root html;"), |builder| {
+        builder.file("html/file.bin", content).text("html/small.txt", "hello")
+    });
+    let mut client = http2::connect_with(&server, &setting(4, 1000));
+    client.opens = false;
+    client.frame(WINDOW, 0, 0, &(1u32 << 30).to_be_bytes());
+    let held = client.ask("/file.bin");
+    client.until(|client| client.streams.get(&held).is_some_and(|got| got.body.len() == 1000));
+    assert_eq!(client.get("/small.txt").text(), "hello");
+    // SETTINGS change windows of existing streams (RFC 9113 section 6.9.2).
+    client.frame(SETTINGS, 0, 0, &setting(4, 5000));
+    client.until(|client| client.streams[&held].body.len() == 5000);
+    client.settle();
+    assert_eq!(client.streams[&held].body.len(), 5000);
+    client.frame(SETTINGS, 0, 0, &setting(4, 100));
+    client.frame(WINDOW, 0, held, &4900u32.to_be_bytes());
+    client.settle();
+    assert_eq!(client.streams[&held].body.len(), 5000, "the window was below zero");
+    client.frame(WINDOW, 0, held, &3_000_000u32.to_be_bytes());
+    assert!(client.response(held).body == content.bytes(0..3_000_000));
+}
+
+#[test]
+fn a_client_that_takes_nothing_of_a_stream_loses_it() {
+    let server = serve_with(&one_server("http2 on;", "root html; send_timeout 300ms;"), |builder| {
+        builder.file("html/file.bin", Content::new(1, 100_000))
+    });
+    let mut client = http2::connect_with(&server, &setting(4, 10));
+    client.opens = false;
+    let stream = client.ask("/file.bin");
+    let got = client.response(stream);
+    assert_eq!((got.body.len(), got.ended, got.reset), (10, false, Some(2)));
+    assert_eq!(client.get("/none").status, 404, "the connection goes on");
+}
+
+/// A cancelled request ends its processing; the log has nginx's status.
+#[test]
+fn a_reset_ends_the_work_for_a_request() {
+    let origin = Origin::raw(|connection| {
+        connection.read_request();
+        connection.wait_for_close();
+    });
+    let server = proxy(&origin, "log_format line '$uri $status'; access_log logs/access.log line;", "");
+    let mut client = http2::connect(&server);
+    let stream = client.ask("/slow");
+    origin.wait_for("the request", |stats| stats.requests > 0);
+    client.frame(RESET, 0, stream, &8u32.to_be_bytes());
+    let log = server.wait_for_access_log(1, Deadline::default());
+    assert_eq!(log, "/slow 499\n");
+    drop(client);
+    // Closing the connection ends all its streams.
+    let mut client = http2::connect(&server);
+    client.ask("/one");
+    client.ask("/two");
+    origin.wait_for("the requests", |stats| stats.requests > 2);
+    drop(client);
+    let log = server.wait_for_access_log(3, Deadline::default());
+    assert_eq!(log.matches(" 499").count(), 3, "{log}");
+}
+
+/// RFC 9113 section 8.1.1: a malformed request gets a response and a stream error.
+#[test]
+fn malformed_requests_are_refused_and_the_connection_goes_on() {
+    let server = start("error_log logs/error.log info; location / { return 200 x; }");
+    let mut client = http2::connect(&server);
+    let line = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")];
+    for fields in [
+        [&line[..], &[("Upper", "x")]].concat(),
+        [&line[..], &[("connection", "close")]].concat(),
+        [&line[..], &[(":path", "/other")]].concat(),
+        line[1..].to_vec(),
+        [&line[..], &[("content-length", "5")]].concat(),
+        [&line[..3], &[("host", "a b")]].concat(),
+    ] {
+        let stream = client.next_stream();
+        client.frame(HEADERS, WHOLE | END, stream, &block(&fields));
+        assert_eq!(client.response(stream).status, 400, "{fields:?}");
+    }
+    let long = "x".repeat(40_000);
+    let stream = client.next_stream();
+    let payload = block(&[&line[..], &[("x", &long)]].concat());
+    let (first, rest) = payload.split_at(16_000);
+    client.frame(HEADERS, END, stream, first);
+    let (second, third) = rest.split_at(16_000);
+    client.frame(http2::CONTINUATION, 0, stream, second);
+    client.frame(http2::CONTINUATION, WHOLE, stream, third);
+    assert_eq!(client.response(stream).status, 431);
+    // A request whose body has not been received is reset after the response.
+    let stream = client.next_stream();
+    client.frame(HEADERS, WHOLE, stream, &block(&[&line[..], &[("te", "gzip")]].concat()));
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.reset.is_some()));
+    assert_eq!((client.streams[&stream].status, client.streams[&stream].reset), (400, Some(1)));
+    assert_eq!(client.get("/").text(), "x");
+    server.wait_for_log("client sent connection-specific header", Deadline::default());
+}
+
+/// RFC 9113 section 5.4.1: a connection error is sent in GOAWAY before the connection is closed.
+#[test]
+fn errors_of_the_connection_end_it_with_their_code() {
+    let server = start("location / { return 200 x; }");
+    for (bytes, code) in [
+        (frame(DATA, 0, 1, b"x"), 1),
+        (frame(SETTINGS, 0, 0, &[0; 5]), 6),
+        (frame(HEADERS, WHOLE | END, 1, &[0xff; 8]), 9),
+        (frame(WINDOW, 0, 0, &0x7fff_ffff_u32.to_be_bytes()), 3),
+    ] {
+        let mut client = http2::connect(&server);
+        client.send(&bytes);
+        client.until_closed();
+        assert_eq!(client.goodbyes.last().map(|(_, code)| *code), Some(code), "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_connection_ends_after_its_requests_and_after_its_time() {
+    let server = start(
+        "keepalive_requests 3; location / { return 200 x; } location /soon { keepalive_timeout 100ms; return 200 x; }",
+    );
+    let mut client = http2::connect(&server);
+    for _ in 0..3 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    client.until_closed();
+    // The last stream ID is announced after the client knows that the connection will be closed (RFC 9113 section 6.8).
+    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (5, 0)]);
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/soon").status, 200);
+    client.until_closed();
+    assert_eq!(client.goodbyes, [(1, 0)]);
+}
+
+#[test]
+fn a_silent_client_is_given_up() {
+    let server = serve(&one_server("http2 on; client_header_timeout 200ms;", "location / { return 200 x; }"));
+    let mut client = http2::connect(&server);
+    client.until_closed();
+    // Also in the middle of a header block, whatever the state of its streams.
+    let mut client = http2::connect(&server);
+    client.frame(HEADERS, END, 1, &[0x82]);
+    client.until_closed();
+}
+
+/// A stopping worker serves begun requests, and those that a client begins before it can know.
+#[test]
+fn a_graceful_end_is_told_twice_and_loses_nothing() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::raw(move |connection| {
+        while connection.read_request().is_some() {
+            if !connection.pass(&held) {
+                return;
+            }
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup");
+        }
+    });
+    let server = proxy(&origin, "", "location /own { return 200 own; }");
+    let mut client = http2::connect(&server);
+    let slow = client.ask("/slow");
+    client.acknowledges = false;
+    origin.wait_for("the request", |stats| stats.requests > 0);
+    server.signal(Signal::QUIT);
+    client.until(|client| !client.goodbyes.is_empty());
+    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0)]);
+    assert_eq!(client.get("/own").text(), "own");
+    gate.open();
+    assert_eq!(client.response(slow).text(), "up");
+    client.until_closed();
+    assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (3, 0)]);
+}
+
+/// A reload in place closes no connection; begun streams keep their configuration.
+#[test]
+fn a_reload_in_place_ends_nothing() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::raw(move |connection| {
+        while connection.read_request().is_some() {
+            if !connection.pass(&held) {
+                return;
+            }
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup");
+        }
+    });
+    let mut server = proxy(&origin, "", "add_header X-Version 1; location /own { return 200 one; }");
+    let mut client = http2::connect(&server);
+    let slow = client.ask("/slow");
+    assert_eq!(client.get("/own").text(), "one");
+    origin.wait_for("the request", |stats| stats.requests > 0);
+    let text = server.conf().replace("X-Version 1", "X-Version 2").replace("200 one", "200 two");
+    server.rewrite_conf(&text);
+    server.reload();
+    let is_new = || (client.get("/own").text() == "two").then_some(());
+    testkit::wait::until("the new configuration", Deadline::default(), is_new).expect("a reload");
+    gate.open();
+    let got = client.response(slow);
+    assert_eq!((got.text().as_str(), got.field("x-version")), ("up", Some("1")));
+    assert!(client.goodbyes.is_empty());
+}
+
+/// RFC 9218: urgent responses are sent first, incremental ones share the connection, and a PRIORITY_UPDATE frame
+/// overrides the field.
+#[test]
+fn priorities_order_the_responses() {
+    let content = Content::new(1, 200_000);
+    let whole = content.bytes(0..200_000);
+    let server =
+        serve_with(&one_server("http2 on;", "root html;"), |builder| builder.file("html/file.bin", content));
+    let order_of = |priorities: &[&str], update: Option<(usize, &str)>| {
+        let mut client = http2::connect_with(&server, &setting(4, 1 << 20));
+        client.opens = false;
+        // A request of the lowest urgency uses up the connection's window.
+        let filler = client.begin("GET", "/file.bin", &[("priority", "u=7")], true);
+        client.until(|client| client.streams.get(&filler).is_some_and(|got| got.body.len() == 65_535));
+        let begin = |client: &mut Http2<TcpStream>, priority: &&str| {
+            client.begin("GET", "/file.bin", &[("priority", priority)], true)
+        };
+        let streams: Vec<u32> = priorities.iter().map(|priority| begin(&mut client, priority)).collect();
+        client.until(|client| client.streams.len() == priorities.len() + 1);
+        if let Some((place, text)) = update {
+            let payload = [&streams[place].to_be_bytes()[..], text.as_bytes()].concat();
+            client.frame(http2::PRIORITY_UPDATE, 0, 0, &payload);
+        }
+        client.settle();
+        client.order.clear();
+        while streams.iter().any(|stream| !client.streams[stream].ended) {
+            client.frame(WINDOW, 0, 0, &8192u32.to_be_bytes());
+            client.settle();
+        }
+        streams.iter().for_each(|stream| assert!(client.streams[stream].body == whole));
+        let last =
+            |stream: &u32| client.order.iter().rposition(|other| other == stream).expect("it has ended");
+        streams.iter().map(last).collect::<Vec<_>>()
+    };
+    let ends = order_of(&["u=5", "u=1", "u=3"], None);
+    assert!(ends[1] < ends[2] && ends[2] < ends[0], "{ends:?}");
+    let ends = order_of(&["u=5", "u=1", "u=3"], Some((0, "u=0")));
+    assert!(ends[0] < ends[1] && ends[1] < ends[2], "{ends:?}");
+    let ends = order_of(&["u=2, i", "u=2, i", "u=2, i"], None);
+    let (first, last) = (ends.iter().min(), ends.iter().max());
+    assert!(last.zip(first).is_some_and(|(last, first)| last - first < 10), "{ends:?}");
+    let ends = order_of(&["", "", ""], None);
+    assert!(ends[0] < ends[1] && ends[1] < ends[2], "one after the other: {ends:?}");
+}
+
+/// As in nginx, obsolete directives cause warnings.
+#[test]
+fn old_directives_are_warned_of() {
+    let old = "http2_push /x; http2_push_preload on; http2_max_field_size 1k; http2_max_header_size 1k; \
+               http2_max_requests 5; http2_idle_timeout 5s; http2_recv_timeout 5s; http2_max_concurrent_pushes 5; \
+               http2_pool_size 4k; http2_streams_index_size 32; http2_chunk_size 100m; http2_recv_buffer_size 1m; \
+               http2_max_concurrent_streams 7; http2_body_preread_size 10;";
+    let conf = format!(
+        "worker_processes 1; events {{}} http {{ {old} http2 on; server {{ listen 127.0.0.1:0 http2; return 200 x; }} }}"
+    );
+    let server = serve(&conf);
+    let mut client = http2::connect(&server);
+    assert_eq!(client.get("/").text(), "x");
+    assert!(client.settings.contains(&(3, 7)) && client.settings.contains(&(4, 10)), "{:?}", client.settings);
+    let said = server.stderr() + &server.error_log();
+    for text in [
+        "the \"http2_push\" directive is obsolete, ignored",
+        "the \"http2_max_field_size\" directive is obsolete, use the \"large_client_header_buffers\" directive instead",
+        "the \"http2_max_requests\" directive is obsolete, use the \"keepalive_requests\" directive instead",
+        "the \"http2_idle_timeout\" directive is obsolete, use the \"keepalive_timeout\" directive instead",
+        "the \"http2_recv_timeout\" directive is obsolete, use the \"client_header_timeout\" directive instead",
+        "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
+    ] {
+        assert!(said.contains(text), "{text}: {said}");
+    }
+}
+
+/// Modules do not depend on the protocol: a response is the same over HTTP/1 and HTTP/2, except for connection fields.
+#[test]
+fn responses_are_the_same_by_both_protocols() {
+    let text: String = (0..5000).map(|number| format!("line {number} &amp; more\n")).collect();
+    let server = serve_with(
+        &one_server(
+            "http2 on; gzip_min_length 100; map $arg_m $mapped { a 1; default 0; } charset_types text/plain;
+             limit_req_zone $arg_limit zone=one:1m rate=1r/m;",
+            "root html; index index.html; error_page 404 /404.html; add_header X-Mapped $mapped always;
+             etag on; types { text/html html; text/plain txt; }
+             location /list/ { autoindex on; }
+             location /json/ { alias html/list/; autoindex on; autoindex_format json; }
+             location /ssi/ { alias html/; ssi on; ssi_types text/plain; }
+             location /sub/ { alias html/; sub_filter line LINE; sub_filter_once off; sub_filter_types *; }
+             location /add/ { alias html/; addition_types *; add_after_body /small.txt; add_before_body /small.txt; }
+             location /char/ { alias html/; charset koi8-r; override_charset on; }
+             location /zip/ { alias html/; gzip on; gzip_types *; }
+             location /ret { return 200 \"$request_method $uri $args\" ; }
+             location /moved { return 302 /other?a=b; }
+             location /text { return 418 teapot; }
+             location /empty.gif { empty_gif; }
+             location /try { try_files $uri /small.txt; }
+             location /denied { deny all; }
+             location /auth { auth_basic closed; auth_basic_user_file users; }
+             location /inner { internal; }
+             location /re { rewrite ^/re/(.*)$ /$1 last; }
+             location /limited { limit_req zone=one; try_files /small.txt =404; }
+             location /expires { alias html/small.txt; expires 1h; }
+             location /vary/ { alias html/; gzip on; gzip_vary on; gzip_types *; }
+             location /threads/ { alias html/; aio threads; directio 1k; }
+             location /rated/ { alias html/; limit_rate 10m; }
+             location /post { error_page 405 =200 /small.txt; }",
+        ),
+        |builder| {
+            builder
+                .text("html/index.html", "<p>index</p>")
+                .text("html/404.html", "<p>nothing</p>")
+                .text("html/small.txt", "small")
+                .text("html/text.txt", &text)
+                .text("html/list/a b.txt", "a")
+                .text("html/list/c.txt", "c")
+                .text("html/page.txt", "<!--#include virtual=\"/small.txt\" --> and <!--#echo var=\"request_method\" -->")
+                .text("conf/users", "user:{PLAIN}secret\n")
+                .file("html/file.bin", Content::new(1, 300_000))
+        },
+    );
+    let plain = [""; 0];
+    let cases: Vec<(&str, &str, Vec<&str>)> = [
+        "/",
+        "/list/",
+        "/json/",
+        "/list",
+        "/none",
+        "/text.txt",
+        "/file.bin",
+        "/ssi/page.txt",
+        "/sub/text.txt",
+        "/add/text.txt",
+        "/char/small.txt",
+        "/zip/text.txt",
+        "/moved",
+        "/text",
+        "/empty.gif",
+        "/try/this",
+        "/denied",
+        "/auth",
+        "/inner",
+        "/re/small.txt",
+        "/limited?limit=",
+        "/expires",
+        "/vary/text.txt",
+        "/threads/file.bin",
+        "/rated/text.txt",
+        "/a%20b/../small.txt",
+        "/?m=a",
+    ]
+    .into_iter()
+    .flat_map(|path| ["GET", "HEAD"].map(|method| (method, path, plain.to_vec())))
+    .chain([
+        ("GET", "/text.txt", vec!["Range: bytes=5-10"]),
+        ("GET", "/text.txt", vec!["Range: bytes=5-10,20-30"]),
+        ("GET", "/text.txt", vec!["Range: bytes=999999-"]),
+        ("GET", "/text.txt", vec!["If-Match: \"none\""]),
+        ("GET", "/text.txt", vec!["If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT"]),
+        ("GET", "/zip/text.txt", vec!["Accept-Encoding: gzip"]),
+        ("GET", "/vary/text.txt", vec!["Accept-Encoding: gzip"]),
+        ("GET", "/auth", vec!["Authorization: Basic dXNlcjpzZWNyZXQ="]),
+        ("POST", "/text.txt", vec![]),
+        ("DELETE", "/", vec![]),
+        ("OPTIONS", "/ret", vec![]),
+        ("TRACE", "/", vec![]),
+    ])
+    .collect();
+    let mut client = http2::connect(&server);
+    let mut compared = 0;
+    for (method, path, fields) in cases {
+        let lines: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
+        let mut plain = Client::connect(server.addr(0));
+        plain.send(format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n{lines}\r\n"));
+        let one = if method == "HEAD" { plain.response_to_head() } else { plain.response() };
+        let fields: Vec<(String, &str)> = fields
+            .iter()
+            .filter_map(|field| field.split_once(": "))
+            .map(|(name, value)| (name.to_lowercase(), value))
+            .collect();
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        let stream = client.begin(method, path, &fields, true);
+        let two = client.response(stream);
+        let is_of_connection =
+            |name: &str| ["connection", "transfer-encoding", "date", "keep-alive"].contains(&name);
+        let mut left: Vec<(String, String)> = one.head.fields.clone();
+        left.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+        left.retain(|(name, _)| !is_of_connection(name));
+        let right: Vec<(String, String)> =
+            two.fields.iter().filter(|(name, _)| !is_of_connection(name)).cloned().collect();
+        // Multipart boundaries are numbered.
+        let without_boundary = |fields: Vec<(String, String)>| -> Vec<(String, String)> {
+            let cut = |value: String| value.split("boundary=").next().unwrap_or_default().to_owned();
+            fields.into_iter().map(|(name, value)| (name, cut(value))).collect()
+        };
+        assert_eq!(one.status, two.status, "{method} {path}");
+        assert_eq!(without_boundary(left), without_boundary(right), "{method} {path}");
+        if one.status != 206 || fields.is_empty() {
+            assert!(one.body == two.body, "{method} {path}: {} and {} bytes", one.body.len(), two.body.len());
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 66);
+}
+
+/// Other HTTP/2 clients, if they are installed.
+#[test]
+fn other_clients_get_their_responses() {
+    let server = serve_with(&one_server("http2 on;", "root html; "), |builder| {
+        builder.file("html/file.bin", Content::new(1, 500_000)).text("html/small.txt", "hello")
+    });
+    let address = server.addr(0).tcp();
+    let run = |program: &str, args: &[&str]| {
+        let output = std::process::Command::new(program).args(args).output().ok()?;
+        Some((output.status.success(), output.stdout))
+    };
+    let url = |path: &str| format!("http://{address}{path}");
+    // curl 7.88 cannot send a second request with prior knowledge on the same connection, to nginx either.
+    for (path, wanted) in
+        [("/file.bin", Content::new(1, 500_000).bytes(0..500_000)), ("/small.txt", b"hello".to_vec())]
+    {
+        match run("curl", &["-sS", "-m", "20", "--http2-prior-knowledge", &url(path)]) {
+            Some((is_good, got)) => assert!(is_good && got == wanted, "curl: {is_good}, {} bytes", got.len()),
+            None => testkit::skip(format_args!("curl is not installed")),
+        }
+    }
+    let args = ["-n", "500", "-c", "5", "-m", "20", &url("/file.bin"), &url("/small.txt")];
+    match run("h2load", &args) {
+        Some((is_good, said)) => {
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(is_good && said.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
+        }
+        None => testkit::skip(format_args!("h2load is not installed")),
+    }
+    if let Some((is_good, said)) = run("nghttp", &["-ans", &url("/small.txt"), &url("/file.bin")]) {
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(is_good && said.matches(" 200 ").count() == 2, "{said}");
+    }
+}

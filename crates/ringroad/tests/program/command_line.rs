@@ -1,0 +1,172 @@
+//! The texts generated from the table of commands: help, manual page, completions. Each option is in all of them.
+
+use std::process::{Command, Stdio};
+
+use crate::control::BINARY;
+use testkit::TempDir;
+use testkit::program::{Finished, run};
+
+/// Runs a command that must print a text with success and nothing on standard error; returns the text.
+fn printed(args: &[&str]) -> String {
+    let Finished { status, stdout, stderr, .. } = run(BINARY, args);
+    assert!(status.success() && stderr.is_empty() && !stdout.is_empty(), "{args:?}: {status} {stderr}");
+    stdout
+}
+
+/// Returns the commands that the help lists.
+fn commands() -> Vec<String> {
+    let help = printed(&["help"]);
+    let (_, list) = help.split_once("\nCommands:\n").expect("a list of commands");
+    let names = list.lines().take_while(|line| !line.is_empty());
+    names.map(|line| line.split_whitespace().next().expect("a name").to_owned()).collect()
+}
+
+/// Returns the options in a help text: `--listen`, `-w`.
+fn options(help: &str) -> Vec<String> {
+    let (_, list) = help.split_once("\nOptions:\n").expect("a list of options");
+    let lines = list.lines().take_while(|line| !line.is_empty()).filter(|line| line.starts_with("  -"));
+    let names = lines.map(|line| line.trim_start().split("  ").next().unwrap_or_default());
+    let names = names.map(|names| names.split(" :").next().unwrap_or_default());
+    let words = names.flat_map(|names| names.split([',', ' ']));
+    words.filter(|word| word.starts_with('-') && word.len() > 1).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_has_a_line_and_a_help() {
+    let names = commands();
+    for name in
+        ["serve", "check", "explain", "fmt", "engines", "stat", "bench", "reference", "completions", "help"]
+    {
+        assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+    }
+    for name in &names {
+        let shown = printed(&["help", name]);
+        assert!(shown.starts_with(&format!("Usage: ringroad {name}")), "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= 90), "{shown}");
+        // `bench`, in builds that include it, prints the help of its own parser.
+        if name != "bench" {
+            assert_eq!(printed(&[name, "--help"]), shown);
+        }
+    }
+    // The short form writes to the same stream as nginx.
+    let said = run(BINARY, &["-h"]);
+    assert!(said.status.success() && said.stdout.is_empty());
+    assert_eq!(said.stderr, printed(&["--help"]));
+}
+
+#[test]
+fn each_option_is_in_the_manual_and_in_all_completions() {
+    let page = printed(&["help", "man"]);
+    let scripts = ["bash", "zsh", "fish"].map(|shell| (shell, printed(&["completions", shell])));
+    let mut all = options(&printed(&["help"]));
+    assert!(all.len() > 10, "{all:?}");
+    for name in commands() {
+        let help = printed(&["help", &name]);
+        assert!(
+            page.contains(&format!("\n.Cm {name}\n")) && page.contains(&format!("\n.Ss ringroad {name}\n"))
+        );
+        for (shell, script) in &scripts {
+            assert!(script.contains(&name), "{shell} lacks {name}");
+        }
+        let own = options(&help);
+        assert!(own.contains(&"--help".to_owned()), "{help}");
+        all.extend(own);
+    }
+    for option in &all {
+        let bare = option.trim_start_matches('-');
+        let in_page = if option.starts_with("--") {
+            format!("Fl -{}", bare.replace('-', "\\-"))
+        } else {
+            format!("Fl {bare}")
+        };
+        assert!(page.contains(&in_page), "the manual lacks {option}");
+        for (shell, script) in &scripts {
+            let form = match (*shell, option.starts_with("--")) {
+                ("fish", true) => format!("-l {bare} "),
+                ("fish", false) => format!("-s '{bare}'"),
+                ("zsh", _) => option.replace("-?", "-\\?"),
+                _ => option.clone(),
+            };
+            assert!(script.contains(&form), "{shell} lacks {option}");
+        }
+    }
+}
+
+/// Runs a checker over a text; reports if it is not installed.
+fn checked(program: &str, args: &[&str], name: &str, text: &str) {
+    let dir = TempDir::new("checked");
+    let file = dir.write(name, text);
+    let found = Command::new(program).args(args).arg(&file).stdin(Stdio::null()).output();
+    let output = match found {
+        Ok(output) => output,
+        Err(error) => return testkit::skip(format_args!("{program} is not installed: {error}")),
+    };
+    let said =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && said.is_empty(), "{program} {args:?}: {}\n{said}", output.status);
+}
+
+#[test]
+fn the_manual_page_is_clean_mdoc() {
+    checked("mandoc", &["-T", "lint", "-W", "style"], "ringroad.8", &printed(&["help", "man"]));
+}
+
+#[test]
+fn each_shell_reads_its_completions() {
+    checked("bash", &["-n"], "ringroad.bash", &printed(&["completions", "bash"]));
+    checked("zsh", &["-n"], "_ringroad", &printed(&["completions", "zsh"]));
+    checked("fish", &["-n"], "ringroad.fish", &printed(&["completions", "fish"]));
+}
+
+/// Returns bash's completions for a line.
+fn offered(words: &[&str]) -> Vec<String> {
+    let script = printed(&["completions", "bash"]);
+    let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let line = format!(
+        "{script}\nCOMP_WORDS=({}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _ringroad; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.join(" ")
+    );
+    let output = Command::new("bash").arg("-c").arg(line).output().expect("bash is everywhere");
+    String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_offers_what_fits() {
+    assert_eq!(offered(&["ringroad", "se"]), ["serve"]);
+    assert_eq!(offered(&["ringroad", "serve", "--li"]), ["--listen"]);
+    assert_eq!(offered(&["ringroad", "completions", "z"]), ["zsh"]);
+    assert_eq!(offered(&["ringroad", "help", "che"]), ["check"]);
+    assert_eq!(offered(&["ringroad", "-s", "re"]), ["reopen", "reload"]);
+    assert_eq!(offered(&["ringroad", "-t", "-s", "st"]), ["stop"]);
+}
+
+#[test]
+fn wrong_words_get_a_suggestion_and_status_2() {
+    for (args, text) in [
+        (&["sevre"][..], "ringroad: unknown command \"sevre\"; did you mean \"serve\"?\n"),
+        (&["frobnicate"], "ringroad: unknown command \"frobnicate\"; \"ringroad -h\" lists the commands\n"),
+        (&["--verison"], "ringroad: unknown option \"--verison\"; did you mean \"--version\"?\n"),
+        (&["help", "chek"], "ringroad: unknown command \"chek\"; did you mean \"check\"?\n"),
+        (
+            &["check", "--jsno", "a"],
+            "ringroad check: unknown option \"--jsno\"; did you mean \"--json\"?\nUsage: ringroad check [--all] [--json] FILE\n",
+        ),
+        (
+            &["completions", "csh"],
+            "ringroad completions: no completions for \"csh\": SHELL is bash, zsh or fish\nUsage: ringroad completions SHELL\n",
+        ),
+    ] {
+        let said = run(BINARY, args);
+        assert_eq!((said.status.code(), said.stderr.as_str()), (Some(2), text), "{args:?}");
+    }
+}
+
+#[test]
+fn the_long_version_names_program_commit_and_kernel() {
+    let text = printed(&["--version"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let start = format!("ringroad {} (", env!("CARGO_PKG_VERSION"));
+    assert!(lines[0].starts_with(&start) && lines[0].ends_with("configuration of nginx 1.31.5"), "{text}");
+    assert!(lines[0].contains("(commit ") || lines[0].contains("(a build without its commit)"), "{text}");
+    assert!(lines[1].starts_with("kernel ") && lines[1].contains("epoll"), "{text}");
+}

@@ -1,0 +1,198 @@
+//! `ringroad serve` and `ringroad check`: the commands in addition to nginx's options, on real files.
+
+use crate::control::BINARY;
+use rustix::process::Signal;
+use testkit::program::{Program, run};
+use testkit::{Client, Deadline, ListenAddr, TempDir};
+
+/// Starts `ringroad serve` on a free port; returns its address.
+fn serve(dir: &TempDir) -> (Program, ListenAddr) {
+    let folder = dir.path().display().to_string();
+    let mut program = Program::start(BINARY, &["serve", &folder, "--listen", "127.0.0.1:0"]);
+    let line = program.wait_for_output("http://", Deadline::default());
+    let address = line.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix('/'));
+    let address = address.and_then(|address| address.parse().ok()).expect("a URL alone on its line");
+    (program, ListenAddr::Tcp(address))
+}
+
+#[test]
+fn serve_serves_a_folder_and_nothing_outside_of_it() {
+    let outside = TempDir::new("outside");
+    outside.write("secret.txt", "secret");
+    let dir = TempDir::new("inside");
+    dir.write("index.html", "<p>home</p>");
+    dir.write("sub/a b.txt", "spaces");
+    dir.write("style.css", "p {}");
+    std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).expect("a link");
+    std::os::unix::fs::symlink("sub", dir.path().join("in")).expect("a link");
+    let (mut program, address) = serve(&dir);
+    let get = |target: &str| Client::connect(&address).get(target);
+    assert_eq!(get("/").text(), "<p>home</p>");
+    assert_eq!(get("/").field("Content-Type"), Some("text/html"));
+    assert_eq!(get("/style.css").field("Content-Type"), Some("text/css"));
+    assert_eq!(get("/sub/a%20b.txt").text(), "spaces");
+    assert_eq!(get("/in/a%20b.txt").text(), "spaces");
+    for target in ["/out/secret.txt", "/../outside", "/%2e%2e/secret.txt", "/none"] {
+        let response = get(target);
+        assert!((400..=404).contains(&response.status), "{target}: {}", response.status);
+    }
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+    assert!(program.stderr().contains("\"GET /style.css HTTP/1.1\" 200"), "{}", program.stderr());
+    assert!(!dir.path().join("logs").exists(), "nothing is written into the folder");
+}
+
+#[test]
+fn serve_lists_directories_for_people() {
+    let dir = TempDir::new("list");
+    dir.write("b.txt", "12345");
+    dir.write("a.bin", vec![0; 3 << 20]);
+    dir.write("über/x", "");
+    dir.write(".hidden", "");
+    let (mut program, address) = serve(&dir);
+    let get = |target: &str| Client::connect(&address).get(target);
+    let page = get("/");
+    assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
+    let text = page.text();
+    for part in [
+        "<meta name=\"viewport\"",
+        "prefers-color-scheme:dark",
+        "<a href=\"%C3%BCber/\">über/</a>",
+        "title=\"3145728 bytes\">3.0 MiB<",
+        "<a href=\"?sort=size&amp;order=desc\">Size</a>",
+        "<p>1 directory, 2 files, 3.0 MiB</p>",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("<script") && !text.contains("hidden"), "{text}");
+    let order = |target: &str| {
+        let text = get(target).text();
+        let place = |name: &str| text.find(&format!("\">{name}")).expect("it is listed");
+        place("a.bin") < place("b.txt")
+    };
+    assert!(order("/") && !order("/?sort=size") && order("/?sort=size&order=desc") && !order("/?order=desc"));
+    assert!(get("/%C3%BCber/").text().contains("<a href=\"../\">../</a>"));
+    assert_eq!(get("/?sort=%3Cscript").status, 200);
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+}
+
+#[test]
+fn serve_names_the_remedy_for_a_taken_port() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = taken.local_addr().expect("bound").to_string();
+    let dir = TempDir::new("taken");
+    let said = run(BINARY, &["serve", &dir.path().display().to_string(), "--listen", &address]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.starts_with(&format!("ringroad: {address} is in use")), "{}", said.stderr);
+    assert!(said.stderr.contains("--listen 127.0.0.1:0"), "{}", said.stderr);
+}
+
+#[test]
+fn check_is_quiet_about_what_is_fine() {
+    let dir = TempDir::new("check");
+    let file = dir.write(
+        "nginx.conf",
+        "events {}\nhttp {\n  sendfile on;\n  tcp_nopush on;\n  server {\n    listen 127.0.0.1:8080;\n    location /big \
+         {\n      directio 4m;\n    }\n  }\n}\n",
+    );
+    let path = file.display().to_string();
+    let said = run(BINARY, &["check", &path]);
+    assert!(said.status.success(), "{}{}", said.stdout, said.stderr);
+    assert!(
+        said.stdout.starts_with("This configuration loads. Directives: ") && said.stdout.lines().count() == 1
+    );
+    let said = run(BINARY, &["check", "--all", &path]);
+    for line in [
+        format!("{path}:1: honoured events\n"),
+        format!("{path}:3: honoured sendfile\n"),
+        format!("{path}:8: honoured directio\n"),
+    ] {
+        assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
+    }
+    assert!(said.stdout.contains("/big: "), "the engine of each location: {}", said.stdout);
+    let json = run(BINARY, &["check", "--json", &path]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!((&json["verdict"], &json["loads"]), (&"works".into(), &true.into()));
+}
+
+#[test]
+fn check_tells_all_problems_at_once() {
+    let dir = TempDir::new("check");
+    let file = dir.write(
+        "bad.conf",
+        "events {}\nhttp {\n  degradation sbrk=1m;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n  include \
+         gone.conf;\n  server {\n    listen 127.0.0.1:8443 ssl;\n    ssl_certificate gone.pem;\n    ssl_certificate_key \
+         gone.pem;\n  }\n  lua_code_cache on;\n  server {\n    etag 2;\n  }\n}\nstream {}\n",
+    );
+    let path = file.display().to_string();
+    let said = run(BINARY, &["check", "--all", &path]);
+    assert_eq!(said.status.code(), Some(1));
+    for line in [
+        format!("unknown directive \"sendfil\" in {path}:4; did you mean \"sendfile\"?\n"),
+        format!("invalid number of arguments in \"root\" directive in {path}:5"),
+        // Every error is listed, while a start reports only the first.
+        "  invalid value \"yes\" in \"autoindex\" directive".to_owned(),
+        "  invalid value \"1\" in \"etag\" directive".to_owned(),
+        "  invalid value \"2\" in \"etag\" directive".to_owned(),
+        format!("gone.conf\" failed (2: No such file or directory) in {path}:7"),
+        "gone.pem\"".to_owned(),
+        "  module http_degradation (the heap of this server does not tell its load: use limit_conn"
+            .to_owned(),
+        format!(": 1 directive\n    {path}:3 degradation\n"),
+        format!("{path}:18 stream\n"),
+        "  module http_lua, which is not nginx's own (docs/third-party-modules.md): 1 directive\n".to_owned(),
+        format!("{path}:6: wrong autoindex: "),
+        "\nThis configuration does not load: it is wrong. Directives: ".to_owned(),
+    ] {
+        assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
+    }
+    assert!(!said.stdout.contains("honoured ssl_certificate"), "{}", said.stdout);
+}
+
+#[test]
+fn check_tells_missing_features_from_faults() {
+    let dir = TempDir::new("check");
+    for (text, kind, title) in [
+        ("stream {}", "missing", "Not supported yet (1):\n  module stream of nginx: 1 directive\n"),
+        (
+            "http { geoip_country /a; geoip_city /b; }",
+            "never",
+            "Will not be supported (2):\n  module http_geoip (MaxMind no longer makes its files: use geo",
+        ),
+    ] {
+        let file = dir.write("nginx.conf", format!("events {{}}\n{text}\n"));
+        let path = file.display().to_string();
+        let said = run(BINARY, &["check", &path]);
+        assert_eq!(said.status.code(), Some(2), "{}", said.stdout);
+        assert!(said.stdout.starts_with(title), "{}", said.stdout);
+        assert!(!said.stdout.contains("supported yet, "), "{}", said.stdout);
+        let json = run(BINARY, &["check", "--json", &path]).stdout;
+        let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+        assert_eq!((&json["verdict"], &json["problems"][0]["kind"]), (&kind.into(), &kind.into()));
+    }
+    assert_eq!(run(BINARY, &["check"]).status.code(), Some(2));
+    assert_eq!(run(BINARY, &["check", "/nonexistent"]).status.code(), Some(1));
+}
+
+#[test]
+fn the_reference_has_a_row_for_each_directive() {
+    let said = run(BINARY, &["reference"]);
+    assert!(said.status.success());
+    for name in ["worker_processes", "sendfile", "root_beneath", "aio_sendfile", "access_log"] {
+        assert!(said.stdout.contains(&format!("| `{name} ")), "{name}");
+    }
+    // The list contains unsupported directives, but no supported ones.
+    assert!(said.stdout.contains("\n| http_degradation | `degradation` | http |"), "{}", said.stdout);
+    assert!(!said.stdout.contains("`sendfile` |") && !said.stdout.contains("`include` |"));
+}
+
+#[test]
+fn the_reference_has_a_row_for_each_counter() {
+    let said = run(BINARY, &["reference", "counters"]);
+    assert!(said.status.success());
+    for name in ["cache_unstored_total", "cache_owner", "connections", "requests_total"] {
+        assert!(said.stdout.contains(&format!("| `ringroad_{name}` |")), "{name}");
+    }
+    assert!(said.stdout.contains("\n* `stale_preferred`: "), "{}", said.stdout);
+}

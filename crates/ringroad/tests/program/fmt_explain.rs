@@ -1,0 +1,303 @@
+//! `ringroad fmt` over every configuration in the repository, and `ringroad explain` compared with a server that runs
+//! the same configuration.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::control::BINARY;
+use conf::{FileId, MapLoader, Source, Statement, parse};
+use testkit::program::run;
+use testkit::{Client, Server, TempDir};
+
+/// Adds the files below a directory that look like configurations.
+fn configurations(folder: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(folder).expect("the directory is there").flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_conf = [".conf", ".types", ".map"].iter().any(|end| name.ends_with(end))
+            || ["_params", "default", "koi-utf", "koi-win", "win-utf"].iter().any(|end| name.ends_with(end));
+        match path.is_dir() {
+            true if name != "target" && !name.starts_with('.') => configurations(&path, found),
+            false if is_conf => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+/// Returns the statements without their line numbers.
+fn shape(text: &[u8]) -> Option<String> {
+    fn write(statements: &[Statement], out: &mut String) {
+        for statement in statements {
+            for word in [&statement.name].into_iter().chain(&statement.args) {
+                *out += &format!("{:?}{} ", word.text, word.quoted);
+            }
+            *out += if statement.block.is_some() { "{\n" } else { ";\n" };
+            write(statement.children(), out);
+            *out += if statement.block.is_some() { "}\n" } else { "" };
+        }
+    }
+    // Included files do not exist here: `include` is parsed as an unknown directive.
+    let text = String::from_utf8_lossy(text).replace("include ", "include_ ");
+    let loader: MapLoader = [("/n.conf", text.into_bytes())].into_iter().collect();
+    let tree = parse(&Source::new("/n.conf"), &loader).expect("the file is in the map");
+    let mut out = String::new();
+    write(&tree.statements, &mut out);
+    tree.fault().is_none().then_some(out)
+}
+
+#[test]
+fn formatting_changes_no_configuration_of_the_repository() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = Vec::new();
+    for folder in ["examples", "crates", "bench", "docs"] {
+        configurations(&root.join(folder), &mut files);
+    }
+    if Path::new("/etc/nginx/nginx.conf").exists() {
+        configurations(Path::new("/etc/nginx"), &mut files);
+    }
+    let mut count = 0;
+    for path in &files {
+        let text = fs::read(path).expect("it was listed");
+        let Some(before) = shape(&text) else { continue };
+        let file = FileId::file(path);
+        let once = conf::format(&text, file.clone()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(shape(&once).as_ref(), Some(&before), "{}", path.display());
+        assert_eq!(conf::format(&once, file).as_ref(), Ok(&once), "{}", path.display());
+        let comments = |text: &[u8]| text.iter().filter(|byte| **byte == b'#').count();
+        assert_eq!(comments(&text), comments(&once), "{}", path.display());
+        count += 1;
+    }
+    assert!(count > 25, "{count} of {files:?}");
+}
+
+/// The examples must be formatted as `fmt` does.
+#[test]
+fn the_examples_are_formatted() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for entry in fs::read_dir(examples).expect("the directory is there").flatten() {
+        let file = entry.path().join("nginx.conf");
+        // The write-ups are unchanged since their publication.
+        if file.exists() && !entry.file_name().to_string_lossy().starts_with("write-up") {
+            let said = run(BINARY, &["fmt", "--check", &file.display().to_string()]);
+            assert!(said.status.success() && said.stdout.is_empty(), "{}", said.stderr);
+        }
+    }
+}
+
+#[test]
+fn fmt_prints_writes_and_checks() {
+    let dir = TempDir::new("fmt");
+    let file = dir.write("a.conf", "http{# c\nroot  a;}");
+    let path = file.display().to_string();
+    let expected = "http { # c\n    root a;\n}\n";
+    assert_eq!(run(BINARY, &["fmt", &path]).stdout, expected);
+    let said = run(BINARY, &["fmt", "--check", &path]);
+    assert_eq!(
+        (said.status.code(), said.stderr),
+        (Some(1), format!("ringroad: \"{path}\" is not formatted\n"))
+    );
+    assert!(run(BINARY, &["fmt", "-w", &path]).status.success());
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), expected);
+    assert!(run(BINARY, &["fmt", "--check", &path]).status.success());
+    let file = dir.write("b.conf", "http {\n root a\n}\n");
+    let path = file.display().to_string();
+    let said = run(BINARY, &["fmt", "-w", &path]);
+    let marked = format!(
+        "ringroad: [emerg] unexpected \"}}\" in {path}:3\n    2 |  root a\n      |        ^ a \";\" is missing here\n"
+    );
+    assert_eq!((said.status.code(), said.stderr), (Some(1), marked));
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "http {\n root a\n}\n");
+}
+
+const SITE: &str = "events {}
+http {
+    access_log off;
+    proxy_cache_path cache keys_zone=app:1m;
+    upstream app { least_conn; server 127.0.0.1:9; server 127.0.0.1:10; }
+    map $uri $odd { default 1; }
+    server {
+        listen 127.0.0.1:8080;
+        server_name one.example *.wild.example;
+        root html;
+        rewrite ^/old/(.*)$ /new/$1;
+        location / { }
+        location = /exact { return 204; }
+        location ^~ /static/ { alias html/; }
+        location /api/ { proxy_pass http://app; proxy_cache app; proxy_cache_key $host$uri; }
+        location ~ \\.php$ { fastcgi_pass 127.0.0.1:9000; }
+        location /moved { rewrite ^/moved/(.*)$ /api/$1 last; }
+        location /try/ { try_files $uri /a.txt =404; }
+        location /private/ { allow 10.0.0.0/8; deny all; }
+        location /odd/ { if ($odd) { return 403; } if ($request_method = POST) { return 405; } }
+    }
+    server { listen 127.0.0.1:8080; server_name ~^re(gex)?\\.example$; return 301 https://$host$request_uri; }
+}
+";
+
+/// Runs `explain` without a server: returns the lines that follow from the configuration.
+fn explained(file: &Path, args: &[&str]) -> String {
+    let path = file.display().to_string();
+    let all: Vec<&str> = ["explain", "-c", &path].iter().chain(args).copied().collect();
+    let said = run(BINARY, &all);
+    assert!(said.status.success(), "{args:?}: {}", said.stderr);
+    said.stdout.replace(&format!("{path}:"), "CONF:")
+}
+
+#[test]
+fn explain_tells_listener_server_location_and_handler() {
+    let dir = TempDir::new("explain");
+    let file = dir.write("nginx.conf", SITE);
+    dir.write("html/a.txt", "12345");
+    for (args, lines) in [
+        (
+            &["http://one.example:8080/a.txt"][..],
+            &[
+                "exact name \"one.example\"",
+                "location   / at CONF:12: the longest prefix",
+                "html/a.txt, 5 bytes, sent by ",
+            ][..],
+        ),
+        (&["http://x.wild.example:8080/none"], &["wildcard \"*.wild.example\"", "none is not there: 404"]),
+        (
+            &["http://other:8080/"],
+            &["the default server of this listener", "has none of index.html: 403, \"autoindex\" is off"],
+        ),
+        (
+            &["http://regex.example:8080/a?b"],
+            &[
+                "a regular expression of server_name matches",
+                "301 https://regex.example/a?b by \"return\" at CONF:22",
+            ],
+        ),
+        (
+            &["http://one.example:8080/exact"],
+            &["location   = /exact at CONF:13: the whole path", "response   204 by"],
+        ),
+        (
+            &["http://one.example:8080/static/a.txt"],
+            &["^~ keeps regular expressions out", "html/a.txt, 5 bytes"],
+        ),
+        (
+            &["http://one.example:8080/static/x.php"],
+            &["not ~ \\.php$: a regular expression that is not asked"],
+        ),
+        (
+            &["http://one.example:8080/x.php"],
+            &[
+                "the first regular expression that matches",
+                "not /: a prefix; a regular expression goes before it",
+                "fastcgi_pass 127.0.0.1:9000",
+            ],
+        ),
+        (&["http://one.example:8080/old/a%20b"], &["rewrite    /old/a b becomes /new/a b at CONF:11"]),
+        (
+            &["http://one.example:8080/moved/x?y=1", "-X", "POST"],
+            &[
+                "/moved/x becomes /api/x",
+                "location   /api/",
+                "zone app at CONF:15, key one.example/api/x",
+                "POST is not among proxy_cache_methods",
+                "upstream   app at CONF:5, least_conn: 127.0.0.1:9, 127.0.0.1:10",
+            ],
+        ),
+        (&["http://one.example:8080/try/x"], &["$uri: ", "is not there", "/a.txt: ", "html/a.txt, 5 bytes"]),
+        (&["http://one.example:8080/private/x"], &["access     deny all at CONF:19: 403"]),
+        (
+            &["http://one.example:8080/private/x", "--from", "10.1.2.3"],
+            &["access     allow 10.0.0.0/8 at CONF:19\n"],
+        ),
+        (
+            &["http://one.example:8080/odd/", "-X", "POST"],
+            &["($odd) at CONF:20 depends on what is not known here", "response   405 by \"return\""],
+        ),
+        (&["http://127.0.0.1:8080/", "-H", "Host: one.example"], &["exact name \"one.example\""]),
+    ] {
+        let text = explained(&file, args);
+        for line in lines {
+            assert!(text.contains(line), "{args:?}: {line}\n{text}");
+        }
+    }
+    for (url, message) in [
+        ("one.example/", "is no URL"),
+        ("http://one.example/", "no server listens there; there are 127.0.0.1:8080"),
+        ("http://one.example:8080/%2e%2e/", "the path is refused with 400"),
+    ] {
+        let said = run(BINARY, &["explain", "-c", &file.display().to_string(), url]);
+        assert_eq!(said.status.code(), Some(1));
+        assert!(said.stderr.contains(message), "{}", said.stderr);
+    }
+}
+
+/// The same configuration serves requests: each location names itself in the response.
+#[test]
+fn explain_names_what_the_worker_may_not_read() {
+    if !rustix::process::geteuid().is_root() {
+        return testkit::skip("the workers of another user than root read what that user reads");
+    }
+    let dir = TempDir::new("explain");
+    dir.write("html/open.txt", "1");
+    let secret = dir.write("html/secret.txt", "1");
+    let below = dir.write("html/closed/a.txt", "1");
+    let close = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    close(&secret, 0o600);
+    close(below.parent().expect("a directory"), 0o700);
+    let file = dir.write(
+        "nginx.conf",
+        format!("events {{}} http {{ server {{ listen 8080; root {}/html; }} }}", dir.path().display()),
+    );
+    for (name, line) in [
+        ("open.txt", "open.txt, 1 bytes, sent by"),
+        (
+            "secret.txt",
+            "secret.txt cannot be read by the worker's user nobody: 403 (chmod o+r, or another \"user\")",
+        ),
+        (
+            "closed/a.txt",
+            "closed cannot be searched by the worker's user nobody: 403 (chmod o+x, or another \"user\")",
+        ),
+    ] {
+        let said = explained(&file, &[&format!("http://a:8080/{name}")]);
+        assert!(said.contains(line), "{said}");
+        assert!(said.starts_with(&format!("request    GET http://a:8080/{name} from")), "{said}");
+    }
+}
+
+#[test]
+fn explain_and_the_server_find_the_same_location() {
+    let names = ["/", "= /a", "/a", "/a/b/", "^~ /s/", "~ \\.txt$", "~* \\.TXT$", "~ ^/a/b/c"];
+    let block = |(number, name): (usize, &&str)| {
+        format!("location {name} {{ add_header X-Found {number}; return 200; }}\n")
+    };
+    let blocks: String = names.iter().enumerate().map(block).collect();
+    let conf = format!("events {{}} http {{ access_log off; server {{ listen 127.0.0.1:0; {blocks} }} }}");
+    let server = Server::start(BINARY, &conf);
+    let dir = TempDir::new("explain");
+    let file = dir.write("nginx.conf", conf.replace(":0;", ":8080;"));
+    for target in [
+        "/",
+        "/a",
+        "/ab",
+        "/a/",
+        "/a/b",
+        "/a/b/",
+        "/a/b/c",
+        "/a/b/c.txt",
+        "/s/x.txt",
+        "/x.txt",
+        "/x.Txt",
+        "/a//b/c",
+        "/%61",
+    ] {
+        let response = Client::connect(server.addr(0)).get(target);
+        let number: usize =
+            response.field("X-Found").and_then(|text| text.parse().ok()).expect("each has one");
+        let found = names[number];
+        let text = explained(&file, &[&format!("http://x:8080{target}")]);
+        assert!(text.contains(&format!("\nlocation   {found} at ")), "{target}: {found}\n{text}");
+    }
+}

@@ -1,0 +1,120 @@
+//! System limits: raised where permitted, reported where they are too low.
+
+use crate::control::{BINARY, ask, site};
+use testkit::{Client, Content, Deadline, Origin, Reply, Server, Setup};
+
+/// Returns the soft and hard limit of a process, as proc(5) shows them.
+fn limit(pid: i32, name: &str) -> (String, String) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("procfs");
+    let row = text.lines().find_map(|line| line.strip_prefix(name)).expect("a row").to_owned();
+    let mut values = row.split_whitespace().map(str::to_owned);
+    (values.next().expect("soft"), values.next().expect("hard"))
+}
+
+fn own_limit(name: &str) -> (String, String) {
+    limit(i32::try_from(std::process::id()).expect("a pid"), name)
+}
+
+#[test]
+fn the_worker_raises_descriptors_and_locked_memory_as_far_as_it_may() {
+    let builder = Server::builder(BINARY).conf(&site("", "here"));
+    let server = builder.shell("ulimit -S -n 256 && ulimit -S -l 64").start();
+    assert_eq!(ask(server.addr(0)), "here");
+    let worker = server.workers()[0];
+    let (soft, hard) = limit(worker, "Max open files");
+    assert_eq!((&soft, &hard), (&own_limit("Max open files").1, &soft));
+    let (soft, hard) = limit(worker, "Max locked memory");
+    // Root with CAP_SYS_RESOURCE removes the limit.
+    assert_eq!(soft, hard);
+    assert!(soft == "unlimited" || soft == own_limit("Max locked memory").1, "{soft}");
+}
+
+#[test]
+fn connections_that_cannot_fit_are_told_before_they_come() {
+    let conf = |files: u32| {
+        site(&format!("worker_processes 4; worker_rlimit_nofile {files};"), "here")
+            .replace("events {}", "events { worker_connections 60; }")
+    };
+    let warning = "[warn] 60 worker_connections exceed open file resource limit: 50 for each of 4 threads";
+    let (status, stderr) = Server::builder(BINARY).conf(&conf(50)).arg("-t").run_to_end();
+    assert!(status.success() && stderr.contains(warning), "{stderr}");
+    let (status, stderr) = Server::builder(BINARY).conf(&conf(60)).arg("-t").run_to_end();
+    assert!(status.success() && !stderr.contains("worker_connections"), "{stderr}");
+    // Without the directive, the hard limit applies.
+    let conf = conf(50).replace("worker_rlimit_nofile 50;", "");
+    let builder = Server::builder(BINARY).conf(&conf).arg("-t");
+    let (status, stderr) = builder.shell("ulimit -S -n 100 && ulimit -H -n 200").run_to_end();
+    assert!(status.success() && stderr.contains(warning), "{stderr}");
+}
+
+/// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without
+/// it. The cache belongs to the process, and must survive that.
+#[test]
+fn a_cache_stores_after_rings_were_given_up() {
+    let conf = "worker_processes 16; error_log logs/error.log info; events {}
+        http { access_log off; proxy_cache_path @CACHE@ keys_zone=z:1m;
+          server { listen 127.0.0.1:0; proxy_cache z; proxy_cache_valid 1h;
+            add_header X-Cache $upstream_cache_status; location / { proxy_pass http://@ORIGIN@; } } }";
+    // The kernel decides how many rings fit into a limit.
+    for kib in [500, 1000, 2000, 4000] {
+        let origin = Origin::start(|_| Reply::text("kept"));
+        let setup = Setup::new(conf).origin(&origin);
+        // If a limit below this one applies, that one is used.
+        let limit = format!("ulimit -l {kib} 2>/dev/null || true");
+        let server = setup.builder(BINARY).shell(&limit).start();
+        let is_hit = || {
+            let response = Client::connect(server.addr(0)).get("/");
+            (response.field("X-Cache") == Some("HIT")).then_some(())
+        };
+        testkit::wait::until("a hit", Deadline::default(), is_hit)
+            .unwrap_or_else(|late| panic!("{kib} KiB: {late}\n{}", server.error_log()));
+        assert_eq!(origin.stats().requests, 1, "{kib} KiB\n{}", server.error_log());
+        assert!(server.quit_and_wait().success(), "{kib} KiB");
+    }
+}
+
+/// Starts a worker without root privileges that may lock this many KiB; returns `None` if the limit has no effect.
+fn with_locked_memory(kib: u32, threads: u32, files: u32) -> Option<Server> {
+    let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a row").trim().to_owned();
+    // CAP_SYS_RESOURCE, capabilities(7).
+    if u64::from_str_radix(&mask, 16).expect("a number") & 1 << 24 != 0 {
+        testkit::skip("this user takes limits off");
+        return None;
+    }
+    let conf = format!(
+        "worker_processes {threads}; events {{}} http {{ access_log off; \
+         server {{ listen 127.0.0.1:0; root html; directio 512; }} }}"
+    );
+    let mut builder = Server::builder(BINARY).conf(&conf).shell(&format!("ulimit -l {kib}"));
+    for file in 0..files {
+        builder = builder.file(&format!("html/{file}.bin"), Content::new(u64::from(file), 100_000));
+    }
+    Some(builder.start())
+}
+
+#[test]
+fn buffers_that_cannot_be_registered_are_told_once_with_the_remedy() {
+    let Some(server) = with_locked_memory(700, 2, 8) else { return };
+    if server.error_log().contains("using the \"epoll\"") {
+        return testkit::skip("no ring");
+    }
+    for file in 0..8 {
+        let response = Client::connect(server.addr(0)).get(&format!("/{file}.bin"));
+        Content::new(file, 100_000).assert_body(&response.body);
+    }
+    let line = server.wait_for_log("[warn]", Deadline::default());
+    assert!(line.contains("direct reads go on with "), "{line}");
+    assert!(line.contains("remedy: raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)"), "{line}");
+}
+
+#[test]
+fn a_ring_that_only_the_probe_could_have_is_a_reason_to_fall_back() {
+    // Enough for one small ring, but not for those of sixteen threads.
+    let Some(server) = with_locked_memory(1000, 16, 1) else { return };
+    Content::new(0, 100_000).assert_body(&Client::connect(server.addr(0)).get("/0.bin").body);
+    let line = server.wait_for_log("[warn]", Deadline::default());
+    assert!(line.contains("io_uring cannot be used, likely cause: "), "{line}");
+    assert!(line.contains("remedy: "), "{line}");
+    assert!(server.quit_and_wait().success());
+}

@@ -1,0 +1,20 @@
+//! The program as a process: command line, files, signals, reloads, upgrades, ACME, guides.
+#![forbid(unsafe_code)]
+
+#[path = "../control/mod.rs"]
+mod control;
+#[path = "../pebble/mod.rs"]
+mod pebble;
+
+mod acme;
+mod cli;
+mod command_line;
+mod commands;
+mod engines;
+mod fmt_explain;
+mod guides;
+mod limits;
+mod packaged_conf;
+mod process;
+mod reload;
+mod upgrade;

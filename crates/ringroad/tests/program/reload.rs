@@ -1,0 +1,248 @@
+//! Reloads: no connection is refused or reset, and after an error the old configuration stays active.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::control::{BINARY, ask, site, wait_for_answer, wait_until};
+use testkit::{Client, Content, Deadline, Server, TempDir};
+
+/// Connects and makes requests in a loop while `action` runs; every connection must get a complete response.
+fn under_load(server: &Server, action: impl FnOnce()) {
+    let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let address = server.addr(0).clone();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let mut client = Client::try_connect(&address).expect("never refused");
+                    assert_eq!(client.get("/").status, 200, "never reset");
+                    asked.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        action();
+        // Some more requests for the end of the old configuration.
+        let enough = asked.load(Ordering::SeqCst) + 20;
+        wait_until("answers", || asked.load(Ordering::SeqCst) >= enough);
+        done.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn a_new_process_takes_over_without_a_lost_connection() {
+    let mut server = Server::start(BINARY, &site("worker_processes 1;", "v0"));
+    let first = server.workers();
+    let mut confs = Vec::new();
+    for round in 1..=6 {
+        confs.push((site(&format!("worker_processes {};", 1 + round % 2), &format!("v{round}")), round));
+    }
+    let server = &mut server;
+    let handle = Server::logged_addresses(server);
+    assert_eq!(handle.len(), 1);
+    for (conf, round) in confs {
+        server.rewrite_conf(&conf);
+        under_load(server, || {
+            server.reload();
+            wait_for_answer(server, &format!("v{round}"));
+        });
+    }
+    wait_until("the old workers' end", || server.workers().len() == 1);
+    assert_ne!(server.workers(), first);
+    // The master notices an exit slightly later.
+    server.wait_for_log_count("exited with code 0", 6, Deadline::default());
+    let log = server.error_log();
+    assert_eq!(log.matches("exited with code 0").count(), 6, "{log}");
+    assert_eq!(log.matches(": reconfiguring").count(), 6, "{log}");
+    assert_eq!(log.matches("(SIGHUP) received from").count(), 6, "{log}");
+    assert_eq!(log.matches("gracefully shutting down").count(), 6, "{log}");
+    assert_eq!(log.matches("listening on").count(), 1, "the same socket all the time\n{log}");
+}
+
+#[test]
+fn the_same_process_takes_a_new_site_in_place() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    let worker = server.workers();
+    for round in 1..=6 {
+        server.rewrite_conf(&site("", &format!("v{round}")));
+        under_load(&server, || {
+            server.reload();
+            wait_for_answer(&server, &format!("v{round}"));
+        });
+    }
+    assert_eq!(server.workers(), worker);
+    server.wait_for_log_count("exited with code 0", 6, Deadline::default());
+}
+
+#[test]
+fn a_wrong_configuration_changes_nothing() {
+    let mut server = Server::start(BINARY, &site("", "good"));
+    let worker = server.workers();
+    for (conf, message) in [
+        ("events {} http { server { lsten 80; } }", "[emerg] "),
+        ("events {} http {", "[emerg] "),
+        (
+            "events {} http { server { listen 127.0.0.1:0; listen unix:/nonexistent/a.sock; } }",
+            "bind() to unix:",
+        ),
+    ] {
+        let before = server.error_log().matches("[emerg]").count();
+        server.rewrite_conf(conf);
+        server.reload();
+        let line = server.wait_for_log_count("[emerg]", before + 1, Deadline::default());
+        assert!(line.contains(message), "{line}");
+        assert_eq!(ask(server.addr(0)), "good");
+    }
+    assert_eq!(server.workers(), worker);
+    server.rewrite_conf(&site("", "better"));
+    server.reload();
+    wait_for_answer(&server, "better");
+}
+
+#[test]
+fn listeners_come_and_go() {
+    let dir = TempDir::new("listeners");
+    let path = dir.path().join("extra.sock");
+    let with = |main: &str| {
+        let extra = format!("listen 127.0.0.1:0; listen unix:{};", path.display());
+        site(main, "both").replace("listen 127.0.0.1:0;", &extra)
+    };
+    for main in ["", "worker_processes 2;"] {
+        let mut server = Server::start(BINARY, &site("", "one"));
+        server.rewrite_conf(&with(main));
+        server.reload();
+        server.wait_for_log("listening on unix:", Deadline::default());
+        let addresses = server.logged_addresses();
+        assert_eq!(addresses.len(), 2);
+        wait_for_answer(&server, "both");
+        assert_eq!(ask(&addresses[1]), "both");
+        server.rewrite_conf(&site("", "one"));
+        server.reload();
+        wait_for_answer(&server, "one");
+        wait_until("the socket to go", || !path.exists());
+    }
+}
+
+#[test]
+fn reloads_in_a_row_end_with_the_last_configuration() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    for round in 1..=10 {
+        server.rewrite_conf(&site(&format!("worker_processes {};", 1 + round % 2), &format!("v{round}")));
+        server.reload();
+    }
+    wait_for_answer(&server, "v10");
+    wait_until("the old workers' end", || server.workers().len() == 1);
+}
+
+#[test]
+fn the_pid_file_moves_with_the_configuration() {
+    let mut server = Server::start(BINARY, &site("pid logs/a.pid;", "v0"));
+    server.rewrite_conf(&site("pid logs/b.pid;", "v1"));
+    server.reload();
+    wait_for_answer(&server, "v1");
+    let (old, new) = (server.path("logs/a.pid"), server.path("logs/b.pid"));
+    wait_until("the file to move", || !old.exists() && new.exists());
+    assert_eq!(std::fs::read_to_string(new).expect("written"), format!("{}\n", server.pid()));
+}
+
+#[test]
+fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
+    for main in ["worker_processes 3;", "master_process off; worker_processes 3;"] {
+        let mut server = Server::start(BINARY, &site(main, "v0"));
+        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
+        // Half of the clients have made a request already, the others wait with their first.
+        for client in &mut clients[..3] {
+            assert_eq!(client.get("/").text(), "v0");
+        }
+        for round in 1..=3 {
+            let text = format!("v{round}");
+            server.rewrite_conf(&site(main, &text));
+            server.reload();
+            server.wait_for_log(&format!("was replaced by {} in place", round + 1), Deadline::default());
+            // No connection retains the old configuration: idle connections release it and stay open.
+            let line = server.wait_for_log_count("exited with code 0", round, Deadline::default());
+            assert!(line.contains(&format!(": configuration {round} of worker process")), "{line}");
+            for client in &mut clients {
+                assert_eq!(client.get("/").text(), text);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_was_replaced_in_place_retires_with_its_last_request() {
+    let body = Content::new(9, 3 << 20);
+    let conf = |index: &str| {
+        format!(
+            "events {{}} http {{ access_log off; server {{ listen 127.0.0.1:0; root html; index {index}; }} }}"
+        )
+    };
+    let mut server = Server::builder(BINARY).conf(&conf("a.html")).file("html/large.bin", body).start();
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    for (round, index) in ["b.html", "c.html"].iter().enumerate() {
+        server.rewrite_conf(&conf(index));
+        server.reload();
+        server.wait_for_log_count("in place", round + 1, Deadline::default());
+    }
+    // The second configuration was never used by a request, the first still is.
+    let line = server.wait_for_log("exited with code 0", Deadline::default());
+    assert!(line.contains("configuration 2 of worker process"), "{line}");
+    assert_eq!(server.error_log().matches("exited with code 0").count(), 1, "{}", server.error_log());
+    body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
+    let line = server.wait_for_log_count("exited with code 0", 2, Deadline::default());
+    let worker = server.workers()[0];
+    assert!(
+        line.ends_with(&format!("configuration 1 of worker process {worker} exited with code 0")),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_response_under_way_outlives_the_replacement_of_its_process() {
+    let body = Content::new(9, 3 << 20);
+    let conf = |threads: u32| {
+        format!(
+            "worker_processes {threads}; events {{}} http {{ access_log off; \
+             server {{ listen 127.0.0.1:0; root html; }} }}"
+        )
+    };
+    let mut server = Server::builder(BINARY).conf(&conf(1)).file("html/large.bin", body).start();
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    server.rewrite_conf(&conf(2));
+    server.reload();
+    server.wait_for_log("gracefully shutting down", Deadline::default());
+    assert_eq!(server.workers().len(), 2, "the old one is still there");
+    body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
+    wait_until("the old worker's end", || server.workers().len() == 1);
+}
+
+#[test]
+fn a_reload_says_what_it_changes() {
+    for main in ["", "master_process off;"] {
+        let mut server = Server::start(BINARY, &site(main, "v0"));
+        let more = site(main, "v1").replace("access_log off;", "access_log off; server_tokens off;");
+        server.rewrite_conf(&more);
+        server.reload();
+        wait_for_answer(&server, "v1");
+        let place = format!(" in {}", server.path("").display());
+        for change in ["return 200 v0 -> 200 v1 (http, server, location /)", "+ server_tokens off (http)"] {
+            server.wait_for_log(&format!("configuration change: {change}{place}"), Deadline::default());
+        }
+        server.reload();
+        server.wait_for_log("configuration change: none", Deadline::default());
+        let log = server.error_log();
+        assert_eq!(log.matches("configuration change: ").count(), 3, "{log}");
+        assert!(!log.contains("a new worker process is needed"), "{log}");
+        server.rewrite_conf(&more.replace("events {}", "worker_processes 2; env A; events {}"));
+        server.reload();
+        server.wait_for_log("configuration change: + worker_processes 2 in ", Deadline::default());
+        server.wait_for_log("configuration change: + env A in ", Deadline::default());
+        let line = match main {
+            "" => "a new worker process is needed: worker_processes 1 -> 2, env",
+            _ => "use master_process on (worker_processes 1 -> 2, env)",
+        };
+        server.wait_for_log(line, Deadline::default());
+    }
+}

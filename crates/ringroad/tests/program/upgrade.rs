@@ -1,0 +1,458 @@
+//! Binary upgrade without interruption: from Ringroad to Ringroad, from nginx to Ringroad, and from Ringroad to nginx.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::control::{BINARY, wait_until};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustix::process::Signal;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use testkit::nginx::{self, free_port};
+use testkit::process::{children, is_alive};
+use testkit::program::signal_process;
+use testkit::{Client, Deadline, ListenAddr, TempDir, engines};
+
+/// A server whose binary is a file in the test's directory.
+struct Site {
+    dir: TempDir,
+    tcp: ListenAddr,
+    unix: ListenAddr,
+}
+
+/// Configuration that both servers parse. `PREFIX` is the directory; the port was free shortly before.
+const CONF: &str = "daemon on; worker_processes 1; pid PREFIXlogs/server.pid; error_log PREFIXlogs/error.log notice;\n\
+    events { worker_connections 512; EVENTS }\n\
+    http { access_log off; server { listen 127.0.0.1:PORT; listen unix:PREFIXsite.sock; TLS\n\
+    location / { return 200 here; } } }";
+
+impl Site {
+    /// Creates the directory, with a binary and a configuration.
+    fn new(binary: &Path, events: &str, tls: &str) -> Site {
+        let dir = TempDir::new("upgrade");
+        for name in ["bin", "conf", "logs"] {
+            dir.dir(name);
+        }
+        let port = free_port();
+        let tcp = ListenAddr::Tcp(([127, 0, 0, 1], port).into());
+        let unix = ListenAddr::Unix(dir.path().join("site.sock"));
+        let site = Site { dir, tcp, unix };
+        let conf = CONF.replace("PORT", &port.to_string()).replace("EVENTS", events).replace("TLS", tls);
+        site.dir.write("conf/server.conf", conf.replace("PREFIX", &site.prefix()));
+        site.install(binary);
+        site
+    }
+
+    /// Returns the prefix in nginx's form.
+    fn prefix(&self) -> String {
+        format!("{}/", self.dir.path().display())
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.dir.path().join("bin/server")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.dir.path().join("logs/server.pid")
+    }
+
+    /// Replaces the binary, as a package manager does.
+    fn install(&self, binary: &Path) {
+        let fresh = self.dir.path().join("bin/fresh");
+        if fs::hard_link(binary, &fresh).is_err() {
+            fs::copy(binary, &fresh).expect("the binary can be read");
+        }
+        fs::rename(&fresh, self.binary()).expect("they are siblings");
+        // A rename has no effect if both names are links to one file.
+        let _ = fs::remove_file(&fresh);
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.binary());
+        command.arg("-p").arg(self.prefix()).args(["-c", "conf/server.conf", "-e", "logs/error.log"]);
+        command
+    }
+
+    /// Starts the daemon and returns its process ID.
+    fn start(&self) -> i32 {
+        let stderr = fs::File::create(self.dir.path().join("stderr")).expect("a file");
+        let status = self.command().stdin(Stdio::null()).stderr(stderr).status().expect("it starts");
+        assert!(status.success(), "{}", self.log());
+        wait_until("the pid file", || self.pid().is_some());
+        self.pid().expect("just seen")
+    }
+
+    fn pid(&self) -> Option<i32> {
+        fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()
+    }
+
+    fn old_pid(&self) -> Option<i32> {
+        fs::read_to_string(self.pid_file().with_extension("pid.oldbin")).ok()?.trim().parse().ok()
+    }
+
+    /// Returns the logs, which a failed test prints.
+    fn log(&self) -> String {
+        let text = |name: &str| fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
+        text("logs/error.log") + "--- stderr\n" + &text("stderr")
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
+        let outcome = testkit::wait::until(what, Deadline::default(), || holds().then_some(()));
+        outcome.unwrap_or_else(|late| panic!("{late}\n{}", self.log()));
+    }
+
+    /// Sends USR2 and returns the new master's process ID when its worker accepts connections.
+    fn upgrade(&self) -> i32 {
+        let old = self.pid().expect("it runs");
+        signal_process(old, Signal::USR2).expect("it runs");
+        self.wait("a new pid file beside the old one", || {
+            self.old_pid() == Some(old) && self.pid().is_some_and(|pid| pid != old)
+        });
+        let new = self.pid().expect("just seen");
+        self.wait("a worker of the new binary", || !children(new).is_empty());
+        new
+    }
+
+    /// Completes the upgrade: stops first the old workers, then the old master.
+    fn finish(&self, old: i32, new: i32) {
+        signal_process(old, Signal::WINCH).expect("it runs");
+        self.wait("no worker of the old binary", || children(old).iter().all(|pid| *pid == new));
+        signal_process(old, Signal::QUIT).expect("it runs");
+        self.wait("the end of the old master", || !is_alive(old) && self.old_pid().is_none());
+        assert_eq!(self.pid(), Some(new));
+    }
+
+    /// Returns the name of the program that responds.
+    fn served_by(&self) -> String {
+        let response = Client::connect(&self.tcp).get("/");
+        assert_eq!(response.text(), "here");
+        response.field("server").unwrap_or_default().split('/').next().unwrap_or_default().to_owned()
+    }
+
+    /// Runs `action` while clients make requests, each on a separate connection. Every request must get a response.
+    fn under_load(&self, action: impl FnOnce()) -> usize {
+        let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let mut clients = Vec::new();
+            for address in [&self.tcp, &self.tcp, &self.unix] {
+                let (done, asked) = (&done, &asked);
+                clients.push(scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        let mut client = Client::try_connect(address)
+                            .unwrap_or_else(|error| panic!("refused: {error}\n{}", self.log()));
+                        assert_eq!(client.get("/").status, 200, "never reset");
+                        asked.fetch_add(1, Ordering::SeqCst);
+                    }
+                }));
+            }
+            let more = |count| {
+                let enough = asked.load(Ordering::SeqCst) + count;
+                let failed = || clients.iter().any(|client| client.is_finished());
+                self.wait("responses", || failed() || asked.load(Ordering::SeqCst) >= enough);
+            };
+            // Also if something fails: the clients would never stop.
+            let _end = End(&done);
+            more(20);
+            action();
+            more(20);
+        });
+        asked.into_inner()
+    }
+}
+
+/// Tells the clients to stop when dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for pid in [self.old_pid(), self.pid()].into_iter().flatten() {
+            // The command line proves that the process ID is the server's.
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(&*self.dir.path().to_string_lossy()) {
+                let workers = children(pid);
+                for pid in [pid].into_iter().chain(workers) {
+                    let _ = signal_process(pid, Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ringroad_takes_the_place_of_nginx_and_nginx_that_of_ringroad() {
+    let nginx = nginx::binary();
+    if !nginx.exists() {
+        return engines::skip(format_args!(
+            "{} is not installed (apt-get install nginx-light)",
+            nginx.display()
+        ));
+    }
+    let site = Site::new(&nginx, "", "");
+    site.start();
+    assert_eq!(site.served_by(), "nginx");
+    let asked = site.under_load(|| {
+        for (binary, name) in
+            [(Path::new(BINARY), "ringroad"), (&nginx, "nginx"), (Path::new(BINARY), "ringroad")]
+        {
+            let old = site.pid().expect("it runs");
+            site.install(binary);
+            let new = site.upgrade();
+            site.finish(old, new);
+            assert_eq!(site.served_by(), name);
+        }
+    });
+    assert!(asked > 0);
+    let log = site.log();
+    for line in ["start new binary process", "using inherited sockets from \"", "changing binary"] {
+        assert!(log.matches(line).count() >= 3, "{line}\n{log}");
+    }
+    // The last master removes the socket file.
+    signal_process(site.pid().expect("it runs"), Signal::QUIT).expect("it runs");
+    site.wait("the end", || site.pid().is_none());
+    assert!(!site.dir.path().join("site.sock").exists(), "{}", site.log());
+}
+
+#[test]
+#[ignore = "twenty rounds"]
+fn twenty_rounds_between_nginx_and_ringroad() {
+    let nginx = nginx::binary();
+    if !nginx.exists() {
+        return engines::skip(format_args!(
+            "{} is not installed (apt-get install nginx-light)",
+            nginx.display()
+        ));
+    }
+    let site = Site::new(&nginx, "", "");
+    site.start();
+    let asked = site.under_load(|| {
+        for round in 0..20 {
+            let old = site.pid().expect("it runs");
+            site.install(if round % 2 == 0 { Path::new(BINARY) } else { &nginx });
+            let new = site.upgrade();
+            site.finish(old, new);
+        }
+    });
+    eprintln!("{asked} requests, none failed");
+}
+
+#[test]
+fn ringroad_follows_ringroad_on_every_engine() {
+    for engine in ["epoll", "io_uring"] {
+        let site = Site::new(Path::new(BINARY), &format!("use {engine};"), "");
+        let (out, status) = {
+            let output = site.command().arg("-t").output().expect("it runs");
+            (String::from_utf8_lossy(&output.stderr).into_owned(), output.status)
+        };
+        if !status.success() || out.contains("io_uring cannot be used") {
+            testkit::report_skipped(engine, "sync", &out);
+            continue;
+        }
+        let first = site.start();
+        let mut old = first;
+        site.under_load(|| {
+            for _ in 0..2 {
+                site.install(Path::new(BINARY));
+                let new = site.upgrade();
+                site.finish(old, new);
+                old = new;
+            }
+        });
+        let log = site.log();
+        assert!(log.matches(&format!("using the \"{engine}\" event method")).count() >= 3, "{log}");
+        assert!(!log.contains("[alert]") && !log.contains("[emerg]"), "{log}");
+    }
+}
+
+/// Creates a certificate in the directory; returns a client that trusts it.
+fn tls_client(dir: &TempDir) -> Arc<ClientConfig> {
+    let mut authority = CertificateParams::new(Vec::new()).expect("no names");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let root: CertificateDer<'static> = authority.self_signed(&key).expect("a certificate").into();
+    let issuer = Issuer::new(authority, key);
+    let own = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
+    let certificate = params.signed_by(&own, &issuer).expect("a certificate");
+    dir.write("conf/a.pem", certificate.pem());
+    dir.write("conf/a.key", own.serialize_pem());
+    let mut roots = RootCertStore::empty();
+    roots.add(root).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    Arc::new(builder.expect("versions").with_root_certificates(roots).with_no_client_auth())
+}
+
+#[test]
+fn tls_goes_on_and_a_response_under_way_is_finished_by_the_old_worker() {
+    let port = free_port();
+    let tls = format!(
+        "listen 127.0.0.1:{port} ssl; ssl_certificate PREFIXconf/a.pem; ssl_certificate_key PREFIXconf/a.key;\n\
+         location /big/ {{ root PREFIX; }}"
+    );
+    let site = Site::new(Path::new(BINARY), "", &tls);
+    let config = tls_client(&site.dir);
+    let size = 8 << 20;
+    site.dir.write("big/file", vec![b'x'; size]);
+    let old = site.start();
+    let connect = |target: &str| {
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("never refused");
+        socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
+        let name = ServerName::try_from("a.test").expect("a name");
+        let session = ClientConnection::new(Arc::clone(&config), name).expect("a session");
+        let mut tls = StreamOwned::new(session, socket);
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+        tls.write_all(request.as_bytes()).expect("it is sent");
+        tls
+    };
+    // Begun with the old binary and read only after the upgrade.
+    let mut slow = connect("/big/file");
+    let mut first = [0; 1000];
+    slow.read_exact(&mut first).expect("it begins");
+    let new = site.upgrade();
+    signal_process(old, Signal::WINCH).expect("it runs");
+    let mut whole = Vec::new();
+    connect("/").read_to_end(&mut whole).expect("a closing alert");
+    assert!(whole.ends_with(b"here"), "{}", String::from_utf8_lossy(&whole));
+    whole.clear();
+    slow.read_to_end(&mut whole).expect("the old worker goes on");
+    assert!(whole.len() + first.len() > size, "{}", whole.len());
+    site.finish(old, new);
+    let mut whole = Vec::new();
+    connect("/").read_to_end(&mut whole).expect("a closing alert");
+    assert!(whole.ends_with(b"here"));
+}
+
+#[test]
+fn a_binary_that_cannot_be_executed_changes_nothing() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let pid = site.start();
+    fs::remove_file(site.binary()).expect("it was installed");
+    site.under_load(|| {
+        signal_process(pid, Signal::USR2).expect("it runs");
+        site.wait("the failure in the log", || {
+            site.log().contains("failed while executing new binary process")
+        });
+    });
+    site.wait("the pid file", || site.pid() == Some(pid) && site.old_pid().is_none());
+    assert_eq!(site.served_by(), "ringroad");
+}
+
+#[test]
+fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let pid = site.start();
+    // A binary that exits immediately.
+    let script = site.dir.write("bin/script", "#!/bin/sh\nexit 3\n");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::rename(&script, site.binary()).expect("they are siblings");
+    signal_process(pid, Signal::USR2).expect("it runs");
+    site.wait("its end", || site.log().contains("exited with code 3"));
+    site.wait("the pid file", || site.pid() == Some(pid) && site.old_pid().is_none());
+
+    // A binary that refuses the configuration.
+    site.install(Path::new(BINARY));
+    let conf = site.dir.path().join("conf/server.conf");
+    let text = fs::read_to_string(&conf).expect("it is there");
+    fs::write(&conf, "nonsense;").expect("it is ours");
+    signal_process(pid, Signal::USR2).expect("it runs");
+    site.wait("its end", || site.log().contains("exited with code 1"));
+    site.wait("the pid file", || site.pid() == Some(pid) && site.old_pid().is_none());
+    fs::write(&conf, text).expect("it is ours");
+
+    // A binary that is killed after the old workers have exited.
+    site.under_load(|| {
+        let new = site.upgrade();
+        signal_process(pid, Signal::WINCH).expect("it runs");
+        site.wait("no worker of the old binary", || children(pid) == [new]);
+        signal_process(new, Signal::QUIT).expect("it runs");
+        site.wait("the old workers", || children(pid).len() == 1 && !is_alive(new));
+        site.wait("the pid file", || site.pid() == Some(pid) && site.old_pid().is_none());
+    });
+    let unix = site.dir.path().join("site.sock");
+    assert!(unix.exists(), "the socket is still in use");
+    // And the next upgrade succeeds.
+    let new = site.upgrade();
+    site.finish(pid, new);
+}
+
+#[test]
+fn the_old_binary_takes_over_again_after_hup() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let pid = site.start();
+    let new = site.upgrade();
+    // Neither of the two starts a third.
+    for pid in [pid, new] {
+        signal_process(pid, Signal::USR2).expect("it runs");
+    }
+    site.wait("both refuse", || site.log().matches("the changing binary signal is ignored").count() == 2);
+    signal_process(pid, Signal::WINCH).expect("it runs");
+    site.wait("no worker of the old binary", || children(pid) == [new]);
+    site.under_load(|| {
+        signal_process(pid, Signal::HUP).expect("it runs");
+        site.wait("a worker of the old binary", || children(pid).len() == 2);
+        signal_process(new, Signal::QUIT).expect("it runs");
+        site.wait("the end of the new binary", || !is_alive(new) && site.pid() == Some(pid));
+    });
+    assert_eq!(site.served_by(), "ringroad");
+}
+
+#[test]
+fn the_command_line_talks_to_the_master_of_the_pid_file() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let old = site.start();
+    let new = site.upgrade();
+    let status = site.command().args(["-s", "reload"]).status().expect("it runs");
+    assert!(status.success());
+    let line = format!("{new}#{new}: signal 1 (SIGHUP) received");
+    site.wait("a reload of the new master", || site.log().contains(&line));
+    let status = site.command().args(["-s", "quit"]).status().expect("it runs");
+    assert!(status.success());
+    site.wait("the end of the new master", || !is_alive(new) && site.pid() == Some(old));
+    assert_eq!(site.served_by(), "ringroad");
+    let status = site.command().args(["-s", "stop"]).status().expect("it runs");
+    assert!(status.success());
+    site.wait("the end", || !is_alive(old) && site.pid().is_none());
+}
+
+/// Commands query the newest master, and the old one again if the newest has exited.
+#[test]
+fn the_admin_socket_belongs_to_the_newest_master() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let socket = site.dir.path().join("admin.sock");
+    let text = fs::read_to_string(site.dir.path().join("conf/server.conf")).expect("it was written");
+    site.dir.write("conf/server.conf", format!("admin_socket {};\n{text}", socket.display()));
+    let url = format!("http://{}/", site.tcp.tcp());
+    let asks = || {
+        let said =
+            testkit::program::run(BINARY, &["explain", "--socket", &socket.display().to_string(), &url]);
+        said.stdout.contains("response   200 here by \"return\" at ")
+    };
+    let file = || fs::metadata(&socket).ok().map(|found| found.ino());
+    let old = site.start();
+    let first = file();
+    assert!(first.is_some() && asks(), "{}", site.log());
+    let new = site.upgrade();
+    site.wait("the socket of the new master", || file().is_some_and(|file| Some(file) != first));
+    assert!(asks(), "{}", site.log());
+    signal_process(new, Signal::TERM).expect("it runs");
+    site.wait("the socket of the old master", || !is_alive(new) && file().is_some() && asks());
+    let new = site.upgrade();
+    site.finish(old, new);
+    assert!(asks(), "the end of the old master leaves the file\n{}", site.log());
+    signal_process(new, Signal::QUIT).expect("it runs");
+    site.wait("the end", || !is_alive(new));
+    assert_eq!(file(), None);
+}

@@ -1,0 +1,341 @@
+//! Upstream responses and their requests where nginx has a special rule: the upstream's fields in place of this
+//! server's, charsets, internal redirects, trailers, and the related variables.
+//!
+//! Each expectation was compared with nginx 1.31.5. Logging of upstreams in general is tested in `proxy/variables.rs`.
+
+use crate::common::BINARY;
+use testkit::origin::{Origin, OriginRequest, Reply};
+use testkit::{Client, Deadline, Response, Server, Setup};
+
+/// Starts a server with these directives in `http` and in its server block.
+fn start(origin: &Origin, http: &str, locations: &str) -> Server {
+    let text = format!(
+        "worker_processes 1; error_log logs/error.log info;
+events {{ }}
+http {{
+  {http}
+  server {{ listen 127.0.0.1:0; {locations} location / {{ proxy_pass http://@ORIGIN@; }} }}
+}}
+"
+    );
+    Setup::new(&text).origin(origin).start(BINARY)
+}
+
+fn ask(server: &Server, target: &str, fields: &[(&str, &str)]) -> Response {
+    Client::connect(server.addr(0)).request("GET", target, fields)
+}
+
+fn get(server: &Server, target: &str) -> Response {
+    ask(server, target, &[])
+}
+
+/// Sends a request whose body arrives together with its head.
+fn post(server: &Server, target: &str, body: &str) -> Response {
+    let mut client = Client::connect(server.addr(0));
+    let length = body.len();
+    client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"));
+    client.response()
+}
+
+#[test]
+fn server_and_date_that_are_shown_are_those_of_the_upstream() {
+    let origin = Origin::start(|request| match request.path() {
+        "/both" => {
+            Reply::text("x").header("Server", "theirs").header("Date", "Tue, 01 Jan 2019 00:00:00 GMT")
+        }
+        _ => Reply::text("x"),
+    });
+    let server = start(
+        &origin,
+        "log_format shown '$sent_http_server|$sent_http_date'; access_log logs/access.log shown;",
+        "proxy_pass_header Server; proxy_pass_header Date;",
+    );
+    let both = get(&server, "/both");
+    assert_eq!(both.head.all("server").collect::<Vec<_>>(), ["theirs"]);
+    assert_eq!(both.head.all("date").collect::<Vec<_>>(), ["Tue, 01 Jan 2019 00:00:00 GMT"]);
+    // RFC 9110 section 6.6.1: a message is forwarded with a date.
+    let none = get(&server, "/none");
+    assert_eq!((none.head.all("server").count(), none.head.all("date").count()), (0, 1));
+    let log = server.wait_for_access_log(2, Deadline::default());
+    assert_eq!(log.lines().collect::<Vec<_>>(), ["theirs|Tue, 01 Jan 2019 00:00:00 GMT", "-|-"]);
+}
+
+#[test]
+fn a_charset_of_an_upstream_changes_the_bytes() {
+    let origin = Origin::start(|request| {
+        let charset = request.path()[1..].to_owned();
+        let reply = Reply::text("\u{410}!").header("Content-Type", "text/html; charset=utf-8");
+        reply.header("X-Accel-Charset", charset)
+    });
+    let map = "charset_map koi8-r utf-8 { E1 D090; }";
+    let server = start(&origin, map, "location /koi8-r { charset utf-8; proxy_pass http://@ORIGIN@; }");
+    let seen = |target: &str| {
+        let response = get(&server, target);
+        (response.field("content-type").unwrap_or_default().to_owned(), response.body)
+    };
+    let html = |charset: &str| format!("text/html; charset={charset}");
+    assert_eq!(seen("/koi8-r"), (html("koi8-r"), b"\xe1!".to_vec()), "it goes before the location's");
+    assert_eq!(seen("/utf-8"), (html("utf-8"), "\u{410}!".into()));
+    assert_eq!(seen("/other"), (html("utf-8"), "\u{410}!".into()), "no directive names it");
+    server.wait_for_log("unknown charset \"other\" to override", Deadline::default());
+}
+
+#[test]
+fn an_internal_redirect_of_an_upstream_is_a_get_and_keeps_the_type() {
+    let origin = Origin::start(|request| {
+        let target = &request.path()["/to".len()..];
+        Reply::text("x").header("X-Accel-Redirect", target).header("Content-Type", "text/own; charset=x")
+    });
+    let server = start(
+        &origin,
+        "map $request_method $mapped { default $request_method; }",
+        "location /return { return 200 \"$request_method $mapped\"; }
+         location /page { error_page 404 /return; return 404; }",
+    );
+    let response = post(&server, "/to/return", "body");
+    assert_eq!(
+        (response.text().as_str(), response.field("content-type")),
+        ("GET GET", Some("text/own; charset=x"))
+    );
+    assert_eq!(post(&server, "/page", "body").text(), "GET GET", "an error page is fetched too");
+    assert_eq!(post(&server, "/return", "body").text(), "POST POST");
+}
+
+#[test]
+fn a_streamed_body_that_came_with_its_head_is_a_whole_one() {
+    let echo = |request: &OriginRequest| {
+        let field = |name: &str| request.header(name).unwrap_or_default();
+        Reply::text(format!(
+            "{}|{}|{}",
+            field("x-body"),
+            field("content-length"),
+            String::from_utf8_lossy(&request.body)
+        ))
+    };
+    let origin = Origin::start(echo);
+    let server = start(
+        &origin,
+        "proxy_request_buffering off; proxy_http_version 1.1; proxy_set_header X-Body $request_body;
+         log_format body $request_body; access_log logs/access.log body;",
+        "",
+    );
+    assert_eq!(post(&server, "/", "hello").text(), "hello|5|hello");
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+    assert_eq!(client.response().text(), "hello|5|hello");
+    // The rest of this request's body arrives later.
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel");
+    origin.wait_for("its connection", |stats| stats.connections > 2);
+    client.send("lo");
+    assert_eq!(client.response().text(), "|5|hello");
+    assert_eq!(server.wait_for_access_log(3, Deadline::default()), "hello\nhello\n-\n");
+}
+
+#[test]
+fn an_answer_that_asks_for_another_protocol_names_it() {
+    let origin = Origin::start(|request| {
+        let status = if request.path() == "/426" { 426 } else { 200 };
+        Reply::new(status).header("Upgrade", "other/2").header("Connection", "upgrade").body("x")
+    });
+    let server = start(&origin, "", "");
+    assert_eq!(get(&server, "/426").field("upgrade"), Some("other/2"));
+    assert_eq!(get(&server, "/200").field("upgrade"), None, "it was for this server");
+}
+
+#[test]
+fn an_error_for_a_wrong_slice_has_no_range() {
+    let origin = Origin::start(|_| Reply::new(206).header("Content-Range", "bytes 5-9/100").body("12345"));
+    let slices =
+        "location /slice { slice 10; proxy_set_header Range $slice_range; proxy_pass http://@ORIGIN@; }";
+    let response = get(&start(&origin, "", slices), "/slice");
+    assert_eq!((response.status, response.field("content-range")), (500, None));
+}
+
+#[test]
+fn the_page_of_a_redirect_keeps_where_that_leads() {
+    let origin = Origin::start(|_| Reply::text("x"));
+    let server = start(
+        &origin,
+        "",
+        "location /uri { error_page 302 /page; return 302 text; }
+         location /named { error_page 301 @named; return 301 https://else.test/x; }
+         location /changed { error_page 302 =200 /page; return 302 /there; }
+         location /elsewhere { error_page 302 http://other.test/; return 302 /there; }
+         location = /page { return 200 page; }
+         location @named { return 200 named; }",
+    );
+    for (target, status, text, place) in [
+        ("/uri", 302, "page", "text"),
+        ("/named", 301, "named", "https://else.test/x"),
+        ("/changed", 200, "page", "/there"),
+        ("/elsewhere", 302, "<html>", "http://other.test/"),
+    ] {
+        let response = get(&server, target);
+        assert_eq!(response.status, status, "{target}");
+        assert!(response.text().starts_with(text), "{target}: {}", response.text());
+        let location = response.field("location").unwrap_or_default();
+        assert!(location.ends_with(place), "{target}: {location}");
+    }
+}
+
+#[test]
+fn of_two_cookies_of_a_name_the_first_counts() {
+    let origin = Origin::start(|_| {
+        let reply = Reply::text("x").header("Set-Cookie", "sid=1; Path=/").header("Set-Cookie", "SID=2");
+        reply.header("Set-Cookie", "other=3, sid=4")
+    });
+    let shown = "add_header Shown '$upstream_cookie_sid|$upstream_cookie_other|$cookie_sid';";
+    let server = start(&origin, "", shown);
+    let seen = |cookie: &str| ask(&server, "/", &[("Cookie", cookie)]).field("shown").map(str::to_owned);
+    assert_eq!(seen("a=1; sid=2; sid=3").as_deref(), Some("1|3, sid=4|2"));
+    assert_eq!(seen("a=1, sid=2").as_deref(), Some("1|3, sid=4|"), "a comma is a part of a value");
+}
+
+#[test]
+fn long_trailers_and_chunk_extensions_of_an_upstream_are_passed_over() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let origin = Origin::start(|request| {
+        let long = "x".repeat(200_000);
+        Reply::raw(match request.path() {
+            "/trailer" => format!("{HEAD}2\r\nok\r\n0\r\nX: {}\r\n\r\n", &long[..40_000]),
+            "/trailers" => format!("{HEAD}2\r\nok\r\n0\r\n{}\r\n", "X-Sum: 1\r\n".repeat(4_000)),
+            _ => format!("{HEAD}2;{long}\r\nok\r\n0;{long}\r\n\r\n"),
+        })
+    });
+    let server = start(&origin, "proxy_http_version 1.1; proxy_pass_trailers on;", "");
+    let mut client = Client::connect(server.addr(0));
+    for target in ["/trailer", "/trailers", "/extension"] {
+        assert_eq!(client.get(target).text(), "ok", "{target}");
+    }
+}
+
+#[test]
+fn an_upstream_that_does_not_speak_tls_times_out() {
+    let origin = Origin::start(|_| Reply::text("x"));
+    let server = start(&origin, "proxy_connect_timeout 1s;", "location /to {\nproxy_pass $arg_to; }");
+    let place = origin.addr();
+    assert_eq!(
+        get(&server, &format!("/to?to=https://{place}/")).status,
+        504,
+        "it waits for more of a request"
+    );
+    let log = server.wait_for_log("while SSL handshaking to upstream", Deadline::default());
+    assert!(log.contains(&format!("upstream: \"https://{place}/\"")), "{log}");
+    assert_eq!(get(&server, &format!("/to?to=http://{place}/")).status, 200);
+    assert_eq!(get(&server, "/to?to=ftp://a.test/").status, 500, "as in nginx");
+}
+
+#[test]
+fn variables_of_fields_are_nginxs() {
+    let origin = Origin::start(|request| match request.path() {
+        "/trailer" => Reply::text("x").chunked(&[1]).trailer("X-Sum", "1").trailer("X-Sum", "2"),
+        _ => Reply::echo("own"),
+    });
+    let server = start(
+        &origin,
+        "proxy_http_version 1.1;
+         log_format shown '$uri $sent_http_connection $sent_trailer_x_sum $sent_trailer_later $content_length'
+           ' $sent_http_content_type $sent_http_server';
+         access_log logs/access.log shown;",
+        "location /type { return 200 $content_type; }
+         location /trailer { proxy_pass_trailers on; proxy_pass http://@ORIGIN@; }
+         location /empty { add_header Server own; return 204; }
+         location /later { add_trailer X-Sum own; add_trailer Later $sent_trailer_x_sum; return 200 x; }
+         location /upgrade {
+           proxy_set_header Upgrade own; proxy_set_header Connection upgrade; proxy_pass http://@ORIGIN@;
+         }",
+    );
+    let two = [("Content-Type", "a/b"), ("Content-Type", "c/d")];
+    assert_eq!(ask(&server, "/type", &two).text(), "a/b, c/d");
+    let mut old = Client::connect(server.addr(0));
+    old.send("GET /trailer HTTP/1.0\r\n\r\n").read_to_end();
+    get(&server, "/later");
+    get(&server, "/empty");
+    let mut chunked = Client::connect(server.addr(0));
+    chunked.send(
+        "POST /trailer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    );
+    assert_eq!(chunked.response().status, 200);
+    let mut upgraded = Client::connect(server.addr(0));
+    upgraded.send("GET /upgrade HTTP/1.1\r\nHost: a\r\nUpgrade: own\r\nConnection: upgrade\r\n\r\n");
+    assert_eq!(upgraded.head().status, 101);
+    drop(upgraded);
+    let log = server.wait_for_access_log(6, Deadline::default());
+    let lines: Vec<&str> = log.lines().skip(1).collect();
+    let expected = [
+        "/trailer close 1, 2 - - - -",
+        "/later keep-alive own own - text/plain -",
+        "/empty keep-alive - - - - own",
+        "/trailer keep-alive 1, 2 - 5 - -",
+        "/upgrade upgrade - - - - -",
+    ];
+    assert_eq!(lines, expected, "{log}");
+}
+
+/// nginx's documented default key, written out: responses of one site must not be used for another.
+#[test]
+fn a_key_with_the_upstreams_name_tells_upstreams_apart() {
+    let site = |name: &'static str| {
+        Origin::start(move |_| Reply::text(name).header("X-Own", name).header("Set-Cookie", "a=b"))
+    };
+    let (one, two) = (site("one"), site("two"));
+    let setup = Setup::new(
+        "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  log_format shown '$proxy_host $proxy_port $upstream_http_x_own $upstream_cookie_a $upstream_cache_status';
+  access_log logs/access.log shown;
+  proxy_cache_path @CACHE@ keys_zone=one:1m;
+  proxy_cache one; proxy_cache_valid 1h; proxy_ignore_headers Set-Cookie;
+  proxy_cache_key $scheme$proxy_host$request_uri;
+  add_header Shown '$upstream_http_x_own $upstream_cache_status';
+  server { listen 127.0.0.1:0; server_name one; location / { proxy_pass http://@ONE@; } }
+  server { listen 127.0.0.1:0; server_name two; set $to @TWO@; location / { proxy_pass http://$to; } }
+}
+",
+    );
+    // Returned, because dropping it removes the cache's directory.
+    let setup = setup.upstream("ONE", one.addr()).upstream("TWO", two.addr());
+    let server = setup.start(BINARY);
+    for name in ["one", "two"] {
+        let get = || ask(&server, "/", &[("Host", name)]);
+        assert_eq!(get().text(), name);
+        let hit = testkit::wait::until("a hit", Deadline::default(), || {
+            let response = get();
+            (response.field("age").is_some()).then_some(response)
+        });
+        let hit = hit.expect("it is stored");
+        assert_eq!((hit.text().as_str(), hit.field("shown")), (name, Some(format!("{name} HIT").as_str())));
+    }
+    let log = server.wait_for_access_log(4, Deadline::default());
+    for origin in [&one, &two] {
+        let start = format!("{} {} ", origin.addr(), origin.port());
+        assert!(
+            log.lines().any(|line| line.starts_with(&start) && line.ends_with(" b HIT")),
+            "{start}: {log}"
+        );
+        assert!(
+            log.lines().any(|line| line.starts_with(&start) && line.ends_with(" b MISS")),
+            "{start}: {log}"
+        );
+    }
+}
+
+#[test]
+fn a_map_may_replace_the_cookie_of_a_client() {
+    let origin = Origin::start(|_| Reply::text("x"));
+    let server = start(
+        &origin,
+        "map $arg_reset $uid_reset { default \"\"; yes 1; }",
+        "location /uid { userid on; return 200 '$uid_reset|$uid_set'; }
+         location /set { userid on; set $uid_reset 1; return 200 '$uid_set'; }",
+    );
+    let given = get(&server, "/uid").field("set-cookie").expect("a cookie").to_owned();
+    let cookie = given.split(';').next().expect("its value").to_owned();
+    let again = |target: &str| ask(&server, target, &[("Cookie", &cookie)]);
+    assert_eq!(again("/uid").field("set-cookie"), None);
+    let reset = again("/uid?reset=yes");
+    assert!(reset.field("set-cookie").is_some_and(|new| !new.starts_with(&cookie)), "{cookie}");
+    assert!(reset.text().starts_with("1|uid="), "{}", reset.text());
+    assert!(again("/set").field("set-cookie").is_some());
+}

@@ -1,0 +1,483 @@
+//! Bodies to and from upstreams, tested with the binary: uploads that are buffered first or streamed, other protocols
+//! after a 101, and proxied responses in subrequests.
+
+use crate::common;
+use crate::common::BINARY;
+use testkit::origin::{Ended, Origin, Reply};
+use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup};
+
+const CONF: &str = "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  log_format up '$status|$upstream_status|$upstream_bytes_sent|$request_length';
+  access_log logs/access.log up;
+  proxy_temp_path @DATA@;
+  proxy_cache_path @CACHE@ keys_zone=bodies:1m;
+  client_body_buffer_size 8k;
+  client_max_body_size 1m;
+  proxy_http_version 1.1;
+  server {
+    listen 127.0.0.1:0;
+    location / { proxy_pass http://@ORIGIN@; }
+    location /stream/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; }
+    location /stalled/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; client_body_timeout 300ms; }
+    location /ws/ { proxy_pass http://@ORIGIN@;
+       proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
+       location /ws/silent { proxy_pass http://@ORIGIN@; proxy_read_timeout 300ms; } }
+    location /protected/ { auth_request /auth; proxy_pass http://@ORIGIN@; }
+    location = /auth { internal; proxy_pass http://@ORIGIN@/auth; proxy_pass_request_body off;
+       proxy_set_header Content-Length ''; }
+    location /page/ { ssi on; ssi_types *; proxy_pass http://@ORIGIN@; }
+    location /mirrored/ { mirror /mirror; proxy_pass http://@ORIGIN@; }
+    location = /mirror { internal; proxy_pass http://@ORIGIN@/copy$request_uri; }
+    location /zip/ { gzip on; gzip_types *; gzip_min_length 1; proxy_pass http://@ORIGIN@; }
+    location /trailers/ { proxy_pass http://@ORIGIN@; proxy_pass_trailers on; }
+    location /full/ { proxy_pass http://@ORIGIN@; client_body_temp_path @TEMP@; @WHOLE@ }
+    location /whole/ { client_body_temp_path @TEMP@; client_max_body_size 4m; proxy_pass http://@ORIGIN@;
+       location /whole/mirrored/ { mirror /mirror; proxy_pass http://@ORIGIN@; }
+       location /whole/cached/ { proxy_cache bodies; proxy_cache_methods POST GET;
+          proxy_cache_key $request_uri; proxy_cache_valid 1m; proxy_pass http://@ORIGIN@; }
+       location /whole/set/ { proxy_set_body '<$request_body>'; proxy_pass http://@ORIGIN@; } }
+    location /slow/ { proxy_pass http://@ORIGIN@; proxy_limit_rate 200k; }
+  }
+}
+";
+
+fn start(origin: &Origin) -> Server {
+    start_with(origin, "/proc/none", "")
+}
+
+/// `/full/` has its temporary files in this directory.
+fn start_with(origin: &Origin, folder: &str, whole: &str) -> Server {
+    Setup::new(CONF).origin(origin).value("TEMP", folder).value("WHOLE", whole).start(BINARY)
+}
+
+fn upload(client: &mut Client, target: &str, body: &[u8]) -> testkit::Response {
+    client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len()));
+    client.send(body);
+    client.response()
+}
+
+fn upload_chunked(client: &mut Client, target: &str, pieces: &[&[u8]]) -> testkit::Response {
+    client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    for piece in pieces {
+        client.send(format!("{:x}\r\n", piece.len())).send(piece).send("\r\n");
+    }
+    client.send("0\r\n\r\n");
+    client.response()
+}
+
+#[test]
+fn uploads_of_every_size_and_framing_arrive() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    let content = Content::new(4, 400_000);
+    for target in ["/", "/stream/"] {
+        for size in [0, 1, 5000, 20_000, 400_000] {
+            let body = content.bytes(0..size);
+            assert_eq!(upload(&mut client, target, &body).body, body, "{size} bytes to {target}");
+            let request = origin.last_request();
+            assert_eq!(request.header("content-length"), Some(size.to_string()), "{target}");
+        }
+        let body = content.bytes(0..100_000);
+        let pieces = [&body[..1], &body[1..70_000], &body[70_000..]];
+        assert_eq!(upload_chunked(&mut client, target, &pieces).body, body, "{target}");
+        let chunked = origin.last_request().header("transfer-encoding");
+        // A buffered body has a length; a streamed one is forwarded as it arrives.
+        assert_eq!(chunked.as_deref(), (target == "/stream/").then_some("chunked"));
+    }
+}
+
+/// Sends uploads whose temporary files cannot be created.
+fn assert_arrives_without_a_file(server: &Server, origin: &Origin, failed: &str) {
+    let mut client = Client::connect(server.addr(0));
+    let body = Content::new(4, 900_000).bytes(0..900_000);
+    // The third request proves that the connection is still usable.
+    for count in 1..=3 {
+        assert_eq!(upload(&mut client, "/full/", &body).body, body);
+        assert_eq!(origin.stats().requests, count);
+    }
+    let pieces = [&body[..1], &body[1..70_000], &body[70_000..]];
+    assert_eq!(upload_chunked(&mut client, "/full/", &pieces).body, body);
+    let line = server.wait_for_log("the body goes on without a temporary file", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains(failed), "{line}");
+}
+
+#[test]
+fn an_upload_goes_on_without_a_temporary_file_that_cannot_be_made() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start(&origin);
+    assert_arrives_without_a_file(&server, &origin, "open() \"/proc/none/");
+}
+
+#[test]
+fn an_upload_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+    let Some(disk) = Filesystem::new(4) else { return };
+    disk.fill(300 << 10);
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let folder = disk.path().display().to_string();
+    let server = start_with(&origin, &folder, "");
+    assert_arrives_without_a_file(&server, &origin, &format!("write() \"{folder}/"));
+}
+
+#[test]
+fn an_upload_over_http2_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+    if !common::ours_only("nginx responds with 500") {
+        return;
+    }
+    let Some(disk) = Filesystem::new(4) else { return };
+    disk.fill(300 << 10);
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let conf = CONF.replacen("http {", "http { http2 on;", 1);
+    let folder = disk.path().display().to_string();
+    let server = Setup::new(&conf).origin(&origin).value("TEMP", &folder).value("WHOLE", "").start(BINARY);
+    // The client has sent the complete body when the file fails: bytes buffered in the server are not lost.
+    let body = Content::new(4, 900_000).bytes(0..900_000);
+    let got = common::http2::connect(&server).post("/full/", &[("content-length", "900000")], &body);
+    assert_eq!(got.status, 200, "{}", got.text());
+    assert!(got.body == body, "{} bytes", got.body.len());
+}
+
+/// Where the complete body is needed: it is buffered in memory up to a megabyte, and a longer one is refused.
+fn assert_is_kept_whole(server: &Server, origin: &Origin, failed: &str) {
+    let mut client = Client::connect(server.addr(0));
+    let body = Content::new(4, 900_000).bytes(0..900_000);
+    let pieces = [&body[..1], &body[1..470_000], &body[470_000..]];
+    for what in ["mirrored", "cached"] {
+        assert_eq!(upload(&mut client, &format!("/whole/{what}/1"), &body).body, body, "{what}");
+        assert_eq!(upload_chunked(&mut client, &format!("/whole/{what}/2"), &pieces).body, body, "{what}");
+    }
+    let set = upload(&mut client, "/whole/set/", &body).body;
+    assert!(set.starts_with(b"<") && set.ends_with(b">") && set[1..=body.len()] == body);
+    let before = origin.stats().requests;
+    let long = Content::new(5, 1_040_000).bytes(0..1_040_000);
+    assert_eq!(upload(&mut client, "/whole/set/", &long).body.len(), 1_040_002);
+    let long = Content::new(5, 1_100_000).bytes(0..1_100_000);
+    let status = |response: testkit::Response| response.status;
+    assert_eq!(status(upload(&mut Client::connect(server.addr(0)), "/whole/cached/3", &long)), 500);
+    let pieces = [&long[..500_000], &long[500_000..]];
+    assert_eq!(status(upload_chunked(&mut Client::connect(server.addr(0)), "/whole/cached/4", &pieces)), 500);
+    assert_eq!(origin.stats().requests, before + 1);
+    let line = server.wait_for_log("is kept in memory", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains(failed), "{line}");
+}
+
+#[test]
+fn a_body_that_must_be_whole_is_kept_in_memory_where_no_file_can_be_made() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start(&origin);
+    assert_is_kept_whole(&server, &origin, "open() \"/proc/none/");
+}
+
+#[test]
+fn a_body_that_must_be_whole_is_kept_in_memory_where_the_file_system_is_full() {
+    let Some(disk) = Filesystem::new(4) else { return };
+    disk.fill(300 << 10);
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let folder = disk.path().display().to_string();
+    let server = start_with(&origin, &folder, "");
+    assert_is_kept_whole(&server, &origin, &format!("write() \"{folder}/"));
+}
+
+/// A file that the configuration requires cannot be omitted.
+#[test]
+fn an_upload_whose_file_is_wanted_fails_with_the_reason_in_the_log() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start_with(&origin, "/proc/none", "client_body_in_file_only on;");
+    for _ in 0..3 {
+        assert_eq!(upload(&mut Client::connect(server.addr(0)), "/full/", &[b'a'; 20_000]).status, 500);
+    }
+    let line = server.wait_for_log("while reading client request body", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains("open() \"/proc/none/"), "{line}");
+    assert_eq!(origin.stats().requests, 0);
+}
+
+/// The origin has the first half before the client sends the second.
+#[test]
+fn a_streamed_upload_arrives_while_it_comes() {
+    let gate = Gate::new();
+    let half = gate.clone();
+    let origin = Origin::raw(move |connection| {
+        let Some(mut request) = connection.read_head() else { return };
+        let first = connection.read_exact(5).expect("the first half is here");
+        assert_eq!(first, b"first");
+        connection.pass(&half);
+        request.body = connection.read_exact(6).expect("the second half is here");
+        connection.reply(&request, &Reply::text(&request.body));
+    });
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send("PUT /stream/ HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nfirst");
+    gate.wait_reached();
+    gate.open();
+    client.send("second");
+    assert_eq!(client.response().text(), "second");
+    assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("200|200|"));
+}
+
+#[test]
+fn an_answer_may_come_before_the_whole_body() {
+    let origin = Origin::raw(|connection| {
+        let Some(request) = connection.read_head() else { return };
+        connection.reply(&request, &Reply::new(413).body("no"));
+        connection.wait_for_close();
+    });
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send("PUT /stream/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nfirst");
+    let response = client.response();
+    assert_eq!((response.status, response.text().as_str()), (413, "no"));
+    assert_eq!(response.field("Connection"), Some("close"), "nobody reads the rest");
+}
+
+#[test]
+fn what_is_wrong_with_a_streamed_upload_ends_it() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start(&origin);
+    let head = "POST /stream/ HTTP/1.1\r\nHost: a\r\n";
+    let asked = |text: String| {
+        let mut client = Client::connect(server.addr(0));
+        client.send(text);
+        client.response().status
+    };
+    assert_eq!(asked(format!("{head}Content-Length: 2000000\r\n\r\n")), 413);
+    assert_eq!(asked(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n200000\r\n")), 413);
+    assert_eq!(asked(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n")), 400);
+    // As in nginx an idle client gets no response, and the log has 408.
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST /stalled/ HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    client.expect_end();
+    assert!(server.wait_for_access_log(4, Deadline::default()).lines().any(|line| line.starts_with("408|")));
+    let mut client = Client::connect(server.addr(0));
+    client.send(format!("{head}Content-Length: 10\r\n\r\nabc"));
+    drop(client);
+    server.wait_for_log("client prematurely closed connection", Deadline::default());
+    origin.wait_for("the end of all", |stats| stats.connections_open == 0);
+    let _ = origin.take_faults();
+}
+
+#[test]
+fn another_protocol_passes_in_both_directions() {
+    let origin = Origin::start(|_| Reply::echo("websocket"));
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly");
+    let head = client.head();
+    assert_eq!((head.status, head.field("Upgrade")), (101, Some("websocket")));
+    assert_eq!(head.field("Connection"), Some("upgrade"));
+    assert_eq!(client.read_exact(5), b"early");
+    let content = Content::new(9, 300_000).bytes(0..300_000);
+    for part in content.chunks(50_000) {
+        client.send(part);
+        assert_eq!(client.read_exact(part.len()), part);
+    }
+    client.half_close();
+    assert_eq!(client.read_to_end(), b"", "the end of one direction comes back as that of the other");
+    origin.wait_for("the end", |stats| stats.connections_open == 0);
+    let log = server.wait_for_access_log(1, Deadline::default());
+    let fields: Vec<&str> = log.trim_end().split('|').collect();
+    assert_eq!(fields[..2], ["101", "101"]);
+    assert!(fields[2].parse::<u64>().is_ok_and(|sent| sent > 300_005), "{log}");
+}
+
+/// A message of several segments does not wait for the client's acknowledgement of the first segment: with this many
+/// messages, the waits would exceed the test's timeout.
+#[test]
+fn long_messages_of_a_tunnel_arrive_at_once() {
+    let origin = Origin::start(|_| Reply::echo("websocket"));
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.deadline(std::time::Duration::from_secs(30));
+    client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.head().status, 101);
+    let message = Content::new(3, 5000).bytes(0..5000);
+    for _ in 0..1000 {
+        client.send(&message);
+        assert_eq!(client.read_exact(message.len()), message);
+    }
+}
+
+#[test]
+fn a_tunnel_without_a_word_ends() {
+    let origin = Origin::start(|_| Reply::echo("websocket"));
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET /ws/silent HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.head().status, 101);
+    client.expect_end();
+    server.wait_for_log(
+        "upstream timed out (110: Connection timed out) while proxying upgraded connection",
+        Deadline::default(),
+    );
+    origin.wait_for("the end", |stats| stats.connections_open == 0);
+}
+
+/// A worker that is told to stop gracefully lets a tunnel continue, and exits after its end.
+#[test]
+fn a_tunnel_outlives_the_order_to_end() {
+    let origin = Origin::start(|_| Reply::echo("websocket"));
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.head().status, 101);
+    server.signal(rustix::process::Signal::QUIT);
+    server.wait_for_log("gracefully shutting down", Deadline::default());
+    client.send("still here");
+    assert_eq!(client.read_exact(10), b"still here");
+    client.half_close();
+    assert_eq!(client.read_to_end(), b"");
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn answers_of_others_inside_of_requests() {
+    let origin = Origin::start(|request| match request.target.as_str() {
+        "/auth" => match request.header("x-key") {
+            Some(_) => Reply::new(204),
+            None => Reply::new(403),
+        },
+        "/protected/x" => Reply::text("secret"),
+        "/page/index" => Reply::text("a<!--#include virtual=\"/page/part\" -->c"),
+        "/page/part" => Reply::ok().chunked(&[1]).body("part"),
+        "/zip/x" => Reply::ok().chunked(&[1000]).content(Content::new(1, 50_000)),
+        _ => Reply::text(&request.body),
+    });
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/protected/x").status, 403);
+    assert_eq!(client.request("GET", "/protected/x", &[("X-Key", "1")]).text(), "secret");
+    assert_eq!(client.get("/page/index").text(), "apartc");
+    let zipped = client.request("GET", "/zip/x", &[("Accept-Encoding", "gzip")]);
+    assert_eq!(zipped.field("Content-Encoding"), Some("gzip"));
+    assert!(zipped.body.len() > 40_000, "random bytes do not shrink much");
+    let before = origin.stats().requests;
+    assert_eq!(upload(&mut client, "/mirrored/y", b"both").text(), "both");
+    origin.wait_for("the copy", |stats| stats.requests == before + 2 && stats.in_flight == 0);
+    let copies = origin.requests();
+    let copy = copies.iter().find(|request| request.target == "/copy/mirrored/y").expect("it was mirrored");
+    assert_eq!(copy.body, b"both");
+}
+
+/// Starts an origin with a page that includes this many parts, which wait for the gate.
+fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
+    let gate = gate.clone();
+    Origin::start(move |request| match request.target.strip_prefix("/page/part") {
+        Some(number) => Reply::text(format!("[{number}]")).wait_first(&gate),
+        None => {
+            let parts = (0..count).map(|part| format!("<!--#include virtual=\"/page/part{part}\" {wait}-->"));
+            Reply::text(parts.collect::<String>())
+        }
+    })
+}
+
+/// No part gets its response before all are requested; their order is that of the page.
+#[test]
+fn includes_that_do_not_wait_run_side_by_side() {
+    let gate = Gate::new();
+    let origin = page_of_parts(3, "", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    origin.wait_for("the page and all parts", |stats| stats.requests == 4);
+    gate.open();
+    assert_eq!(client.response().text(), "[0][1][2]");
+}
+
+#[test]
+fn includes_that_wait_run_one_after_the_other() {
+    let gate = Gate::new();
+    let origin = page_of_parts(5, "wait=\"yes\" ", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    for part in 1..=5 {
+        gate.wait_reached_by(part);
+        assert_eq!(origin.stats().requests, 1 + part, "the page and so many parts");
+        gate.let_through(1);
+    }
+    assert_eq!(client.response().text(), "[0][1][2][3][4]");
+}
+
+/// A page with many parts has a bounded number of concurrent subrequests, and all of them in the end.
+#[test]
+fn includes_that_run_side_by_side_are_bounded() {
+    let gate = Gate::new();
+    let origin = page_of_parts(100, "", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    origin.wait_for("the page and as many parts as may be", |stats| stats.requests == 17);
+    gate.open();
+    let expected: String = (0..100).map(|part| format!("[{part}]")).collect();
+    assert_eq!(client.response().text(), expected);
+    // The origin may record the page's end after that.
+    assert!(origin.stats().in_flight_max <= 17, "{:?}", origin.stats());
+}
+
+/// The pending subrequests of a client that disconnects are cancelled.
+#[test]
+fn includes_end_with_their_client() {
+    let gate = Gate::new();
+    let origin = page_of_parts(3, "", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    origin.wait_for("the page and all parts", |stats| stats.requests == 4);
+    drop(client);
+    server.wait_for_access_log(1, Deadline::default());
+    gate.open();
+    origin.wait_for("their end", |stats| stats.in_flight == 0 && stats.connections_open <= 1);
+}
+
+#[test]
+fn trailers_go_on_where_they_are_wanted() {
+    let origin = Origin::start(|_| {
+        Reply::ok().chunked(&[3]).body("abcdef").trailer("X-Sum", "6").trailer("Content-Length", "9")
+    });
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/trailers/", &[("Connection", "close")]));
+    assert_eq!(client.head().field("Transfer-Encoding"), Some("chunked"));
+    let wire = String::from_utf8(client.read_to_end()).expect("it is text");
+    assert!(wire.ends_with("0\r\nX-Sum: 6\r\n\r\n"), "{wire:?}");
+}
+
+/// Tests the order of events and not a duration: the rate limit delays the origin, not the client.
+#[test]
+fn what_is_read_from_an_origin_keeps_to_a_rate() {
+    let origin = Origin::start(|_| Reply::ok().content(Content::new(1, 100_000)));
+    let server = start(&origin);
+    let began = std::time::Instant::now();
+    Content::new(1, 100_000).assert_body(&Client::connect(server.addr(0)).get("/slow/").body);
+    assert!(began.elapsed() > std::time::Duration::from_millis(300), "100 kB at 200 kB a second");
+}
+
+#[test]
+fn an_origin_that_reads_slowly_is_waited_for() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::raw(move |connection| {
+        let Some(mut request) = connection.read_head() else { return };
+        connection.pass(&held);
+        if connection.read_body(&mut request) {
+            assert_eq!(connection.reply(&request, &Reply::text(&request.body)), Ended::Kept);
+        }
+    });
+    let server = start(&origin);
+    let body = Content::new(2, 900_000).bytes(0..900_000);
+    for target in ["/", "/stream/"] {
+        let mut client = Client::connect(server.addr(0));
+        client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len()));
+        let (sender, bytes) = (server.addr(0).clone(), body.clone());
+        drop(sender);
+        let writer = std::thread::spawn(move || {
+            client.send(&bytes);
+            client.response().body
+        });
+        gate.wait_reached();
+        gate.open();
+        assert_eq!(writer.join().expect("it ends"), body, "{target}");
+        gate.close();
+    }
+}

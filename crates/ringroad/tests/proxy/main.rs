@@ -1,0 +1,16 @@
+//! `proxy_pass`: requests to upstream servers and their responses.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod answers;
+mod bodies;
+mod exchange;
+mod hostile;
+mod pass;
+mod resolve;
+mod settings;
+mod sockets;
+mod streams;
+mod variables;

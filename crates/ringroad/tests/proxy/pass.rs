@@ -1,0 +1,249 @@
+//! Forwarded requests where the nginx of the comparing tests is too old to compare with, or where this server
+//! guarantees more.
+
+use crate::common;
+use crate::common::BINARY;
+use testkit::origin::{At, Do, Origin, OriginRequest, Reply};
+use testkit::response::Head;
+use testkit::{Client, Content, Deadline, Gate, Response, Server, Setup, TempDir};
+
+/// Starts a server in front of an origin, with these locations.
+fn start(origin: &Origin, locations: &str) -> (Setup, Server) {
+    let setup = Setup::new(&common::one_server("", locations)).origin(origin);
+    let server = setup.start(BINARY);
+    (setup, server)
+}
+
+fn get(server: &Server, target: &str) -> Response {
+    common::client(server).get(target)
+}
+
+/// Starts an origin that responds with the received request.
+fn mirror() -> Origin {
+    Origin::start(|request| Reply::text(shown(request)))
+}
+
+fn shown(request: &OriginRequest) -> String {
+    let lines: Vec<_> = request.lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
+    format!("{} {} {}\n{}\n", request.method, request.target, request.version, lines.join("\n"))
+}
+
+#[test]
+fn nothing_that_a_client_says_ends_a_line_of_the_request() {
+    let origin = mirror();
+    let (_setup, server) = start(
+        &origin,
+        "location ~ ^/value/(?s)(.*)$ { proxy_set_header X-Value \"<$1>\"; proxy_pass http://@ORIGIN@; }
+         location ~ ^/uri/(?s)(.*)$ { proxy_pass http://@ORIGIN@/$1; }
+         location ~ ^/method/(?s)(.*)$ { proxy_method \"GET$1\"; proxy_pass http://@ORIGIN@; }",
+    );
+    let attack = "a%0d%0aEvil:%201%0d%0a%0d%0aGET%20/";
+    let text = get(&server, &format!("/value/{attack}")).text();
+    assert!(text.contains("\nX-Value: <a  Evil: 1    GET />\n"), "{text}");
+    let text = get(&server, &format!("/uri/{attack}")).text();
+    assert!(text.starts_with("GET /a%0D%0AEvil:%201%0D%0A%0D%0AGET%20/ HTTP/1.1\n"), "{text}");
+    assert_eq!(get(&server, "/method/%0d%0aX:%201").status, 500);
+    server.wait_for_log("invalid method \"GET\\r\\nX: 1\" for an upstream", Deadline::default());
+    assert_eq!(origin.stats().requests, 2);
+}
+
+#[test]
+fn unix_sockets_and_addresses_in_brackets() {
+    let folder = TempDir::new("upstream");
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    let path = folder.path().join("socket");
+    let origin = Origin::start_unix(&path, |request| Reply::text(shown(request)));
+    let locations = "location /plain/ { proxy_pass http://@ORIGIN@; }
+         location /uri/ { proxy_pass http://@ORIGIN@:/other/; }
+         location /var/ { set $to @ORIGIN@; proxy_pass http://$to:/fixed$is_args$args; }";
+    let (_setup, server) = start(&origin, locations);
+    for (target, expected) in [
+        ("/plain/a?b", "GET /plain/a?b HTTP/1.1\nHost: localhost\n"),
+        ("/uri/a?b", "GET /other/a?b HTTP/1.1\nHost: localhost\n"),
+        ("/var/a?b", "GET /fixed?b HTTP/1.1\nHost: localhost\n"),
+    ] {
+        let text = get(&server, target).text();
+        assert_eq!(text.trim_end(), expected.trim_end(), "{target}");
+    }
+}
+
+/// Returns the heads of interim responses and of the final response.
+fn heads(client: &mut Client) -> Vec<Head> {
+    let mut heads = Vec::new();
+    loop {
+        let head = client.head();
+        let is_last = head.status >= 200;
+        heads.push(head);
+        if is_last {
+            return heads;
+        }
+    }
+}
+
+#[test]
+fn early_hints_are_passed_on_where_they_are_wanted() {
+    let origin = Origin::start(|_| {
+        Reply::text("x")
+            .interim(103, &[("Link", "</a.css>; rel=preload"), ("Server", "origin"), ("X-Hint", "1")])
+    });
+    let (_setup, server) = start(
+        &origin,
+        "location / { proxy_pass http://@ORIGIN@; }
+         location /hints { early_hints 0 $arg_hints; proxy_hide_header X-Hint; proxy_pass http://@ORIGIN@; }",
+    );
+    let statuses = |target: &str| {
+        let mut client = common::client(&server);
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        heads(&mut client)
+    };
+    for target in ["/", "/hints", "/hints?hints=0"] {
+        assert_eq!(statuses(target).len(), 1, "{target}");
+    }
+    let heads = statuses("/hints?hints=1");
+    let found: Vec<u16> = heads.iter().map(|head| head.status).collect();
+    assert_eq!(found, [103, 200]);
+    assert_eq!(heads[0].field("link"), Some("</a.css>; rel=preload"));
+    assert_eq!((heads[0].field("server"), heads[0].field("x-hint")), (None, None));
+    // An HTTP/1.0 client gets no interim response.
+    let mut client = common::client(&server);
+    client.send("GET /hints?hints=1 HTTP/1.0\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+}
+
+#[test]
+fn fields_of_the_connection_are_not_passed_on() {
+    let origin = Origin::start(|_| {
+        Reply::text("x")
+            .header("Connection", "X-Hop, keep-alive")
+            .header("X-Hop", "1")
+            .header("Upgrade", "h2c")
+            .header("X-End", "1")
+    });
+    let (_setup, server) = start(&origin, "location / { proxy_pass http://@ORIGIN@; }");
+    let response = get(&server, "/");
+    let fields = ["x-hop", "upgrade", "x-end"].map(|name| response.field(name));
+    assert_eq!(fields, [None, None, Some("1")]);
+}
+
+#[test]
+fn answers_are_compressed_and_limited_as_others() {
+    let origin = Origin::start(|_| {
+        Reply::text("word ".repeat(100))
+            .header("Content-Type", "text/html")
+            .header("ETag", "\"e\"")
+            .header("X-Accel-Limit-Rate", "100000")
+    });
+    let (_setup, server) =
+        start(&origin, "location / { gzip on; add_header X-Rate $limit_rate; proxy_pass http://@ORIGIN@; }");
+    let mut client = common::client(&server);
+    let response = client.request("GET", "/", &[("Accept-Encoding", "gzip")]);
+    let fields =
+        ["content-encoding", "etag", "x-rate", "x-accel-limit-rate"].map(|name| response.field(name));
+    assert_eq!(fields, [Some("gzip"), Some("W/\"e\""), Some("100000"), None]);
+}
+
+#[test]
+fn answers_are_stored_as_files() {
+    use std::os::unix::fs::MetadataExt;
+    let origin = Origin::start(|request| match request.path() {
+        "/broken" => Reply::text("half").declared_length(100).closing(),
+        "/missing" => Reply::new(404).body("none"),
+        _ => Reply::text("kept").header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
+    });
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp;
+         location /store/ { root @DATA@; proxy_store on; proxy_store_access group:rw all:r;
+           error_page 404 = @fetch; }
+         location @fetch { root @DATA@; proxy_store on; proxy_store_access group:rw all:r; proxy_pass http://@ORIGIN@; }
+         location /at/ { proxy_store @DATA@/other$uri; proxy_pass http://@ORIGIN@/; }",
+    );
+    let seen = |path: &str| setup.data().join(path);
+    let appears = |path: &str| {
+        let path = seen(path);
+        testkit::wait::until("a stored file", Deadline::default(), || std::fs::metadata(&path).ok())
+            .expect("it is stored")
+    };
+    assert_eq!(get(&server, "/store/deep/a").text(), "kept");
+    let stat = appears("store/deep/a");
+    assert_eq!((stat.mode() & 0o777, stat.mtime()), (0o664, 1_767_225_600));
+    assert_eq!(get(&server, "/store/deep/a").text(), "kept");
+    assert_eq!(origin.stats().requests, 1, "the second time it is a file");
+    assert_eq!(get(&server, "/at/b").text(), "kept");
+    appears("other/at/b");
+    // Only a complete response with status 200 becomes a file; these files would exist by the time that the last one is
+    // stored.
+    assert_eq!(get(&server, "/at/missing").status, 404);
+    let mut client = common::client(&server);
+    client.send("GET /at/broken HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.try_response().map_or(true, |response| response.status == 502), "it is not whole");
+    assert_eq!(get(&server, "/at/c").text(), "kept");
+    appears("other/at/c");
+    assert!(!seen("other/at/missing").exists() && !seen("other/at/broken").exists());
+}
+
+/// Waits for a stored file and checks that it is the complete response.
+fn assert_stored(path: &std::path::Path, content: Content) {
+    // It has its name only when it is complete.
+    let read = || std::fs::read(path).ok();
+    let bytes = testkit::wait::until("a stored file", Deadline::default(), read).expect("it is stored");
+    content.assert_body(&bytes);
+}
+
+/// A rename cannot cross file systems.
+#[test]
+fn answers_are_stored_across_file_systems() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(temp) = TempDir::elsewhere("temp") else { return };
+    let content = Content::new(5, 700_000);
+    let origin = Origin::start(move |_| {
+        Reply::ok().content(content).header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+    });
+    let locations = "proxy_temp_path @TEMP@; proxy_store @DATA@/kept$uri; proxy_store_access group:rw all:r;
+         location / { proxy_pass http://@ORIGIN@; }";
+    let setup = Setup::new(&common::one_server("", locations))
+        .origin(&origin)
+        .value("TEMP", &temp.path().display().to_string());
+    let server = setup.start(BINARY);
+    content.assert_body(&get(&server, "/deep/a").body);
+    let path = setup.data().join("kept/deep/a");
+    assert_stored(&path, content);
+    let stat = std::fs::metadata(&path).expect("it is stored");
+    assert_eq!((stat.mode() & 0o777, stat.mtime()), (0o664, 1_767_225_600));
+    // A second response replaces the first one, and no other file remains in either directory.
+    content.assert_body(&get(&server, "/deep/a").body);
+    let left = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    let is_clean = || (left(temp.path()) == 0 && left(path.parent()?) == 1).then_some(());
+    testkit::wait::until("the end of the temporary files", Deadline::default(), is_clean).expect("they go");
+}
+
+/// As in nginx: a begun response is stored for the next client.
+#[test]
+fn an_answer_is_stored_when_its_client_has_left() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let content = Content::new(6, 900_000);
+    let origin = Origin::start(move |request| {
+        let reply = Reply::ok().content(content).wait_at(300_000, &held);
+        if request.path() == "/at/broken" { reply.at(At::Body(600_000), Do::Close) } else { reply }
+    });
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp;
+         location /at/ { proxy_store @DATA@/kept$uri; proxy_pass http://@ORIGIN@; }",
+    );
+    for (number, target) in ["/at/broken", "/at/whole"].into_iter().enumerate() {
+        let mut client = common::client(&server);
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client.read_exact(1000);
+        gate.wait_reached_by(number as u64 + 1);
+        drop(client);
+    }
+    server.wait_for_access_log(2, Deadline::default());
+    gate.open();
+    assert_stored(&setup.data().join("kept/at/whole"), content);
+    origin.wait_for("the end of all", |stats| stats.connections_open == 0);
+    assert!(!setup.data().join("kept/at/broken").exists(), "a part of an answer is none");
+    let _ = origin.take_faults();
+}

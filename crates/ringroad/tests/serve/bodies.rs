@@ -1,0 +1,166 @@
+//! Request bodies: with a length and chunked, read and discarded, and effects of `Expect` and of limits.
+//!
+//! No location here stores a body, so the tests check the response, and that the next request on the connection is
+//! parsed from the correct byte. Broken framing is in `serve/refused.rs`.
+
+use crate::common::{client, one_server, serve, serve_with};
+use testkit::{Client, Deadline, Server};
+
+fn site() -> Server {
+    serve_with(
+        &one_server(
+            "",
+            "root html; location = /ok { return 200 ok; } location /small/ { client_max_body_size 10; alias html/; } \
+             location /unlimited/ { client_max_body_size 0; alias html/; }",
+        ),
+        |builder| builder.text("html/a.txt", "file"),
+    )
+}
+
+fn post(target: &str, fields: &str, body: &str) -> String {
+    format!("POST {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}")
+}
+
+fn counted(target: &str, body: &str) -> String {
+    post(target, &format!("Content-Length: {}\r\n", body.len()), body)
+}
+
+#[test]
+fn a_counted_body_is_read_past() {
+    let server = site();
+    let mut client = client(&server);
+    client.send(counted("/ok", "GET /a.txt HTTP/1.1\r\nHost: inner\r\n\r\n")).send(counted("/ok", ""));
+    assert_eq!(client.response().text(), "ok");
+    assert_eq!(client.response().text(), "ok");
+    client.send(
+        "GET /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345GET /ok HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    assert_eq!(client.response().text(), "file", "a GET may have a body");
+    assert_eq!(client.response().text(), "ok");
+}
+
+#[test]
+fn a_chunked_body_is_read_past() {
+    let server = site();
+    let mut client = client(&server);
+    let chunks = "5\r\nabcde\r\n00A;name=value;quoted=\"a b\"\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n";
+    let request = post("/ok", "Transfer-Encoding: chunked\r\n", chunks);
+    client.send(&request).send(post("/ok", "transfer-encoding: CHUNKED\r\n", "0\r\n\r\n"));
+    assert_eq!(client.response().text(), "ok");
+    assert_eq!(client.response().text(), "ok");
+    client.send_in_pieces(&request, 1);
+    assert_eq!(client.response().text(), "ok");
+    client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response().text(), "file");
+}
+
+#[test]
+fn a_large_body_that_nobody_reads_is_discarded() {
+    let server = site();
+    let mut client = client(&server);
+    let body = "x".repeat(700_000);
+    client.send(counted("/a.txt", &body));
+    assert_eq!(client.response().status, 405);
+    let chunked: String = (0..50).map(|_| format!("{:x}\r\n{}\r\n", 10_000, &body[..10_000])).collect();
+    client.send(post("/unlimited/a.txt", "Transfer-Encoding: chunked\r\n", &format!("{chunked}0\r\n\r\n")));
+    assert_eq!(client.response().status, 405);
+    client.send(counted("/ok", "end"));
+    assert_eq!(client.response().text(), "ok", "the connection went on behind the bodies");
+}
+
+#[test]
+fn a_body_over_the_limit_is_413() {
+    let server = site();
+    let mut announced = client(&server);
+    announced.send(post("/small/a.txt", "Content-Length: 11\r\n", ""));
+    let response = announced.response();
+    assert_eq!((response.status, response.field("connection")), (413, Some("close")));
+    server.wait_for_log("client intended to send too large body: 11 bytes", Deadline::default());
+    let mut fits = client(&server);
+    fits.send(counted("/small/a.txt", "0123456789"));
+    assert_eq!(fits.response().status, 405);
+    let mut default = client(&server);
+    default.send(post("/a.txt", "Content-Length: 1048577\r\n", ""));
+    assert_eq!(default.response().status, 413, "1m is the default");
+    let mut edge = client(&server);
+    edge.send(counted("/a.txt", &"x".repeat(1_048_576)));
+    assert_eq!(edge.response().status, 405);
+}
+
+#[test]
+fn continue_is_said_when_the_body_is_wanted() {
+    let server = site();
+    let mut client = client(&server);
+    client.send(post("/ok", "Expect: 100-continue\r\nContent-Length: 3\r\n", ""));
+    let first = client.response();
+    // nginx sends no 100 for a body that is only discarded, yet the client must not wait forever: it gets either a 100
+    // or the final response immediately.
+    assert!(matches!(first.status, 100 | 200), "{}", first.status);
+    if first.status == 100 {
+        client.send("abc");
+        assert_eq!(client.response().status, 200);
+    }
+}
+
+#[test]
+fn an_unknown_expectation_is_not_met() {
+    let server = site();
+    let mut client = client(&server);
+    client.send(post("/ok", "Expect: miracles\r\nContent-Length: 0\r\n", ""));
+    let response = client.response();
+    // nginx checks only for "100-continue"; RFC 9110 section 10.1.1 permits a 417.
+    assert!(matches!(response.status, 200 | 417), "{}", response.status);
+}
+
+#[test]
+fn a_client_that_leaves_amid_its_body_leaves_nothing() {
+    let server = site();
+    for _ in 0..20 {
+        let mut client = client(&server);
+        client.send(post("/a.txt", "Content-Length: 100000\r\n", "half"));
+        client.reset();
+    }
+    let mut client = client(&server);
+    client.send(post("/a.txt", "Content-Length: 5\r\n", "half"));
+    assert_eq!(client.response().status, 405, "an answer that needs no body does not wait for it");
+    client.half_close();
+    client.expect_end();
+    assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok");
+}
+
+#[test]
+fn a_body_that_stops_is_given_up_on() {
+    let conf = one_server("", "client_body_timeout 50ms; lingering_timeout 50ms; root html;");
+    let server = serve_with(&conf, |builder| builder.text("html/a.txt", "file"));
+    let mut client = client(&server);
+    client.send(post("/a.txt", "Content-Length: 100\r\n", "some"));
+    assert_eq!(client.response().status, 405);
+    client.expect_end();
+}
+
+#[test]
+fn a_refused_upload_still_reads_its_answer() {
+    // The purpose of lingering_close: without it the client's unread bytes turn the close into a reset, which may
+    // destroy the response.
+    let server =
+        serve(&one_server("", "location / { root html; client_max_body_size 1k; lingering_close always; }"));
+    for _ in 0..10 {
+        let mut client = client(&server);
+        let head = post("/x", "Content-Length: 300000\r\n", "");
+        client.send(&head);
+        let _ = client.try_send(&vec![b'x'; 300_000]);
+        assert_eq!(client.response().status, 413);
+    }
+}
+
+#[test]
+fn an_answer_is_out_before_the_connection_is_closed() {
+    // Unread bytes turn the close into a reset, which discards unsent output.
+    let server = serve(&one_server("", "location / { return 200 ok; lingering_close off; }"));
+    for _ in 0..50 {
+        let mut client = client(&server);
+        client.send(post("/", "Connection: close\r\nContent-Length: 5\r\n", ""));
+        let _ = client.try_send(b"12345");
+        assert_eq!(client.response().text(), "ok");
+    }
+}

@@ -1,0 +1,111 @@
+//! A real browser: headless Chromium, which trusts a test CA, with a page of two hundred images over HTTP/2.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::common::serve_with;
+use crate::common::tls::Authority;
+use testkit::{Deadline, TempDir};
+
+const IMAGES: usize = 200;
+
+/// Images of 20 KiB, all from one file. Both the server and the page must report the protocol of each.
+const CONF: &str = r#"worker_processes 1; events { }
+http {
+  types { text/html html; text/css css; image/svg+xml svg; }
+  log_format line '$server_protocol $status $connection $uri|$http_priority'; access_log logs/access.log line;
+  server {
+    listen 127.0.0.1:0 ssl; http2 on; ssl_certificate a.pem; ssl_certificate_key a.key; root html;
+    location /images/ { rewrite ^ /image.svg break; }
+  }
+}
+"#;
+
+const PAGE: &str = r#"<!doctype html><link rel="stylesheet" href="/style.css"><body><script>
+let whole = 0, failed = 0;
+for (let number = 0; number < 200; number++) {
+  const image = new Image();
+  image.onload = () => whole += image.naturalWidth === 7;
+  image.onerror = () => failed++;
+  image.src = `/images/${number}.svg`;
+}
+onload = () => {
+  const protocols = new Set(performance.getEntriesByType('resource').map(entry => entry.nextHopProtocol));
+  document.body.textContent = `result: ${whole} whole, ${failed} failed, by ${[...protocols]}`;
+};
+</script>"#;
+
+/// Returns the path of an installed program.
+fn installed(names: &[&str], package: &str) -> Option<PathBuf> {
+    let folders: Vec<PathBuf> =
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
+    let found = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    let found = found.into_iter().find(|file| file.is_file());
+    if found.is_none() {
+        testkit::skip(format_args!("{} is not installed (apt-get install {package})", names[0]));
+    }
+    found
+}
+
+/// Creates a home directory whose browser trusts the CA.
+fn home_that_trusts(certutil: PathBuf, root: &str) -> TempDir {
+    let home = TempDir::new("browser");
+    let database = home.path().join(".pki/nssdb");
+    std::fs::create_dir_all(&database).expect("a directory of our own");
+    std::fs::write(home.path().join("root.pem"), root).expect("a file of our own");
+    let database = format!("sql:{}", database.display());
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&certutil);
+        let output = command.current_dir(home.path()).args(["-d", &database]).args(args).output();
+        let output = output.expect("it is installed");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(&["-N", "--empty-password"]);
+    run(&["-A", "-t", "C,,", "-n", "root of the test", "-i", "root.pem"]);
+    home
+}
+
+#[test]
+fn a_page_of_two_hundred_images() {
+    let Some(chromium) = installed(&["chromium", "chromium-browser", "google-chrome"], "chromium") else {
+        return;
+    };
+    let Some(certutil) = installed(&["certutil"], "libnss3-tools") else { return };
+    let authority = Authority::new("root of the test");
+    let (pem, key) = authority.server("a.test");
+    let image = format!(
+        "<svg xmlns='http://www.w3.org/2000/svg' width='7' height='7'><!--{}--></svg>",
+        "x".repeat(20_000)
+    );
+    let server = serve_with(CONF, |builder| {
+        let builder = builder.text("conf/a.pem", &pem).text("conf/a.key", &key).text("html/page.html", PAGE);
+        builder.text("html/image.svg", &image).text("html/style.css", "body { color: green }")
+    });
+    let home = home_that_trusts(certutil, &authority.pem);
+    let address = server.addr(0).tcp();
+    let mut command = Command::new(chromium);
+    command.env("HOME", home.path()).args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ]);
+    command.arg(format!("--user-data-dir={}", home.path().join("profile").display()));
+    command
+        .arg(format!("--host-resolver-rules=MAP a.test:443 {address}"))
+        .args(["--timeout=60000", "--dump-dom"]);
+    let output =
+        command.arg("https://a.test/page.html").stdin(Stdio::null()).output().expect("it is installed");
+    let page = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(page.contains(&format!("result: {IMAGES} whole, 0 failed, by h2<")), "{page}\n{said}");
+    let log = server.wait_for_access_log(IMAGES + 2, Deadline::default());
+    let lines: Vec<&str> = log.lines().filter(|line| !line.contains("favicon")).collect();
+    assert!(lines.iter().all(|line| line.starts_with("HTTP/2.0 200 ")), "{log}");
+    let connections: std::collections::BTreeSet<_> =
+        lines.iter().map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(connections.len(), 1, "one connection for all: {log}");
+    // A resource that blocks rendering is more urgent than images.
+    let urgent = |line: &&&str| line.contains("/style.css|u=0");
+    assert_eq!(lines.iter().filter(urgent).count(), 1, "{log}");
+}

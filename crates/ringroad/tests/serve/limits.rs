@@ -1,0 +1,126 @@
+//! Limits and counters of the complete server: zones and counters are shared by all threads, and survive a reload.
+
+use crate::common::{against_nginx, ours_only, serve};
+use testkit::{Client, Deadline, Server, wait};
+
+/// Returns a configuration with a limited page and the counters, on several threads; a marker identifies the
+/// configuration that serves a request.
+fn conf(marker: &str, limit: &str) -> String {
+    format!(
+        "worker_processes 4; events {{ }} http {{ {limit}
+           server {{ listen 127.0.0.1:0; server_name a;
+             location / {{ limit_req zone=one burst=3 nodelay; }}
+             location /held {{ limit_conn two 2; }}
+             location /status {{ stub_status; }} location /marker {{ return 200 {marker}; }} }} }}"
+    )
+}
+
+const ZONES: &str =
+    "limit_req_zone $server_name zone=one:1m rate=1r/m; limit_conn_zone $server_name zone=two:1m;";
+
+/// Returns the sorted statuses of requests on separate connections, so that all threads get some.
+fn statuses(server: &Server, target: &str, count: usize) -> Vec<u16> {
+    let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(server.addr(0))).collect();
+    for client in &mut clients {
+        client.send(testkit::client::request_bytes("GET", target, &[]));
+    }
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.response().status).collect();
+    statuses.sort_unstable();
+    statuses
+}
+
+/// Reloads and waits until every thread has the new configuration, which has this marker.
+fn reload(server: &mut Server, conf: &str, marker: &str) {
+    // The test harness assigned nginx's port.
+    let address = server.addr(0).to_string();
+    let conf = if against_nginx() { conf.replace("127.0.0.1:0", &address) } else { conf.to_owned() };
+    server.rewrite_conf(&conf);
+    server.reload();
+    let took = || {
+        let answers = (0..8).map(|_| Client::connect(server.addr(0)).get("/marker").text());
+        answers.into_iter().all(|text| text == marker).then_some(())
+    };
+    wait::until("the new configuration", Deadline::default(), took).expect("it comes into force");
+}
+
+fn start(conf: &str) -> Server {
+    let server = serve(conf);
+    testkit::write(server.path("html/index.html"), "page").expect("a page");
+    testkit::write(server.path("html/held"), vec![0; 8 << 20]).expect("a large file");
+    server
+}
+
+#[test]
+fn a_zone_is_one_for_all_threads_and_stays_over_a_reload() {
+    let mut server = start(&conf("first", ZONES));
+    let all = statuses(&server, "/", 12);
+    assert_eq!(all, [[200; 4].as_slice(), &[503; 8]].concat(), "one, and three of the burst");
+    // The new rate applies from now on; the bucket's level is unchanged.
+    reload(&mut server, &conf("second", &ZONES.replace("1r/m", "2r/m")), "second");
+    assert_eq!(statuses(&server, "/", 2), [503; 2]);
+    // A zone with another size is a new zone.
+    reload(&mut server, &conf("third", &ZONES.replace("one:1m", "one:2m")), "third");
+    assert_eq!(statuses(&server, "/", 5), [200, 200, 200, 200, 503]);
+}
+
+#[test]
+fn connections_count_across_threads_and_reloads() {
+    let mut server = start(&conf("first", ZONES));
+    let hold = || {
+        let mut client = Client::connect(server.addr(0));
+        client.send(testkit::client::request_bytes("GET", "/held", &[]));
+        assert_eq!(client.head().status, 200);
+        client
+    };
+    let held = [hold(), hold()];
+    assert_eq!(statuses(&server, "/held", 4), [503; 4]);
+    reload(&mut server, &conf("second", ZONES), "second");
+    assert_eq!(statuses(&server, "/held", 4), [503; 4], "what is under way since before counts on");
+    drop(held);
+    let free = || (statuses(&server, "/held", 1) == [200]).then_some(());
+    wait::until("a free place", Deadline::default(), free).expect("the held ones have gone");
+}
+
+#[test]
+fn numbers_go_on_after_a_reload_in_place() {
+    if !ours_only("nginx keeps them in other ways") {
+        return;
+    }
+    let mut server = start(&conf("first", ZONES));
+    let numbers = |server: &Server| {
+        let text = Client::connect(server.addr(0)).get("/status").text();
+        let line = text.lines().nth(2).expect("the third line has them").to_owned();
+        let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+        (numbers[0], numbers[1], numbers[2])
+    };
+    for _ in 0..8 {
+        numbers(&server);
+    }
+    let before = Some(numbers(&server));
+    assert_eq!(before, Some((9, 9, 9)), "all threads are in the sums");
+    reload(&mut server, &conf("second", ZONES), "second");
+    let (accepted, handled, requests) = numbers(&server);
+    assert!(accepted >= 18 && accepted == handled && accepted == requests, "{accepted} {handled} {requests}");
+}
+
+#[test]
+fn a_request_and_its_subrequests_are_looked_at_once() {
+    let conf = "events { } http { limit_req_zone $server_name zone=one:1m rate=1r/m;
+        limit_conn_zone $server_name zone=two:1m;
+        server { listen 127.0.0.1:0; server_name a; root html; log_subrequest on;
+          location = /page { ssi on; ssi_types *; default_type text/html; }
+          location /part { limit_req zone=one; limit_conn two 1; }
+          location = /whole { ssi on; ssi_types *; limit_req zone=one burst=9 nodelay; limit_conn two 1; } } }";
+    let server = serve(conf);
+    let page = "<!--#include virtual=\"/part\" wait=\"yes\" -->|".repeat(3);
+    for (name, text) in [("page", page.as_str()), ("whole", &page), ("part", "ok")] {
+        testkit::write(server.path(&format!("html/{name}")), text).expect("a file of the test");
+    }
+    // On one connection, as each request has then ended before the next is processed.
+    let mut client = Client::connect(server.addr(0));
+    let mut text = |target: &str| client.get(target).text();
+    assert_eq!(text("/page"), "ok|ok|ok|", "the first part is looked at, and stands for the others");
+    let again = text("/page");
+    assert!(again.contains("503 Service") && again.ends_with("|ok|ok|"), "refused once: {again}");
+    assert_eq!(text("/whole"), "ok|ok|ok|", "the page itself was looked at");
+}

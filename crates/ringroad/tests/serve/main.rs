@@ -1,0 +1,37 @@
+//! Responses to HTTP/1 clients: files, locations, limits, logs, TLS.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../control/mod.rs"]
+mod control;
+
+mod basic;
+mod bodies;
+mod browser;
+mod bytes;
+mod compress;
+mod debian;
+mod examples;
+mod faults;
+mod filters;
+mod geoip2;
+mod limits;
+mod lists;
+mod local_tls;
+mod locations;
+mod log_lines;
+mod log_targets;
+mod logs;
+mod paths;
+mod ranges;
+mod refused;
+mod room;
+mod settings;
+mod sites;
+mod tls;
+mod tls_ocsp;
+mod tls_profiles;
+mod tls_sessions;
+mod tls_settings;
+mod upstreams;

@@ -1,0 +1,309 @@
+//! Refused requests: always with 400 if two parsers could interpret them differently, and the connection is closed, so
+//! that no bytes after them are parsed as a request.
+//!
+//! nginx refuses most of these and tolerates some; the table marks those, and the run against nginx skips them. Paths
+//! that would leave the root are in `serve/paths.rs`.
+
+use crate::common::{client, one_server, ours_only, refused, serve};
+use testkit::{Client, Server};
+
+/// The request that would be served if the bytes after a refused head were parsed as a request.
+const SECOND: &str = "GET /second HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn site() -> Server {
+    serve(&one_server("", "location / { return 200 first; } location /second { return 200 second; }"))
+}
+
+/// Returns a request with these lines after `Host`, followed by another request.
+fn with(lines: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n{SECOND}")
+}
+
+/// Sends each request; expects 400, the end of the connection, and no response to the bytes after it.
+#[track_caller]
+fn all_400(server: &Server, requests: &[String]) {
+    for request in requests {
+        assert_eq!(refused(server, request), 400, "{request:?}");
+    }
+    assert_eq!(client(server).get("/").text(), "first", "the server goes on");
+}
+
+#[test]
+fn control_bytes_in_the_head() {
+    let server = site();
+    all_400(&server, &[with("A: x\0y\r\n"), with("\0A: x\r\n"), with("A\0: x\r\n"), with("A\x01B: x\r\n")]);
+    all_400(&server, &[format!("GET /a\0b HTTP/1.1\r\nHost: a\r\n\r\n{SECOND}")]);
+    all_400(&server, &[format!("G\x01T / HTTP/1.1\r\nHost: a\r\n\r\n{SECOND}")]);
+    if ours_only("nginx lets control bytes stand in values") {
+        let bytes = (1..0x20_u8).chain([0x7f]).filter(|byte| !b"\t\r\n".contains(byte));
+        all_400(&server, &bytes.map(|byte| with(&format!("A: x{}y\r\n", byte as char))).collect::<Vec<_>>());
+    }
+    let mut client = client(&server);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nA: tab\tand \u{e4}\r\n\r\n");
+    assert_eq!(client.response().text(), "first", "a tab and bytes above 127 are text");
+}
+
+/// Request objects are reused: an earlier request on another connection must not affect this response.
+#[test]
+fn a_head_that_is_refused_has_its_page_after_a_head_request() {
+    let server = site();
+    for _ in 0..2 {
+        assert_eq!(client(&server).request("HEAD", "/", &[("Connection", "close")]).status, 200);
+        let mut client = client(&server);
+        client.send("GET / HTTP/1.1\r\n\r\n");
+        let response = client.response();
+        assert_eq!(response.status, 400);
+        assert!(response.text().contains("<h1>400 Bad Request</h1>"), "{}", response.text());
+    }
+}
+
+#[test]
+fn a_bare_cr() {
+    let server = site();
+    all_400(
+        &server,
+        &[format!("GET / HTTP/1.1\rHost: a\r\n\r\n{SECOND}"), with("A\rB: x\r\n"), with("\rA: x\r\n")],
+    );
+    if ours_only("nginx takes a bare CR in a value for white space") {
+        let first_line = format!("GET / HTTP/1.1\r\r\nHost: a\r\n\r\n{SECOND}");
+        all_400(&server, &[with("A: x\rB: y\r\n"), with("A: x\r\r\n"), with("A: \rB: y\r\n"), first_line]);
+    }
+}
+
+#[test]
+fn names_that_start_or_end_wrong() {
+    let server = site();
+    let first = |line: &str| format!("GET / HTTP/1.1\r\n{line}\r\nHost: a\r\n\r\n{SECOND}");
+    all_400(
+        &server,
+        &[first(" A: x"), first("\tA: x"), with("A : x\r\n"), with("A\t: x\r\n"), with("A B: x\r\n")],
+    );
+    all_400(&server, &[with("Content-Length : 5\r\n"), with("Transfer-Encoding : chunked\r\n")]);
+    all_400(&server, &[first(": x"), with(": x\r\n")]);
+}
+
+#[test]
+fn folded_lines() {
+    let server = site();
+    all_400(&server, &[with("A: x\r\n y\r\n"), with("A: x\r\n\ty\r\n"), with("A: x\n y\r\n")]);
+    all_400(&server, &[with("Content-Length: 5\r\n Transfer-Encoding: chunked\r\n")]);
+}
+
+#[test]
+fn lengths_that_disagree() {
+    let server = site();
+    all_400(
+        &server,
+        &[
+            with("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+            with("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
+            with("Content-Length: 5\r\nContent-Length: 6\r\n"),
+            with("Content-Length: 5\r\ncontent-length: 5\r\n"),
+            with("Content-Length: 5, 5\r\n"),
+            with("Content-Length: +5\r\n"),
+            with("Content-Length: -1\r\n"),
+            with("Content-Length: 0x5\r\n"),
+            with("Content-Length: 5 6\r\n"),
+            with("Content-Length: 99999999999999999999\r\n"),
+            with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"),
+            format!("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{SECOND}"),
+        ],
+    );
+    all_400(&server, &[with("Content-Length: \r\n")]);
+    for coding in ["gzip", "identity", "chunked, chunked", "gzip, chunked", "xchunked", "chunked;q=1"] {
+        let status = refused(&server, with(&format!("Transfer-Encoding: {coding}\r\n")));
+        assert_eq!(status, 501, "{coding}");
+    }
+}
+
+/// Pairs of framing fields of which one parser may miss one: the request is refused, or the unusual field is ignored
+/// and the other used, so that every parser finds the following bytes at the same offset.
+#[test]
+fn smuggling_pairs() {
+    let server = site();
+    let refused_pairs = [
+        "Content-Length: 5\r\nTransfer-Encoding\t: chunked\r\n",
+        "Content-Length: 5\r\nX: y\0Transfer-Encoding: chunked\r\n",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n",
+        "Content-Length: 5\r\nTransfer-Encoding:\r\n chunked\r\n",
+        "Content-Length: 5\r\n\x01Transfer-Encoding: chunked\r\n",
+        "Content-Length: 5\r\nTransfer-Encoding\0: chunked\r\n",
+        "Content-Length: 5\r\nContent-Length : 6\r\n",
+        "Host: b\r\n",
+        "Host : b\r\n",
+    ];
+    all_400(&server, &refused_pairs.map(with));
+    if ours_only("nginx takes these for other values or drops them") {
+        let strict = [
+            "Content-Length: 5\r\nTransfer-Encoding:\x0bchunked\r\n",
+            "Content-Length: 5\r\nX: y\rTransfer-Encoding: chunked\r\n",
+            "Content-Length: 5\r\n:Transfer-Encoding: chunked\r\n",
+            "Content-Length: 5\rContent-Length: 6\r\n",
+        ];
+        all_400(&server, &strict.map(with));
+    }
+    for odd in [
+        "Transfer_Encoding: chunked",
+        "(Transfer-Encoding: chunked",
+        "Content_Length: 60",
+        "Transfer-Encoding;: chunked",
+    ] {
+        let mut client = client(&server);
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n{odd}\r\n\r\n12345{SECOND}"));
+        assert_eq!(client.response().text(), "first", "{odd}");
+        assert_eq!(client.response().text(), "second", "{odd}");
+    }
+}
+
+fn chunked(body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SECOND}")
+}
+
+/// The response may be sent before the body is found to be malformed; the bytes after it must not be served.
+#[track_caller]
+fn broken_chunks(server: &Server, body: &str) {
+    let mut client = client(server);
+    client.send(chunked(body));
+    let response = client.response();
+    assert_eq!(response.status, 400, "{body:?}");
+    assert_ne!(response.text(), "second", "{body:?}");
+    client.expect_end();
+}
+
+#[test]
+fn broken_chunk_framing() {
+    let server = serve(&one_server(
+        "",
+        "location / { root html; try_files /none =405; } location /second { return 200 second; }",
+    ));
+    // `return` and `try_files` respond before the body is parsed; the connection must still be closed.
+    for body in [
+        "x\r\n",
+        "5\r\nabcdeX\r\n0\r\n\r\n",
+        "-1\r\n",
+        "0x5\r\nabcde\r\n0\r\n\r\n",
+        " 5\r\nabcde\r\n0\r\n\r\n",
+        ";\r\n",
+    ] {
+        let mut client = client(&server);
+        client.send(chunked(body));
+        let first = client.response();
+        assert!(matches!(first.status, 400 | 405), "{body:?}: {}", first.status);
+        client.expect_end();
+    }
+    if !ours_only(
+        "nginx 1.22 takes a bare LF for a line end in chunked framing, and a bad size after its answer",
+    ) {
+        return;
+    }
+    for body in [
+        "5\nabcde\r\n0\r\n\r\n",
+        "5\r\nabcde\n0\r\n\r\n",
+        "5\r\nabcde\r\n0\n\r\n",
+        "5\r\nabcde\r\n0\r\n\n",
+        "5;a\nb\r\nabcde\r\n0\r\n\r\n",
+        "5;a\0\r\nabcde\r\n0\r\n\r\n",
+        "5\rabcde\r\n0\r\n\r\n",
+        "5\r\nabcde0\r\n\r\n",
+        "ffffffffffffffff\r\n",
+        "99999999999999999\r\n",
+        "5\r\nabcde\r\n0\r\nA\0: x\r\n\r\n",
+    ] {
+        let mut client = client(&server);
+        client.send(chunked(body));
+        let first = client.response();
+        assert!(matches!(first.status, 400 | 405), "{body:?}: {}", first.status);
+        client.expect_end();
+    }
+}
+
+#[test]
+fn broken_chunks_that_come_with_the_head_are_told() {
+    let server = site();
+    broken_chunks(&server, "x\r\n");
+    broken_chunks(&server, "5\r\nabcdeXX0\r\n\r\n");
+    if ours_only("nginx 1.22 takes a bare LF for a line end in chunked framing") {
+        broken_chunks(&server, "5\nabcde\r\n0\r\n\r\n");
+    }
+}
+
+#[test]
+fn hosts() {
+    let server = site();
+    all_400(&server, &[format!("GET / HTTP/1.1\r\n\r\n{SECOND}"), with("Host: b\r\n")]);
+    for host in ["", "a b", "a/b", "a..b"] {
+        all_400(&server, &[format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n{SECOND}")]);
+    }
+}
+
+#[test]
+fn request_lines() {
+    let server = site();
+    let line = |line: &str| format!("{line}\r\nHost: a\r\n\r\n{SECOND}");
+    all_400(
+        &server,
+        &[
+            line("get / HTTP/1.1"),
+            line("GET"),
+            line("GET a HTTP/1.1"),
+            line("GET http:/a HTTP/1.1"),
+            line("GET / HTTP/1.x"),
+            line("GET / HTTQ/1.1"),
+            line("GET / HTTP/1.1 x"),
+            line("GET /a b HTTP/1.1"),
+            line(" GET / HTTP/1.1"),
+            line("GET\t/ HTTP/1.1"),
+            "\x16\x03\x01\x02\x00\x01\x00\x01\u{fc}\x03\x03".to_owned(),
+        ],
+    );
+    for version in ["HTTP/2.0", "HTTP/3.0"] {
+        assert_eq!(refused(&server, line(&format!("GET / {version}"))), 505, "{version}");
+    }
+    if ours_only("nginx still speaks HTTP/0.9") {
+        assert_eq!(refused(&server, "GET /\r\n"), 400);
+    }
+}
+
+#[test]
+fn a_bare_lf_may_end_a_line_of_the_head() {
+    let server = site();
+    let mut client = client(&server);
+    client.send("GET / HTTP/1.1\nHost: a\nA: x\n\nGET / HTTP/1.1\r\nHost: a\nA: x\r\n\n");
+    assert_eq!(client.response().text(), "first");
+    assert_eq!(client.response().text(), "first");
+}
+
+fn odd_name(client: &mut Client, name: &str) -> String {
+    client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: value\r\n\r\n"));
+    client.response().text()
+}
+
+#[test]
+fn odd_names_are_dropped_kept_or_refused_as_told() {
+    let start = |directive: &str| {
+        let conf = one_server("", &format!("{directive} location / {{ return 200 \"$http_x_y|\"; }}"));
+        serve(&format!("error_log logs/error.log info; {conf}"))
+    };
+    let (server, underscores, kept) =
+        (start(""), start("underscores_in_headers on;"), start("ignore_invalid_headers off;"));
+    assert_eq!(odd_name(&mut client(&server), "X-Y"), "value|");
+    assert_eq!(odd_name(&mut client(&server), "X_Y"), "|");
+    assert_eq!(odd_name(&mut client(&server), "X.Y"), "|");
+    assert_eq!(odd_name(&mut client(&underscores), "X_Y"), "value|");
+    assert_eq!(odd_name(&mut client(&underscores), "X.Y"), "|");
+    assert_eq!(odd_name(&mut client(&kept), "X_Y"), "value|");
+    let log = server.wait_for_log("client sent invalid header line: \"X_Y: ", testkit::Deadline::default());
+    assert!(log.contains(" [info] "), "{log}");
+}
+
+#[test]
+fn strict_refuses_what_nginx_tolerates() {
+    if !ours_only("http_strict is a directive of this project") {
+        return;
+    }
+    let server = serve(&one_server("", "http_strict on; location / { return 200 first; }"));
+    let line = |line: &str| format!("{line}\r\nHost: a\r\n\r\n{SECOND}");
+    all_400(&server, &[with("X_Y: z\r\n"), with("X(Y: z\r\n"), with("X.\u{e4}: z\r\n")]);
+    all_400(&server, &[line("GET  / HTTP/1.1"), line("GET /   HTTP/1.1"), line("GET / HTTP/1.1 ")]);
+    assert_eq!(client(&server).request("GET", "/", &[("X-Y", "z")]).text(), "first");
+}

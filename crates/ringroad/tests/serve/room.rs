@@ -1,0 +1,324 @@
+//! Idle connections are closed in favour of new ones: at `worker_connections`, at the limit of descriptors, and where a
+//! proxy forwards to itself.
+
+use crate::common;
+use rustix::process::Signal;
+use testkit::burst::{Outcome, assert_all_right};
+use testkit::client::request_bytes;
+use testkit::program::signal_process;
+use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server};
+
+/// `worker_connections` of these tests, and a number of connections above that.
+const LIMIT: usize = 64;
+const CROWD: usize = 200;
+
+/// Limit of descriptors of the test process: the tests run concurrently, each with many connections.
+const DESCRIPTORS: u64 = 8192;
+
+/// Runs a test with a single-threaded server for each network engine that this machine supports.
+fn on_each_engine(server: &str, shell: &str, connections: usize, test: impl Fn(&Server, &str)) {
+    on_each_engine_with(&format!("worker_connections {connections};"), server, shell, test);
+}
+
+fn on_each_engine_with(events: &str, server: &str, shell: &str, test: impl Fn(&Server, &str)) {
+    testkit::burst::allow_fds(DESCRIPTORS);
+    for net in ["epoll", "io_uring"] {
+        let conf = format!(
+            "worker_processes 1; error_log logs/error.log info; \
+             events {{ use {net}; {events} }} http {{ access_log off; \
+             server {{ listen 127.0.0.1:0; root html; location = /ok {{ return 200 ok; }} {server} }} }}"
+        );
+        let builder = Server::builder(common::BINARY).conf(&conf);
+        let builder = builder
+            .file("html/a.bin", Content::new(1, 50_000))
+            .file("html/big.bin", Content::new(2, 4 << 20));
+        let builder = if shell.is_empty() { builder } else { builder.shell(shell) };
+        match builder.try_start() {
+            Ok(server) => test(&server, net),
+            Err(reason) if net == "io_uring" && reason.contains("io_uring") => {
+                testkit::skip(format_args!("no ring here: {reason}"));
+            }
+            Err(reason) => panic!("{reason}"),
+        }
+    }
+}
+
+fn descriptors(server: &Server) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("procfs").count()
+}
+
+/// Returns the number of a serving worker's descriptors: a worker that has just started has not opened all of its own
+/// yet.
+fn descriptors_at_rest(server: &Server) -> usize {
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET /ok HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(client.response().text(), "ok");
+    client.expect_end();
+    descriptors(server)
+}
+
+/// Evicted connections are closed slightly later, and the pending accept may add one more.
+fn assert_bounded(server: &Server, before: usize, net: &str) {
+    let is_bounded = || (descriptors(server) <= before + LIMIT + 1).then_some(());
+    testkit::wait::until("closed descriptors", Deadline::default(), is_bounded)
+        .unwrap_or_else(|late| panic!("{net}: {late}: {}", descriptors(server)));
+}
+
+fn crowd(server: &Server, count: usize, first_bytes: &str) -> Vec<Client> {
+    let connect = |_| {
+        let mut client = Client::connect(server.addr(0));
+        // The server may have closed the connection for a later one already.
+        let _ = client.try_send(first_bytes.as_bytes());
+        client
+    };
+    (0..count).map(connect).collect()
+}
+
+#[test]
+fn silent_connections_make_room_for_clients_the_oldest_first() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let before = descriptors_at_rest(server);
+        let mut silent = crowd(server, CROWD, "");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        assert_bounded(server, before, net);
+        silent[0].expect_end();
+        assert_eq!(silent[CROWD - 1].get("/ok").text(), "ok", "{net}: the newest one is still there");
+    });
+}
+
+/// Returns whether all threads of a process are stopped.
+fn stands_still(process: i32) -> Option<()> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.expect("procfs").path().join("stat"));
+        stat.is_ok_and(|stat| stat.contains(") T "))
+    };
+    threads.into_iter().all(is_stopped).then_some(())
+}
+
+/// A stopped worker accumulates a queue of connections. With few `worker_connections` one accept returns one of them,
+/// and the others are accepted before the first response is sent: as many as the limit allows, and no more.
+#[test]
+fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
+    let active = "location = /active { return 200 $connections_active; } keepalive_timeout 60s;";
+    on_each_engine(active, "", LIMIT, |server, net| {
+        let before = descriptors_at_rest(server);
+        // Makes connections while the worker is stopped; returns those that get a response.
+        let ask = |count: usize| -> Vec<Client> {
+            let worker = server.workers()[0];
+            signal_process(worker, Signal::STOP).expect("it is ours");
+            testkit::wait::until("the stop", Deadline::default(), || stands_still(worker)).expect("a signal");
+            let connect = |_| {
+                let mut client = Client::connect(server.addr(0));
+                client.send(request_bytes("GET", "/active", &[]));
+                client
+            };
+            let clients = (0..count).map(connect).collect();
+            signal_process(worker, Signal::CONT).expect("it is ours");
+            clients
+        };
+        let mut clients = ask(LIMIT / 2);
+        for client in &mut clients {
+            assert_eq!(client.response().text(), (LIMIT / 2).to_string(), "{net}");
+        }
+        // Half of these fit beside the existing connections, and the rest replace idle ones.
+        let mut more = ask(LIMIT);
+        for client in &mut more {
+            let active: usize = client.response().text().parse().expect("a number");
+            assert!(active <= LIMIT + 1, "{net}: {active}");
+        }
+        assert_bounded(server, before, net);
+    });
+}
+
+#[test]
+fn half_header_sections_make_room_for_clients_the_oldest_first() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let before = descriptors_at_rest(server);
+        let mut halves = crowd(server, CROWD, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        assert_bounded(server, before, net);
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("[info]") && line.contains("while reading client request headers"), "{line}");
+        assert!(halves[0].try_response().is_err(), "{net}");
+        assert_eq!(
+            halves[CROWD - 1].send("b\r\n\r\n").response().text(),
+            "ok",
+            "{net}: the newest one is served"
+        );
+    });
+}
+
+#[test]
+fn silent_connections_go_before_half_header_sections() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let mut halves = crowd(server, LIMIT / 2, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        let _silent = crowd(server, CROWD, "");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        for half in &mut halves {
+            assert_eq!(half.send("b\r\n\r\n").response().text(), "ok", "{net}");
+        }
+    });
+}
+
+#[test]
+fn bodies_that_stall_make_room_for_clients() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        let _halves = crowd(server, LIMIT, "POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        assert_eq!(Client::connect(server.addr(0)).get("/up").text(), "up", "{net}");
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("while reading client request body"), "{line}");
+    });
+}
+
+#[test]
+fn a_proxy_that_passes_to_itself_is_refused_and_other_requests_are_served() {
+    let looping = "location /loop { proxy_pass http://127.0.0.1:$server_port; }";
+    on_each_engine(looping, "", LIMIT, |server, net| {
+        let outcomes = Burst::new(server.addr(0)).get("/loop", LIMIT).run();
+        // A connection whose request has not been received yet may have been closed.
+        let refused = |outcome: &Outcome| [500, 502].contains(&outcome.status) || outcome.fault.is_some();
+        assert!(outcomes.iter().all(refused), "{net}: {outcomes:?}");
+        assert!(outcomes.iter().any(|outcome| outcome.status >= 500), "{net}: {outcomes:?}");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        // Requests that must wait for a connection are logged too.
+        let words = "worker_connections are not enough while connecting to upstream";
+        let line = server.wait_for_log(words, Deadline::default());
+        assert!(line.contains("[alert]"), "{net}: {line}");
+    });
+}
+
+#[test]
+fn upstream_connections_count_as_connections() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::start(move |_| Reply::text("up").wait_first(&held));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        gate.close();
+        let before = origin.stats().requests;
+        let ask = || {
+            let mut client = Client::connect(server.addr(0));
+            client.send(request_bytes("GET", "/up", &[]));
+            client
+        };
+        // Each uses two connections; the last sixteenth is reserved for clients.
+        let mut clients: Vec<Client> = Vec::new();
+        for count in 1..=(LIMIT - LIMIT / 16) as u64 / 2 {
+            clients.push(ask());
+            origin.wait_for("the request", |stats| stats.requests == before + count);
+        }
+        assert_eq!(ask().response().status, 500, "{net}");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        let line = server.wait_for_log("worker_connections are not enough", Deadline::default());
+        assert!(line.contains("[alert]") && line.contains("while connecting to upstream"), "{net}: {line}");
+        gate.open();
+        for client in &mut clients {
+            assert_eq!(client.response().text(), "up", "{net}");
+        }
+        assert_eq!(ask().response().text(), "up", "{net}: there is room again");
+    });
+}
+
+#[test]
+fn at_the_limit_of_descriptors_accepted_requests_have_files_and_upstreams() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine(&up, "ulimit -n 128", 1024, |server, net| {
+        let _halves = crowd(server, 150, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        let file = Burst::new(server.addr(0)).get("/a.bin", 30).expect(Content::new(1, 50_000)).start();
+        let upstream = Burst::new(server.addr(0)).get("/up", 30).run();
+        assert_all_right(&file.join(), 200);
+        assert_all_right(&upstream, 200);
+        assert!(!server.error_log().contains("Too many open files"), "{net}: {}", server.error_log());
+    });
+}
+
+/// The smallest pool has 1024 buffers of 4 KiB, of which a quarter is reserved for bodies.
+const SMALL_POOL: &str = "worker_connections 4096; buffer_pool 4m;";
+const BUFFERS: usize = 900;
+
+#[test]
+fn slow_downloads_leave_the_buffers_of_their_requests_to_others() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine_with(SMALL_POOL, &up, "", |server, net| {
+        let download = |_| {
+            let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+            // The first bytes of the next request occupy a buffer too.
+            client.send("GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\nGET /ok");
+            client
+        };
+        let mut slow: Vec<Client> = (0..BUFFERS).map(download).collect();
+        for (target, body) in [("/ok", "ok"), ("/up", "up")] {
+            assert_eq!(Client::connect(server.addr(0)).get(target).text(), body, "{net}");
+        }
+        Content::new(1, 50_000).assert_body(&Client::connect(server.addr(0)).get("/a.bin").body);
+        for client in slow.iter_mut().take(3) {
+            Content::new(2, 4 << 20).assert_body(&client.response().body);
+            assert_eq!(client.send(" HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok", "{net}");
+        }
+        assert!(!server.error_log().contains("[alert]"), "{net}: {}", server.error_log());
+    });
+}
+
+#[test]
+fn half_header_sections_that_hold_all_buffers_are_ended_and_the_log_says_so() {
+    on_each_engine_with(SMALL_POOL, "", "", |server, net| {
+        let _halves = crowd(server, BUFFERS, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        let line = server.wait_for_log("are not enough for received bytes", Deadline::default());
+        assert!(line.contains("[alert] ") && line.contains("remedy: a larger buffer_pool"), "{net}: {line}");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+    });
+}
+
+/// Returns the worker's resident memory in KiB.
+fn resident(server: &Server) -> u64 {
+    let path = format!("/proc/{}/status", server.workers()[0]);
+    let text = std::fs::read_to_string(path).expect("procfs");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn memory_of_connections_that_have_closed_is_given_back() {
+    on_each_engine("", "", 4096, |server, net| {
+        let idle = |count| {
+            let mut clients = crowd(server, count, "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");
+            clients.iter_mut().for_each(|client| assert_eq!(client.response().text(), "ok", "{net}"));
+            clients
+        };
+        // Memory allocated by the first requests is not released.
+        drop(idle(100));
+        let before = resident(server);
+        let clients = idle(BUFFERS);
+        let most = resident(server);
+        drop(clients);
+        let is_back = || (resident(server) <= before + (most - before) / 2).then_some(());
+        testkit::wait::until("memory given back", Deadline::default(), is_back)
+            .unwrap_or_else(|late| panic!("{net}: {late}: {before}, {most}, {} kB", resident(server)));
+    });
+}
+
+#[test]
+fn cdn_loop_ends_a_loop_at_the_second_pass() {
+    let origin = Origin::start(|request| Reply::text(request.header("CDN-Loop").unwrap_or_default()));
+    let looping = format!(
+        "location /loop {{ proxy_cdn_loop a.example; proxy_pass http://127.0.0.1:$server_port; }}
+         location = /up {{ proxy_cdn_loop a.example; proxy_pass http://{}; }}",
+        origin.addr()
+    );
+    on_each_engine(&looping, "", LIMIT, |server, net| {
+        let mut client = Client::connect(server.addr(0));
+        assert_eq!(client.get("/loop").status, 502, "{net}");
+        server.wait_for_log("loop detected", Deadline::default());
+        assert_eq!(client.get("/up").text(), "a.example", "{net}");
+        let others = client.request("GET", "/up", &[("CDN-Loop", "b.example; x=a.example, xa.example")]);
+        assert_eq!(others.status, 200, "{net}");
+        let again = client.request("GET", "/up", &[("cdn-loop", "b.example, A.example;v=1")]);
+        assert_eq!(again.status, 502, "{net}");
+    });
+}

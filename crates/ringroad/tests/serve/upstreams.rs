@@ -1,0 +1,193 @@
+//! Upstream groups as clients see them: sessions, limits across threads, active requests, and reloads.
+//! `side_by_side/upstreams.rs` compares the order of servers, and failures, with nginx.
+
+use crate::common::{BINARY, ours_only, serve};
+use testkit::origin::{Origin, OriginRequest, Reply};
+use testkit::{Client, Deadline, Gate, Server};
+
+/// Starts origins that respond with their numbers, each with a unique session cookie.
+fn origins<const N: usize>() -> [Origin; N] {
+    std::array::from_fn(|number| Origin::start(move |_| answer(number)))
+}
+
+fn answer(number: usize) -> Reply {
+    Reply::ok().header("Set-Cookie", format!("sid=of-{number}")).body(format!("{number}"))
+}
+
+/// Returns the configuration of a server with a group of this text; `@0` and so on are the origins.
+fn conf(origins: &[Origin], main: &str, group: &str, location: &str) -> String {
+    let mut group = group.to_owned();
+    for (number, origin) in origins.iter().enumerate() {
+        group = group.replace(&format!("@{number}"), &origin.addr().to_string());
+    }
+    format!(
+        "{main} events {{ }} http {{ access_log off; upstream group {{ {group} }}
+         server {{ listen 127.0.0.1:0; location / {{ proxy_pass http://group; {location} }} }} }}"
+    )
+}
+
+fn ask(server: &Server, fields: &[(&str, &str)]) -> testkit::Response {
+    Client::connect(server.addr(0)).request("GET", "/", fields)
+}
+
+fn names(server: &Server, count: usize, fields: &[(&str, &str)]) -> String {
+    (0..count).map(|_| ask(server, fields).text()).collect()
+}
+
+#[test]
+fn a_cookie_brings_a_client_back_to_its_server() {
+    if !ours_only("Debian's has no sticky") {
+        return;
+    }
+    let origins = origins::<3>();
+    let group = "server @0; server @1 route=one; server @2 max_fails=1; \
+                 sticky cookie srv expires=1h domain=.$host path=/p httponly secure samesite=Lax;";
+    let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
+    let first = ask(&server, &[]);
+    let cookies: Vec<&str> = first.head.all("Set-Cookie").collect();
+    let [ours, theirs] = cookies.as_slice() else { panic!("{cookies:?}") };
+    // The server's own cookie precedes the upstream's, which is retained.
+    assert!(theirs.starts_with("sid=of-"), "{cookies:?}");
+    let (value, attributes) =
+        ours.strip_prefix("srv=").and_then(|text| text.split_once("; ")).expect("a cookie");
+    assert!(value == "one" || value.len() == 32, "{ours}");
+    let (expires, rest) = attributes.split_once(" GMT; ").expect("a date");
+    assert!(expires.starts_with("expires="), "{ours}");
+    assert_eq!(rest, "max-age=3600; domain=.localhost; httponly; secure; samesite=Lax; path=/p");
+    // Clients with the cookie stay on their server; others get the servers by turns.
+    let home = first.text();
+    let cookie = format!("a=b; srv={value}");
+    assert_eq!(names(&server, 6, &[("Cookie", &cookie)]), home.repeat(6));
+    let mut turns: Vec<char> = names(&server, 6, &[]).chars().collect();
+    turns.sort_unstable();
+    turns.dedup();
+    assert_eq!(turns, ['0', '1', '2']);
+    assert_eq!(names(&server, 3, &[("Cookie", "srv=one")]), "111");
+    // If its server fails, the client gets another one, and a new cookie with that server.
+    origins[1].refuse();
+    origins[1].end_connections();
+    let moved = ask(&server, &[("Cookie", "srv=one")]);
+    assert_eq!(moved.status, 200);
+    let new = moved.head.all("Set-Cookie").next().expect("a cookie").to_owned();
+    assert!(new.starts_with("srv=") && !new.starts_with("srv=one"), "{new}");
+    assert_eq!(moved.head.all("Set-Cookie").count(), 2, "one of ours, whatever was tried");
+}
+
+#[test]
+fn a_route_or_a_session_names_the_server() {
+    if !ours_only("Debian's has no sticky") {
+        return;
+    }
+    let origins = origins::<3>();
+    let group =
+        "server @0 route=a; server @1 route=b; server @2 drain route=c; sticky route $cookie_r $arg_r;";
+    let server = serve(&conf(&origins, "", group, ""));
+    assert_eq!(names(&server, 4, &[("Cookie", "r=b")]), "1111");
+    assert_eq!(names(&server, 2, &[("Cookie", "r=c")]), "22", "it keeps the clients that it has");
+    assert!(!names(&server, 6, &[]).contains('2'), "and gets no others");
+    assert_eq!(ask(&server, &[]).head.all("Set-Cookie").count(), 1, "no cookie of ours");
+    for header in ["", "header"] {
+        let group = format!(
+            "server @0; server @1; server @2;
+             sticky learn create=$upstream_cookie_sid lookup=$cookie_sid zone=sessions:1m {header};"
+        );
+        let server = serve(&conf(&origins, "worker_processes 2;", &group, ""));
+        assert_eq!(names(&server, 3, &[("Cookie", "sid=of-9")]).len(), 3);
+        // Each has issued its session now, and gets the clients with that session.
+        for number in 0..3 {
+            let cookie = format!("sid=of-{number}");
+            assert_eq!(names(&server, 4, &[("Cookie", &cookie)]), number.to_string().repeat(4), "{header}");
+        }
+    }
+}
+
+/// Returns clients whose requests are active at an origin.
+fn hold(server: &Server, count: usize) -> Vec<Client> {
+    let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(server.addr(0))).collect();
+    for client in &mut clients {
+        client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    clients
+}
+
+/// Starts origins that respond to `/held` when the gate is opened.
+fn gated<const N: usize>(gate: &Gate) -> [Origin; N] {
+    std::array::from_fn(|number| {
+        let gate = gate.clone();
+        Origin::start(move |request: &OriginRequest| {
+            let reply = answer(number);
+            if request.path() == "/held" { reply.wait_first(&gate) } else { reply }
+        })
+    })
+}
+
+#[test]
+fn no_server_gets_more_requests_than_it_may_have() {
+    let gate = Gate::new();
+    let origins = gated::<2>(&gate);
+    // In nginx a zone makes the workers share their counters.
+    let group = "zone one 64k; server @0 max_conns=2; server @1 max_conns=1;";
+    let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
+    let mut held = hold(&server, 3);
+    gate.wait_reached_by(3);
+    assert_eq!(origins.each_ref().map(|origin| origin.stats().in_flight), [2, 1]);
+    assert_eq!(ask(&server, &[]).status, 502);
+    server.wait_for_log("no live upstreams while connecting to upstream", Deadline::default());
+    gate.open();
+    assert!(held.iter_mut().all(|client| client.response().status == 200));
+    assert_eq!(ask(&server, &[]).status, 200);
+}
+
+#[test]
+fn the_least_busy_server_is_next() {
+    let gate = Gate::new();
+    let origins = gated::<3>(&gate);
+    let group = "zone one 64k; least_conn; server @0; server @1; server @2 weight=2;";
+    let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
+    let mut held = hold(&server, 8);
+    gate.wait_reached_by(8);
+    assert_eq!(origins.each_ref().map(|origin| origin.stats().in_flight), [2, 2, 4]);
+    gate.open();
+    assert!(held.iter_mut().all(|client| client.response().status == 200));
+}
+
+#[test]
+fn threads_take_turns_together() {
+    if !ours_only("its workers count for themselves") {
+        return;
+    }
+    let origins = origins::<2>();
+    let server = serve(&conf(&origins, "worker_processes 4;", "server @0; server @1;", ""));
+    // Whichever thread has a connection, it uses the shared round-robin position.
+    assert_eq!(names(&server, 10, &[]), "0101010101");
+}
+
+#[test]
+fn a_reload_in_place_keeps_what_is_known_in_a_zone() {
+    if !ours_only("its zones begin anew") {
+        return;
+    }
+    let origins = origins::<2>();
+    origins[0].refuse();
+    for (zone, is_kept) in [("zone one 64k;", true), ("", false)] {
+        let group = format!("{zone} server @0 fail_timeout=1h; server @1;");
+        let text = |stamp: &str| {
+            let location = format!("add_header X-Stamp {stamp}; add_header X-Peers $upstream_addr;");
+            conf(&origins, "", &group, &location)
+        };
+        let mut server = Server::start(BINARY, &text("before"));
+        assert_eq!(names(&server, 3, &[]), "111");
+        let worker = server.workers();
+        server.rewrite_conf(&text("after"));
+        server.reload();
+        // The first response of the new configuration shows whether it was sent to the failed server.
+        let first = testkit::wait::until("the new configuration", Deadline::default(), || {
+            let response = ask(&server, &[]);
+            (response.field("x-stamp") == Some("after")).then_some(response)
+        });
+        let first = first.unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));
+        assert_eq!(server.workers(), worker, "in place");
+        let peers = first.field("x-peers").expect("it was asked for").to_owned();
+        assert_eq!(peers.contains(", "), !is_kept, "{zone}: {peers}");
+    }
+}

@@ -1,0 +1,533 @@
+//! WebDAV: the same requests to this server and to nginx, each with a separate directory tree that is recreated for
+//! every request. Statuses, `Location`, and the resulting trees must be equal: names, kinds, permissions, contents,
+//! link targets, and times except those of the test run.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::common::BINARY;
+use testkit::{Client, Deadline, Server, TempDir, nginx};
+
+const CONF: &str = r#"user root root;
+worker_processes 1; error_log logs/error.log info;
+events {}
+http {
+    server_tokens off;
+    access_log off;
+    client_max_body_size 100m;
+    client_body_temp_path @DATA@/temp;
+    dav_methods PUT DELETE MKCOL COPY MOVE;
+    server {
+        listen 127.0.0.1:0;
+        root @SITE@;
+        location / { }
+        location /full/ { create_full_put_path on; dav_access group:rw all:r; }
+        location /deep/ { min_delete_depth 3; alias @SITE@/; }
+        location /al/ { alias @SITE@/dir/; dav_access user:rw group:r; }
+        location /only/ { dav_methods put; alias @SITE@/; }
+        location /off/ { dav_methods off; }
+        location /page/ { alias @SITE@/; error_page 404 409 = @page; }
+        location @page { return 207 "page\n"; }
+        location /small/ { client_max_body_size 4; alias @SITE@/; }
+    }
+}
+"#;
+
+/// A time long before any test run, in seconds.
+const OLD_S: u64 = 800_000_000;
+
+/// Creates the files and directories for a request.
+fn plant(site: &Path) {
+    let _ = fs::remove_dir_all(site);
+    for folder in ["dir/sub/deeper", "empty", "other/sub", "full"] {
+        fs::create_dir_all(site.join(folder)).expect("a directory");
+    }
+    for (name, text, mode) in [
+        ("a.txt", "alpha", 0o644),
+        ("b.txt", "beta", 0o600),
+        ("sp ace.txt", "space", 0o640),
+        ("dir/one.txt", "one", 0o644),
+        ("dir/two.txt", "two", 0o755),
+        ("dir/sub/three.txt", "three", 0o444),
+        ("dir/sub/deeper/four.txt", "four", 0o644),
+        ("other/x.txt", "x", 0o644),
+        ("other/one.txt", "another", 0o644),
+    ] {
+        let path = site.join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its permissions");
+        age(&path);
+    }
+    for (name, target) in
+        [("link", "a.txt"), ("dirlink", "dir"), ("dangling", "nowhere"), ("dir/inner", "../a.txt")]
+    {
+        symlink(target, site.join(name)).expect("a link");
+    }
+    for folder in ["dir/sub/deeper", "dir/sub", "dir", "empty", "other/sub", "other", "full"] {
+        let path = site.join(folder);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its permissions");
+        age(&path);
+    }
+}
+
+fn age(path: &Path) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(OLD_S);
+    File::open(path).and_then(|file| file.set_modified(time)).expect("its time");
+}
+
+/// Returns the tree as text.
+fn shown(site: &Path) -> String {
+    let (mut lines, mut left) = (Vec::new(), vec![site.to_owned()]);
+    while let Some(path) = left.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        let name = path.strip_prefix(site).expect("it lies below").display().to_string();
+        let time = match meta.mtime() as u64 {
+            time @ ..1_500_000_000 => time.to_string(),
+            _ => "now".to_owned(),
+        };
+        let mode = meta.mode() & 0o7777;
+        lines.push(if meta.is_symlink() {
+            format!("{name} -> {}", fs::read_link(&path).expect("a link").display())
+        } else if meta.is_dir() {
+            left.extend(fs::read_dir(&path).expect("a directory").map(|entry| entry.expect("one").path()));
+            format!("{name}/ {mode:o} {time}")
+        } else {
+            format!("{name} {mode:o} {time} {:?}", fs::read_to_string(&path).expect("a text"))
+        });
+    }
+    lines.sort();
+    lines.join("\n")
+}
+
+/// A request: method, target, fields, and an optional body.
+#[derive(Clone, Debug)]
+struct Case {
+    method: &'static str,
+    target: String,
+    fields: Vec<(&'static str, String)>,
+    body: Option<&'static str>,
+}
+
+fn case(method: &'static str, target: &str) -> Case {
+    Case { method, target: target.to_owned(), fields: Vec::new(), body: None }
+}
+
+/// Returns the tree without the times of directories.
+fn without_times(shown: &str) -> String {
+    shown
+        .lines()
+        .map(|line| {
+            line.strip_suffix(" now").unwrap_or(line).trim_end_matches(" 800000000").to_owned() + "\n"
+        })
+        .collect()
+}
+
+impl Case {
+    /// Returns whether a file is replaced, which changes its directory's time; nginx writes to the old file.
+    fn replaces(&self) -> bool {
+        self.method == "COPY" && !self.target.ends_with('/')
+    }
+
+    fn field(mut self, name: &'static str, value: &str) -> Case {
+        self.fields.push((name, value.to_owned()));
+        self
+    }
+
+    fn body(self, body: &'static str) -> Case {
+        Case { body: Some(body), ..self }
+    }
+
+    fn send(&self, server: &Server) -> String {
+        let mut client = Client::connect(server.addr(0));
+        let mut fields = vec![("Host", "example.org"), ("Connection", "close")];
+        fields.extend(self.fields.iter().map(|(name, value)| (*name, value.as_str())));
+        let length = self.body.map(|body| body.len().to_string());
+        if let Some(length) = &length {
+            fields.push(("Content-Length", length));
+        }
+        let head = testkit::client::request_bytes(self.method, &self.target, &fields);
+        client.send([head, self.body.unwrap_or_default().into()].concat());
+        let response = client.response();
+        let text = if response.status == 207 { response.text() } else { String::new() };
+        format!("{} {:?} {text}", response.status, response.field("Location"))
+    }
+}
+
+/// A server with its tree.
+struct Side {
+    server: Server,
+    site: PathBuf,
+    _data: TempDir,
+}
+
+impl Side {
+    fn start(name: &str, start: impl Fn(&str) -> Option<Server>) -> Option<Side> {
+        let data = TempDir::new(name);
+        let site = data.path().join("site");
+        plant(&site);
+        let conf = CONF
+            .replace("@SITE@", &site.display().to_string())
+            .replace("@DATA@", &data.path().display().to_string());
+        Some(Side { server: start(&conf)?, site, _data: data })
+    }
+
+    /// Runs a request; returns its result and the tree.
+    fn run(&self, case: &Case) -> String {
+        plant(&self.site);
+        let port = self.server.addr(0).tcp().port().to_string();
+        let said = case.send(&self.server).replace(&format!(":{port}/"), "/");
+        format!("{said}\n{}", shown(&self.site))
+    }
+}
+
+fn sides() -> Option<(Side, Side)> {
+    let ours = Side::start("dav-ours", |conf| Some(Server::start(BINARY, conf)))?;
+    let theirs = Side::start("dav-nginx", nginx::start)?;
+    Some((ours, theirs))
+}
+
+/// Runs all cases on both servers and lists those that differ.
+fn compare(cases: &[Case]) {
+    let Some((ours, theirs)) = sides() else { return };
+    let mut wrong = Vec::new();
+    for case in cases {
+        let (mine, nginx) = (ours.run(case), theirs.run(case));
+        if mine != nginx && !(case.replaces() && without_times(&mine) == without_times(&nginx)) {
+            wrong.push(format!(
+                "{case:?}\n--- nginx\n{}\n--- ringroad\n{}\n",
+                less(&nginx, &mine),
+                less(&mine, &nginx)
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} requests:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// Returns the first line, and the lines that the other text lacks.
+fn less(one: &str, other: &str) -> String {
+    let others: Vec<&str> = other.lines().collect();
+    let lines = one.lines().enumerate().filter(|(at, line)| *at == 0 || !others.contains(line));
+    lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether nginx checks for moving a directory into itself, which it does since 1.29.
+fn checks_paths() -> bool {
+    let output = std::process::Command::new(nginx::binary()).arg("-v").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+    !text.contains("nginx/1.2") || text.contains("nginx/1.29")
+}
+
+const PLACES: &[&str] = &[
+    "/a.txt",
+    "/a.txt/",
+    "/a.txt/x",
+    "/missing",
+    "/missing/",
+    "/missing/x",
+    "/missing/x/",
+    "/dir",
+    "/dir/",
+    "/dir/sub/",
+    "/dir/sub",
+    "/dir/one.txt",
+    "/dir/new",
+    "/dir/new/",
+    "/empty",
+    "/empty/",
+    "/link",
+    "/link/",
+    "/dirlink",
+    "/dirlink/",
+    "/dirlink/one.txt",
+    "/dirlink/new",
+    "/dirlink/new/",
+    "/dangling",
+    "/dangling/",
+    "/sp%20ace.txt",
+    "/new%20name",
+    "/",
+    "/full/p/q/r.txt",
+    "/full/new",
+    "/full/p/",
+    "/deep/dir/",
+    "/deep/dir/sub/",
+    "/deep/a.txt",
+    "/deep/dir/one.txt",
+    "/al/one.txt",
+    "/al/new",
+    "/al/sub/",
+    "/al/",
+    "/only/a.txt",
+    "/off/a.txt",
+    "/page/missing/x",
+    "/page/a.txt",
+    "/small/a.txt",
+];
+
+#[test]
+fn delete_mkcol_and_put_are_nginxs() {
+    let mut cases = Vec::new();
+    for place in PLACES {
+        // For `/`, the links that nginx removes depend on their order.
+        if *place != "/" {
+            cases.push(case("DELETE", place));
+        }
+        for depth in ["0", "1", "Infinity", "2"] {
+            cases.push(case("DELETE", place).field("Depth", depth));
+        }
+        if *place == "/dir/" {
+            cases.push(case("DELETE", place).field("Depth", "infinity"));
+        }
+        cases.push(case("DELETE", place).body("body"));
+        cases.push(case("MKCOL", place));
+        cases.push(case("MKCOL", place).body("body"));
+        cases.push(case("PUT", place));
+        cases.push(case("PUT", place).body(""));
+        cases.push(case("PUT", place).body("content"));
+        cases.push(case("PUT", place).body("abc").field("Date", "Mon, 07 Nov 1994 08:49:37 GMT"));
+        cases.push(case("PUT", place).body("abc").field("Date", "yesterday"));
+        cases.push(case("PUT", place).body("abc").field("Content-Range", "bytes 0-2/3"));
+        cases.push(case("PROPFIND", place));
+    }
+    compare(&cases);
+}
+
+const SOURCES: &[&str] = &[
+    "/a.txt",
+    "/a.txt/",
+    "/missing",
+    "/missing/",
+    "/dir",
+    "/dir/",
+    "/dir/sub/",
+    "/empty/",
+    "/link",
+    "/dirlink",
+    "/dirlink/",
+    "/dangling",
+    "/sp%20ace.txt",
+    "/al/one.txt",
+];
+
+const DESTINATIONS: &[&str] = &[
+    "/b.txt",
+    "/b.txt/",
+    "/new",
+    "/new/",
+    "/missing/new",
+    "/missing/new/",
+    "/other",
+    "/other/",
+    "/other/one.txt",
+    "/empty",
+    "/empty/",
+    "/other/sub/",
+    "/a.txt/x",
+    "/new%20name",
+    "/dirlink",
+    "/dirlink/",
+    "/other/sub/deep/er",
+];
+
+/// Returns whether nginx opens the target of a link and writes to it, where this server replaces the link by a file; or
+/// whether nginx empties the destination before it detects that the source is not a file.
+fn writes_through(source: &str, destination: &str) -> bool {
+    source == "/dirlink" || destination == "/dirlink" && !source.ends_with('/')
+}
+
+/// Returns whether source and destination, which may be named by an alias, are equal or one contains the other.
+fn is_nested(source: &str, destination: &str) -> bool {
+    let source = source.replace("/al/", "/dir/");
+    // The alias removes four bytes, whatever they are.
+    if source != *"/dir/" && destination == "/new" && source.starts_with("/dir/one") {
+        return true;
+    }
+    let (source, destination) = (source.trim_end_matches('/'), destination.trim_end_matches('/'));
+    let (short, long) =
+        if source.len() < destination.len() { (source, destination) } else { (destination, source) };
+    long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[test]
+fn copy_and_move_are_nginxs() {
+    let mut cases = Vec::new();
+    for method in ["COPY", "MOVE"] {
+        for source in SOURCES {
+            for destination in DESTINATIONS {
+                if method == "COPY" && writes_through(source, destination)
+                    || is_nested(source, destination) && !checks_paths()
+                {
+                    continue;
+                }
+                let one = case(method, source).field("Destination", destination);
+                cases.push(one.clone().field("Overwrite", "F"));
+                cases.push(one);
+            }
+        }
+    }
+    compare(&cases);
+}
+
+#[test]
+fn the_fields_of_copy_and_move_are_nginxs() {
+    let mut cases = Vec::new();
+    for method in ["COPY", "MOVE"] {
+        for (source, path) in [("/a.txt", "/new"), ("/dir/", "/new/"), ("/a.txt", "/new/"), ("/dir/", "/new")]
+        {
+            cases.push(case(method, source));
+            for start in [
+                "",
+                "http://example.org",
+                "http://example.org:80",
+                "http://EXAMPLE.org",
+                "https://example.org",
+                "http://other.org",
+                "HTTP://example.org",
+                "example.org",
+                "http://",
+                "//",
+            ] {
+                cases.push(case(method, source).field("Destination", &format!("{start}{path}")));
+            }
+            for destination in [
+                "",
+                "http://example.org",
+                "/..%2fx",
+                "/../x",
+                "/%00",
+                "/new?a=b",
+                "/n%65w",
+                "/x/./new",
+                "/x//new",
+                "/new#x",
+            ] {
+                cases.push(case(method, source).field("Destination", destination));
+            }
+            let to = case(method, source).field("Destination", path);
+            for overwrite in ["T", "t", "F", "f", "", "TT", "yes"] {
+                cases.push(to.clone().field("Overwrite", overwrite));
+            }
+            for depth in ["0", "1", "infinity", "INFINITY", "", "00"] {
+                cases.push(to.clone().field("Depth", depth));
+            }
+            cases.push(to.body("body"));
+        }
+        for (source, destination) in [
+            ("/al/one.txt", "/al/new"),
+            ("/al/one.txt", "/x"),
+            ("/al/one.txt", "/other/new"),
+            ("/al/sub/", "/al/new/"),
+        ] {
+            cases.push(case(method, source).field("Destination", destination));
+        }
+        if checks_paths() {
+            for source in ["/a.txt", "/dir", "/dir/", "/dir/sub/", "/dir/one.txt"] {
+                for destination in
+                    ["/a.txt", "/dir/", "/dir/sub/", "/dir/sub/x/", "/dir/one.txt", "/dir/x", "//dir//", "/"]
+                {
+                    assert!(is_nested("/dir/", "/dir/sub/x/"));
+                    cases.push(case(method, source).field("Destination", destination));
+                }
+            }
+        }
+    }
+    compare(&cases);
+}
+
+#[test]
+fn an_upload_appears_as_a_whole() {
+    let ours = Side::start("dav-whole", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    plant(&ours.site);
+    let site = shown(&ours.site);
+    let mut client = Client::connect(ours.server.addr(0));
+    client.send("PUT /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    client.send("x".repeat(500_000));
+    // The first half is in the temporary file, and the target file still has the old content.
+    let temp = ours.site.parent().expect("it lies in one").join("temp");
+    let written = || {
+        fs::read_dir(&temp).ok()?.find_map(|entry| entry.ok()?.metadata().ok().filter(|meta| meta.len() > 0))
+    };
+    testkit::wait::until("the temporary file", Deadline::default(), written).expect("it is written");
+    assert_eq!(shown(&ours.site), site);
+    // The client disconnects: no temporary file remains.
+    drop(client);
+    let is_gone = || fs::read_dir(&temp).is_ok_and(|mut entries| entries.next().is_none()).then_some(());
+    testkit::wait::until("the end of the temporary file", Deadline::default(), is_gone)
+        .expect("it is removed");
+    assert_eq!(shown(&ours.site), site);
+    // A complete upload, larger than any buffer, in chunks.
+    let mut client = Client::connect(ours.server.addr(0));
+    client.send("PUT /big.bin HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for _ in 0..30 {
+        client.send(format!("{:x}\r\n{}\r\n", 100_000, "0123456789".repeat(10_000)));
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!(client.response().status, 201);
+    assert_eq!(
+        fs::read(ours.site.join("big.bin")).expect("it is there"),
+        "0123456789".repeat(300_000).as_bytes()
+    );
+    // The connection stays usable.
+    client.send("GET /big.bin HTTP/1.1\r\nHost: a\r\nRange: bytes=5-9\r\n\r\n");
+    assert_eq!(client.response().text(), "56789");
+}
+
+#[test]
+fn deep_and_wide_trees_are_copied_moved_and_removed() {
+    let ours = Side::start("dav-trees", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
+    plant(&ours.site);
+    let deep = ours.site.join("tree").join(["d"; 300].join("/"));
+    fs::create_dir_all(&deep).expect("a deep directory");
+    fs::write(deep.join("leaf"), "leaf").expect("a file");
+    for number in 0..2000 {
+        fs::create_dir_all(ours.site.join(format!("tree/wide/{number}"))).expect("a directory");
+    }
+    let run =
+        |method, target: &str, to: &str| case(method, target).field("Destination", to).send(&ours.server);
+    assert!(run("COPY", "/tree/", "/copy/").starts_with("201"));
+    let leaf = |top: &str| ours.site.join(top).join(["d"; 300].join("/")).join("leaf");
+    assert_eq!(fs::read_to_string(leaf("copy")).expect("it is copied"), "leaf");
+    assert_eq!(fs::read_dir(ours.site.join("copy/wide")).expect("it is copied").count(), 2000);
+    assert!(run("MOVE", "/copy/", "/moved/").starts_with("201"));
+    assert!(leaf("moved").exists() && !ours.site.join("copy").exists());
+    // The destination is inside the source through a link: the copy excludes it.
+    symlink("moved/wide", ours.site.join("way")).expect("a link");
+    assert!(run("COPY", "/moved/", "/way/in/").starts_with("201"));
+    assert!(
+        ours.site.join("moved/wide/in/wide").exists() && !ours.site.join("moved/wide/in/wide/in").exists()
+    );
+    assert!(case("DELETE", "/moved/").send(&ours.server).starts_with("204"));
+    assert!(!ours.site.join("moved").exists());
+}
+
+#[test]
+fn links_out_of_the_root_are_refused_where_the_location_says_so() {
+    for rule in ["root_beneath on;", "disable_symlinks on from=@SITE@;"] {
+        let data = TempDir::new("dav-beneath");
+        let site = data.path().join("site");
+        plant(&site);
+        let outside = data.path().join("outside");
+        fs::create_dir_all(&outside).expect("a directory");
+        symlink(&outside, site.join("out")).expect("a link");
+        let conf = CONF
+            .replace("location / { }", &format!("location / {{ {rule} create_full_put_path on; }}"))
+            .replace("@SITE@", &site.display().to_string())
+            .replace("@DATA@", &data.path().display().to_string());
+        let server = Server::start(BINARY, &conf);
+        for case in [
+            case("PUT", "/out/new").body("x"),
+            case("PUT", "/out/a/b").body("x"),
+            case("MKCOL", "/out/new/"),
+            case("COPY", "/a.txt").field("Destination", "/out/new"),
+            case("MOVE", "/a.txt").field("Destination", "/out/new"),
+        ] {
+            let said = case.send(&server);
+            assert!(said.starts_with("403") || said.starts_with("404"), "{rule} {case:?}: {said}");
+        }
+        assert_eq!(fs::read_dir(&outside).expect("it is there").count(), 0, "{rule}");
+        assert!(case("PUT", "/dir/new").body("x").send(&server).starts_with("201"), "{rule}");
+        assert!(case("PUT", "/p/q/new").body("x").send(&server).starts_with("201"), "{rule}");
+    }
+}

@@ -1,0 +1,12 @@
+//! Metrics, status API, dashboard, health, and the log of the administrator.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod api;
+mod dashboard;
+mod health;
+mod log;
+mod metrics;
+mod operations;

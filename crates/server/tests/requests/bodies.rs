@@ -1,0 +1,160 @@
+//! Tests request bodies over a socket. `mirror` requests the bodies here, and the requested files do not exist.
+
+use crate::support::Site;
+
+/// Starts a server whose location `/` reads bodies and logs them.
+fn site(label: &str, more: &str) -> Site {
+    let http = format!(
+        "log_format plain '$uri|$status|$request_body|$request_body_file'; log_subrequest on; access_log off;
+         client_body_temp_path temp 1 2; root .;
+         server {{ listen 127.0.0.1:PORT; error_log error.log info; location / {{ mirror /copy; access_log main.log plain; {more} }}
+           location /copy {{ access_log copy.log plain; try_files /none =204; }}
+           location /bare {{ mirror /copy; mirror_request_body off; access_log main.log plain; }}
+           location /plain {{ return 200 ok; }} }}"
+    );
+    Site::start(label, &http)
+}
+
+#[test]
+fn bodies_are_read_and_the_connection_goes_on() {
+    let site = site("bodies-read", "");
+    let mut client = site.client();
+    client.send(
+        "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    assert_eq!((client.response().head.status, client.response().head.status), (404, 404));
+    client.send_in_pieces(
+        "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+        7,
+    );
+    assert_eq!(client.response().head.status, 404);
+    client.send("POST /bare HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(client.response().head.status, 404);
+    assert_eq!(client.get("/plain").text(), "ok");
+    assert_eq!(
+        site.lines("main.log", 4),
+        ["/a|404|hello|-", "/b|404|-|-", "/c|404|abcde|-", "/bare|404|-|-"]
+    );
+    assert_eq!(
+        site.lines("copy.log", 4),
+        ["/copy|204|hello|-", "/copy|204|-|-", "/copy|204|abcde|-", "/copy|204|-|-"]
+    );
+}
+
+#[test]
+fn large_bodies_go_to_a_file_that_nobody_finds() {
+    let site = site("bodies-large", "client_body_buffer_size 1k;");
+    let mut client = site.client();
+    let body = "x".repeat(300_000);
+    client.send(format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    assert_eq!(client.response().head.status, 404);
+    client.send("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 1024\r\n\r\n").send(&body[..1024]);
+    assert_eq!((client.response().head.status, client.get("/plain").text().as_str()), (404, "ok"));
+    let lines = site.lines("main.log", 2);
+    let path = lines[0].strip_prefix("/a|404|-|").expect("it is in a file");
+    assert!(path.contains("/temp/") && !std::path::Path::new(path).exists(), "{path}");
+    assert_eq!(lines[1], format!("/b|404|{}|-", &body[..1024]));
+    let log = site.lines("error.log", 1).join("\n");
+    assert!(
+        log.contains("[warn]") && log.contains("a client request body is buffered to a temporary file /"),
+        "{log}"
+    );
+}
+
+#[test]
+fn files_are_kept_or_cleaned_as_configured() {
+    for (setting, stays) in [("on", true), ("clean", false)] {
+        let site = site(&format!("bodies-{setting}"), &format!("client_body_in_file_only {setting};"));
+        let mut client = site.client();
+        client.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+        assert_eq!((client.response().head.status, client.get("/plain").text().as_str()), (404, "ok"));
+        let line = site.lines("main.log", 1).remove(0);
+        let path = line.strip_prefix("/a|404|-|").expect("it is in a file");
+        assert_eq!(std::path::Path::new(path).exists(), stays, "{line}");
+        if stays {
+            assert_eq!(site.lines(path, 1), ["hello"]);
+        }
+    }
+}
+
+#[test]
+fn bodies_that_are_wrong_are_refused() {
+    let site = site("bodies-wrong", "client_max_body_size 10; client_body_timeout 100ms;");
+    let ask = |text: &str| site.client().send(text).response().head.status;
+    assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n"), 413);
+    assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n"), 413);
+    assert_eq!(
+        ask("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n"),
+        413
+    );
+    assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"), 400);
+    // As in nginx no response: the client does not expect one in the middle of its body.
+    let mut slow = site.client();
+    slow.send("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe").expect_end();
+    let mut gone = site.client();
+    gone.send("POST /gone HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe").half_close();
+    gone.expect_end();
+    let lines = site.lines("main.log", 6);
+    assert!(
+        lines.contains(&"/slow|408|-|-".to_owned()) && lines.contains(&"/gone|400|-|-".to_owned()),
+        "{lines:?}"
+    );
+    let log = site.lines("error.log", 5).join("\n");
+    for line in [
+        "client intended to send too large chunked body: 0+11 bytes",
+        "client intended to send too large chunked body: 5+6 bytes",
+        "client sent invalid chunked body",
+    ] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+}
+
+#[test]
+fn clients_that_wait_are_told_to_go_on() {
+    let site = site("bodies-expect", "");
+    let mut client = site.client();
+    client.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.head().status, 100);
+    client.send("hello");
+    assert_eq!(client.response().head.status, 404);
+    assert_eq!(client.get("/plain").text(), "ok");
+    assert_eq!(site.lines("main.log", 1), ["/a|404|hello|-"]);
+}
+
+#[test]
+fn a_location_can_depend_on_the_body() {
+    let site = Site::start(
+        "bodies-early",
+        "access_log off; map $request_body $wanted { default other; ~secret special; }
+         server { listen 127.0.0.1:PORT; client_body_early_read $http_early 0; client_max_body_size 20;
+           if ($wanted = special) { return 201 special; } location / { return 200 $wanted; } }",
+    );
+    let ask = |early: &str, body: &str| {
+        let length = body.len();
+        let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{early}Content-Length: {length}\r\n\r\n{body}");
+        let response = site.client().send(text).response();
+        (response.head.status, response.text())
+    };
+    assert_eq!(ask("Early: 1\r\n", "a secret"), (201, "special".to_owned()));
+    assert_eq!(ask("Early: 1\r\n", "nothing"), (200, "other".to_owned()));
+    assert_eq!(ask("Early: 0\r\n", "a secret"), (200, "other".to_owned()));
+    assert_eq!(ask("", "a secret"), (200, "other".to_owned()));
+    assert_eq!(ask("Early: 1\r\n", &"x".repeat(21)).0, 413);
+}
+
+#[test]
+fn a_body_that_nobody_read_is_not_the_next_request() {
+    let site = Site::start(
+        "bodies-late",
+        "access_log off; root .;
+         server { listen 127.0.0.1:PORT; post_action /after; location / { return 200 first; }
+           location /next { post_action /none; return 200 next; } location /copy { return 204; }
+           location /after { mirror /copy; } }",
+    );
+    let mut client = site.client();
+    let inner = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{inner}", inner.len()));
+    assert_eq!(client.response().text(), "first");
+    client.send(inner.replace("/next", "/"));
+    assert_eq!(client.response().text(), "first");
+}
