@@ -86,12 +86,12 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
     Ok(Outcome { tally, report, result })
 }
 
-/// Returns the number of concurrent tests if the user has not set one: two per processor, since most tests of a server
-/// wait instead of computing.
+/// Returns the number of concurrent tests if the user has not set one: three per processor, since most tests of a
+/// server wait instead of computing.
 fn threads() -> OsString {
     std::env::var_os(THREADS_VARIABLE).unwrap_or_else(|| {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        (2 * processors).to_string().into()
+        (3 * processors).to_string().into()
     })
 }
 

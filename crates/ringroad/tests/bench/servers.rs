@@ -260,36 +260,93 @@ fn http_runs_with_what_is_installed() {
     assert_proxied_requests(&report);
 }
 
-#[test]
-fn scenarios_run_without_peers_and_name_them() {
+/// Runs a scenario with `--instant` and without peers; the report names the peers that were left out.
+fn runs_without_peers(scenario: &str, more: &[&str]) {
     let without = ["--peer", "nginx=none", "--peer", "lighttpd=none", "--peer", "h2o=none"];
-    for (scenario, more) in [
-        ("http", &["--connections", "2"][..]),
-        ("crowd", &[]),
-        ("fill", &[]),
-        ("cache", &[]),
-        ("isolate", &[]),
-        ("large", &["--clients", "1,2"]),
-        ("stream", &["--streams", "2"]),
-        ("tls", &[]),
-    ] {
-        let bench = Bench::new("bench-alone");
-        let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
-        assert_complete(&report, scenario);
-        let skipped = report["sections"][0]["skipped"].as_array().expect("skipped");
-        let reason = |name: &str| {
-            let found = skipped
-                .iter()
-                .find(|fact| fact["name"].as_str().is_some_and(|found| found.starts_with(name)));
-            found.and_then(|fact| fact["value"].as_str()).unwrap_or_default().to_owned()
-        };
-        assert!(!reason("nginx").is_empty(), "{scenario}: {skipped:?}");
-        let peers = report["peers"].as_array().expect("peers");
-        assert!(
-            peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "left out by --peer"),
-            "{peers:?}"
-        );
-    }
+    let bench = Bench::new("bench-alone");
+    let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
+    assert_complete(&report, scenario);
+    let skipped = report["sections"][0]["skipped"].as_array().expect("skipped");
+    let is_nginx =
+        |fact: &&serde_json::Value| fact["name"].as_str().is_some_and(|name| name.starts_with("nginx"));
+    let reason = skipped.iter().find(is_nginx).and_then(|fact| fact["value"].as_str());
+    assert!(reason.is_some_and(|reason| !reason.is_empty()), "{scenario}: {skipped:?}");
+    let peers = report["peers"].as_array().expect("peers");
+    assert!(
+        peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "left out by --peer"),
+        "{peers:?}"
+    );
+}
+
+/// Runs a scenario with `--instant` and the installed peers.
+fn runs_with_what_is_installed(scenario: &str, more: &[&str]) {
+    let report = Bench::new("bench-files").report(&[&[scenario, "--instant"], more].concat());
+    assert_complete(&report, scenario);
+}
+
+#[test]
+fn http_runs_without_peers() {
+    runs_without_peers("http", &["--connections", "2"]);
+}
+
+#[test]
+fn crowd_runs_without_peers() {
+    runs_without_peers("crowd", &[]);
+}
+
+#[test]
+fn fill_runs_without_peers() {
+    runs_without_peers("fill", &[]);
+}
+
+#[test]
+fn cache_runs_without_peers() {
+    runs_without_peers("cache", &[]);
+}
+
+#[test]
+fn isolate_runs_without_peers() {
+    runs_without_peers("isolate", &[]);
+}
+
+#[test]
+fn large_runs_without_peers() {
+    runs_without_peers("large", &["--clients", "1,2"]);
+}
+
+#[test]
+fn stream_runs_without_peers() {
+    runs_without_peers("stream", &["--streams", "2"]);
+}
+
+#[test]
+fn tls_runs_without_peers() {
+    runs_without_peers("tls", &[]);
+}
+
+#[test]
+fn crowd_runs_with_what_is_installed() {
+    runs_with_what_is_installed("crowd", &[]);
+}
+
+#[test]
+fn fill_runs_with_what_is_installed() {
+    runs_with_what_is_installed("fill", &["--connections", "8"]);
+}
+
+#[test]
+fn isolate_runs_with_what_is_installed() {
+    runs_with_what_is_installed("isolate", &["--stuck", "20"]);
+}
+
+#[test]
+fn large_runs_with_what_is_installed() {
+    runs_with_what_is_installed("large", &["--clients", "1,2"]);
+}
+
+#[test]
+fn tls_runs_with_what_is_installed() {
+    runs_with_what_is_installed("tls", &[]);
 }
 
 #[test]
@@ -314,21 +371,6 @@ fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
         for part in ["plots", "findings", "standings"] {
             assert!(!section[part].as_array().expect(part).is_empty(), "{scenario}: {part}");
         }
-    }
-}
-
-#[test]
-fn the_others_run_with_what_is_installed() {
-    for (scenario, more) in [
-        ("crowd", &[][..]),
-        ("fill", &["--connections", "8"]),
-        ("isolate", &["--stuck", "20"]),
-        ("large", &["--clients", "1,2"]),
-        ("tls", &[]),
-    ] {
-        let bench = Bench::new("bench-files");
-        let report = bench.report(&[&[scenario, "--instant"], more].concat());
-        assert_complete(&report, scenario);
     }
 }
 
