@@ -368,22 +368,19 @@ impl Sums {
 pub struct Registry(Mutex<Vec<(Zone, Vec<Arc<TrafficCells>>)>>);
 
 impl Registry {
-    /// Returns the sums of these zones; they are zero for zones without requests.
-    pub fn sums(&self, zones: &[Zone]) -> Vec<Sums> {
+    /// Returns the sums of a zone; they are zero for a zone without requests.
+    pub fn sums(&self, zone: &Zone) -> Sums {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |zone: &Zone| {
-            let mut sums = Sums::default();
-            let known = all.iter().find(|(known, _)| known == zone);
-            known.iter().flat_map(|(_, threads)| threads).for_each(|cells| cells.add_to(&mut sums));
-            sums
-        };
-        zones.iter().map(of).collect()
+        let mut sums = Sums::default();
+        let known = all.iter().find(|(known, _)| known == zone);
+        known.iter().flat_map(|(_, threads)| threads).for_each(|cells| cells.add_to(&mut sums));
+        sums
     }
 
     /// Appends the metrics of these zones. Zones without requests are omitted.
     pub fn write(&self, zones: &[Zone], page: &mut Page) {
-        let sums = self.sums(zones);
-        let pairs: Vec<_> = zones.iter().zip(&sums).filter(|(_, sums)| sums.requests() > 0).collect();
+        let pairs = zones.iter().map(|zone| (zone, self.sums(zone)));
+        let pairs: Vec<_> = pairs.filter(|(_, sums)| sums.requests() > 0).collect();
         let mut each = |metric: &Metric, write: fn(&mut Page, &Metric, &[&str], &Sums)| {
             page.head(metric);
             for (Zone { server, location }, sums) in &pairs {
@@ -499,7 +496,7 @@ mod tests {
         threads[1].count(0, &ended(404, 0, None), &registry);
         threads[1].count(1, &ended(200, 1, None), &registry);
         threads[1].count(7, &ended(200, 1, None), &registry);
-        let sums = registry.sums(&first.all);
+        let sums: Vec<Sums> = first.all.iter().map(|zone| registry.sums(zone)).collect();
         assert_eq!((sums[0].requests(), sums[1].requests()), (2, 1));
         assert_eq!((sums[0].received, sums[0].sent, sums[0].unanswered), (20, 100, 1));
         assert_eq!(sums[0].moved().collect::<Vec<_>>(), [("libaio", 1)]);
@@ -507,9 +504,9 @@ mod tests {
         let second = zones(&[("b", "/"), ("a", "/")]);
         let threads = threads.map(|before| Traffic::begin(&second, Some(&before), &registry));
         threads[0].count(1, &ended(200, 1, None), &registry);
-        let sums = registry.sums(&second.all);
+        let sums: Vec<Sums> = second.all.iter().map(|zone| registry.sums(zone)).collect();
         assert_eq!((sums[0].requests(), sums[1].requests()), (0, 3));
-        assert_eq!(registry.sums(&first.all)[1].requests(), 0, "it is forgotten");
+        assert_eq!(registry.sums(&first.all[1]).requests(), 0, "it is forgotten");
     }
 
     #[test]

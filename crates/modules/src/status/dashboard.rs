@@ -93,7 +93,7 @@ fn snapshot(request: &Request) -> Value {
             "idle": totals.waiting,
         },
         "requests": { "total": totals.requests, "current": totals.reading + totals.writing },
-        "zones": ZoneNumbers::all(request).iter().filter(|zone| zone.sums.requests() > 0).map(zone).collect::<Value>(),
+        "zones": ZoneNumbers::all(request).filter(|zone| zone.sums.requests() > 0).map(zone).collect::<Value>(),
         "peers": peers(request),
         "caches": caches.map(|zone| cache(zone.name(), &Facts::of(zone.state()))).collect::<Value>(),
         "certificates": core_modules::expiries(config).into_iter().map(certificate).collect::<Value>(),
@@ -107,7 +107,7 @@ fn reloads() -> Value {
 }
 
 /// Returns a row of the table of locations. The page computes rates from the difference of two snapshots.
-fn zone(numbers: &ZoneNumbers) -> Value {
+fn zone(numbers: ZoneNumbers) -> Value {
     let sums = &numbers.sums;
     json!({
         "server": &*numbers.zone.server,
