@@ -9,10 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{
-    Failure, book, engines, fuzz, instructions, licences, loom, plain, reference, suite, tidy, toolchains,
-    workspace,
-};
+use crate::{Failure, book, engines, fuzz, instructions, licences, loom, suite, tidy, toolchains, workspace};
 
 /// The time budget of a step. The budgets are for 2 cores and an empty target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +18,7 @@ enum Budget {
     BuildAndClippy,
     /// The tests, already built, and the further checks beside them.
     Tests,
-    /// Other steps: rustdoc, format, tidy, licences, reference.
+    /// Other steps: rustdoc, format, tidy, licences.
     DocsAndTidy,
 }
 
@@ -88,8 +85,6 @@ pub(crate) fn run() -> Result<(), Failure> {
         let flags = "-D warnings -A rustdoc::private-intra-doc-links";
         cargo(&["doc", "--workspace", feature, name, "--no-deps"], Some(("RUSTDOCFLAGS", flags)))
     });
-    gate.step("reference", Budget::DocsAndTidy, reference::check);
-    gate.step("plain server", Budget::BuildAndClippy, plain::check_program);
     let mut tally = suite::Tally::default();
     gate.step("tests and further checks", Budget::Tests, || {
         let further = Beside::start()?;

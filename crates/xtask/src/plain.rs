@@ -1,8 +1,8 @@
 //! Checks the plain server: the product contains no crate that only measurements need.
 //!
 //! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). The check
-//! ensures that neither that crate nor its dependencies are part of a build without the feature, and that such a build
-//! explains how to get the other one.
+//! ensures that neither that crate nor its dependencies are part of a build without the feature. [`crate::toolchains`]
+//! compiles such a build.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +17,6 @@ pub(crate) fn check(metadata: &Metadata) -> Result<Vec<String>, Failure> {
     let (plain, whole) = (dependencies(&[])?, dependencies(&["--features", LEFT_OUT])?);
     println!("the plain server: {} crates; with {LEFT_OUT}: {}", plain.len(), whole.len());
     Ok(problems(metadata, &plain, &whole))
-}
-
-/// Fails unless a plain build explains how to get `ringroad bench`.
-pub(crate) fn check_program() -> Result<(), Failure> {
-    let mut command = workspace::cargo(&["run", "--quiet", "--package", "ringroad", "--", LEFT_OUT]);
-    let output = command.output().map_err(|error| workspace::not_started(&command, error))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let is_told = output.status.code() == Some(2) && said.contains("--features bench");
-    let found =
-        (!is_told).then(|| format!("`ringroad bench` without the feature: {}, {said}", output.status));
-    Failure::unless_empty("the plain server", found.into_iter().collect())
 }
 
 /// Returns the names of the crates in a build of the program with these flags.

@@ -175,6 +175,20 @@ fn check_tells_missing_features_from_faults() {
     assert_eq!(run(BINARY, &["check", "/nonexistent"]).status.code(), Some(1));
 }
 
+/// A difference means that `cargo xtask reference` has not been run.
+#[test]
+fn pages_of_the_reference_are_current() {
+    let pages = [
+        ("directives.md", include_str!("../../../../docs/directives.md"), &["reference"][..]),
+        ("counters.md", include_str!("../../../../docs/counters.md"), &["reference", "counters"]),
+    ];
+    for (name, stored, args) in pages {
+        let generated = run(BINARY, args).stdout;
+        let first = stored.lines().zip(generated.lines()).find(|(stored, generated)| stored != generated);
+        assert!(stored == generated, "docs/{name}: run `cargo xtask reference`: {first:?}");
+    }
+}
+
 #[test]
 fn the_reference_has_a_row_for_each_directive() {
     let said = run(BINARY, &["reference"]);
