@@ -25,7 +25,7 @@ fn every_target_has_seeds_and_a_program_for_libfuzzer() {
 }
 
 #[test]
-fn an_input_that_breaks_a_property_is_kept() {
+fn an_input_that_violates_a_property_is_saved() {
     let refuses_get = |data: &[u8]| assert!(!data.windows(4).any(|four| four == b"GET "));
     let target = Target { name: "request_head", run: refuses_get, tokens: &[] };
     let summaries = run(&[target], None).expect("the corpus is readable");
@@ -37,6 +37,6 @@ fn an_input_that_breaks_a_property_is_kept() {
 }
 
 #[test]
-fn a_name_that_no_target_has_is_an_error() {
+fn an_unknown_target_name_is_an_error() {
     assert!(run(&TARGETS, Some("none")).is_err());
 }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_every_length_are_read_back() {
+    fn texts_of_every_length_are_decoded() {
         assert_eq!(encode(b"\xfb\xff\xfe"), "-__-");
         assert_eq!(encode(b"f"), "Zg");
         for len in 0..20_u8 {

@@ -607,7 +607,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_handshakes_of_addresses_are_those_of_reverse_lookups() {
+    fn sni_names_for_addresses_are_reverse_lookup_names() {
         assert_eq!(asked_name("Example.Org"), "example.org");
         assert_eq!(asked_name("192.0.2.1"), "1.2.0.192.in-addr.arpa");
         let expected = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_no_paths() {
+    fn tokens_are_not_paths() {
         assert!(is_token("abc-_1"));
         for token in ["", "../x", "a/b", "a b"] {
             assert!(!is_token(token), "{token}");
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_an_authority_have_no_control_characters() {
+    fn messages_of_an_authority_have_no_control_characters() {
         let object = json!({"type": "urn:ietf:params:acme:error:rateLimited", "detail": "too\nmany",
             "subproblems": [{"identifier": {"value": "a.b"}, "detail": "why"}]});
         let fields = vec![("retry-after".to_owned(), "90".to_owned())];

@@ -71,7 +71,7 @@ mod tests {
     use tls::signing::{KeyKind, generate};
 
     #[test]
-    fn a_request_has_its_url_its_nonce_and_its_signer() {
+    fn a_request_contains_its_url_nonce_and_signer() {
         let key = generate(KeyKind::EcdsaP256).expect("a key");
         let key = SigningKey::from_pem(key.as_bytes()).expect("it is readable");
         let part = |text: &str, name: &str| {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_renewed_in_the_window_or_with_a_third_left() {
+    fn a_certificate_is_renewed_in_the_window_or_at_a_third_of_its_lifetime() {
         let window = Some(Window { start: 100, end: 200 });
         assert_eq!(renewal(0, 900, window, 0.0), 100);
         assert_eq!(renewal(0, 900, window, 0.5), 150);
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_day() {
+    fn retry_pauses_double_up_to_a_day() {
         let middle = |failures| pause(failures, 0.5).as_secs();
         assert_eq!([middle(1), middle(2), middle(3), middle(100)], [60, 120, 240, 86_400]);
         assert_eq!((pause(1, 0.0).as_secs(), pause(1, 0.999).as_secs()), (45, 74));
     }
 
     #[test]
-    fn times_are_read_in_every_zone() {
+    fn times_are_parsed_in_every_zone() {
         for (text, expected) in [
             ("1970-01-01T00:00:00Z", 0),
             ("2026-11-25T21:43:21Z", 1_795_643_001),

@@ -106,7 +106,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_is_kept_is_found_by_one_process_at_a_time() {
+    fn a_state_directory_is_used_by_one_process_at_a_time() {
         let path = std::env::temp_dir().join(format!("acme-state-{}", std::process::id()));
         let state = State::open(&path).expect("it can be made");
         assert_eq!(state.account_key(), None);

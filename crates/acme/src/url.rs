@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_have_a_host_a_port_and_a_target() {
+    fn urls_are_split_into_host_port_and_target() {
         let parts = |text: &str| Url::parse(text).map(|url| (url.host.clone(), url.port, url.target.clone()));
         let expected = |host: &str, port, target: &str| Some((host.to_owned(), port, target.to_owned()));
         assert_eq!(parts("https://a.example/dir?x=1#y"), expected("a.example", 443, "/dir?x=1"));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_joined() {
+    fn references_are_resolved() {
         let base = Url::parse("https://a:1/b/c?d").expect("a URL");
         assert_eq!(base.joined("https://x/y"), "https://x/y");
         assert_eq!(base.joined("//x/y"), "https://x/y");

@@ -88,7 +88,7 @@ fn response(status: &str, fields: &str, body: &str) -> Vec<u8> {
 }
 
 #[test]
-fn responses_have_limits_and_an_end() {
+fn responses_are_limited_in_size_and_time() {
     let authority = Authority::start("127.0.0.1", |_, path| {
         match path {
         "/good" => b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA: b\r\n\r\n3\r\nabc\r\n0\r\n\r\n".to_vec(),
@@ -111,7 +111,7 @@ fn responses_have_limits_and_an_end() {
 }
 
 #[test]
-fn an_authority_is_verified_before_it_is_told_anything() {
+fn an_authority_is_verified_before_any_request_is_sent() {
     let other = Authority::start("other.example", |_, _| response("200 OK", "", "{}"));
     let failed = other.fetch("/").expect_err("it is another host");
     assert_eq!(failed.to_string(), "the certificate of 127.0.0.1 is not trusted: it is for another name");
@@ -253,7 +253,7 @@ fn a_token_that_is_a_path_is_not_installed() {
 }
 
 #[test]
-fn responses_without_sense_are_named() {
+fn malformed_responses_are_reported() {
     let done = agent("account", |_, _| response("201 Created", "", "{}"));
     assert_refused(done, "the authority sent no URL of the account");
     let done = agent("order", |port, path| match path {
@@ -275,7 +275,7 @@ fn responses_without_sense_are_named() {
 }
 
 #[test]
-fn nonces_that_are_never_taken_are_a_failure() {
+fn repeatedly_refused_nonces_are_a_failure() {
     let done = agent("nonce", |_, _| {
         response(
             "400 Bad Request",

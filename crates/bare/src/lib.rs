@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_reads_and_writes_with_every_set_of_flags() {
+    fn io_uring_reads_and_writes_with_every_set_of_flags() {
         let plain = RingSetup::plain(8);
         let engine = RingSetup::as_engine(8);
         let fixed = RingSetup { registered_buffers: true, registered_files: true, ..engine };
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_may_read_is_that_transfers_error() {
+    fn an_unreadable_file_fails_only_its_transfer() {
         let file = rustix::fs::open("/proc/self/exe", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
         let load = Load { files: vec![file.unwrap()], depth: 2, block_bytes: BLOCK };
         let Ok(mut queue) = AioQueue::new(load) else { return };

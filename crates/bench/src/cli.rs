@@ -257,12 +257,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_commands_is_sound() {
+    fn the_table_of_commands_is_consistent() {
         command().debug_assert();
     }
 
     #[test]
-    fn wrong_use_is_one_line() {
+    fn wrong_arguments_cause_one_line() {
         for args in [
             &["nothing"][..],
             &["all", "--seconds", "0"],
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_that_fails_does_not_take_the_others_with_it() {
+    fn a_failed_scenario_does_not_stop_the_others() {
         let broken = || Failure::Other("no such device".to_owned());
         let (end, report) = run_made_up("parts", vec![good("nop"), bad("disk", broken), good("cold")]);
         let failure = end.unwrap_err();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_keeps_what_it_has() {
+    fn an_interrupted_run_saves_its_results() {
         let (end, report) =
             run_made_up("stop", vec![good("nop"), bad("disk", || Failure::Interrupted), good("cold")]);
         assert_eq!(end.unwrap_err().status(), 2);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_scenario_that_fails_leaves_no_report() {
+    fn a_failed_single_scenario_writes_no_report() {
         let (end, report) =
             run_made_up("alone", vec![bad("disk", || Failure::Root { doing: "dropping caches" })]);
         assert_eq!(end.unwrap_err().status(), 2);

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_follows_what_the_run_took_so_far() {
+    fn the_remaining_time_is_estimated_from_the_elapsed_time() {
         let started = Instant::now();
         let at = |seconds: u64| started + Duration::from_secs(seconds);
         let mut parts =

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_nginx_paths() {
+    fn paths_match_nginx() {
         // The example in nginx's documentation of proxy_cache_path, levels=1:2.
         let key = Key::from_hex(b"b7f54b2df7773722d382f4809d65029c").unwrap();
         let mut path = b"/data/nginx/cache".to_vec();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_have_bits_in_common_are_told_apart() {
+    fn keys_with_common_bits_are_distinguished() {
         let hash = KeyHash::default();
         let keys = (0..1000u64).map(|number| {
             let mut key = [7; 16];
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_have_one_or_two_digits() {
+    fn directory_levels_have_one_or_two_digits() {
         assert!(Levels::new(&[1, 2, 2]).is_some());
         for wrong in [&[0][..], &[3], &[1, 1, 1, 1]] {
             assert_eq!(Levels::new(wrong), None);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn hexadecimal_digits_name_a_key_in_one_way() {
+    fn a_key_has_only_one_hexadecimal_form() {
         let key = Key::of(b"http://example.com/");
         assert_eq!(key, Key::from_hex(&key.hex()).unwrap());
         assert_eq!(Key::of(b"").hex(), *b"d41d8cd98f00b204e9800998ecf8427e");

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_directive_is_one_line() {
+    fn a_changed_directive_is_reported_in_one_line() {
         for (old, new, expected) in [
             ("a 1;", "a 1;", &[][..]),
             ("a 1;\nb 2;", "b 2;\na 1;", &[]),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_again() {
+    fn blocks_are_matched_with_their_old_version() {
         let old = "http { server { listen 1; name a; root /a; } server { listen 2; name b; root /b; } up x { s 1; } }";
         let new = "http { server { listen 2; name b; root /c; }\nserver { listen 1; name a; root /a;\nx on; }\nup y { s 1; s 2; } }";
         assert_eq!(
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_stay_where_they_are() {
+    fn secrets_are_not_printed() {
         for (old, new) in [
             ("set_header Authorization \"Basic aaa\";", "set_header Authorization \"Basic bbb\";"),
             ("secure_link_md5 \"$uri aaa\";", "secure_link_md5 \"$uri bbb\";"),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn many_changes_are_counted() {
+    fn excess_changes_are_only_counted() {
         let many = |value: &str| (0..300).map(|n| format!("n{n} {value};\n")).collect::<String>();
         let (found, count) = changes(&statements(&many("1")), &statements(&many("2")), 100);
         assert_eq!((found.len(), count), (100, 300));

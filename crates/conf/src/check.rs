@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "compares names with all of nginx's, which takes minutes")]
-    fn hints_say_what_to_do() {
+    fn hints_describe_the_remedy() {
         let cases = [
             ("http { rot a; }", "unknown directive \"rot\" in /n.conf:1; did you mean \"root\"?"),
             ("http { orot a; }", "unknown directive \"orot\" in /n.conf:1; did you mean \"root\"?"),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn same_name_means_something_else_elsewhere() {
+    fn a_name_may_have_another_meaning_in_another_context() {
         let expected = "\"server\" directive is not supported yet in /n.conf:1; nginx 1.31.5 has it in module stream_core";
         let tree = read("stream { server { } }");
         let mut errors = Vec::new();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_not_supported_hold_their_own_directives() {
+    fn directives_inside_unsupported_blocks_are_not_checked() {
         let tree = read("stream { server { proxy_pass a; root b; } }");
         let mut errors = Vec::new();
         visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn visits_everything_past_errors() {
+    fn checking_continues_after_errors() {
         let text = "events { accept_mutex on; }\nfoo { root a; }\nhttp { root a; gzip on; root b;\n\
                     types { a/b c; d { e; } } map $a $b { f g; } root; root \"h\"i";
         let mut seen = Vec::new();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_tell_what_does_nothing() {
+    fn directives_without_effect_cause_notices() {
         let report = check(&read("events { accept_mutex on; }"), &Table::new(&[&SPECS]));
         let notices: Vec<String> =
             report.notices.iter().map(|notice| format!("[{}] {notice}", notice.level())).collect();
@@ -412,7 +412,7 @@ mod tests {
 
     /// Acts like the module of a directive: checks statements, reads values, and reports errors in nginx's order.
     #[test]
-    fn values_are_read_from_admitted_statements() {
+    fn values_are_read_from_valid_statements() {
         let text =
             "output_buffers 2 32k; proxy_next_upstream error\ntimeout error; root a; types {\na/b c;\n}";
         let tree = read(&format!("http {{ {text} }}"));

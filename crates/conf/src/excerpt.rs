@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_the_message_is_marked() {
+    fn the_argument_named_in_the_message_is_marked() {
         let cases = [
             ("http { rot /a; }", "    1 | http { rot /a; }\n      |        ^^^\n"),
             ("http {\n\troot a b; }", "    2 |     root a b; }\n      |     ^^^^\n"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_shown_in_part() {
+    fn a_long_line_is_shortened() {
         let text = format!("http {{ {} rot a; {}}}", "index a; ".repeat(50), "index a; ".repeat(50));
         let lines: Vec<String> = shown(&text).lines().map(str::to_owned).collect();
         assert!(lines.iter().all(|line| line.chars().count() <= SHOWN_MAX + 8), "{lines:?}");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_texts_are_shown_too() {
+    fn hostile_texts_are_shown_safely() {
         for text in [
             "\u{1b}[31m { \u{1b};",
             "rot \"a\u{fffd};\n\n",

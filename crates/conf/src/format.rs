@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_stand_one_a_line() {
+    fn each_statement_is_on_a_separate_line() {
         let cases = [
             ("", ""),
             ("  a   b\t'c  d' ;b;", "a b 'c  d';\nb;\n"),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_stay_where_they_are() {
+    fn comments_remain_at_their_position() {
         let cases = [
             ("# a\n\n# b\na; # c\n  # d\n", "# a\n\n# b\na; # c\n# d\n"),
             ("a { # b\n c; }", "a { # b\n    c;\n}\n"),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused() {
+    fn invalid_configurations_are_refused() {
         for text in ["a", "a {", "}", ";", "a \"b", "content_by_lua_block { x; }"] {
             assert!(format(text.as_bytes(), FileId::file("/n".as_ref())).is_err(), "{text}");
         }

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_as_glob_of_libc_does() {
+    fn matches_like_glob_of_libc() {
         let table = [
             ("/etc/*.conf", "/etc/a.conf", true),
             ("/etc/*.conf", "/etc/.a.conf", false),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn expands_over_folders() {
+    fn expands_across_directories() {
         let list = |folder: &Path| -> io::Result<Vec<OsString>> {
             let names: &[&str] = match folder.to_str() {
                 Some("/") => &["etc", "srv"],

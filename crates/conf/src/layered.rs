@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_replaces_what_it_inherited_and_adds_to_its_own() {
+    fn a_block_replaces_inherited_values_and_adds_to_its_own() {
         let mut outer = Layered::<u8>::default();
         outer.own(1).push(1);
         outer.own(1).push(2);

@@ -204,7 +204,7 @@ mod tests {
     use crate::spec::Spec;
 
     #[test]
-    fn reads_every_row_of_the_data_file() {
+    fn every_row_of_the_data_file_is_parsed() {
         let all = nginx_directives();
         assert_eq!(all.iter().count(), DATA.lines().count() - 1);
         assert!(all.iter().all(|row| !row.name.is_empty() && row.contexts != Contexts::NONE));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_inside_of_every_block() {
+    fn every_block_has_a_context_for_its_content() {
         for row in nginx_directives().iter() {
             for (context, _, name) in Contexts::NAMES {
                 if row.contexts.intersects(context) {
@@ -244,7 +244,7 @@ mod tests {
     ];
 
     #[test]
-    fn compares_tables_with_nginx() {
+    fn tables_are_compared_with_nginx() {
         assert_eq!(differences(&Table::new(&[&RIGHT])), Vec::<String>::new());
         let found = differences(&Table::new(&[&WRONG]));
         let words =

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_take_k_and_m_and_offsets_take_g() {
+    fn sizes_accept_k_and_m_and_offsets_accept_g() {
         let common = [
             ("0", Some(0)),
             ("8k", Some(8192)),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn times_in_milliseconds() {
+    fn times_in_milliseconds_are_parsed() {
         let rows = [
             ("30", Some(30_000)),
             ("500ms", Some(500)),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn times_in_seconds() {
+    fn times_in_seconds_are_parsed() {
         let rows = [
             ("30", Some(30)),
             ("1y", Some(365 * 86400)),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn units_as_people_write_them_are_recognised() {
+    fn common_unit_names_are_recognised() {
         for (text, meant) in [
             ("30sec", Some("30s")),
             ("30days", Some("30d")),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_flags_and_names() {
+    fn numbers_flags_and_names_are_parsed() {
         table(number, ValueError::InvalidNumber, &[("7", Some(7)), ("", None), ("7x", None), ("-7", None)]);
         table(
             flag,

@@ -322,7 +322,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn says_what_nginx_says() {
+fn messages_match_nginx() {
     let table = Table::new(&[&SPECS]);
     for (name, files, expected) in CASES {
         assert_eq!(error_of(&read(files, ""), &table), *expected, "{name}");
@@ -330,7 +330,7 @@ fn says_what_nginx_says() {
 }
 
 #[test]
-fn nginx_itself_says_so() {
+fn the_expected_messages_are_those_of_nginx() {
     let Some(nginx) = installed_nginx() else {
         return eprintln!("skipped: no nginx here");
     };
@@ -347,7 +347,7 @@ fn nginx_itself_says_so() {
 }
 
 #[test]
-fn dumps_as_nginx_does() {
+fn dumps_match_nginx() {
     let files = [
         ("n.conf", "events {} # \u{e9}\ninclude d/*.conf;\nhttp { include a; server { include a; } }"),
         ("a", "root b;\n\n"),
@@ -366,7 +366,7 @@ fn dumps_as_nginx_does() {
 }
 
 #[test]
-fn text_of_g_comes_first_and_has_no_lines() {
+fn directives_of_option_g_are_first_and_have_no_line_numbers() {
     let table = Table::new(&[&SPECS]);
     let cases = [
         ("user a;", ""),
@@ -385,7 +385,7 @@ fn text_of_g_comes_first_and_has_no_lines() {
 }
 
 #[test]
-fn main_file_that_is_missing_has_no_place() {
+fn a_missing_main_file_is_reported_without_a_line() {
     let error = conf::parse(&Source::new("/x/n.conf"), &MapLoader::default()).expect_err("there is no file");
     assert_eq!(error.to_string(), r#"open() "/x/n.conf" failed (2: No such file or directory)"#);
 }

@@ -83,7 +83,7 @@ fn shape(statements: &[Statement]) -> Vec<(Vec<String>, Option<Vec<String>>)> {
 
 proptest! {
     #[test]
-    fn noise_is_read_judged_printed_and_dumped(main in noise(), x in noise(), y in noise(), globals in ".{0,20}") {
+    fn random_input_is_parsed_checked_printed_and_dumped(main in noise(), x in noise(), y in noise(), globals in ".{0,20}") {
         let files = [("/d/n.conf", main), ("/d/x", x), ("/d/y1", y)];
         let loader: MapLoader = files.into_iter().collect();
         let source = Source::new("/d/n.conf").with_globals(globals);
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn printed_trees_read_back(text in prop::collection::vec(statement(), 0..6).prop_map(|all| all.concat())) {
+    fn printed_trees_are_parsed_unchanged(text in prop::collection::vec(statement(), 0..6).prop_map(|all| all.concat())) {
         let tree = read(text);
         // A generated statement may be an include, which the single file cannot resolve.
         prop_assume!(tree.fault().is_none());
@@ -116,13 +116,13 @@ proptest! {
     }
 
     #[test]
-    fn quotes_keep_every_text(text in word()) {
+    fn quoting_preserves_every_text(text in word()) {
         let tree = read(format!("a \"{}\";", text.replace('\\', "\\\\").replace('"', "\\\"")));
         prop_assert_eq!(tree.statements[0].arg(0), text);
     }
 
     #[test]
-    fn values_never_panic_and_agree(text in "[0-9yMwdhmsKkgG é]{0,24}", number in 0..1_000_000_u64) {
+    fn value_parsers_never_panic_and_agree(text in "[0-9yMwdhmsKkgG é]{0,24}", number in 0..1_000_000_u64) {
         let _ = (value::size(&text), value::number(&text), value::flag(&text));
         if let Ok(bytes) = value::size(&text) {
             prop_assert_eq!(value::offset(&text), Ok(bytes));
@@ -142,7 +142,7 @@ proptest! {
 }
 
 #[test]
-fn loops_and_depths_end() {
+fn include_loops_and_deep_nesting_are_refused() {
     let cases = [
         ("include n.conf;".to_owned(), "\"/n.conf\" includes itself in /n.conf:1"),
         ("include *.conf;".to_owned(), "\"/n.conf\" includes itself in /n.conf:1"),

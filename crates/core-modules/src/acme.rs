@@ -427,7 +427,7 @@ mod tests {
     const ISSUER: &str = "acme_issuer one { uri https://a.example/dir; }";
 
     #[test]
-    fn rows_of_an_issuer_are_read() {
+    fn directives_of_an_issuer_are_read() {
         let config = loaded(
             "acme_issuer one {
                 uri https://a.example:14000/dir;
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_from_the_directive_or_from_the_server() {
+    fn names_are_taken_from_the_directive_or_the_server() {
         let config = loaded(&format!(
             "{ISSUER} server {{ server_name .Example.org ~^x$ 192.0.2.1; acme_certificate one; }}
              server {{ server_name other; acme_certificate one b.example key=rsa:3072; }}

@@ -109,7 +109,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn a_block_has_its_own_uris_or_those_around_it() {
+    fn a_block_has_its_own_uris_or_inherits_them() {
         let config = loaded(
             "mirror /a; mirror /b; mirror_request_body off; server { location /1 { } location /2 { mirror off; }
              location /3 { mirror /c; mirror_request_body on; } }",

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_files_folders_and_what_follows() {
+    fn files_directories_and_the_fallback_are_read() {
         let files = files_of("$uri $uri/ /index.html");
         assert_eq!(files.wanted.iter().map(|wanted| wanted.folder).collect::<Vec<_>>(), [false, true]);
         assert_eq!(files.wanted[0].name, files.wanted[1].name);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_reach_locations_inside() {
+    fn nested_locations_do_not_inherit_it() {
         let config = loaded("server { try_files a b; location / { location /x {} } }");
         let set: Vec<bool> =
             config.http.locations.iter().map(|location| location.scope.of::<Conf>().0.is_some()).collect();

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gzip_is_read_as_nginx_reads_it() {
+    fn gzip_is_parsed_as_in_nginx() {
         for accepted in [
             "gzip",
             "GZIP",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_cache_control_stand_alone() {
+    fn tokens_of_cache_control_are_separate_words() {
         for list in ["no-cache", "a, no-cache", "NO-CACHE ,x", "max-age=0; no-cache"] {
             assert!(has_token(list.as_bytes(), b"no-cache"), "{list}");
         }

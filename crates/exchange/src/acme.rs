@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_there_until_it_is_taken_away() {
+    fn a_challenge_file_exists_until_it_is_removed() {
         assert_eq!(http_challenge("a"), None);
         assert!(install_http("a".to_owned(), "a.b".to_owned()));
         assert_eq!(http_challenge("a").as_deref(), Some("a.b"));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_gives_up_what_was_used_longest_ago() {
+    fn a_full_cache_evicts_the_least_recently_used() {
         let second = Duration::from_secs(1);
         let cache = CertificateCache::new(CacheLimits { max: 2, inactive: 100 * second, valid: 10 * second });
         let (now, loaded) = (Instant::now(), loaded());

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_do_not_leave_their_line() {
+    fn control_characters_cannot_break_a_log_line() {
         let mut out = b"> ".to_vec();
         append_printable(&mut out, format_args!("open() \"/a\n\u{1b}[2J\u{9b}m\u{7f}/{}\" \\ failed", "\rä"));
         let expected = "> open() \"/a\\x0A\\x1B[2J\\xC2\\x9Bm\\x7F/\\x0Dä\" \\ failed";

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_one_value_of_each_type() {
+    fn stores_one_value_of_each_type() {
         let mut extensions = Extensions::default();
         assert_eq!(extensions.get::<u8>(), None);
         extensions.insert(1u8);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn lets_go_of_values_that_are_replaced_or_cleared() {
+    fn drops_values_that_are_replaced_or_cleared() {
         let mut extensions = Extensions::default();
         let guard = Rc::new(());
         extensions.insert(Rc::clone(&guard));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_kept_costs_no_memory() {
+    fn an_empty_map_needs_no_memory() {
         assert_eq!(Extensions::default().0.capacity(), 0);
     }
 }

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_hold_as_long_as_their_types_say() {
+    fn facts_are_valid_for_the_lifetime_of_their_type() {
         let mut facts = Facts::default();
         assert_eq!((both(&facts), facts.0.borrow().capacity()), ((None, None), 0));
         facts.insert(Local(1));

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_end_where_nginx_ends_them() {
+    fn variable_names_end_as_in_nginx() {
         for (text, expected) in [
             ("uri/x", Ok(("uri", 3))),
             ("{uri}x", Ok(("uri", 5))),

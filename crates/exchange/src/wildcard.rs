@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exact_goes_before_head_before_tail_and_longer_before_shorter() {
+    fn exact_names_precede_wildcards_and_longer_ones_shorter_ones() {
         let mut table = HostTable::default();
         let names =
             ["a.b.c", "*.b.c", "*.c", "a.*", "a.b.*", ".both.d", "x.*", "*.e.f", "", "a*b", "*", "a..b"];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_once() {
+    fn duplicate_names_are_refused() {
         let mut table = HostTable::default();
         for (name, expected) in [
             ("a", Ok(())),

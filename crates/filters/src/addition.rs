@@ -135,7 +135,7 @@ mod tests {
     use exchange::settings::media_types::Chosen;
 
     #[test]
-    fn blocks_inherit_each_side_alone() {
+    fn blocks_inherit_each_side_separately() {
         let config = loaded(
             "add_before_body /a; server { add_after_body /b; location /x { add_before_body ''; }
              location /y { add_after_body ''; add_before_body \"\"; } }",
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_add_up_in_a_block_and_replace_inherited_ones() {
+    fn lists_are_combined_in_a_block_and_replace_inherited_ones() {
         let http = "addition_types text/A; addition_types text/b; server { location /in { }
             location /own { addition_types text/c; } location /any { addition_types text/c *; addition_types text/d; } }";
         assert_eq!(listed(http, "/in"), ["text/html", "text/a", "text/b"]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lists() {
+    fn wrong_lists_are_refused() {
         let found = warnings("http {\naddition_types text/a TEXT/A text/html; }");
         let duplicate = |name: &str| format!("duplicate MIME type \"{name}\" in /conf/nginx.conf:2");
         assert_eq!(found, [duplicate("text/a"), duplicate("text/html")]);

@@ -114,7 +114,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn is_inherited_and_replaced() {
+    fn settings_are_inherited_and_replaced() {
         let enabled = |http: &str| {
             loaded(http).http.locations.last().map(|location| location.scope.of::<Conf>().enabled)
         };

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tunes_nothing_is_read_all_the_same() {
+    fn directives_without_effect_are_accepted() {
         conf_of("gzip_hash 128k; gzip_buffers 4 8k; gzip_no_buffer on; postpone_gzipping 1k; server {}");
     }
 

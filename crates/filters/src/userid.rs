@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_have_what_was_configured() {
+    fn cookies_have_the_configured_attributes() {
         let id: Id = *b"\x7f\0\0\x01\x6b\x01\x91\xb0\x96\x8b\x1c\xd5\x03\x03\x03\x02";
         let now = 1_795_264_944;
         let text = |settings: &str, old: Option<&str>| {
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_inherited_one_by_one() {
+    fn settings_are_inherited_separately() {
         let config = loaded(
             "userid log; userid_name n; userid_service 7; server { location /a { userid v1; userid_name b; userid_flags off; } }",
         );
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values() {
+    fn wrong_values_are_refused() {
         const MARK: &str =
             "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"";
         for (text, expected) in [

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dictionary_is_read_once_and_goes_with_the_configuration() {
+    fn a_dictionary_is_read_once_and_freed_with_the_configuration() {
         let text = "http { zstd_dict_file words; server { location / {} } }";
         let config = load_with(text, &[("/conf/words", "of words")]).expect("it is right").config;
         let of =

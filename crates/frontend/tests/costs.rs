@@ -52,7 +52,7 @@ impl Client {
         let counted = thread.enter();
         rt::spawn(serve(Rc::clone(&thread), entrance, served.into(), counted));
         let mut client = Client { socket: Socket::new(peer.into()), request, answer_len: 0 };
-        client.ask().await;
+        client.send_request().await;
         let first = client.socket.reader.recv().await.expect("an answer").expect("an answer");
         assert!(first.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", first.escape_ascii());
         let head_len = first.windows(4).position(|end| end == b"\r\n\r\n").expect("a whole head") + 4;
@@ -61,7 +61,7 @@ impl Client {
         client
     }
 
-    async fn ask(&mut self) {
+    async fn send_request(&mut self) {
         let mut data = Segments::new();
         data.push(Source::Static(self.request));
         let (sent, _) = self.socket.writer.send(data, false).await;
@@ -78,7 +78,7 @@ impl Client {
 
     async fn rounds(&mut self, count: u32) {
         for _ in 0..count {
-            self.ask().await;
+            self.send_request().await;
             self.receive(self.answer_len).await;
         }
     }
@@ -98,7 +98,7 @@ fn allocations(net: NetKind, config: &Arc<Config>, request: &'static [u8], body_
 }
 
 #[test]
-fn a_request_of_what_is_at_hand_allocates_little() {
+fn a_request_for_available_content_allocates_little() {
     let folder = TempDir::new("request-allocations");
     std::fs::write(folder.path().join("small"), [b'x'; 1024]).expect("a file in a folder of its own");
     std::fs::write(folder.path().join("large"), vec![b'x'; 300_000]).expect("a file in a folder of its own");
@@ -136,7 +136,7 @@ fn a_request_of_what_is_at_hand_allocates_little() {
 
 /// Many thousands of connections wait at the same time, and the active ones share the CPU cache.
 #[test]
-fn a_connection_is_small() {
+fn a_connection_needs_little_memory() {
     fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }

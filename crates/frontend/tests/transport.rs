@@ -265,7 +265,7 @@ fn get(target: &str) -> Asked<'_> {
 }
 
 /// Sends a request on an HTTP/2 stream to a server with this configuration; all of it runs on one thread.
-fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
+fn send_request(server: &str, asked: &Asked<'_>) -> (Got, After) {
     let config = testing::loaded(&format!("access_log off; server {{ listen 127.0.0.1:80; {server} }}"));
     let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
     let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
@@ -304,7 +304,7 @@ fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
 fn a_response_in_memory_needs_no_outlet() {
     let server = "default_type text/plain; add_header X-One 1;
         location / { return 200 '$server_protocol|$request|$host'; }";
-    let (got, after) = ask(server, &get("/a?b"));
+    let (got, after) = send_request(server, &get("/a?b"));
     assert_eq!(String::from_utf8_lossy(&got.body), "HTTP/2.0|GET /a?b HTTP/2.0|here");
     assert_eq!((got.status, got.length, got.frames), (200, Some(31), 0));
     assert_eq!(got.content_type.as_deref(), Some(&b"text/plain"[..]));
@@ -314,7 +314,7 @@ fn a_response_in_memory_needs_no_outlet() {
 
 /// Whatever is configured for sending files, an outlet that cannot send files causes them to be read.
 #[test]
-fn files_are_read_where_none_can_leave_as_it_is() {
+fn files_are_read_if_they_cannot_be_sent_directly() {
     let folder = TempDir::new("transport");
     let content: Vec<u8> = (0..700_001_u32).map(|place| (place % 251) as u8).collect();
     std::fs::write(folder.path().join("file"), &content).expect("a file in a folder of its own");
@@ -322,30 +322,31 @@ fn files_are_read_where_none_can_leave_as_it_is() {
         ["", "sendfile on;", "sendfile on; aio threads;", "sendfile on; aio off;", "aio_sendfile 512k;"]
     {
         let server = format!("root {}; {settings}", folder.path().display());
-        let (got, _) = ask(&server, &get("/file"));
+        let (got, _) = send_request(&server, &get("/file"));
         assert_eq!((got.status, got.length), (200, Some(content.len() as u64)), "{settings}");
         assert!(got.body == content && got.is_ended && got.frames > 1, "{settings}");
-        let (got, _) = ask(&server, &Asked { method: "HEAD", ..get("/file") });
+        let (got, _) = send_request(&server, &Asked { method: "HEAD", ..get("/file") });
         assert_eq!((got.length, got.body.len(), got.is_ended), (Some(content.len() as u64), 0, true));
     }
 }
 
 #[test]
-fn filtered_bodies_have_no_chunks_and_their_trailers_are_fields() {
+fn filtered_bodies_are_not_chunked_and_trailers_become_fields() {
     let server =
         "add_trailer X-One $server_protocol; sub_filter a bb; sub_filter_types *; sub_filter_once off;
         location / { return 200 'xaya'; }";
-    let (got, _) = ask(server, &get("/"));
+    let (got, _) = send_request(server, &get("/"));
     assert_eq!((got.body.as_slice(), got.length), (&b"xbbybb"[..], None));
     assert_eq!(got.trailers, [(b"X-One".to_vec(), b"HTTP/2.0".to_vec())]);
     assert!(got.is_ended);
 }
 
 #[test]
-fn a_body_is_read_where_it_is_wanted_and_else_thrown_away() {
+fn a_body_is_read_if_needed_and_otherwise_discarded() {
     let asked = Asked { method: "POST", target: "/", body: b"hello" };
-    let (got, _) = ask("client_body_early_read 1; location / { return 200 '[$request_body]'; }", &asked);
+    let (got, _) =
+        send_request("client_body_early_read 1; location / { return 200 '[$request_body]'; }", &asked);
     assert_eq!(got.body, b"[hello]");
-    let (got, after) = ask("location / { return 200 'no'; }", &asked);
+    let (got, after) = send_request("location / { return 200 'no'; }", &asked);
     assert_eq!((got.body.as_slice(), after), (&b"no"[..], After::KeepAlive));
 }

@@ -83,7 +83,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn wrong_resolvers_have_nginxs_words() {
+    fn wrong_resolvers_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("resolver 127.0.0.1 valid=x;", "invalid parameter: valid=x"),
             ("resolver 127.0.0.1 status_zone=a;", "host not found in resolver \"status_zone=a\""),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_inherit_it() {
+    fn blocks_inherit_the_resolver() {
         let config = loaded(
             "resolver 127.0.0.1; resolver_timeout 5s;
              server { location /a { } location /b { resolver 127.0.0.2; } }",

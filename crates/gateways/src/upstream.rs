@@ -62,7 +62,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn formats_of_logs_may_have_them() {
+    fn log_formats_may_use_upstream_variables() {
         loaded(
             "log_format a \"$upstream_addr $upstream_status $upstream_http_x_own $upstream_cookie_a $upstream_trailer_b\";
              map $upstream_cache_status $cached { HIT 1; default 0; }",

@@ -254,7 +254,7 @@ mod tests {
     use upstream::peers::Upstreams;
 
     #[test]
-    fn wrong_servers_have_nginxs_words() {
+    fn wrong_servers_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("server 127.0.0.1:0;", "invalid port in upstream \"127.0.0.1:0\""),
             ("server a/b;", "invalid host in upstream \"a/b\""),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_above_the_servers_says_what_they_may_have() {
+    fn a_balancing_method_restricts_the_server_parameters() {
         // As in nginx, a method after the servers is not checked.
         loaded("upstream a { server a; server b backup; ip_hash; }");
         loaded("upstream a { least_conn; server a; server b backup slow_start=5s; }");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_found_by_what_names_them() {
+    fn groups_are_found_by_name() {
         let config = loaded("upstream Back { server a; } upstream other { server 127.0.0.1 weight=5; }");
         let find = |host: &str, port, has_port| {
             let group = config.http.of::<Upstreams>().find(host.as_bytes(), port, has_port);

@@ -41,7 +41,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn a_key_may_use_what_is_defined_below() {
+    fn a_key_may_use_variables_defined_below() {
         loaded("upstream a { hash $later consistent; server a; } map $uri $later { default x; }");
         for (text, expected) in [
             ("hash $uri x;", "invalid parameter \"x\""),

@@ -63,7 +63,7 @@ mod tests {
     use upstream::peers::Upstreams;
 
     #[test]
-    fn connections_are_kept_by_default_and_as_said() {
+    fn keep_alive_is_on_by_default_and_configurable() {
         let config = loaded(
             "upstream a { server a; } upstream b { server a; keepalive 0; }
              upstream c { server a; keepalive 5; keepalive_requests 6; keepalive_time 7s; keepalive_timeout 8ms; }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_have_nginxs_words() {
+    fn wrong_values_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("keepalive x;", "invalid value \"x\" in \"keepalive\" directive"),
             ("keepalive 1 x;", "invalid parameter \"x\""),

@@ -41,7 +41,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn it_says_which_time_counts() {
+    fn the_parameter_selects_the_measured_time() {
         loaded("upstream a { least_time header; server a; }");
         loaded("upstream a { least_time last_byte inflight; server a; server b backup; }");
         for (text, expected) in [

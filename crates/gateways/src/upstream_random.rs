@@ -42,7 +42,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn it_takes_one_or_the_better_of_two() {
+    fn random_selects_one_or_the_better_of_two() {
         loaded("upstream a { random; server a; } upstream b { random two; server a; }");
         loaded("upstream a { random two least_conn; server a; }");
         for (text, expected) in [

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_the_same() {
+    fn written_state_is_read_back_unchanged() {
         let text = "server 127.0.0.1:81;\n\
             server 127.0.0.2:82 weight=5 max_conns=7 max_fails=3 fail_timeout=1m slow_start=2s route=x backup down;\n\
             server unix:/a.sock drain;\nserver [::1]:83 max_fails=0;\n";
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_an_empty_group() {
+    fn a_missing_file_is_an_empty_group() {
         let config = load(CONF).expect("it is accepted").config;
         let group = config.http.of::<Upstreams>().groups().next().expect("there is one");
         assert!(group.peers(std::time::Instant::now()).is_empty() && group.state_file.is_some());

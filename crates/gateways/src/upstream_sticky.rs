@@ -212,7 +212,7 @@ mod tests {
     use upstream::peers::sticky::{Sid, Sticky, StickyKind};
 
     #[test]
-    fn all_forms_are_taken() {
+    fn all_forms_are_accepted() {
         let config = loaded(
             "upstream a { server a; sticky cookie srv expires=1h domain=.$host path=/ httponly secure samesite=Lax; }
              upstream b { server a route=x; sticky route $cookie_r $arg_r; }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_have_nginxs_words() {
+    fn wrong_values_cause_the_messages_of_nginx() {
         const LEARN: &str = "learn create=$upstream_cookie_s lookup=$cookie_s";
         for (text, expected) in [
             ("x y", "unknown parameter \"x\""),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_times_out_during_its_answer_is_not_kept_with_that() {
+    fn a_response_does_not_extend_an_expired_session() {
         let config = loaded(
             "upstream u { server 10.0.0.1; sticky learn create=$arg_a lookup=$arg_a zone=s:64k timeout=10s; }",
         );

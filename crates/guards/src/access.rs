@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_applies_decides() {
+    fn the_first_matching_rule_decides() {
         let rules =
             "deny 192.168.1.1; allow 192.168.1.0/24; allow 10.1.1.0/16; allow 2001:db8::/32; deny all;";
         for (peer, expected) in [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_addresses() {
+    fn wrong_addresses_are_refused() {
         for text in ["x", "1.2.3", "::1/129", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8"] {
             let found = error(&format!("http {{\nallow {text}; }}"));
             assert_eq!(found, format!("invalid parameter \"{text}\" in /conf/nginx.conf:2"));

@@ -125,7 +125,7 @@ mod tests {
     use exchange::phases::Phase;
 
     #[test]
-    fn the_uri_is_inherited_and_can_be_taken_back() {
+    fn the_uri_is_inherited_and_can_be_turned_off() {
         let config = loaded(
             "auth_request /a; auth_request_set $x $status; server { location /1 { } location /2 { auth_request off; }
              location /3 { auth_request /b; auth_request_set $y 1; } }",

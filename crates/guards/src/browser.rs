@@ -295,7 +295,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn versions_are_compared_part_by_part() {
+    fn versions_are_compared_component_by_component() {
         for (text, expected) in [
             ("1", 1_000_000),
             ("1.5", 1_050_000),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_are_judged_as_in_nginx() {
+    fn browsers_are_classified_as_in_nginx() {
         let config = loaded(
             "server { location /none {} location /opera { modern_browser opera 9.0; }
              location /all { modern_browser unlisted; modern_browser gecko 1.5; modern_browser msie 6.0;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_inherited_together() {
+    fn browser_rules_are_inherited_together() {
         let config = loaded(
             "modern_browser unlisted; ancient_browser a b; modern_browser_value m; ancient_browser_value o;
              server { location /a { } location /b { modern_browser msie 5.0; ancient_browser c; } }",
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values() {
+    fn wrong_values_are_refused() {
         for (text, expected) in [
             ("modern_browser x 1.0;", "unknown browser name \"x\""),
             ("modern_browser msie 1.x;", "invalid browser version \"1.x\""),

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_have_nginxs_words() {
+    fn wrong_values_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("limit_conn_zone $uri x=1m;", "invalid parameter \"x=1m\""),
             ("limit_conn_zone $uri zone=one;", "invalid zone size \"zone=one\""),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_with_what_holds_them() {
+    fn counts_decrease_when_their_holder_is_dropped() {
         let counts = Arc::new(Counts::new(32 << 10, COUNT_OVERHEAD));
         let hold = |key: &[u8], most| match count(&counts, key, most) {
             Count::In => Ok(Held { counts: Arc::clone(&counts), key: Key::new(key) }),

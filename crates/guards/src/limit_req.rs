@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_have_nginxs_words() {
+    fn wrong_values_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("limit_req_zone $uri rate=1r/s x;", "invalid parameter \"x\""),
             ("limit_req_zone $uri rate=1r/s rate=1r/s;", "\"limit_req_zone\" must have \"zone\" parameter"),
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_follow_the_rate_and_the_delay() {
+    fn delays_follow_the_rate_and_the_delay_parameter() {
         let config = loaded(
             "limit_req_zone $uri zone=one:1m rate=5r/s; server {
                location /a { limit_req zone=one burst=9; } location /b { limit_req zone=one burst=9 delay=2; }
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_zone_forgets_what_was_used_longest_ago() {
+    fn a_full_zone_evicts_the_least_recently_used() {
         let table = Table::<Bucket>::new(32 << 10, BUCKET_OVERHEAD);
         let add = |key: u32, now_ms| table.with(&key.to_ne_bytes(), |entry| begin(entry, 1000, now_ms));
         let is_there = |key: u32| table.with(&key.to_ne_bytes(), |entry| entry.get().is_some());
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_has_one_use_and_one_size() {
+    fn a_zone_must_have_one_use_and_one_size() {
         for (text, expected) in [
             (
                 "limit_req_zone $uri zone=one:1m rate=1r/s; limit_conn one 5;",
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn state_goes_over_to_the_next_configuration_where_it_means_the_same() {
+    fn state_is_retained_over_a_reload_if_its_meaning_is_unchanged() {
         let names = |text: &str| {
             let config = loaded(&format!("limit_req zone=one; {text}"));
             let limited = &config.http.locations;

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_heads_are_refused() {
+    fn wrong_map_parameters_are_refused() {
         for (head, expected) in [
             ("$uri m", "invalid variable name \"m\""),
             ("$uri $", "invalid variable name \"$\""),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_may_come_from_files() {
+    fn rows_may_be_included_from_files() {
         let text = "http { map $uri $m { include rows; } }";
         load_with(text, &[("/conf/rows", "/a b;\ndefault $host;")]).expect("it is right");
         let found = load_with(text, &[("/conf/rows", "/a b;\n/A b;")]).map(|_| ());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_may_be_defined_behind_its_use_and_twice() {
+    fn a_map_may_be_defined_after_its_use_and_twice() {
         loaded("log_format x $m; map $uri $m { } map $args $m { } map $m $limit_rate { }");
         loaded("map $a $b { default $b; } map $b $a { } server { set $a x; }");
     }

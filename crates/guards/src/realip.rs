@@ -244,7 +244,7 @@ mod tests {
     use crate::testing::{error, loaded, warnings};
 
     #[test]
-    fn addresses_are_searched_from_the_end() {
+    fn addresses_are_searched_from_the_last() {
         let trusted = |address: &Address| matches!(address, Address::Inet(address) if address.ip().to_string().starts_with("10."));
         let search = |recursive, peer: &str, values: &[&str]| {
             let peer = Address::Inet((peer.parse::<IpAddr>().expect("an address"), 5).into());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values() {
+    fn wrong_values_are_refused() {
         for (text, expected) in [
             ("set_real_ip_from 10.0.0.0/33;", "host not found in set_real_ip_from \"10.0.0.0/33\""),
             (

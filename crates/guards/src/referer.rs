@@ -273,7 +273,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn sites_are_told_apart() {
+    fn referring_sites_are_distinguished() {
         let config = loaded(
             "server { server_name own.example ~^n\\d\\.; valid_referers none blocked server_names *.ex.com ex.* www.org.org/gal/ ~\\.goo\\.;
              location /strict { valid_referers *.ex.com; } location /only { valid_referers ~^[^/]+/a; } }",
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values() {
+    fn wrong_values_are_refused() {
         let nobody = "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer";
         for (text, expected) in [
             ("valid_referers none ~x;", nobody),

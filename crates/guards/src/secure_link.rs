@@ -225,7 +225,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn hashes_of_links() {
+    fn hashes_of_links_are_verified() {
         let right = "29245bdc2d04a9e0e729927ed0f84e26";
         let upper = right.to_ascii_uppercase();
         for (uri, expected) in [
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_links() {
+    fn expiration_times_of_links_are_checked() {
         assert_eq!(split(b"hash"), Some((&b"hash"[..], None)));
         assert_eq!(split(b"hash,12"), Some((&b"hash"[..], Some((12, &b"12"[..])))));
         for text in ["hash,", "hash,0", "hash,-1", "hash,x", "hash,1,2", "hash,99999999999999999999"] {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn either_way_replaces_the_other() {
+    fn each_form_replaces_the_inherited_other_form() {
         let config = loaded(
             "secure_link_secret a; server { location /a { } location /b { secure_link b; } location /c { secure_link c; secure_link_md5 c;
              location /c/d { secure_link_md5 d; } location /c/e { secure_link_secret e; } } }",
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values() {
+    fn wrong_values_are_refused() {
         let mixed = "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
         for (text, expected) in [
             ("secure_link_secret a; secure_link b;", mixed),

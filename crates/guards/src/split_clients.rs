@@ -144,7 +144,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn shares_are_hundredths_of_a_per_cent() {
+    fn shares_have_two_decimal_places() {
         for (text, expected) in [
             ("50%", Some(5000)),
             ("0.5%", Some(50)),

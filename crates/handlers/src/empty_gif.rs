@@ -72,7 +72,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn holds_for_its_own_location() {
+    fn applies_only_to_its_own_location() {
         let config = loaded("server { location / { empty_gif; location /in {} } }");
         let set: Vec<bool> =
             config.http.locations.iter().map(|location| location.scope.of::<super::Conf>().0).collect();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_no_arguments_and_no_server() {
+    fn refuses_arguments_and_the_server_context() {
         let found = error("http { server { location / {\nempty_gif on; } } }");
         assert_eq!(
             found,

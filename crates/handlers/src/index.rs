@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn lists_add_up_in_a_block_and_replace_inherited_ones() {
+    fn lists_are_combined_in_a_block_and_replace_inherited_ones() {
         assert_eq!(files_of("server {}"), ["index.html"]);
         assert_eq!(files_of("index a; server { index b c; index d; }"), ["b", "c", "d"]);
         assert_eq!(files_of("index a$uri /b; server { location / {} }"), ["$", "/b"]);
     }
 
     #[test]
-    fn wrong_names() {
+    fn wrong_names_are_refused() {
         let found = error("http { server {\nindex ''; } }");
         assert_eq!(found, "index \"\" in \"index\" directive is invalid in /conf/nginx.conf:2");
         let found = warnings("http { server {\nindex /a b; } }");

@@ -133,7 +133,7 @@ mod tests {
     ];
 
     #[test]
-    fn is_inherited_and_replaced() {
+    fn settings_are_inherited_and_replaced() {
         for (name, wanted) in DIRECTIVES {
             for (http, expected) in [
                 ("server {}", Wanted::Off),

@@ -113,7 +113,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn locations_inside_inherit_it() {
+    fn nested_locations_inherit_it() {
         let config = loaded(
             "server { location / { random_index on; location /a {} location /b { random_index off; } } }",
         );
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_and_places() {
+    fn wrong_values_and_contexts_are_refused() {
         let found = error("http { server { location / {\nrandom_index yes; } } }");
         let message = "invalid value \"yes\" in \"random_index\" directive, it must be \"on\" or \"off\"";
         assert_eq!(found, format!("{message} in /conf/nginx.conf:2"));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn all_numbers_come_and_none_beyond() {
+    fn random_numbers_cover_exactly_the_range() {
         let mut seen = [0; 5];
         (0..1000).for_each(|_| seen[random_below(5) as usize] += 1);
         assert!(seen.iter().all(|&count| count > 50), "{seen:?}");

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_rfc_4648() {
+    fn test_vectors_of_rfc_4648_match() {
         for (text, expected) in [
             ("", Some("")),
             ("Zg==", Some("f")),

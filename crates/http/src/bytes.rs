@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scans_find_every_control_byte_at_every_place() {
+    fn scans_find_every_control_byte_at_every_offset() {
         // Miri would need minutes for all of them.
         let step = if cfg!(miri) { 31 } else { 1 };
         for len in 0..40 {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn name_scan_finds_every_other_byte_at_every_place() {
+    fn name_scan_finds_every_other_byte_at_every_offset() {
         let step = if cfg!(miri) { 31 } else { 1 };
         for len in 0..20 {
             for at in 0..len {
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn scan_judges_each_byte_alone() {
+    fn scan_classifies_each_byte_separately() {
         let buf = [0x80, 0xff, 0x80, 0x20, 0x21, 0x7e, 0x1f, 0x80, 0x00];
         assert_eq!(find_control(&buf, 0), 6);
         assert_eq!(find_control(&buf, 7), 8);
     }
 
     #[test]
-    fn decimal_round_trip_and_limits() {
+    fn decimal_numbers_are_written_parsed_and_limited() {
         for value in [0, 1, 9, 10, 99, 100, 4096, u64::from(u32::MAX), i64::MAX as u64] {
             let mut out = Vec::new();
             push_decimal(&mut out, value);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn members() {
+    fn members_of_cache_status_are_written() {
         let hit = CacheStatus::new(b"ringroad", Source::Hit);
         let forwarded = |why| CacheStatus::new(b"cdn.example.com", Source::Forwarded(why));
         for (status, wanted) in [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_cut() {
+    fn long_keys_are_truncated() {
         let key = vec![b'k'; 5000];
         let status = CacheStatus { key: Some(&key), ..CacheStatus::new(b"r", Source::Hit) };
         assert_eq!(written(&status).len(), "r; hit; key=\"\"".len() + KEY_LEN_MAX);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn single_conditions() {
+    fn single_conditions_are_evaluated() {
         use Outcome::{NotModified, PreconditionFailed, Proceed};
         for (method, name, value, wanted) in [
             ("GET", "If-None-Match", "\"a-1\"", NotModified),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_of_if_modified_since() {
+    fn modes_of_if_modified_since_are_applied() {
         for (mode, value, wanted) in [
             (IfModifiedSince::Off, SAME, Outcome::Proceed),
             (IfModifiedSince::Before, SAME, Outcome::NotModified),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn order_of_evaluation() {
+    fn conditions_are_evaluated_in_order() {
         let both = |first, second| outcome("GET", &[first, second], IfModifiedSince::Exact);
         assert_eq!(
             both(("If-None-Match", "\"a-1\""), ("If-Modified-Since", EARLIER)),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_tags() {
+    fn strong_and_weak_tags_are_distinguished() {
         for (tag, wanted) in [
             ("\"a\"", Some(Strength::Strong)),
             ("\"\"", Some(Strength::Strong)),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_of_files_as_nginx_makes_them() {
+    fn tags_of_files_match_nginx() {
         for (modified, size, wanted) in [
             (0x5a1b_2c3d, 0x264, "\"5a1b2c3d-264\""),
             (0, 0, "\"0-0\""),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alive_by_version_and_tokens() {
+    fn keep_alive_depends_on_version_and_tokens() {
         for (version, field, wanted) in [
             ("1.1", "", true),
             ("1.0", "", false),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_connections_are_kept_by_version_and_tokens() {
+    fn upstream_keep_alive_depends_on_version_and_tokens() {
         for (line, field, wanted) in [
             ("1.1 200 OK", "", true),
             ("1.1 200 OK", "Connection: keep-alive\r\n", true),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn expectations() {
+    fn expectations_are_parsed() {
         for (version, value, wanted) in [
             ("1.1", "100-continue", Expect::Continue),
             ("1.1", "100-Continue", Expect::Continue),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers() {
+    fn old_browsers_are_recognised() {
         let old = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)");
         assert!(old.msie && old.msie6 && old.wants_padding());
         let patched = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)");

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cookies_are_found_where_nginx_finds_them() {
+    fn cookies_are_found_as_in_nginx() {
         for (line, expected) in [
             ("c=1", Some("1")),
             ("C=1; c=2", Some("1")),

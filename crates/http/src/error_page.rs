@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_sorted_so_that_the_search_finds_them() {
+    fn pages_are_sorted_for_binary_search() {
         assert!(PAGES.windows(2).all(|pair| pair[0].status < pair[1].status));
         for page in PAGES {
             assert!(
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_page() {
+    fn an_ordinary_error_page_is_written() {
         let wanted = "<html>\r\n<head><title>404 Not Found</title></head>\r\n<body>\r\n\
                       <center><h1>404 Not Found</h1></center>\r\n<hr><center>ringroad/0.1.0</center>\r\n\
                       </body>\r\n</html>\r\n";
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_with_an_explanation() {
+    fn some_pages_have_an_explanation() {
         let page = text(497, None, false).expect("a page");
         assert!(page.contains("<title>400 The plain HTTP request was sent to HTTPS port</title>"));
         assert!(page.contains("<center><h1>400 Bad Request</h1></center>\r\n<center>The plain HTTP"));
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn statuses_without_a_page() {
+    fn some_statuses_have_no_page() {
         for code in [200, 201, 204, 206, 304, 407, 417, 444, 499, 506, 0, 999] {
             assert_eq!(text(code, Some(b"x"), true), None, "{code}");
         }
     }
 
     #[test]
-    fn signatures_and_locations_cannot_break_out() {
+    fn signatures_and_locations_are_escaped() {
         let page = text(404, Some(b"<script>"), false).expect("a page");
         assert!(page.contains("&lt;script&gt;"));
         let mut out = Vec::new();

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn some_fields_are_never_passed_on() {
+    fn hop_by_hop_fields_are_never_passed_on() {
         for name in
             ["Connection", "keep-alive", "Proxy-Connection", "TE", "Transfer-Encoding", "Upgrade", "UPGRADE"]
         {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_names_further_fields() {
+    fn the_connection_field_names_further_fields() {
         for (values, name, wanted) in [
             (&["x-hop"][..], "X-Hop", true),
             (&["close, X-HOP ,keep-alive"], "x-hop", true),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_take_away_what_decisions_rest_on() {
+    fn the_connection_field_cannot_remove_essential_fields() {
         for name in
             ["Host", "Content-Length", "Cache-Control", "X-Forwarded-For", "Authorization", "Set-Cookie"]
         {

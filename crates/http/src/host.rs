@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepted_hosts() {
+    fn valid_hosts_are_accepted() {
         for (value, name, port) in [
             ("example.com", "example.com", None),
             ("Example.COM:8080", "Example.COM", Some(8080)),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_hosts() {
+    fn invalid_hosts_are_refused() {
         for value in [
             "",
             ".",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_case_goes_to_the_callers_buffer() {
+    fn the_lower_case_host_is_written_to_the_callers_buffer() {
         let mut out = b"old".to_vec();
         lowercase_into(b"ExAmple.ORG", &mut out);
         assert_eq!(out, b"example.org");

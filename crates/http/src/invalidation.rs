@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn exchanges_that_invalidate() {
+    fn successful_unsafe_requests_invalidate() {
         for (method, status, wanted) in [
             (Method::Post, 200, true),
             (Method::Put, 204, true),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_on_the_same_origin() {
+    fn targets_on_the_same_origin_are_invalidated() {
         for (reference, wanted) in [
             ("/x", "/x"),
             ("/x?y=/../z", "/x?y=/../z"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn other_origins_and_what_is_no_reference() {
+    fn other_origins_and_invalid_references_are_ignored() {
         for reference in [
             "",
             "#part",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_addresses() {
+    fn default_ports_and_addresses_are_compared() {
         for (scheme, authority, reference, wanted) in [
             ("https", "a", "https://a:443/x", true),
             ("https", "a", "https://a:80/x", false),

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_types_in_any_case() {
+    fn built_in_types_are_found_in_any_case() {
         assert_eq!(built_in(b"HTML"), Some("text/html"));
         assert_eq!(built_in(b"jpg"), Some("image/jpeg"));
         assert_eq!(built_in(b"jpeg"), None);
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn lookup_in_a_sorted_table() {
+    fn types_are_found_in_a_sorted_table() {
         let mut table: Vec<(Box<[u8]>, u32)> = Vec::new();
         for (index, extension) in ["css", "htm", "html", "js", "mjs", "tar.gz"].iter().enumerate() {
             table.push((extension.as_bytes().into(), index as u32));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions() {
+    fn extensions_are_found() {
         for (path, wanted) in [
             ("/a.html", Some("html")),
             ("/a.b/c", None),

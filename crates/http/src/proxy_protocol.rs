@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1() {
+    fn version_1_headers_are_parsed() {
         let known = header("192.0.2.1", "198.51.100.2", (1234, 80), b"");
         assert_eq!(complete(b"PROXY TCP4 192.0.2.1 198.51.100.2 1234 80\r\nGET /"), (43, Some(known)));
         let known = header("2001:db8::1", "::1", (65535, 0), b"");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_with_faults() {
+    fn malformed_version_1_headers_are_refused() {
         for text in [
             "GET / HTTP/1.1\r\n",
             "PROXY\r\n",
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2() {
+    fn version_2_headers_are_parsed() {
         let body = [192, 0, 2, 1, 198, 51, 100, 2, 4, 210, 0, 80];
         let known = header("192.0.2.1", "198.51.100.2", (1234, 80), b"");
         assert_eq!(complete(&v2(0x21, 0x11, &body)), (28, Some(known)));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn values_behind_the_addresses() {
+    fn tlv_values_after_the_addresses_are_parsed() {
         let tlv = |kind: u8, value: &[u8]| [&[kind, 0, value.len() as u8], value].concat();
         let ssl =
             [&[7, 0, 0, 1, 2][..], &tlv(0x21, b"TLSv1.3"), &tlv(0x22, b"name"), &tlv(0xea, b"own")].concat();
@@ -355,7 +355,7 @@ mod tests {
     proptest! {
         /// Any proper prefix of a header is incomplete, and the complete header parses to the original.
         #[test]
-        fn pieces_add_up(tlvs in proptest::collection::vec(any::<u8>(), 0..40), addresses: [u8; 12], rest: [u8; 4]) {
+        fn proper_prefixes_of_a_header_are_incomplete(tlvs in proptest::collection::vec(any::<u8>(), 0..40), addresses: [u8; 12], rest: [u8; 4]) {
             let body = [&addresses[..], &tlvs].concat();
             let text = format!("PROXY TCP4 {0} {0} 1 2\r\n", Ipv4Addr::from(array::<4>(&addresses[..4])));
             for whole in [v2(0x21, 0x11, &body), text.into_bytes()] {

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opening_is_used_again_only_for_the_same_one() {
+    fn a_cached_opening_is_reused_only_for_equal_input() {
         let mut opening = Opening::default();
         let other_date = b"Mon, 07 Nov 1994 08:49:37 GMT";
         let mut heads = Vec::new();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_nginx_order() {
+    fn the_head_of_a_file_has_the_order_of_nginx() {
         let head = ResponseHead {
             server: Some(b"ringroad/0.1.0"),
             content_type: Some(b"text/html"),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn relayed_fields_keep_what_nginx_keeps() {
+    fn relayed_fields_are_those_that_nginx_relays() {
         let mut out = Vec::new();
         push_relayed_field(&mut out, b"X@Y", b"a\x01b").expect("odd, but harmless");
         assert_eq!(out, b"X@Y: a\x01b\r\n");
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_chunks_and_upgrades() {
+    fn redirects_chunks_and_upgrades_are_written() {
         let head = ResponseHead {
             location: Some(b"http://a/b/"),
             chunked: true,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn header_injection_is_refused_and_leaves_nothing_behind() {
+    fn header_injection_is_refused_without_partial_output() {
         for bad in ["a\r\nSet-Cookie: x", "a\nb", "a\rb", "a\0b", "\x7f"] {
             let bad = bad.as_bytes();
             for head in [
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures() {
+    fn server_signatures_are_written() {
         let text = |tokens: &ServerTokens| signature(tokens, "0.1.0", "abc").map(String::from_utf8);
         assert_eq!(text(&ServerTokens::Off), Some(Ok("ringroad".into())));
         assert_eq!(text(&ServerTokens::On), Some(Ok("ringroad/0.1.0".into())));

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_directive() {
+    fn keywords_of_the_directive_are_parsed() {
         assert_eq!(flags("nosecure SECURE nosecure").secure, Some(true));
         assert_eq!(flags("nohttponly").http_only, Some(false));
         assert_eq!(
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_found() {
+    fn attributes_of_a_cookie_are_found() {
         let cookie = SetCookie::parse(b"sid=1; path=/a; Path=/b; Domain").expect("a cookie");
         assert_eq!(cookie.name(), b"sid");
         assert_eq!(cookie.values(Attribute::Path).collect::<Vec<_>>(), [b"/a", b"/b"]);
@@ -354,7 +354,7 @@ mod tests {
     proptest! {
         /// The output parses to the same pieces: no rewrite adds a piece.
         #[test]
-        fn writing_and_reading_agree(value in "[a-z=; \"\\t]{0,40}", secure: bool) {
+        fn written_cookies_are_parsed_to_the_same_attributes(value in "[a-z=; \"\\t]{0,40}", secure: bool) {
             if let Some(mut cookie) = SetCookie::parse(value.as_bytes()) {
                 cookie.edit_flags(Flags { secure: Some(secure), ..Flags::default() });
                 let mut out = Vec::new();

@@ -194,14 +194,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_sorted_so_that_the_search_finds_them() {
+    fn reasons_are_sorted_for_binary_search() {
         assert!(REASONS.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert_eq!(StatusCode::FOUND.reason(), "Moved Temporarily");
         assert_eq!(StatusCode(418).reason(), "");
     }
 
     #[test]
-    fn status_lines_as_nginx_prints_them() {
+    fn status_lines_match_nginx() {
         for (code, line) in [
             (200, "HTTP/1.1 200 OK\r\n"),
             (404, "HTTP/1.1 404 Not Found\r\n"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn internal_codes_never_reach_the_wire() {
+    fn internal_codes_are_never_sent() {
         for code in 494..=497 {
             assert!(StatusCode(code).on_wire().code() < 494, "{code}");
         }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn bodyless_statuses() {
+    fn bodyless_statuses_are_recognised() {
         let bodyless: Vec<u16> = (100..600).filter(|&code| StatusCode(code).is_bodyless()).collect();
         assert_eq!(bodyless, (100..200).chain([204, 304]).collect::<Vec<u16>>());
     }

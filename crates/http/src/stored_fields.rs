@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_body_depends_on_stays() {
+    fn a_304_does_not_replace_fields_about_the_body() {
         let stored = "Content-Length=9|Content-Encoding=gzip|Content-Range=x|Content-Type=a";
         let fresh =
             "Content-Length=0|Content-Encoding=br|Content-Range=y|Transfer-Encoding=chunked|Content-Type=b";
@@ -142,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_does_not_get_in() {
+    fn a_304_does_not_add_unstorable_fields() {
         let fresh = "Connection=close, X-Hop|X-Hop=1|Keep-Alive=5|Proxy-Authenticate=x|Upgrade=y|X=2";
         assert_eq!(updated("X=1|X-Hop=0", fresh).0, "X=2|X-Hop=0");
     }
 
     #[test]
-    fn what_else_an_update_tells() {
+    fn an_update_reports_changes() {
         let plain = Update::default();
         for (stored, fresh, wanted) in [
             ("A=1", "A=1", plain),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_stored() {
+    fn storable_fields_are_selected() {
         let options = ConnectionOptions::new([&b"x-hop"[..]].into_iter());
         for (name, wanted) in [
             ("ETag", true),

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn items() {
+    fn structured_items_are_parsed() {
         for (text, value) in [
             ("a", Value::Boolean(true)),
             ("a=?1", Value::Boolean(true)),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_grammar_does_not_have_makes_it_invalid() {
+    fn invalid_structured_values_are_refused() {
         for text in [
             "A=1",
             "a=",
@@ -368,7 +368,7 @@ mod tests {
         }
 
         #[test]
-        fn strings_that_are_written_are_read(text in proptest::collection::vec(any::<u8>(), 0..30)) {
+        fn written_strings_are_parsed(text in proptest::collection::vec(any::<u8>(), 0..30)) {
             let mut out = b"a=".to_vec();
             push_string(&mut out, &text);
             let dictionary = Dictionary::parse(&out).expect("a string");

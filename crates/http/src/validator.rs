@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_goes_before_the_date() {
+    fn the_tag_takes_precedence_over_the_date() {
         assert_eq!(etag("\"a\""), Validator::Etag(b"\"a\"", Strength::Strong));
         assert_eq!(etag("W/\"a\""), Validator::Etag(b"W/\"a\"", Strength::Weak));
         assert_eq!(etag("a"), Validator::Date(DATE, Strength::Strong), "no tag");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_strong_after_a_while() {
+    fn dates_are_strong_validators_after_a_minute() {
         for (gap, strong) in [(0, false), (59, false), (60, true), (-100, false), (i64::MAX - DATE, true)] {
             assert_eq!(date(gap).is_strong(), strong, "{gap}");
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_joined_under_an_equal_strong_validator() {
+    fn ranges_are_combined_under_an_equal_strong_validator() {
         for (left, right, wanted) in [
             (etag("\"a\""), etag("\"a\""), true),
             (etag("\"a\""), etag("\"b\""), false),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn which_response_a_304_is_about() {
+    fn a_304_is_matched_with_its_stored_response() {
         for (stored, fresh, wanted) in [
             (etag("\"a\""), Validator::None, true),
             (Validator::None, Validator::None, true),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn if_range_takes_strong_validators_only() {
+    fn if_range_accepts_only_strong_validators() {
         for (validator, wanted) in [
             (etag("\"a\""), Some(&b"\"a\""[..])),
             (etag("W/\"a\""), None),

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_select_the_same() {
+    fn equivalent_requests_select_the_same_variant() {
         let same: &[(&[&str], Fields<'_>, Fields<'_>)] = &[
             (&["Accept-Encoding"], &[], &[("X", "1")]),
             (&["Accept-Encoding"], &[("Accept-Encoding", "gzip, br")], &[("accept-encoding", "br,GZIP")]),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_select_differently() {
+    fn different_requests_select_different_variants() {
         let different: &[(&[&str], Fields<'_>, Fields<'_>)] = &[
             (&["X"], &[], &[("X", "")]),
             (&["X"], &[("X", "a")], &[("X", "A")]),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_empty_where_nothing_varies() {
+    fn a_key_is_empty_without_vary() {
         assert_eq!(key(&[], &[("X", "1")]), b"");
         assert_eq!(key(&["x"], &[]), b"x\0-");
         assert_eq!(key(&["x"], &[("X", "ab")]), b"x\0+\x02\0\0\0ab");
@@ -297,7 +297,7 @@ mod tests {
     proptest! {
         /// No values exist for which two different requests share a key.
         #[test]
-        fn values_do_not_run_into_each_other(
+        fn values_in_a_variant_key_are_unambiguous(
             left in proptest::array::uniform2("[ -+\\x00xy]{0,9}"),
             right in proptest::array::uniform2("[ -+\\x00xy]{0,9}"),
         ) {

@@ -652,7 +652,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back_and_are_used_again() {
+    fn returned_buffers_are_reused() {
         let pool = Pool::new(8 << 20);
         let mut buf = pool.get(100).unwrap();
         assert_eq!(buf.capacity(), 4096);
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_refuses_and_is_counted() {
+    fn allocations_above_the_limit_are_refused_and_counted() {
         let pool = Pool::new(5 << 20);
         let held: Vec<Buf> = (0..4).map(|_| pool.get(1 << 20).unwrap()).collect();
         assert!(pool.get(1 << 20).is_none(), "a part of it is for heads");
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_idle_memory_serves_every_class() {
+    fn idle_memory_serves_every_size_class_at_the_limit() {
         let pool = Pool::new(4 << 20);
         let mut large: Vec<Buf> = (0..2).map(|_| pool.get(1 << 20).unwrap()).collect();
         let halves = [pool.get(512 << 10).unwrap(), pool.get(300_000).unwrap()];
@@ -696,7 +696,7 @@ mod tests {
 
     /// Whichever group allocates first, memory remains for the other.
     #[test]
-    fn neither_heads_nor_bodies_take_all() {
+    fn heads_and_bodies_cannot_use_all_memory() {
         let pool = Pool::new(8 << 20);
         let heads: Vec<Buf> = std::iter::from_fn(|| pool.get(4096)).collect();
         assert_eq!(heads.len(), 6 * 256);
@@ -729,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn trim_gives_back_idle_chunks_only() {
+    fn trim_releases_only_idle_chunks() {
         let pool = Pool::new(8 << 20);
         let kept = pool.get(4096).unwrap();
         drop(pool.get(64 << 10));
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_outlives_its_pool() {
+    fn a_buffer_may_outlive_its_pool() {
         let pool = Pool::new(8 << 20);
         let mut buf = pool.get(10).unwrap();
         drop(pool);

@@ -90,7 +90,7 @@ mod tests {
     const FAST: DeviceId = DeviceId(2);
 
     #[test]
-    fn a_full_share_stops_its_own_device_only() {
+    fn a_full_share_blocks_only_its_own_device() {
         let mut limit = DeviceLimit::default();
         assert_eq!(limit.enter(SLOW, 2, 0), Some(0));
         assert_eq!(limit.enter(SLOW, 2, 1), Some(1));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_device_may_hold_one_worker() {
+    fn every_device_may_use_at_least_one_worker() {
         assert_eq!(share_of(1, 4), 1);
         assert_eq!(share_of(32, 4), 8);
         assert_eq!(share_of(32, 0), 32);

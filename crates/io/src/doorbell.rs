@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_engine_costs_no_write() {
+    fn waking_a_running_engine_needs_no_write() {
         let doorbell = Doorbell::new().unwrap();
         doorbell.wake();
         doorbell.wake();

@@ -117,7 +117,7 @@ mod tests {
 
     /// Magic numbers of statfs(2).
     #[test]
-    fn attributes_of_network_and_fuse_file_systems_may_take_time() {
+    fn attributes_on_network_and_fuse_file_systems_may_block() {
         for (name, magic, local) in [
             ("ext4", 0xef53, true),
             ("xfs", 0x5846_5342, true),

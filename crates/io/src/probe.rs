@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seccomp_filter_is_named_as_the_cause() {
+    fn a_seccomp_filter_is_reported_as_the_cause() {
         for errno in [libc::EPERM, libc::ENOSYS] {
             let Some(probe) = probe_without_ring(errno) else { return eprintln!("skipped: no seccomp") };
             assert_eq!(probe.best_net(), NetKind::Epoll);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_on_libaio_is_seen() {
+    fn a_filter_on_libaio_is_detected() {
         let thread = std::thread::spawn(|| {
             facts::forbid_call(libc::SYS_io_setup, libc::EPERM).is_ok().then(Probe::run)
         });

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_advance_over_their_borders() {
+    fn segments_advance_across_their_boundaries() {
         let mut segments = Segments::new();
         segments.push(Source::Static(b"abc"));
         segments.push(Source::Static(b""));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "more bytes sent")]
-    fn advancing_past_the_end_is_a_defect() {
+    fn advancing_past_the_end_panics() {
         let mut segments = Segments::new();
         segments.push(Source::Static(b"abc"));
         segments.advance(4);

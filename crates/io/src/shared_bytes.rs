@@ -114,7 +114,7 @@ mod tests {
     use crate::buf::Pool;
 
     #[test]
-    fn memory_comes_back_with_the_last_who_shares_it() {
+    fn memory_is_released_with_the_last_reference() {
         let pool = Pool::new(8 << 20);
         let mut buf = pool.get(4096).unwrap();
         buf.append(&[7; 4096]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_outlives_its_pool() {
+    fn shared_bytes_may_outlive_their_pool() {
         let pool = Pool::new(8 << 20);
         let mut buf = pool.get(4096).unwrap();
         buf.append(&[3; 4000]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn little_content_holds_little_memory() {
+    fn small_content_retains_little_memory() {
         let pool = Pool::new(8 << 20);
         let mut buf = pool.get(64 << 10).unwrap();
         buf.append(b"abc");

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_never_used_twice() {
+    fn operation_ids_are_never_reused() {
         let mut slots = Slots::new(1);
         let mut out = Vec::new();
         let first = slots.insert(Op::Nop).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_were_given_back_come_again_with_other_names() {
+    fn freed_slot_chunks_are_reused_with_new_ids() {
         let mut slots = Slots::new(1000);
         let mut out = Vec::new();
         let ids: Vec<OpId> = (0..600).map(|_| slots.insert(Op::Nop).unwrap()).collect();

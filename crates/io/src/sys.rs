@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_outgoing_connections_are_set() {
+    fn options_of_upstream_sockets_are_set() {
         let (v4, v6) = (libc::AF_INET, libc::AF_INET6);
         for (ipv6, family) in [(false, v4), (true, v6)] {
             let family = rustix::net::AddressFamily::from_raw(family as u16);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledged_bytes_grow_with_what_the_peer_takes() {
+    fn acknowledged_bytes_grow_as_the_peer_receives() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut far = listener.accept().unwrap().0;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_tells_its_queue_and_no_acknowledgements() {
+    fn a_unix_socket_reports_its_queue_and_no_acknowledgements() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         assert!(tcp_bytes_acked(near.as_fd()).is_err());
         near.write_all(&[7; 1000]).unwrap();

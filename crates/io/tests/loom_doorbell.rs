@@ -75,11 +75,11 @@ fn model(producers: u32) {
 }
 
 #[test]
-fn one_ring_is_never_lost() {
+fn one_wake_up_is_never_lost() {
     model(1);
 }
 
 #[test]
-fn two_rings_are_never_lost() {
+fn two_wake_ups_are_never_lost() {
     model(2);
 }

@@ -95,7 +95,7 @@ fn a_named_pipe_is_written_in_order() {
 }
 
 #[test]
-fn a_socket_in_the_place_of_a_file_is_written_in_order() {
+fn a_socket_used_as_a_file_is_written_in_order() {
     on_each_engine(|engine, via| {
         let (near, far) = UnixStream::pair().unwrap();
         two_lines(engine, &OwnedFd::from(near).into(), far, via);
@@ -103,7 +103,7 @@ fn a_socket_in_the_place_of_a_file_is_written_in_order() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_is_an_error() {
+fn a_pipe_without_a_reader_is_an_error() {
     on_each_engine(|engine, via| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -113,7 +113,7 @@ fn a_pipe_that_nobody_reads_is_an_error() {
 
 /// The kernel counts for the whole process; the other tests of this file use far less memory than this one.
 #[test]
-fn idle_buffers_go_back_to_the_system() {
+fn idle_buffers_are_returned_to_the_system() {
     const BYTES: usize = 48 << 20;
     let path = std::env::temp_dir().join(format!("ringroad-trim-{}", std::process::id()));
     let content = vec![7; 1 << 20];
@@ -215,7 +215,7 @@ impl Memory {
 }
 
 #[test]
-fn a_file_is_written_at_its_place_still() {
+fn a_regular_file_is_written_at_its_offset() {
     let path = std::env::temp_dir().join(format!("ringroad-places-{}", std::process::id()));
     on_each_engine(|engine, via| {
         let file = Fd::from(OwnedFd::from(File::create(&path).unwrap()));

@@ -13,7 +13,7 @@ mod tests {
     use crate::testing::loaded;
 
     #[test]
-    fn pitfalls_of_script_filename_are_told() {
+    fn pitfalls_of_script_filename_are_reported() {
         let told = |location: &str| advice(&loaded(&format!("server {{ server_name a; {location} }}")));
         let dynamic =
             "fastcgi_pass 127.0.0.1:9000; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name;";

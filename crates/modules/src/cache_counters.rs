@@ -76,7 +76,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn it_holds_for_the_block_that_says_so() {
+    fn it_applies_only_to_the_block_that_sets_it() {
         let config = loaded(
             "server { location /a { cache_counters; location /a/b { } } location /c { } }
              server { cache_counters; location /d { } }",
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_places_and_arguments() {
+    fn wrong_contexts_and_arguments_are_refused() {
         let found = error("http {\ncache_counters; }");
         assert!(found.starts_with("\"cache_counters\" directive is not allowed here"), "{found}");
         let found = error("http { server {\ncache_counters on; } }");

@@ -118,7 +118,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn it_holds_for_the_block_that_says_so() {
+    fn it_applies_only_to_the_block_that_sets_it() {
         let config = loaded(
             "server { location /a { stub_status on; if ($arg_x) { break; } location /a/b { } } location /c { } }
              server { stub_status; location /d { } }",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_places() {
+    fn wrong_contexts_are_refused() {
         let found = error("http {\nstub_status; }");
         assert!(found.starts_with("\"stub_status\" directive is not allowed here"), "{found}");
         let found = error("http { server {\nstub_status on off; } }");

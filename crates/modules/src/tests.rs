@@ -37,7 +37,7 @@ fn errors(directive: &Directive, args: &str) -> Vec<String> {
 
 /// Every directive has the contexts, arguments and braces that it has in nginx.
 #[test]
-fn the_tables_agree_with_nginx() {
+fn directive_tables_match_nginx() {
     let table = all().specs();
     let mut differences = conf::differences(table);
     // nginx parses `on` and `off` there too, but its table does not restrict the arguments.
@@ -50,7 +50,7 @@ fn the_tables_agree_with_nginx() {
 
 /// A directive belongs to the same module as in nginx, because `-V` reports the modules to tools.
 #[test]
-fn directives_are_in_their_modules() {
+fn directives_are_in_the_module_of_nginx() {
     for spec in all().specs().specs() {
         let mut rows = conf::nginx_directives().iter().filter(|row| row.name == spec.name).peekable();
         let known = rows.peek().is_none() || rows.any(|row| row.module == spec.module);
@@ -60,7 +60,7 @@ fn directives_are_in_their_modules() {
 
 /// This server has all directives of nginx's HTTP core.
 #[test]
-fn nothing_is_missing_of_the_core() {
+fn all_directives_of_the_core_exist() {
     let missing: Vec<&str> = conf::nginx_directives()
         .iter()
         .filter(|row| {
@@ -73,7 +73,7 @@ fn nothing_is_missing_of_the_core() {
 }
 
 #[test]
-fn a_module_that_is_built_in_or_not_used_is_told_and_passed_over() {
+fn load_module_of_a_builtin_or_unused_module_is_reported_and_ignored() {
     for (path, expected) in [
         ("modules/ngx_http_realip_module.so", "what it holds is built in"),
         ("modules/ngx_http_brotli_filter_module.so", "what it holds is built in"),
@@ -128,7 +128,7 @@ fn a_flag_is_on_or_off() {
 }
 
 #[test]
-fn a_directive_in_the_wrong_place_is_an_error_at_its_line() {
+fn a_directive_in_the_wrong_context_is_an_error_at_its_line() {
     let is_main = |name: &str| {
         let mut same = directives().filter(|directive| directive.spec.name == name);
         same.any(|directive| directive.spec.contexts.intersects(Contexts::MAIN))
@@ -337,7 +337,7 @@ fn a_wrong_value_of_the_proxy_is_an_error_at_its_line() {
 }
 
 #[test]
-fn a_directive_of_the_proxy_stands_once_or_as_often_as_it_may() {
+fn proxy_directives_may_be_repeated_only_if_allowed() {
     for directive in sampled() {
         let (name, args) = (directive.spec.name, sample(directive.spec.name).0);
         if directive.spec.repeat == Repeat::Many {
@@ -351,7 +351,7 @@ fn a_directive_of_the_proxy_stands_once_or_as_often_as_it_may() {
 
 /// Tests all contexts except those where a directive of this name is allowed.
 #[test]
-fn a_directive_of_the_proxy_stands_nowhere_else() {
+fn proxy_directives_are_refused_in_other_contexts() {
     for directive in sampled() {
         let name = directive.spec.name;
         let same = || directives().filter(|other| other.spec.name == name);
@@ -461,7 +461,7 @@ fn without_blocks(text: &str) -> String {
 /// The documented default is in the table of directives and in the settings. Written explicitly, it must change
 /// nothing.
 #[test]
-fn a_default_that_is_written_out_changes_nothing() {
+fn an_explicit_default_changes_nothing() {
     let nothing = all_settings("", "", "").expect("an empty configuration is valid");
     let (mut count, mut wrong) = (0, Vec::new());
     for directive in directives() {
@@ -507,7 +507,7 @@ fn names(cell: &str) -> Vec<&str> {
 }
 
 /// Whether this server has a directive or a variable.
-fn is_here(name: &str) -> bool {
+fn is_supported(name: &str) -> bool {
     match name.strip_prefix('$') {
         Some(name) => {
             all().modules().iter().flat_map(|module| module.variables).any(|known| known.name == name)
@@ -518,16 +518,16 @@ fn is_here(name: &str) -> bool {
 
 /// The page lists correctly which directives and variables this server has and which not.
 #[test]
-fn the_page_about_other_modules_is_right() {
+fn the_page_about_other_modules_is_correct() {
     let (mut rows, mut wrong) = (0, Vec::new());
     for line in PAGE.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
         let (theirs, here) = (names(cells[0]), cells[1]);
         rows += 1;
         let is_right = match here {
-            "the same" => theirs.iter().all(|name| is_here(name)),
-            "no" => theirs.iter().all(|name| !is_here(name)),
-            _ => !names(here).is_empty() && names(here).iter().all(|name| is_here(name)),
+            "the same" => theirs.iter().all(|name| is_supported(name)),
+            "no" => theirs.iter().all(|name| !is_supported(name)),
+            _ => !names(here).is_empty() && names(here).iter().all(|name| is_supported(name)),
         };
         if !is_right {
             wrong.push(line);

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_nginx_reads_them() {
+    fn inherited_descriptor_numbers_are_parsed_as_in_nginx() {
         assert_eq!(parse(""), Ok(vec![]));
         assert_eq!(parse("6;7;"), Ok(vec![6, 7]));
         assert_eq!(parse("6:12;"), Ok(vec![6, 12]));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_means_one_process() {
+    fn sockets_from_systemd_are_for_one_process() {
         assert_eq!(from_system("42", "2", 42), [3, 4]);
         for (pid, count) in [("43", "2"), ("", ""), ("42", "-1"), ("42", "0"), ("42", "x")] {
             assert!(from_system(pid, count, 42).is_empty(), "{pid} {count}");

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn deferred_lasts_until_a_reload_that_does_not_say_it() {
+    fn deferred_accept_is_turned_off_by_a_reload_without_it() {
         let log = Log::stderr(Level::Alert);
         let first = Listeners::open(&[options(true)], 1, None, &log).expect("a free port");
         let ListenAddr::Inet(address) = first.0[0].actual else { panic!("a port") };

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_class_that_fits_decides() {
+    fn the_first_matching_permission_class_decides() {
         let user = User { uid: 7, groups: vec![8, 9], is_served: true };
         assert_eq!(user.rights(0o751, 7, 8), 7);
         assert_eq!(user.rights(0o057, 7, 8), 0, "the owner has no more than the owner's bits");

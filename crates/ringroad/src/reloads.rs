@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_holds_until_the_next_reload_succeeds() {
+    fn a_refused_reload_is_reported_until_the_next_success() {
         let mut reloads = Reloads::default();
         let ways = [ReloadWay::Replacement, ReloadWay::Refused, ReloadWay::Refused, ReloadWay::InPlace];
         let refused = ways.map(|way| {

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_paths_and_abstract_names() {
+    fn notify_addresses_are_paths_and_abstract_names() {
         let path = address(b"/run/notify").expect("a path");
         assert_eq!(path.as_pathname(), Some(std::path::Path::new("/run/notify")));
         let name = address(b"@a/b").expect("a name");

@@ -74,7 +74,7 @@ fn value<'a>(message: &'a [String], name: &str) -> &'a str {
 }
 
 #[test]
-fn systemd_hears_of_start_reloads_and_the_end() {
+fn systemd_is_notified_of_start_reloads_and_stop() {
     let dir = TempDir::new("notify");
     for (manager, main) in [
         (Manager::at_path(dir.path()), ""),
@@ -118,7 +118,7 @@ fn systemd_hears_of_start_reloads_and_the_end() {
 }
 
 #[test]
-fn a_manager_that_cannot_be_reached_does_not_matter() {
+fn an_unreachable_service_manager_is_ignored() {
     for (name, is_told) in [("/nowhere/notify", false), ("relative", true), ("", false)] {
         let server = Server::builder(BINARY).conf(&site("", "here")).env("NOTIFY_SOCKET", name).start();
         assert_eq!(ask(server.addr(0)), "here");
@@ -129,7 +129,7 @@ fn a_manager_that_cannot_be_reached_does_not_matter() {
 }
 
 #[test]
-fn signs_of_life_stop_with_the_worker() {
+fn watchdog_notifications_stop_with_the_worker() {
     let dir = TempDir::new("watchdog");
     for main in ["worker_processes 2;", "master_process off;"] {
         let _ = std::fs::remove_file(dir.path().join("notify"));
@@ -162,7 +162,7 @@ fn signs_of_life_stop_with_the_worker() {
 }
 
 #[test]
-fn a_watchdog_for_another_process_is_none() {
+fn a_watchdog_for_another_process_is_ignored() {
     let dir = TempDir::new("watchdog");
     let manager = Manager::at_path(dir.path());
     let builder = Server::builder(BINARY).conf(&site("", "here"));
@@ -174,7 +174,7 @@ fn a_watchdog_for_another_process_is_none() {
 }
 
 #[test]
-fn systemd_hears_of_another_binary_when_the_old_one_leaves() {
+fn systemd_is_notified_of_a_new_binary_when_the_old_one_exits() {
     let dir = TempDir::new("handover");
     let manager = Manager::at_path(dir.path());
     let path = dir.path().join("site.sock");
@@ -221,7 +221,7 @@ fn high(socket: impl AsFd) -> OwnedFd {
 }
 
 #[test]
-fn sockets_of_systemd_are_found_by_their_address() {
+fn sockets_from_systemd_are_matched_by_address() {
     let dir = TempDir::new("activation");
     let path = dir.path().join("site.sock");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -258,7 +258,7 @@ fn sockets_of_systemd_are_found_by_their_address() {
 }
 
 #[test]
-fn sockets_for_another_process_are_left_alone() {
+fn sockets_for_another_process_are_ignored() {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let conf = site("", "own");
     let server = activate(Server::builder(BINARY).conf(&conf), &[high(&tcp)], "1").start();
@@ -267,7 +267,7 @@ fn sockets_for_another_process_are_left_alone() {
 }
 
 #[test]
-fn what_is_no_listening_socket_is_told() {
+fn inherited_descriptors_that_are_not_listening_sockets_are_reported() {
     let file = std::fs::File::open("/dev/null").expect("it is everywhere");
     let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
     let sockets = [high(&file), high(&datagrams)];
@@ -279,7 +279,7 @@ fn what_is_no_listening_socket_is_told() {
 }
 
 #[test]
-fn a_daemon_takes_the_sockets_of_the_process_that_started_it() {
+fn a_daemon_inherits_the_sockets_of_its_parent() {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = tcp.local_addr().expect("bound");
     let conf = site("daemon on;", "daemon").replace("127.0.0.1:0", &address.to_string());

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_gets_its_own_in_their_order() {
+    fn each_operation_gets_its_results_in_order() {
         let mut all = Outcomes::default();
         let mut lines = [Results::default(), Results::default(), Results::default()];
         let mut next = [(0, 0); 3];

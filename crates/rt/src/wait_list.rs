@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_served_first_and_one_who_gives_up_is_passed_over() {
+    fn waiters_are_served_in_order_and_dropped_waiters_are_skipped() {
         let mut list = WaitList::default();
         let tickets: Vec<Ticket> = (0..5).map(|number| list.push(number)).collect();
         assert_eq!(list.remove(tickets[2]), Some((2, false)));

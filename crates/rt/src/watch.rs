@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_seen_in_order_and_the_last_one_after_the_end() {
+    fn numbers_are_observed_in_order_and_the_last_one_after_the_end() {
         let (publisher, watcher) = channel(0);
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_dropped_leaves_its_place() {
+    fn a_dropped_waiter_leaves_its_slot() {
         let (publisher, watcher) = channel(7);
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));

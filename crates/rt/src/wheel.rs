@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_out_at_their_tick() {
+    fn entries_expire_at_their_tick() {
         let mut wheel = Wheel::new();
         for (value, tick) in
             [0, 1, 63, 64, 65, 4095, 4096, 262_143, 262_144, SPAN, 3 * SPAN + 5].iter().enumerate()
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_key_is_dead() {
+    fn a_removed_key_is_invalid() {
         let mut wheel = Wheel::new();
         let key = wheel.insert(5, 1);
         assert_eq!(wheel.remove(key), Some(1));

@@ -100,11 +100,11 @@ fn model(senders: u32, messages: u32) {
 }
 
 #[test]
-fn one_sender_is_heard() {
+fn a_message_of_one_sender_is_received() {
     model(1, 2);
 }
 
 #[test]
-fn two_senders_are_heard() {
+fn messages_of_two_senders_are_received() {
     model(2, 1);
 }

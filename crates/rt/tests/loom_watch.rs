@@ -87,7 +87,7 @@ fn two_watchers_see_the_end() {
 }
 
 #[test]
-fn one_who_leaves_takes_no_wake_up_along() {
+fn a_dropped_watcher_loses_no_wake_up_of_another() {
     check(|| {
         let (publisher, watcher) = channel(0);
         let other = watcher.clone();

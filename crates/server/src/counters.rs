@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_complete_and_their_words_are_snake_case() {
+    fn rows_are_complete_and_in_snake_case() {
         let mut names = HashSet::new();
         for Metric { name, kind, unit, help, labels, .. } in metrics() {
             assert!(names.insert(name), "{name} is there twice");
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_is_made_of_the_rows() {
+    fn the_document_is_generated_from_the_rows() {
         const DOCUMENT: &str = include_str!("../../../docs/counters.md");
         assert!(DOCUMENT == counters(), "run `cargo xtask reference`");
         for metric in metrics() {

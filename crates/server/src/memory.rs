@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_has_left_when_half_of_it_is_gone_for_three_looks() {
+    fn a_crowd_has_left_after_three_checks_below_half() {
         let mut crowd = Crowd::default();
         let looks = [(100, false), (40, false), (1000, false), (500, false), (500, false), (501, false)];
         for (connections, expected) in looks {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_in_ten_seconds() {
+    fn at_most_one_line_is_logged_in_ten_seconds() {
         let ledger = Ledger::default();
         let start = Instant::now();
         let enter = |at_ms| ledger.enter(100, start + Duration::from_millis(at_ms));

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_looked_for_up_to_the_mount() {
+    fn limits_are_searched_up_to_the_mount_point() {
         let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let files = limit_files(mounts, "0::/system.slice/ringroad.service\n");
         let expected = ["system.slice/ringroad.service/", "system.slice/", ""]
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_has_a_mount_for_each_controller() {
+    fn cgroup_v1_has_a_mount_for_each_controller() {
         let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_written_as_a_word_or_as_a_very_large_number() {
+    fn unlimited_is_a_keyword_or_a_very_large_number() {
         assert_eq!(parse("67108864\n"), Some(64 << 20));
         assert_eq!((parse("max\n"), parse("9223372036854771712\n"), parse("")), (None, None, None));
     }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_read_from_the_line_of_any_task() {
+    fn totals_are_read_from_the_some_line() {
         assert_eq!(stalled_us(psi(123).as_bytes()), Some(123));
         for bad in ["", "some", "some avg10=0.00", "full total=3\n", "some total=x\n"] {
             assert_eq!(stalled_us(bad.as_bytes()), None, "{bad:?}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_is_found_below_its_mount() {
+    fn the_cgroup_is_found_below_its_mount_point() {
         let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let group = "9:name=systemd:/x\n0::/system.slice/ringroad.service\n";
         let expected = "/sys/fs/cgroup/system.slice/ringroad.service/memory.pressure";
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_own_file_is_understood() {
+    fn the_pressure_file_of_this_kernel_is_parsed() {
         match Pressure::open(&default_paths(), Instant::now()) {
             Ok(pressure) => assert!(!pressure.is_blind()),
             Err(errno) => eprintln!("skipped: this kernel does not tell of pressure: {errno}"),

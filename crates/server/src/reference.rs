@@ -331,7 +331,7 @@ mod tests {
     const SHARE_MIN: usize = 89;
 
     #[test]
-    fn the_page_has_every_directive_and_variable() {
+    fn the_reference_has_every_directive_and_variable() {
         let page = reference();
         for spec in specs() {
             assert!(page.contains(&format!("| `{}", spec.name)), "{}", spec.name);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_what_the_directive_accepts() {
+    fn defaults_are_accepted_by_their_directives() {
         for spec in specs() {
             let Some(default) = spec.default else { continue };
             let text = format!("{} {default};", spec.name);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn configure_arguments_tell_what_is_there() {
+    fn configure_arguments_list_the_supported_modules() {
         let arguments = configure_arguments();
         for present in ["--with-threads", "--with-file-aio", "--with-pcre-jit"] {
             assert!(arguments.iter().any(|argument| argument == present), "{present}");

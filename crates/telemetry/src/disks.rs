@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_added_up_by_device_and_kind() {
+    fn threads_are_summed_by_device_and_kind() {
         let all = Arc::default();
         let threads = [ThreadDisks::new(&all), ThreadDisks::new(&all)];
         let device = DeviceId(rustix::fs::makedev(4095, 7));

@@ -47,7 +47,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn members_behind_each_other_are_one_file() {
+    fn concatenated_gzip_members_are_one_file() {
         let (mut packer, mut out) = (Packer::new(1), Vec::new());
         // Incompressible bytes need more room than their length.
         let noise: Vec<u8> =

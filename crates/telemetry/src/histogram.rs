@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_is_in_the_bucket_that_it_begins_or_follows() {
+    fn each_time_is_counted_in_its_bucket() {
         for us in (0..5000).chain([99_999, 1 << 20, (1 << 27) - 1, 1 << 27, 1 << 40]) {
             let place = place(us * 1000);
             assert!(begin_us(place) <= us as f64, "{us}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_an_age_begins_the_first_octave() {
+    fn an_age_of_one_second_begins_the_first_octave() {
         let (ages, mut sum) = (Histogram::default(), Distribution::default());
         for seconds in [0, 1, 3, 86_400, u64::MAX] {
             ages.add_age(seconds);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn octaves_are_sums_of_all_below_them() {
+    fn octaves_are_cumulative_sums() {
         let mut times = Distribution::default();
         for us in [1, 15, 16, 31, 40, 1000, 1 << 30] {
             times.add(Duration::from_micros(us));

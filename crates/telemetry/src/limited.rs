@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_tells_how_many_were_held_back() {
+    fn one_line_per_second_reports_the_suppressed_count() {
         let (limited, start) = (Limited::default(), Instant::now());
         let due = |at_ms| limited.due(start + Duration::from_millis(at_ms));
         assert_eq!(due(0), Some(HeldBack(0)));

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn from_counts_where_the_path_goes_on_below_it() {
+    fn from_applies_to_paths_below_it() {
         let rule = |from: &str, path: &str| Rule::below(Refused::All, from.as_bytes(), path.as_bytes());
         let all = Rule { refused: Refused::All, from: 0 };
         assert_eq!(rule("", "/a/b"), all);

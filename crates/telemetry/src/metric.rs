@@ -349,7 +349,7 @@ mod tests {
     const SECOND: Series = FIRST.after(Metric::gauge("open", "files", "Open files."));
 
     #[test]
-    fn series_have_places_of_their_own() {
+    fn series_have_separate_cells() {
         let threads = [Cells::<{ SECOND.end() }>::default(), Cells::default()];
         threads[0].add(&FIRST, 1);
         threads[1].add(&FIRST, 1);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_labels_are_quoted() {
+    fn label_values_are_escaped() {
         assert_eq!(
             page(Form::Plain),
             "# HELP ringroad_moves_total Moves.\n# TYPE ringroad_moves_total counter\n\
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn open_metrics_have_families_and_an_end() {
+    fn openmetrics_have_families_and_an_eof_line() {
         let text = page(Form::OpenMetrics);
         assert!(text.starts_with("# HELP ringroad_moves Moves.\n# TYPE ringroad_moves counter\n"), "{text}");
         assert!(text.ends_with("ringroad_open 6\n# EOF\n"), "{text}");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_slow_write_the_engine_writes_for_a_time() {
+    fn the_engine_writes_for_some_time_after_a_slow_write() {
         let (prompt, start) = (Prompt::default(), Instant::now());
         prompt.note(start, start + QUICK);
         assert!(!prompt.is_cautious(start + QUICK), "a quick one changes nothing");

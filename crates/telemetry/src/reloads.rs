@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_shows_in_both() {
+    fn a_refused_reload_is_shown_in_both_counters() {
         assert!(lines(Reloads::default()).ends_with("config_last_reload_success 1"), "none yet");
         assert_eq!(
             lines(Reloads { by_way: [0, 1, 2], is_last_refused: true }),

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_nginxs() {
+    fn syslog_headers_match_nginx() {
         assert_eq!(header("server=unix:/x", None), "<190>Nov  1 09:30:00 machine nginx: ");
         let text = "server=127.0.0.1,facility=kern,tag=Web_1,severity=error,nohostname";
         assert_eq!(header(text, None), "<3>Nov  1 09:30:00 Web_1: ");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_all_families() {
+    fn addresses_of_all_families_are_parsed() {
         let inet = |text: &str| Address::Inet(text.parse().expect("an address"));
         for (text, expected) in [
             ("server=127.0.0.1", inet("127.0.0.1:514")),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_refused_with_nginxs_texts() {
+    fn wrong_parameters_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("", "unknown syslog parameter \"\""),
             ("tag=a", "no syslog server specified"),

@@ -302,7 +302,7 @@ mod tests {
     use crate::shared::Shared;
 
     #[test]
-    fn connections_count_where_they_are() {
+    fn connections_are_counted_in_their_stage() {
         let shared = Shared::default();
         let (first, second) = (shared.new_tally(), shared.new_tally());
         let mut a = first.connection();

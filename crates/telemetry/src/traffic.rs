@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_have_places() {
+    fn statuses_have_cells() {
         for (status, code) in
             [(200, "200"), (499, "499"), (599, "5xx"), (299, "2xx"), (0, "1xx"), (999, "5xx")]
         {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_added_up_and_a_reload_keeps_zones_of_the_same_name() {
+    fn threads_are_summed_and_zones_of_the_same_name_survive_a_reload() {
         let registry = Registry::default();
         let first = zones(&[("a", "/"), ("a", "/x")]);
         let threads = [Traffic::begin(&first, None, &registry), Traffic::begin(&first, None, &registry)];
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_zones_with_requests() {
+    fn a_page_contains_zones_with_requests() {
         let registry = Registry::default();
         let zones = zones(&[("a", ""), ("a", "~ \\.x$")]);
         Traffic::begin(&zones, None, &registry).count(1, &ended(206, 5, Some(15)), &registry);

@@ -80,7 +80,7 @@ mod tests {
     use crate::shared::Shared;
 
     #[test]
-    fn threads_are_added_up_and_engines_count_from_their_start() {
+    fn threads_are_summed_and_engines_count_from_their_start() {
         let shared = Shared::default();
         let (first, second) = (shared.new_loop(), shared.new_loop());
         first.note(Duration::from_micros(5), [1, 2, 0]);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_watcher_gets_what_it_admits() {
+    fn each_watcher_gets_matching_lines() {
         let (hub, rings) = (Hub::default(), Arc::new(AtomicU32::new(0)));
         let count = Arc::clone(&rings);
         hub.set_bell(move || {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stops_costs_a_limited_memory() {
+    fn a_stalled_reader_uses_limited_memory() {
         let hub = Hub::default();
         let watcher = hub.add(Box::new(|_| true)).expect("there is room");
         let long = vec![b'x'; 1 << 16];

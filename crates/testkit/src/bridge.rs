@@ -568,7 +568,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_requests_are_carried() {
+    fn only_plain_requests_are_translated() {
         let carried = |text: &str| request(text.as_bytes()).map(|(request, used)| (request.body, used));
         assert_eq!(carried("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Some((Body::Done, 27)));
         let post = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";

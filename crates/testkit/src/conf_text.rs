@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_main_context_counts() {
+    fn only_the_main_context_is_searched() {
         let text = "# pid wrong;\nevents { pid inner; }\nhttp { error_log in.log; }\npid \"run/a b.pid\";\n";
         assert_eq!(main_directive(text, "pid").as_deref(), Some("run/a b.pid"));
         assert_eq!(main_directive(text, "error_log"), None);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_go_where_an_address_ends() {
+    fn ports_are_inserted_at_the_end_of_an_address() {
         let mut next = 8000;
         let text = "listen 127.0.0.1:0; listen [::1]:0 reuseport; if ($a ~ x:0) {} listen 10.0.0.1:08;";
         let filled = with_ports(text, || {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_default_yields_to_the_text() {
+    fn an_http_default_is_overridden_by_the_text() {
         let with = |text: &str| with_http_default(text, "access_log", "a.log");
         assert_eq!(with("# http x\nhttp\n{ b; }"), "# http x\nhttp\n{ access_log a.log; b; }");
         assert_eq!(with("http { access_log off; }"), "http { access_log off; }");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn events_get_what_they_do_not_have() {
+    fn events_get_missing_directives() {
         let with = |text: &str| with_events(text, "a 1; b 2; b 3;");
         assert_eq!(with("events {}\nhttp {}"), "events {a 1; b 2; b 3;}\nhttp {}");
         assert_eq!(with("events { b 4; }"), "events {a 1; b 4; }");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_where_their_names_stand() {
+    fn values_replace_their_placeholders() {
         let values = [("A", "1"), ("B_2", "@A@")];
         let filled = with_values("x@A@y @named @b@ @ @A@@B_2@ a@b.c", &values);
         assert_eq!(filled.as_deref(), Ok("x1y @named @b@ @ 1@A@ a@b.c"));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preamble_moves_no_line() {
+    fn a_preamble_does_not_shift_lines() {
         let text = with_preamble("events {}\nbad", &["daemon off;".to_owned(), "pid p;".to_owned()]);
         assert_eq!(text, "daemon off; pid p; events {}\nbad");
     }

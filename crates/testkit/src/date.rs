@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_go_both_ways() {
+    fn dates_are_formatted_and_parsed() {
         for (seconds, text) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
             (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),

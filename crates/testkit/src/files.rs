@@ -275,7 +275,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_range_is_a_slice_of_the_whole() {
+    fn a_range_is_a_slice_of_the_content() {
         let content = Content::new(7, 1000);
         let whole = content.bytes(0..1000);
         for (start, end) in [(0, 0), (0, 1), (3, 17), (8, 16), (511, 513), (999, 1000)] {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn words_differ_between_offsets_and_seeds() {
+    fn content_differs_between_offsets_and_seeds() {
         let words: HashSet<u64> =
             (0..8).flat_map(|seed| (0..10_000).map(move |index| word(seed, index))).collect();
         // The low bit of the state is forced to 1, so pairs of indices may collide; more collisions would indicate a
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_difference_is_told() {
+    fn each_kind_of_difference_is_reported() {
         let content = Content::new(5, 100);
         let mut bytes = content.bytes(0..100);
         let compare = |bytes: &[u8]| content.compare(0..100, &mut &bytes[..]);

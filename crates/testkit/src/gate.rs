@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_let_through_one_by_one_and_open_lets_all() {
+    fn permits_pass_one_by_one_and_an_open_gate_passes_all() {
         let (gate, stop) = (Gate::new(), Arc::new(Stop::default()));
         let threads: Vec<_> = (0..3).map(|_| passing(&gate, &stop)).collect();
         gate.wait_reached_by(3);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_waits_at_gates_and_pauses() {
+    fn a_stop_ends_gate_waits_and_pauses() {
         let (gate, stop) = (Gate::new(), Arc::new(Stop::default()));
         let held = passing(&gate, &stop);
         gate.wait_reached();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_page_is_read_whole() {
+    fn a_procfs_status_file_is_parsed_completely() {
         let status = "Name:\tworker 1\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nPPid:\t1\nUid:\t1\t2\t3\t4\n\
                       Gid:\t5\t6\t7\t8\nGroups:\t10 20 \nCapEff:\t0000000000000400\n";
         let facts = parse_status(status);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_process_has_threads_and_descriptors() {
+    fn threads_and_descriptors_of_the_own_process_are_found() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let (started, ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()

@@ -209,14 +209,14 @@ mod tests {
     use crate::process;
 
     #[test]
-    fn output_and_status_come_back() {
+    fn output_and_status_are_returned() {
         let finished = run("sh", &["-c", "echo out; echo err >&2; exit 3"]);
         assert_eq!(finished.status.code(), Some(3));
         assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", "err\n"));
     }
 
     #[test]
-    fn a_line_is_waited_for_and_the_program_ends_with_the_test() {
+    fn a_line_is_awaited_and_the_program_ends_with_the_test() {
         let mut program = Program::start("sh", &["-c", "echo ready at 5 >&2; exec cat /dev/zero >/dev/null"]);
         assert_eq!(program.wait_for_output("ready", Deadline::default()), "ready at 5");
         let pid = program.pid();
@@ -226,12 +226,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "ended without")]
-    fn an_early_end_is_no_long_wait() {
+    fn an_early_exit_ends_the_wait() {
         Program::start("true", &[]).wait_for_output("ready", Deadline::default());
     }
 
     #[test]
-    fn nobody_signals_everybody() {
+    fn signals_to_process_groups_are_refused() {
         assert!(signal_process(0, Signal::TERM).is_err());
         assert!(signal_process(-1, Signal::TERM).is_err());
     }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_come_to_the_same() {
+    fn pieces_of_any_size_give_the_same_result() {
         let counted = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
         let chunked =
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nhe\r\n3\r\nllo\r\n0\r\nT: v\r\n\r\n";
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_byte_is_told() {
+    fn the_first_wrong_byte_is_reported() {
         let wrong_at = |body: &str| {
             let wire = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             let wish = BodyWish { expected: Some(b"hello"[..].into()), ..BodyWish::default() };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_broken_is_a_fault() {
+    fn truncated_or_malformed_responses_are_faults() {
         let fault = |wire: &str| match receive(wire.as_bytes(), 4, BodyWish::default()) {
             Err(fault) => fault.to_string(),
             Ok(receiver) => panic!("{receiver:?}"),

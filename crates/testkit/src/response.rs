@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_they_say() {
+    fn bodies_end_as_framed() {
         let counted = read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef").expect("counted");
         assert_eq!((counted.body.as_slice(), counted.length), (&b"abc"[..], BodyLength::Bytes(3)));
         let wire = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: v\r\n\r\nrest";
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_response_stays_unread() {
+    fn bytes_after_a_response_remain_unread() {
         let mut wire = &b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..];
         assert_eq!(read_response(&mut wire, false).expect("first").status, 204);
         assert_eq!(read_response(&mut wire, false).expect("second").status, 200);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_response_says_where() {
+    fn a_truncated_response_reports_where() {
         let at = |wire: &[u8]| match read(wire) {
             Err(Fault::Ended { at }) => at,
             other => panic!("{:?}: {other:?}", String::from_utf8_lossy(wire)),

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_differ_and_vanish() {
+    fn directories_are_unique_and_removed() {
         let first = TempDir::new("unit");
         let second = TempDir::new("unit");
         assert_ne!(first.path(), second.path());

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn until_returns_what_it_found_and_asks_again() {
+    fn until_polls_and_returns_the_value() {
         let mut asked = 0;
         let found = until("the third question", Deadline::default(), || {
             asked += 1;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn until_looks_once_and_names_what_it_waited_for() {
+    fn until_checks_once_and_reports_the_awaited_condition() {
         let mut asked = 0;
         let late = Deadline::after(Duration::ZERO);
         let error = until::<()>("rain", late, || {

@@ -8,7 +8,7 @@ use testkit::origin::{At, Do, Framing, Object, Objects, OnAccept};
 use testkit::{Content, Deadline, Gate, Origin, Reply};
 
 #[test]
-fn all_clients_ask_at_once_and_are_answered_right() {
+fn concurrent_clients_get_correct_responses() {
     let gate = Gate::new();
     let held = gate.clone();
     let objects = Objects::new();
@@ -33,7 +33,7 @@ fn all_clients_ask_at_once_and_are_answered_right() {
 }
 
 #[test]
-fn each_client_has_a_request_of_its_own() {
+fn each_client_has_a_separate_request() {
     let origin = Origin::start(|request| Reply::text(&request.target).header("Set-Cookie", &request.target));
     let burst = (0..20).fold(Burst::new(origin.addr()), |burst, index| {
         burst.request(request_bytes("GET", &format!("/{index}"), &[]))
@@ -50,7 +50,7 @@ fn each_client_has_a_request_of_its_own() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_for_each_client() {
+fn failures_are_reported_for_each_client() {
     let content = Content::new(1, 1000);
     let origin = Origin::start(move |request| match request.path() {
         "/short" => Reply::ok().content(Content::new(1, 900)),
@@ -87,7 +87,7 @@ fn a_wrong_status_fails_the_assertion() {
 }
 
 #[test]
-fn clients_that_are_dropped_end() {
+fn dropped_clients_end() {
     let origin = Origin::start(|_| Reply::never());
     let running = Burst::new(origin.addr()).get("/", 5).start();
     origin.wait_for("all requests", |stats| stats.requests == 5);
@@ -97,7 +97,7 @@ fn clients_that_are_dropped_end() {
 
 /// The load that the burst was designed for, once: a thousand clients with 1 MiB each.
 #[test]
-fn a_thousand_clients_of_a_mebibyte() {
+fn a_thousand_clients_receive_a_mebibyte_each() {
     let content = Content::new(5, 1 << 20);
     let wire = [&b"HTTP/1.1 200 OK\r\nContent-Length: 1048576\r\n\r\n"[..], &content.bytes(0..1 << 20)];
     let reply = Reply::raw(wire.concat()).at(At::End, Do::Close);
@@ -108,7 +108,7 @@ fn a_thousand_clients_of_a_mebibyte() {
 }
 
 #[test]
-fn a_slow_client_reads_as_far_as_it_is_let() {
+fn a_slow_client_reads_as_far_as_permitted() {
     let content = Content::new(2, 8_000_000);
     let reply = Reply::ok().content(content);
     let origin = Origin::start(move |_| reply.clone());
@@ -130,7 +130,7 @@ fn a_slow_client_reads_as_far_as_it_is_let() {
 }
 
 #[test]
-fn a_slow_client_can_leave() {
+fn a_slow_client_can_disconnect() {
     let content = Content::new(2, 50_000_000);
     let reply = Reply::ok().content(content);
     let origin = Origin::start(move |_| reply.clone());

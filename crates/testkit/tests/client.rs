@@ -49,7 +49,7 @@ fn pipelined_requests_get_their_responses_in_order() {
 }
 
 #[test]
-fn the_request_is_what_was_asked_for() {
+fn the_request_is_sent_as_given() {
     let (address, server) = serve(|mut stream| {
         let request = read_until(&mut stream, b"\r\n\r\n");
         assert_eq!(request, b"HEAD /x HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-1\r\n\r\n");
@@ -88,7 +88,7 @@ fn a_slow_reader_gets_every_byte() {
 }
 
 #[test]
-fn a_long_body_is_compared_while_it_comes() {
+fn a_long_body_is_compared_while_it_is_received() {
     let content = Content::new(4, 1_000_000);
     let (address, server) = serve(move |mut stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").expect("the client reads");
@@ -108,7 +108,7 @@ fn a_long_body_is_compared_while_it_comes() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up_on() {
+fn a_silent_server_times_out() {
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let (address, server) = serve(move |stream| {
         wait.recv().expect_err("the sender is dropped, never used");
@@ -127,7 +127,7 @@ fn a_server_that_says_nothing_is_given_up_on() {
 }
 
 #[test]
-fn a_reset_is_seen_as_one() {
+fn a_reset_is_reported_as_a_reset() {
     let (address, server) = serve(|mut stream| {
         let error = stream.read(&mut [0; 8]).expect_err("the client resets");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -137,7 +137,7 @@ fn a_reset_is_seen_as_one() {
 }
 
 #[test]
-fn unix_sockets_work_alike() {
+fn unix_sockets_work_like_tcp() {
     let dir = TempDir::new("unix");
     let path = dir.path().join("sock");
     let listener = UnixListener::bind(&path).expect("a fresh directory");

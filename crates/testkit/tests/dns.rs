@@ -20,7 +20,7 @@ fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
     out
 }
 
-fn ask(server: &DnsServer, id: u16, name: &str, kind: u16) -> UdpSocket {
+fn send_query(server: &DnsServer, id: u16, name: &str, kind: u16) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback has free ports");
     socket.connect(server.addr()).expect("an address");
     socket.set_read_timeout(Some(Duration::from_secs(180))).expect("no zero");
@@ -36,7 +36,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
 }
 
 fn udp(server: &DnsServer, name: &str, kind: u16) -> Vec<u8> {
-    receive(&ask(server, 7, name, kind))
+    receive(&send_query(server, 7, name, kind))
 }
 
 /// Returns response code and number of records.
@@ -45,7 +45,7 @@ fn outcome(answer: &[u8]) -> (u8, u8) {
 }
 
 #[test]
-fn addresses_come_with_their_time_to_live_and_change() {
+fn addresses_have_their_ttl_and_can_change() {
     let server = DnsServer::start();
     server.set_addresses("A.example", &["127.0.0.1", "127.0.0.2", "::1"], 300);
     let answer = udp(&server, "a.EXAMPLE", 1);
@@ -65,7 +65,7 @@ fn addresses_come_with_their_time_to_live_and_change() {
 }
 
 #[test]
-fn aliases_and_services_have_names_in_their_data() {
+fn aliases_and_services_contain_names() {
     let server = DnsServer::start();
     let records = vec![Record::cname("b.c", 5), Record::address("127.0.0.9", 5).of("b.c")];
     server.set("a.c", Kind::A, Answer::Records(records));
@@ -81,7 +81,7 @@ fn aliases_and_services_have_names_in_their_data() {
 }
 
 #[test]
-fn failures_come_as_told() {
+fn failures_are_sent_as_configured() {
     let server = DnsServer::start();
     let right = || Box::new(Answer::addresses(&["127.0.0.1"], 1));
     let times = Answer::Times(2, Box::new(Answer::ServFail), right());
@@ -90,7 +90,7 @@ fn failures_come_as_told() {
     assert_eq!(codes, [(2, 0), (2, 0), (0, 1), (0, 1)]);
     assert_eq!((outcome(&udp(&server, "b", 1)).0, outcome(&udp(&server, "c", 1)).0), (5, 1));
     server.set("a", Kind::A, Answer::Both(Box::new(Answer::WrongId(right())), right()));
-    let socket = ask(&server, 9, "a", 1);
+    let socket = send_query(&server, 9, "a", 1);
     assert_eq!((receive(&socket)[1], receive(&socket)[1]), (10, 9));
     server.set("a", Kind::A, Answer::WrongQuestion(right()));
     assert_eq!(udp(&server, "a", 1)[12..18], *b"\x05not-a");
@@ -99,14 +99,14 @@ fn failures_come_as_told() {
 }
 
 #[test]
-fn lost_and_late_answers_do_not_hold_up_others() {
+fn lost_and_late_responses_do_not_delay_others() {
     let server = DnsServer::start();
     let gate = Gate::new();
     let right = Box::new(Answer::addresses(&["127.0.0.1"], 1));
     server.set("late", Kind::A, Answer::Late(gate.clone(), right)).set("lost", Kind::A, Answer::Lost);
-    let late = ask(&server, 1, "late", 1);
+    let late = send_query(&server, 1, "late", 1);
     gate.wait_reached();
-    let lost = ask(&server, 2, "lost", 1);
+    let lost = send_query(&server, 2, "lost", 1);
     server.wait_for_count("lost", Kind::A, 1);
     assert_eq!(outcome(&udp(&server, "other", 1)), (3, 0));
     for socket in [&late, &lost] {
@@ -118,13 +118,13 @@ fn lost_and_late_answers_do_not_hold_up_others() {
     gate.open();
     assert_eq!(outcome(&receive(&late)), (0, 1));
     server.set("late", Kind::A, Answer::Late(Gate::new(), Box::new(Answer::NxDomain)));
-    let _held = ask(&server, 3, "late", 1);
+    let _held = send_query(&server, 3, "late", 1);
     server.wait_for_count("late", Kind::A, 2);
     // Dropping the server must not wait for a gate that is never opened.
 }
 
 #[test]
-fn a_truncated_answer_is_whole_over_tcp() {
+fn a_truncated_response_is_complete_over_tcp() {
     let server = DnsServer::start();
     let whole = Box::new(Answer::addresses(&["127.0.0.1", "127.0.0.2"], 1));
     server.set("a", Kind::A, Answer::Truncated(whole));

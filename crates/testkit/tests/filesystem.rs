@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use testkit::Filesystem;
 
 #[test]
-fn it_fills_up_turns_read_only_and_vanishes() {
+fn a_file_system_fills_up_turns_read_only_and_is_removed() {
     let Some(filesystem) = Filesystem::new(8) else { return };
     let file = filesystem.path().join("file");
     let free = filesystem.free_bytes();
@@ -37,7 +37,7 @@ const DIES: &str = "TESTKIT_DIES";
 
 /// The part of the next test that is killed.
 #[test]
-fn a_test_that_is_killed() {
+fn helper_test_that_is_killed() {
     if std::env::var_os(DIES).is_none() {
         return;
     }
@@ -54,10 +54,10 @@ fn a_test_that_is_killed() {
 }
 
 #[test]
-fn a_killed_test_leaves_nothing_mounted() {
+fn a_killed_test_leaves_no_mount() {
     let program = std::env::current_exe().expect("it runs");
     let mut command = std::process::Command::new(program);
-    command.args(["--exact", "a_test_that_is_killed", "--nocapture"]).env(DIES, "yes");
+    command.args(["--exact", "helper_test_that_is_killed", "--nocapture"]).env(DIES, "yes");
     let output = command.output().expect("it can be run again").stdout;
     let output = String::from_utf8_lossy(&output).into_owned();
     let point = output.lines().find_map(|line| Some(line.split_once("point: ")?.1)).expect(&output);

@@ -10,7 +10,7 @@ fn fake_server() -> PathBuf {
 }
 
 #[test]
-fn addresses_come_from_the_log_in_order() {
+fn addresses_are_read_from_the_log_in_order() {
     let server = Server::start(fake_server(), "events {}");
     assert_eq!(server.addr(0).tcp().port(), 4711);
     assert_eq!(server.addr(1).to_string(), "[::1]:4712");
@@ -18,7 +18,7 @@ fn addresses_come_from_the_log_in_order() {
 }
 
 #[test]
-fn signals_reach_the_server_and_its_status_comes_back() {
+fn signals_reach_the_server_and_its_status_is_returned() {
     let server = Server::start(fake_server(), "events {}");
     server.reload();
     assert_eq!(server.wait_for_log("reloaded", Deadline::default()), "notice: reloaded");
@@ -28,7 +28,7 @@ fn signals_reach_the_server_and_its_status_comes_back() {
 }
 
 #[test]
-fn a_dropped_server_is_gone_with_its_directory() {
+fn a_dropped_server_is_stopped_and_its_directory_removed() {
     let server = Server::start(fake_server(), "events {}");
     let (pid, dir) = (server.pid(), server.dir().to_owned());
     assert!(children(std::process::id() as i32).contains(&pid));
@@ -38,7 +38,7 @@ fn a_dropped_server_is_gone_with_its_directory() {
 }
 
 #[test]
-fn a_refused_start_returns_what_the_server_said() {
+fn a_refused_start_returns_the_output_of_the_server() {
     let failure = Server::builder(fake_server()).arg("refuse").try_start().expect_err("it exits at once");
     assert!(failure.contains("ended before it was ready"), "{failure}");
     assert!(failure.contains("refused as told"), "{failure}");
@@ -78,7 +78,7 @@ fn nginx_serves_through_the_same_harness() {
 }
 
 #[test]
-fn nginx_as_a_daemon_is_followed_by_its_pid_file() {
+fn an_nginx_daemon_is_tracked_by_its_pid_file() {
     let conf = "daemon on; events {} http { server { listen 127.0.0.1:0; return 204; } }";
     let Some(server) = nginx::start(conf) else { return };
     assert_eq!(Client::connect(server.addr(0)).get("/").status, 204);
@@ -92,7 +92,7 @@ const DIES: &str = "TESTKIT_DIES";
 
 /// The part of the next test that is killed, as by the kernel or by a user.
 #[test]
-fn a_test_that_is_killed() {
+fn helper_test_that_is_killed() {
     if std::env::var_os(DIES).is_none() {
         return;
     }
@@ -115,7 +115,7 @@ fn a_test_that_is_killed() {
 fn a_killed_test_leaves_no_process_behind() {
     let program = std::env::current_exe().expect("it runs");
     let mut command = std::process::Command::new(program);
-    let command = command.args(["--exact", "a_test_that_is_killed", "--nocapture"]).env(DIES, "yes");
+    let command = command.args(["--exact", "helper_test_that_is_killed", "--nocapture"]).env(DIES, "yes");
     let output = command.output();
     let output = String::from_utf8_lossy(&output.expect("it can be run again").stdout).into_owned();
     let pids = output.lines().find_map(|line| Some(line.split_once("pids: ")?.1));

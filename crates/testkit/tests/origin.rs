@@ -21,7 +21,7 @@ fn text_of(reply: Reply) -> String {
 }
 
 #[test]
-fn requests_are_kept_byte_for_byte_with_their_numbers() {
+fn requests_are_recorded_byte_for_byte_with_their_numbers() {
     let origin = Origin::start(|request| Reply::text(format!("{} {}", request.connection, request.number)));
     let mut client = Client::connect(origin.addr());
     client.send("POST /a?b HTTP/1.1\r\nhOST:  a \r\nContent-Length: 3\r\nX: \r\nX: \x7f2\r\n\r\nabc");
@@ -42,7 +42,7 @@ fn requests_are_kept_byte_for_byte_with_their_numbers() {
 }
 
 #[test]
-fn replies_are_framed_as_they_say() {
+fn replies_are_framed_as_configured() {
     let reply = Reply::new(404).header("Set-Cookie", "a").header("Set-Cookie", b"\x00\xff").body("no");
     let expected =
         b"HTTP/1.1 404 Not Found\r\nSet-Cookie: a\r\nSet-Cookie: \x00\xff\r\nContent-Length: 2\r\n\r\nno";
@@ -65,7 +65,7 @@ fn replies_are_framed_as_they_say() {
 }
 
 #[test]
-fn head_requests_get_no_body_and_the_connection_goes_on() {
+fn head_requests_get_no_body_and_the_connection_continues() {
     let origin = Origin::start(|_| Reply::text("body"));
     let mut client = Client::connect(origin.addr());
     assert_eq!(client.request("HEAD", "/", &[]).field("content-length"), Some("4"));
@@ -77,7 +77,7 @@ fn head_requests_get_no_body_and_the_connection_goes_on() {
 }
 
 #[test]
-fn framing_can_be_wrong_on_purpose() {
+fn framing_can_be_deliberately_wrong() {
     assert!(text_of(Reply::text("abc").declared_length(5)).ends_with("Content-Length: 5\r\n\r\nabc"));
     assert!(text_of(Reply::text("abc").declared_length(1)).ends_with("Content-Length: 1\r\n\r\nabc"));
     let cut = Reply::text("abc").chunked(&[]).without_last_chunk();
@@ -94,7 +94,7 @@ fn framing_can_be_wrong_on_purpose() {
 }
 
 #[test]
-fn a_gate_holds_a_reply_at_its_byte() {
+fn a_gate_stops_a_reply_at_its_offset() {
     let content = Content::new(1, 300_000);
     let (first, second) = (Gate::new(), Gate::new());
     let reply = Reply::ok().content(content).chunked(&[1000]).wait_at(0, &first).wait_at(150_001, &second);
@@ -121,7 +121,7 @@ fn a_gate_holds_a_reply_at_its_byte() {
 }
 
 #[test]
-fn connections_end_as_told() {
+fn connections_end_as_configured() {
     let origin = Origin::replies([
         Reply::text("0123456789").at(At::Body(4), Do::Reset),
         Reply::close(),
@@ -148,7 +148,7 @@ fn connections_end_as_told() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_counted() {
+fn a_reader_that_disconnects_is_counted() {
     let gate = Gate::new();
     let reply = Reply::ok().content(Content::new(1, 50_000_000)).wait_at(10, &gate);
     let origin = Origin::start(move |_| reply.clone());
@@ -162,7 +162,7 @@ fn a_reader_that_goes_away_is_counted() {
 }
 
 #[test]
-fn a_refusing_origin_keeps_its_port() {
+fn a_refusing_origin_retains_its_port() {
     let origin = Origin::start(|_| Reply::text("here"));
     assert_eq!(Client::connect(origin.addr()).get("/").text(), "here");
     origin.refuse();
@@ -192,7 +192,7 @@ fn a_unix_socket_serves_and_refuses_as_well() {
 }
 
 #[test]
-fn an_upgraded_connection_carries_bytes_both_ways() {
+fn an_upgraded_connection_passes_bytes_in_both_directions() {
     let origin = Origin::replies([
         Reply::echo("websocket"),
         Reply::new(101).framing(Framing::Unframed).then(|connection| {
@@ -216,7 +216,7 @@ fn an_upgraded_connection_carries_bytes_both_ways() {
 }
 
 #[test]
-fn a_raw_script_reads_and_writes_as_it_likes() {
+fn a_raw_script_reads_and_writes_arbitrary_bytes() {
     let origin = Origin::raw(|connection| {
         let Some(mut request) = connection.read_head() else { return };
         connection.send("HTTP/1.1 100 Continue\r\n\r\n");
@@ -232,7 +232,7 @@ fn a_raw_script_reads_and_writes_as_it_likes() {
 }
 
 #[test]
-fn what_must_not_happen_is_a_fault() {
+fn forbidden_events_are_faults() {
     let origin = Origin::start(|request| {
         assert_ne!(request.target, "/bad", "a target of the test's");
         Reply::text("abc").at(At::Body(4), Do::Close)
@@ -253,14 +253,14 @@ fn what_must_not_happen_is_a_fault() {
 
 #[test]
 #[should_panic(expected = "at the origin: malformed request")]
-fn a_fault_that_nobody_takes_fails_the_test() {
+fn an_unexpected_fault_fails_the_test() {
     let origin = Origin::start(|_| Reply::ok());
     Client::connect(origin.addr()).send("GET /\r\n\r\n").expect_end();
     drop(origin);
 }
 
 #[test]
-fn a_dropped_origin_ends_what_waits() {
+fn a_dropped_origin_ends_waiting_replies() {
     let gate = Gate::new();
     let held = Reply::text("x").wait_first(&gate);
     let origin = Origin::start(move |_| held.clone());
@@ -274,7 +274,7 @@ fn a_dropped_origin_ends_what_waits() {
 }
 
 #[test]
-fn a_paced_reply_takes_its_time_and_comes_whole() {
+fn a_paced_reply_is_slow_and_complete() {
     let content = Content::new(3, 100_000);
     let reply = Reply::ok().content(content).pace(20_000, Duration::from_millis(4));
     let origin = Origin::start(move |_| reply.clone());

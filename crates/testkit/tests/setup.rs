@@ -46,7 +46,7 @@ fn nginx_caches_in_front_of_the_scripted_origin_and_after_a_restart() {
 }
 
 #[test]
-fn many_clients_wait_for_one_request_to_the_origin() {
+fn many_clients_share_one_request_to_the_origin() {
     let gate = Gate::new();
     let held = gate.clone();
     let objects = Objects::new();
@@ -65,7 +65,7 @@ fn many_clients_wait_for_one_request_to_the_origin() {
 }
 
 #[test]
-fn nginx_is_an_origin_of_files() {
+fn nginx_serves_files_as_an_origin() {
     let site = TempDir::new("setup-site");
     let content = Content::new(8, 70_000);
     content.write_to(&site.path().join("a.bin"));
@@ -84,7 +84,7 @@ fn nginx_is_an_origin_of_files() {
 }
 
 #[test]
-fn the_binary_under_test_gets_the_filled_text() {
+fn the_binary_under_test_gets_the_completed_configuration() {
     let origin = Origin::start(|_| testkit::Reply::ok());
     let fake = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake_server.sh");
     let setup = Setup::new("events {} # @ORIGIN@ @CACHE@ @DNS@").origin(&origin).value("DNS", "x");
@@ -96,6 +96,6 @@ fn the_binary_under_test_gets_the_filled_text() {
 
 #[test]
 #[should_panic(expected = "@ORIGIN@ has no value")]
-fn a_placeholder_without_a_value_is_told() {
+fn a_placeholder_without_a_value_is_reported() {
     let _ = Setup::new("proxy_pass http://@ORIGIN@;").text();
 }

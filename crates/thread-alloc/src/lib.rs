@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_has_room_for_what_its_class_is_for() {
+    fn each_size_has_the_smallest_fitting_class() {
         for bytes in 1..=BYTES_MAX {
             let class = class_of(bytes);
             assert!(bytes_of(class) >= bytes, "{bytes}");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_that_no_list_has_go_to_the_c_library() {
+    fn layouts_without_a_free_list_use_the_c_library() {
         let layout = |size, align| Layout::from_size_align(size, align).expect("a layout");
         assert_eq!(listed(layout(BYTES_MAX + 1, 8)), None);
         assert_eq!(listed(layout(64, 32)), None);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_a_block_that_another_has() {
+    fn a_block_is_never_allocated_twice() {
         enable();
         let mut held: Vec<Held> = Vec::new();
         for (index, size) in sizes().take(20_000).enumerate() {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_taken_again_are_zeroed_where_that_is_wanted() {
+    fn reused_blocks_are_zeroed_on_request() {
         enable();
         Held::new(100, 7).end();
         let layout = Layout::from_size_align(97, 1).expect("a layout");
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_is_said() {
+    fn free_lists_retain_at_most_their_limit() {
         enable();
         let held: Vec<Held> = (0..2 * KEPT_MAX).map(|_| Held::new(500, 1)).collect();
         held.into_iter().for_each(Held::end);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_give_back_what_others_have_taken() {
+    fn threads_free_blocks_of_other_threads() {
         enable();
         let held: Vec<Held> = sizes().take(1000).map(|size| Held::new(size, 3)).collect();
         std::thread::spawn(move || held.into_iter().for_each(Held::end)).join().expect("it ends");

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_and_damage_are_refused() {
+    fn wrong_lengths_and_damaged_data_are_refused() {
         let coded = Brotli.compress(chain(), CompressionLevel::Interactive).expect("it is compressed");
         let decompress = |input: &[u8], len: usize| Brotli.decompress(input, &mut vec![0; len]).is_ok();
         assert!(decompress(&coded, chain().len()));

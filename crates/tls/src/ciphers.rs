@@ -204,19 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn the_default_of_nginx_leaves_all() {
+    fn the_default_of_nginx_selects_all_suites() {
         assert_eq!(names("HIGH:!aNULL:!MD5").len(), 6);
         assert_eq!(names("HIGH:!aNULL:!MD5")[0], "ECDHE-ECDSA-AES256-GCM-SHA384");
     }
 
     #[test]
-    fn names_keep_their_order() {
+    fn names_retain_their_order() {
         let text = "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256";
         assert_eq!(names(text), ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"]);
     }
 
     #[test]
-    fn operators_remove_kill_and_move() {
+    fn cipher_operators_remove_exclude_and_reorder() {
         assert_eq!(
             names("ALL:!aECDSA:-AES128"),
             ["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305"]
@@ -229,28 +229,28 @@ mod tests {
     }
 
     #[test]
-    fn plus_between_names_means_both() {
+    fn plus_between_names_is_an_intersection() {
         assert_eq!(names("EECDH+ECDSA+AES128"), ["ECDHE-ECDSA-AES128-GCM-SHA256"]);
         assert_eq!(names("EECDH+AESGCM:EDH+AESGCM").len(), 4);
         assert_eq!(names("kRSA+AES"), Vec::<&str>::new());
     }
 
     #[test]
-    fn strength_sorts_and_levels_are_dropped() {
+    fn strength_sorts_and_security_levels_are_ignored() {
         let sorted = names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384:@STRENGTH");
         assert_eq!(sorted, ["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"]);
         assert_eq!(names("@SECLEVEL=1:ALL").len(), 6);
     }
 
     #[test]
-    fn nothing_is_offered_that_was_not_asked_for() {
+    fn only_selected_suites_are_offered() {
         assert_eq!(names("AES256-SHA:RC4-SHA:nonsense"), Vec::<&str>::new());
         assert_eq!(names(""), Vec::<&str>::new());
         assert_eq!(names("!ALL:ALL"), Vec::<&str>::new());
     }
 
     #[test]
-    fn suites_of_13_have_a_list_of_their_own() {
+    fn tls_1_3_suites_have_a_separate_list() {
         let suites = parse_13("TLS_AES_128_GCM_SHA256:TLS_AES_128_CCM_SHA256").unwrap();
         assert_eq!(name_of(suites[0].suite()), Some("TLS_AES_128_GCM_SHA256"));
         assert_eq!(suites.len(), 1);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_obeyed_or_refused() {
+    fn options_are_applied_or_refused() {
         let taken = taken(&[("Options", "ServerPreference,PrioritizeChaCha,-SessionTicket,NoRenegotiation")]);
         assert!(taken.prioritizes_chacha && taken.without_tickets);
         assert_eq!(taken.prefers_own_ciphers, Some(true));

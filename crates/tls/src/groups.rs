@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_name_groups_in_order() {
+    fn lists_select_groups_in_order() {
         assert_eq!(names("auto"), ["X25519MLKEM768", "X25519", "prime256v1", "secp384r1"]);
         assert_eq!(names("secp384r1:prime256v1"), ["secp384r1", "prime256v1"]);
         assert_eq!(names("p-256:x25519"), ["prime256v1", "X25519"]);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_not_supported_are_named() {
+    fn unsupported_groups_are_reported() {
         let groups = parse("X25519:P-521").unwrap();
         assert_eq!((groups.supported.len(), groups.left_out), (1, vec!["P-521".to_owned()]));
         assert_eq!(parse("X25519:P-257").unwrap_err(), "P-257");

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_trusted_by_its_root_for_its_names() {
+    fn a_certificate_is_trusted_for_its_names_by_its_root() {
         let now = SystemTime::now();
         let (root, key) = LocalAuthority::create(now).expect("a root");
         let authority = LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");
@@ -279,7 +279,7 @@ mod tests {
 
     /// Clients that trust the old or the new root accept certificates that either root has signed.
     #[test]
-    fn a_root_near_its_end_is_renewed_with_its_key() {
+    fn a_root_near_expiration_is_renewed_with_its_key() {
         let now = SystemTime::now();
         let long_ago = now - (ROOT_TIME - ROOT_TIME_MIN) - CLOCK_DIFFERENCE;
         let (old, key) = LocalAuthority::create(long_ago).expect("a root");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_at_its_end_signs_nothing() {
+    fn an_expired_root_signs_nothing() {
         let now = SystemTime::now();
         let (root, key) = LocalAuthority::create(now - ROOT_TIME - CLOCK_DIFFERENCE).expect("a root");
         let authority = LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");

@@ -136,7 +136,7 @@ mod tests {
     use super::check_times;
 
     #[test]
-    fn a_response_holds_from_its_time_to_the_next_one() {
+    fn a_response_is_valid_from_this_update_to_next_update() {
         const NOW: i64 = 1_800_000_000;
         for (this, next, expected) in [
             (NOW, None, Ok(())),

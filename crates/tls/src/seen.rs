@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_keeps_its_identifier_and_shares_it_with_no_other() {
+    fn a_session_retains_its_unique_identifier() {
         let (mut first, mut second) = (Seen::default(), Seen::default());
         let of_first = within(&mut first, session_id).unwrap();
         let of_second = within(&mut second, session_id).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_found_by_its_own_server_alone() {
+    fn a_session_is_found_only_by_its_own_server() {
         let cache = SessionCache::new(1 << 20);
         let (own, other) = (sessions(&cache, "a"), sessions(&cache, "ab"));
         assert!(own.put(b"bc".to_vec(), b"session".to_vec()));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn old_sessions_go_first_and_bytes_are_bounded() {
+    fn old_sessions_are_evicted_first_and_bytes_are_bounded() {
         let cache = SessionCache::new(64 << 10);
         let own = sessions(&cache, "a");
         for number in 0..10_000_u32 {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_taken_leave_no_names_behind() {
+    fn removed_sessions_leave_no_names() {
         let cache = SessionCache::new(1 << 20);
         let own = sessions(&cache, "a");
         for number in 0..100_000_u32 {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_too_old_after_the_timeout() {
+    fn a_session_expires_after_the_timeout() {
         let cache = SessionCache::new(1 << 20);
         let own = ServerSessions { timeout: Duration::ZERO, ..sessions(&cache, "a") };
         own.put(b"x".to_vec(), b"session".to_vec());

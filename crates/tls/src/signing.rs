@@ -184,7 +184,7 @@ mod tests {
     };
 
     #[test]
-    fn what_a_key_of_each_kind_signs_is_verified_by_its_public_half() {
+    fn signatures_of_each_key_type_are_verified_by_the_public_key() {
         for (name, kind) in KeyKind::ALL {
             assert_eq!(kind.name(), name);
             let pem = generate(kind).expect("a key");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_other_kinds_are_refused() {
+    fn keys_of_other_types_are_refused() {
         let pem = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key").serialize_pem();
         assert!(SigningKey::from_pem(pem.as_bytes()).is_err());
         assert!(matches!(SigningKey::from_pem(b""), Err(FileError::BadKey(_))));

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_opens_for_the_server_that_made_it_alone() {
+    fn a_ticket_is_decrypted_only_for_its_own_server() {
         let keys = keys();
         let ticket = tickets(&keys, "a").encrypt(b"session").unwrap();
         assert_eq!(tickets(&keys, "a").decrypt(&ticket).unwrap(), b"session");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_ticket_does_not_open() {
+    fn a_modified_ticket_is_refused() {
         let keys = keys();
         let ticket = tickets(&keys, "a").encrypt(b"session").unwrap();
         for index in 0..ticket.len() {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_files_open_what_each_of_them_sealed() {
+    fn tickets_of_each_key_file_are_decrypted() {
         let (old, new) = (vec![1; 48], vec![2; 80]);
         let before = TicketKeys::from_files(std::slice::from_ref(&old)).unwrap();
         let after = TicketKeys::from_files(&[new.clone(), old]).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn random_keys_are_replaced_and_open_for_a_while() {
+    fn random_keys_are_rotated_and_decrypt_for_some_time() {
         for lifetime_s in [1, 7, 60, 300, 86_400] {
             let chain = Chain::random(1_000_000_000).unwrap();
             let keys = TicketKeys::of_chain(Arc::new(Mutex::new(chain)), Duration::from_secs(lifetime_s));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_the_same_chain_have_the_same_keys_and_forget_the_old_ones() {
+    fn processes_with_the_same_chain_share_keys_and_drop_old_ones() {
         let start = 1_000_000_000;
         for lifetime_s in [1, 59, 60, 61, 300, 3600, 86_400, 30 * 86_400] {
             let lifetime = Duration::from_secs(lifetime_s);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_costs_little() {
+    fn a_clock_jump_is_handled() {
         let mut chain = Chain::random(0).unwrap();
         chain.forget(u64::MAX, Duration::from_secs(1));
         assert!(chain.key(1, u64::MAX).is_some() && chain.key(1, 0).is_some());

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_keys_are_found() {
+    fn components_of_keys_are_found() {
         let der = [0x30, 9, 0x30, 2, 5, 0, 0x03, 3, 0, 7, 8];
         assert_eq!(key_parts(&der), Some((&[5, 0][..], &[7, 8][..])));
     }

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn one_piece_at_a_time_and_then_the_end() {
+    fn pieces_arrive_one_at_a_time_and_then_the_end() {
         let body = IncomingBody::default();
         let mut context = Context::from_waker(Waker::noop());
         assert!(pin!(body.next()).poll(&mut context).is_pending());
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_an_error_comes_first() {
+    fn bytes_received_before_an_error_are_returned_first() {
         let body = IncomingBody::default();
         let mut context = Context::from_waker(Waker::noop());
         body.add(b"ab");

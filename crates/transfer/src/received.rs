@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_nginxs() {
+    fn names_of_stored_files_match_nginx() {
         let path = |levels: &[u8]| path_of(Path::new("/t"), levels, 123_457).display().to_string();
         assert_eq!(path(&[]), "/t/0000123457");
         assert_eq!(path(&[1, 2]), "/t/7/45/0000123457");
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may wait")]
-    fn folders_are_made_and_files_have_names_only_when_they_should() {
+    fn directories_are_created_and_files_are_named_only_if_needed() {
         let folder = testkit::TempDir::new("received");
         let deep = folder.path().join("a/b");
         let (_fd, path) = make(&deep, &[1], false, 5).expect("it can be made");

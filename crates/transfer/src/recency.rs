@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_go_and_are_used_again_wherever_they_stand() {
+    fn values_are_inserted_removed_and_touched_at_any_position() {
         let mut list = Recency::default();
         let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|value| list.insert(value));
         for (place, expected) in [(d, "abcd"), (a, "bcda"), (c, "bdac"), (c, "bdac")] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn slots_are_reused() {
         let mut list = Recency::with_room_for(3);
         let places = ['a', 'b', 'c'].map(|value| list.insert(value));
         for place in places {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_unused_places_is_given_back_from_the_end() {
+    fn memory_of_unused_slots_is_released_from_the_end() {
         let mut list = Recency::default();
         let places = ['a', 'b', 'c', 'd', 'e'].map(|value| list.insert(value));
         for index in [4, 1, 3] {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn having_no_place_takes_no_memory() {
+    fn an_empty_list_needs_no_memory() {
         assert_eq!(size_of::<Option<Place>>(), 4);
         assert_eq!(Recency::<Box<u8>>::NODE_LEN, 16);
     }

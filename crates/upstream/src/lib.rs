@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_a_set() {
+    fn retry_reasons_form_a_set() {
         let set = NextUpstream::ERROR | NextUpstream::HTTP_503;
         assert!(set.contains(NextUpstream::ERROR) && set.contains(NextUpstream::HTTP_503));
         assert!(

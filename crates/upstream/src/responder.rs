@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_is_nginxs() {
+    fn the_request_matches_nginx() {
         let text =
             |url: &str, content: &[u8]| String::from_utf8(request(&responder(url), content)).expect("ASCII");
         let expected = "GET /x/%2B%2F%2F%2B HTTP/1.0\r\nHost: a.example\r\n\r\n";
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_has_a_size_at_most() {
+    fn a_response_has_a_maximum_size() {
         let bytes = b"HTTP/1.0 200 OK\r\n\r\n".to_vec();
         let mut received = Received { bytes, ..Received::default() };
         received.bytes.extend(std::iter::repeat_n(b'x', RESPONSE_BYTES_MAX + 1));

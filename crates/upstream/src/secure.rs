@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_and_brackets_are_no_part_of_a_name() {
+    fn ports_and_brackets_are_not_part_of_a_name() {
         for (text, host) in
             [("a.b", "a.b"), ("a.b:443", "a.b"), ("[::1]:443", "::1"), ("[::1]", "::1"), ("", "")]
         {

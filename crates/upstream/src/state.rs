@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_nginxs_words() {
+    fn faults_have_the_messages_of_nginx() {
         assert_eq!(Fault::Closed.to_string(), "upstream prematurely closed connection");
         assert_eq!(Fault::TimedOut.to_string(), "upstream timed out (110: Connection timed out)");
         let reset = Fault::Receive(io::Errno::CONNRESET).to_string();

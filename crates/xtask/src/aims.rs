@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_formed_round_by_round_and_judged() {
+    fn a_ratio_is_computed_per_round_and_compared_with_its_bound() {
         let judged = judged(&[
             run("io_uring", "100", "0", 3.0),
             run("nginx", "100", "0", 6.0),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_mode_stands_for_a_server() {
+    fn the_best_mode_represents_a_server() {
         let mode = |server: &str, rate: f64| {
             format!(
                 r#"{{"labels":{{"server":"{server}","round":"0"}},"figures":{{"requests_per_second":{rate}}}}}"#

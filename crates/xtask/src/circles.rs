@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_stays_in_its_folder() {
+    fn a_cycle_is_confined_to_its_directory() {
         assert_eq!(problems(&["a/mod.rs", "a/b.rs", "a/c/d.rs"]), 0);
         assert_eq!(problems(&["a.rs", "b.rs"]), 0);
         assert_eq!(problems(&["a/mod.rs", "b/mod.rs"]), 1);
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_small() {
+    fn cycles_are_small() {
         let files: Vec<String> = (0..=FILES_MAX).map(|number| format!("a/{number}.rs")).collect();
         assert_eq!(check("a", &circle(&files)).len(), 1);
         assert_eq!(check("a", &circle(&files[1..])).len(), 0);

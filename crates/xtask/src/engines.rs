@@ -127,7 +127,7 @@ mod tests {
                        engines: ran epoll+threads\nengines: ran epoll+threads\nengines: ran epoll+sync\n";
 
     #[test]
-    fn the_names_are_those_of_the_writer() {
+    fn the_names_match_those_of_the_writer() {
         assert_eq!(NETS, testkit::engines::NETS);
         assert_eq!(DISKS, testkit::engines::DISKS);
         assert_eq!(REPORT_FILE_VARIABLE, testkit::engines::REPORT_FILE_VARIABLE);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_not_taken_for_silence() {
+    fn malformed_lines_are_not_ignored() {
         let other = Report::parse("skipped: no nginx\nskipped: no nginx\n");
         assert!(other.table().ends_with("skipped for other reasons:\n  2x no nginx\n"), "{}", other.table());
         assert!(Report::parse("engines: ran epoll+thread\n").problems("io_uring")[0].contains("unreadable"));

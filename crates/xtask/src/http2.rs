@@ -45,7 +45,7 @@ mod tests {
     const SUITES: &str = "crates/ringroad/tests";
 
     #[test]
-    fn what_is_left_out_exists_and_has_a_reason() {
+    fn excluded_tests_exist_and_have_a_reason() {
         let list = workspace::read(LEFT_OUT).expect("the list is in the repository");
         let files = workspace::files().expect("the repository is readable");
         // The text of each file, by the module that it is.

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_found() {
+    fn cycles_are_found() {
         let found = imports(&[
             ("b.rs", "use crate::c::C;\n"),
             ("c.rs", "use crate::d::D;\n"),

@@ -260,18 +260,18 @@ calls=1 40
     }
 
     #[test]
-    fn what_is_prepared_cancels_out_and_calls_of_pieces_do_not_count() {
+    fn setup_cost_cancels_out_and_calls_of_pieces_are_ignored() {
         assert_eq!(instructions(PROFILE), counts(&[("cache_key", 300), ("course_hit", 7000)]));
     }
 
     #[test]
-    fn the_file_is_read_as_it_is_written() {
+    fn the_file_is_parsed_as_it_is_written() {
         let text = format!("{HEADER}made with rustc 1.0, x, y\ncache_key 300\n");
         assert_eq!(parse(&text), ("rustc 1.0, x, y".to_owned(), counts(&[("cache_key", 300)])));
     }
 
     #[test]
-    fn more_is_a_problem_and_less_is_not() {
+    fn an_increase_is_a_problem_and_a_decrease_is_not() {
         let known = counts(&[("a", 1000), ("b", 1000), ("c", 1000), ("gone", 1)]);
         let now = counts(&[("a", 1021), ("b", 1019), ("c", 10), ("new", 1)]);
         let found = problems(&known, &now);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_that_point_down_are_fine() {
+    fn dependencies_pointing_down_are_allowed() {
         let arrows = [
             ("rt", "io", false),
             ("server", "rt", false),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_that_point_up_or_aside_are_not() {
+    fn dependencies_pointing_up_or_sideways_are_refused() {
         for arrow in [
             ("io", "rt", false),
             ("io", "rt", true),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_crate_needs_a_place() {
+    fn an_unknown_crate_needs_a_layer() {
         let mut metadata = workspace(&[]);
         metadata.packages[0].name = "extra".to_owned();
         assert!(check(&metadata)[0].contains("extra has no place"));

@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_not_accepted() {
+    fn invalid_expressions_are_refused() {
         for expression in ["", "MIT OR", "(MIT", "MIT Apache-2.0", "AND", "MIT WITH"] {
             assert!(is_acceptable(expression).is_err(), "{expression}");
         }
     }
 
     #[test]
-    fn banned_and_repeated_packages_are_named() {
+    fn banned_and_duplicate_packages_are_reported() {
         let package = |name: &str, version: &str| Package {
             name: name.to_owned(),
             version: version.to_owned(),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_package_is_named() {
+    fn a_bad_package_is_reported() {
         let license = Some("AGPL-3.0-only".to_owned());
         let package =
             Package { name: "bad".to_owned(), version: "1.2.3".to_owned(), license, ..Package::default() };

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_model_exists_and_none_is_forgotten() {
+    fn every_loom_model_exists_and_is_listed() {
         let files = workspace::files().expect("the repository is readable");
         let is_model = |path: &str| path.starts_with("crates/") && path.contains("/tests/loom_");
         let found: Vec<&str> =

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_needed_fields_are_read() {
+    fn the_needed_fields_are_parsed() {
         let text = r#"{"workspace_members":["a 1"],"packages":[
             {"id":"a 1","name":"a","version":"1.0.0","license":null,
              "dependencies":[{"name":"b","kind":null},{"name":"c","kind":"dev"}]},

@@ -52,7 +52,7 @@ mod tests {
     use crate::metadata::{Dependency, Package};
 
     #[test]
-    fn what_only_measurements_need_is_found_in_the_plain_server() {
+    fn measurement_code_in_the_plain_server_is_found() {
         let package = |name: &str, names: &[&str]| Package {
             name: name.to_owned(),
             member: true,

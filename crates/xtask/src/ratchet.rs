@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_exceeds_the_exception_is_a_problem() {
+    fn only_values_above_the_exception_are_problems() {
         let ratchet = Ratchet::parse(TEXT).expect("it is well-formed");
         assert_eq!(ratchet.judge("io", &shape(3, 9)), Vec::<String>::new());
         assert_eq!(ratchet.judge("io", &shape(4, 8)).len(), 2);

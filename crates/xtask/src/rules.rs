@@ -167,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_file_has_none() {
+    fn a_clean_file_has_no_problems() {
         let text = "//! A crate.\n#![forbid(unsafe_code)]\n";
         assert_eq!(problems("crates/a/src/lib.rs", text), Vec::<String>::new());
     }
 
     #[test]
-    fn each_rule_names_file_and_line() {
+    fn each_rule_reports_file_and_line() {
         let cases = [
             ("crates/a/src/b.rs", "use x;\n".to_owned(), "b.rs:1: the file has to open"),
             ("crates/a/src/main.rs", "//! A.\n".to_owned(), "main.rs: #![forbid"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_only_look_alike_are_fine() {
+    fn similar_paths_are_allowed() {
         assert_eq!(
             problems("docs/a.md", "net/work/x, ./work/y, [z](../README.md#a)\n"),
             Vec::<String>::new()
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_need_reasons() {
+    fn dependencies_need_a_reason() {
         let text = concat!(
             "[package]\nname = \"a\"\n[dependencies]\nb = \"1\" # because\nc = \"1\"\nd.workspace = true #\n",
             "[dev-dependencies]\ne = { version = \"1\" }\n[dependencies.f]\nversion = \"1\"\n",

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_draws_the_same_pieces_and_each_once() {
+    fn the_same_seed_selects_the_same_texts_once_each() {
         let pieces = || (0..30).map(|number| (number.to_string(), String::new())).collect::<Vec<Piece>>();
         let drawn = |seed| draw(pieces(), 20, &mut Random(seed));
         assert_eq!(drawn(5), drawn(5));

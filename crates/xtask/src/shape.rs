@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_do_not_count() {
+    fn tests_are_not_counted() {
         let shape =
             shape("//! A.\nfn a() {\n    b.expect(\"\");\n}\n#[cfg(test)]\nmod tests {\n    fn x() {}\n}\n");
         assert_eq!((shape.lines, shape.functions.len(), shape.unwraps), (5, 1, 1));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_means_one_type_and_a_component_is_the_actor() {
+    fn names_of_types_are_unique_and_comments_name_the_actor() {
         let shape = shape(concat!(
             "/// What is kept.\nstruct State;\nmod a {\n    pub(super) enum State {}\n}\n",
             "struct Conf;\nmod b {\n    struct Conf;\n}\n",

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_lines_are_added_up() {
+    fn summary_lines_are_summed() {
         let mut tally = Tally { millis: 1500, ..Tally::default() };
         for line in [
             "running 2 tests",

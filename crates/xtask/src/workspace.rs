@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_walk_finds_sources_and_leaves_build_output_out() {
+    fn the_walk_finds_sources_and_skips_build_output() {
         let files = files().expect("the repository is readable");
         assert!(files.iter().any(|file| file.path == "crates/xtask/src/workspace.rs"));
         assert!(files.iter().all(|file| !file.path.starts_with("target")));

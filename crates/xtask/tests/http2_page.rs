@@ -36,7 +36,7 @@ const RFC7541: [&str; 11] =
     ["2.1", "2.3.2", "2.3.3", "3.2", "4.2", "5.1", "5.2", "6.1", "6.2.3", "6.3", "7.1.3"];
 
 #[test]
-fn every_duty_of_http2_names_tests_that_exist() {
+fn every_http2_requirement_names_existing_tests() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = fs::read_to_string(root.join("docs/http2-musts.md")).expect("the page is there");
     let (http2, hpack) = page.split_once("\n## RFC 7541").expect("two parts");

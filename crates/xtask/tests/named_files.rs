@@ -38,7 +38,7 @@ fn every_file_exists(name: &str, at_least: usize) {
 }
 
 #[test]
-fn every_file_on_the_page_of_the_architecture_exists() {
+fn every_file_in_the_architecture_page_exists() {
     every_file_exists("ARCHITECTURE.md", 20);
 }
 
@@ -72,7 +72,7 @@ fn every_crate_has_one_row() {
 }
 
 #[test]
-fn every_module_of_the_core_crates_is_named() {
+fn every_module_of_the_core_crates_is_described() {
     let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page");
     let quoted = page.split('`').skip(1).step_by(2);
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';

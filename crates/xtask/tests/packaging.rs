@@ -32,7 +32,7 @@ fn assert_content(output: &Output) {
 }
 
 #[test]
-fn systemd_takes_the_unit_and_finds_little_exposed() {
+fn systemd_accepts_the_unit_and_rates_its_exposure_low() {
     let dir = TempDir::new("unit");
     // The program is not installed on the machine of the test.
     let unit = dir.write(
@@ -56,7 +56,7 @@ fn systemd_takes_the_unit_and_finds_little_exposed() {
 }
 
 #[test]
-fn logrotate_takes_its_file() {
+fn logrotate_accepts_its_file() {
     let dir = TempDir::new("logrotate");
     let state = dir.path().join("state").display().to_string();
     let conf = dir.write("ringroad", text("logrotate").replace("create 0640 www-data adm", "create 0640"));
@@ -70,7 +70,7 @@ fn logrotate_takes_its_file() {
 }
 
 #[test]
-fn the_shell_reads_the_scripts() {
+fn the_shell_parses_the_scripts() {
     for name in ["signal", "debian/postinst", "debian/prerm", "debian/postrm"] {
         let path = packaging().join(name).display().to_string();
         if let Some(output) = run("sh", "dash", &["-n", &path]) {

@@ -24,7 +24,7 @@ fn sources(folder: &Path, text: &mut String) {
 }
 
 #[test]
-fn every_test_on_the_page_of_pitfalls_exists() {
+fn every_test_named_in_the_pitfalls_page_exists() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = fs::read_to_string(root.join("docs/engine-pitfalls.md")).expect("the page is there");
     let named = named_tests(&page);

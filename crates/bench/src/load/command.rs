@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors() {
+    fn lists_of_processors_are_parsed() {
         assert_eq!(cpus("0,2-4").unwrap().0, [0, 2, 3, 4]);
         for wrong in ["", "a", "3-2", "0,", "99999"] {
             assert!(cpus(wrong).is_err(), "{wrong}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn header_lines_are_whole() {
+    fn header_lines_are_complete() {
         assert!(header("A: b").is_ok());
         for wrong in ["A", ": b", "A: b\r\nC: d"] {
             assert!(header(wrong).is_err(), "{wrong}");

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_that_is_used_again_has_another_owner() {
+    fn a_reused_slot_has_another_owner() {
         let mut owners = Owners::new();
         let id = |generation| OpId { slot: 3, generation };
         assert_eq!(owners.of(id(1)), None);

@@ -272,7 +272,7 @@ mod tests {
     const PIECES: [usize; 5] = [1, 2, 7, 50, 10_000];
 
     #[test]
-    fn answers_of_every_framing_in_any_pieces() {
+    fn responses_of_every_framing_are_read_in_any_pieces() {
         let text = concat!(
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
             "HTTP/1.1 100 Continue\r\n\r\n",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_a_head() {
+    fn responses_without_a_head_are_read() {
         for piece in PIECES {
             let (answers, end) = read_as(Answers::Bytes(3), "", "abcabcab", piece).unwrap();
             assert_eq!(answers, [Answer { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..HEADLESS }; 2]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_connections() {
+    fn ends_of_connections_are_detected() {
         let until_close = "HTTP/1.1 200 OK\r\n\r\nhello";
         let answer = Answer { status: 200, body_bytes: 5, crc32c: crc32c::crc32c(b"hello"), is_kept: false };
         for piece in PIECES {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer() {
+    fn invalid_responses_are_refused() {
         for text in [
             "SSH-2.0-x\r\n",
             "HTTP/1.1 two hundred\r\n\r\n",
@@ -340,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_head_has_no_body() {
+    fn the_response_to_head_has_no_body() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         let (answers, _) = read("HEAD", text, 10_000).unwrap();
         assert_eq!(answers.len(), 2);
     }
 
     #[test]
-    fn a_head_that_only_begins_like_the_last_one_is_read_itself() {
+    fn a_head_with_the_prefix_of_the_last_one_is_parsed_separately() {
         let text = concat!(
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey",

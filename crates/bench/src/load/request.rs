@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_what_it_needs() {
+    fn a_request_has_all_required_fields() {
         let mut plan = plan(&["http://127.0.0.1:81/a?b"]);
         assert_eq!(made(&plan, 0, 1, 1), ["GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:81\r\n\r\n"]);
         plan.method = "POST".to_owned();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_what_counts_without_gap_or_repetition() {
+    fn threads_share_a_counting_pattern_without_gap_or_repetition() {
         let plan = plan(&["http://127.0.0.1/a{00..02}", "http://127.0.0.1/b"]);
         let mut all: Vec<String> = Vec::new();
         for thread in 0..2 {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn random_numbers_reach_every_number_and_repeat_with_the_seed() {
+    fn random_numbers_cover_the_range_and_repeat_with_the_seed() {
         let mut plan = plan(&["http://127.0.0.1/{5-9}"]);
         let first = made(&plan, 0, 1, 200);
         for number in 5..=9 {

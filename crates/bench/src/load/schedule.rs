@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_loop_that_begins_after_its_end_asks_once() {
+    fn a_closed_loop_that_begins_after_its_end_sends_one_request() {
         let mut schedule = Schedule::new(Pace::Closed, (0, 1), (5_000, 15_000), None);
         assert_eq!((schedule.take(20_000), schedule.take(20_001)), (Some(20_000), None));
         let mut none = Schedule::new(Pace::Closed, (1, 2), (5_000, 15_000), Some(1));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_is_even_over_its_threads() {
+    fn an_open_loop_is_distributed_evenly_over_its_threads() {
         let share = |thread| Schedule::new(Pace::Open { rate: 1e6 }, (thread, 2), (5_000, 15_000), None);
         let mut dues = Vec::new();
         for thread in 0..2 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_requests_is_shared_without_rest() {
+    fn a_number_of_requests_is_distributed_completely() {
         let mut made = 0;
         for thread in 0..3 {
             let mut schedule = Schedule::new(Pace::Closed, (thread, 3), (0, u64::MAX), Some(8));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_due_as_it_was() {
+    fn returned_requests_retain_their_due_time() {
         let mut schedule = Schedule::new(Pace::Open { rate: 1e9 }, (0, 1), (10, 12), None);
         assert_eq!((schedule.take(50), schedule.take(50), schedule.take(50)), (Some(10), Some(11), None));
         schedule.give_back(11);

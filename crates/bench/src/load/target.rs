@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_has_its_parts() {
+    fn a_url_is_split_into_its_parts() {
         for (text, peer, host, path) in [
             ("http://127.0.0.1", "127.0.0.1:80", "127.0.0.1", "/"),
             ("http://127.0.0.1:8080/a?b#c", "127.0.0.1:8080", "127.0.0.1:8080", "/a?b"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_have_numbers() {
+    fn patterns_contain_numbers() {
         let pieces = pieces("/d{00..09}/f{0-24999}.bin").unwrap();
         let wanted = [
             Piece::Literal("/d".to_owned()),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_urls_say_what_is_wrong() {
+    fn wrong_urls_are_reported_with_the_reason() {
         for (text, part) in [
             ("127.0.0.1/x", "http://"),
             ("https://127.0.0.1/", "https is not spoken"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_say_what_answers_must_be() {
+    fn lists_define_the_expected_responses() {
         let text = "# some\n\nhttp://127.0.0.1/a length=3 crc32c=0xFF\nhttp://127.0.0.1/b status=404\n";
         let list = Target::parse_list(text).unwrap();
         assert_eq!(list.len(), 2);

@@ -226,7 +226,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_controller_of_version_1_is_found_among_the_options() {
+    fn a_cgroup_v1_controller_is_found_in_the_mount_options() {
         let found = |controller| hierarchy(MOUNTS, controller).map(|(_, path)| path);
         assert_eq!(found("memory"), Some(PathBuf::from("/sys/fs/cgroup/memory")));
         assert_eq!(found("cpuacct"), Some(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_offers_what_its_file_says() {
+    fn cgroup_v2_offers_the_controllers_of_its_file() {
         let base = std::env::temp_dir().join(format!("ringroad-cgroup2-{}", std::process::id()));
         fs::create_dir_all(&base).unwrap();
         fs::write(base.join("cgroup.controllers"), "cpuset io memory\n").unwrap();

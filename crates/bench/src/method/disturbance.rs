@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_is_named() {
+    fn processor_time_of_other_processes_is_reported() {
         let start = Instant::now();
         let end = start + Duration::from_secs(1);
         let before = watch(start, 0, 0, 0, 0.0, 0);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_too_short_to_tell() {
+    fn a_disturbance_needs_a_minimum_duration() {
         let start = Instant::now();
         let before = watch(start, 0, 0, 0, 0.0, 0);
         assert_eq!(before.until(&watch(start + Duration::from_millis(100), 10, 0, 10, 0.0, 0)), None);

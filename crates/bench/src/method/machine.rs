@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_that_hides_the_others_counts() {
+    fn the_topmost_mount_is_used() {
         let text = "1 0 254:0 / / rw,relatime - ext4 /dev/vda rw\n2 1 0:5 / /var rw - tmpfs a rw\n\
                     3 1 0:6 / /var ro,nosuid - xfs b rw\n4 1 0:7 / /variant rw - btrfs c rw\n";
         let mount = |directory| mount_of(text, Path::new(directory)).unwrap();

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_not_counted() {
+    fn page_cache_is_not_counted_as_memory() {
         let text = "Name:\tx\nVmRSS:\t  100 kB\nRssAnon:\t  10 kB\nRssFile:\t  88 kB\nRssShmem:\t  2 kB\n";
         assert_eq!(parse(text), 12 << 10);
         assert!(user_space_bytes([std::process::id()]) > 0);

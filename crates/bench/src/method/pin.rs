@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_and_generator_share_only_when_nothing_is_left() {
+    fn server_and_generator_share_processors_only_if_necessary() {
         assert_eq!(Split::of(&[0, 1], 1), Split { server: vec![0], load: vec![1], is_apart: true });
         assert_eq!(Split::of(&[0, 1, 2, 3], 3).load, [3]);
         for workers in [2, 5] {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn worker_counts_end_with_all_processors() {
+    fn the_largest_worker_count_is_the_number_of_processors() {
         assert_eq!(worker_counts(1), [1]);
         assert_eq!(worker_counts(2), [1, 2]);
         assert_eq!(worker_counts(6), [1, 2, 4, 6]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_a_processor() {
+    fn the_affinity_of_this_process_is_not_empty() {
         assert!(!available().is_empty());
     }
 }

@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_parentheses_and_spaces() {
+    fn a_process_name_may_contain_parentheses_and_spaces() {
         let text = "17 (a) b (c) S 3 17 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 77 1 1";
         assert_eq!(parse(text), Some(process(17, 3, 9)));
         assert_eq!(parse("17 (x"), None);
     }
 
     #[test]
-    fn a_tree_holds_children_and_orphans_of_the_session_and_nobody_else() {
+    fn a_process_tree_has_only_children_and_orphans_of_the_session() {
         let processes = [
             process(1, 0, 1),
             process(10, 1, 10),

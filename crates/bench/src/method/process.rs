@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_of_all_threads_and_needs_every_process() {
+    fn processor_time_includes_all_threads_and_needs_every_process() {
         let own = std::process::id();
         let before = CpuTime::of([own]);
         std::thread::spawn(|| {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_one_line() {
+    fn the_last_output_of_a_process_is_one_line() {
         let path = std::env::temp_dir().join(format!("ringroad-last-words-{}", std::process::id()));
         fs::write(&path, "first\nsecond\n\n").unwrap();
         assert_eq!(last_words(&path), "second");

@@ -47,19 +47,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+    fn the_median_of_an_even_count_is_the_mean_of_the_middle_two() {
         let summary = Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
         assert_eq!(summary, Summary { median: 2.5, low: 1.0, high: 4.0 });
     }
 
     #[test]
-    fn nothing_has_no_median() {
+    fn an_empty_list_has_no_median() {
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[f64::NAN, 1.0]), None);
     }
 
     #[test]
-    fn ratios_are_formed_pair_by_pair() {
+    fn ratios_are_computed_pair_by_pair() {
         let ratios = Summary::of_ratios(&[1.0, 4.0, 9.0], &[2.0, 4.0, 3.0]).unwrap();
         assert_eq!(ratios, Summary { median: 1.0, low: 0.5, high: 3.0 });
         assert_eq!(Summary::of_ratios(&[1.0], &[0.0]), None);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_of_a_thread_that_is_there_are_counted_or_there_is_a_reason() {
+    fn calls_of_an_existing_thread_are_counted_or_the_reason_is_given() {
         match Calls::start([std::process::id()]) {
             Ok(mut calls) => {
                 for _ in 0..100 {

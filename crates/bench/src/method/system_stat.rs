@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_sorted_into_what_is_shown() {
+    fn ticks_are_assigned_to_the_reported_categories() {
         let text = "cpu  10 1 20 300 5 2 3 7 4 0\ncpu0 1 1 1 1\nintr 900 1 2\nctxt 4000\nbtime 1\n";
         let wanted = SystemStat {
             user: 11,
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_found_by_its_numbers() {
+    fn a_disk_is_found_by_its_device_numbers() {
         let text = "   7  0 loop0 1 0 8 0 0 0 0 0 0 0 0\n 254  0 vda 5 1 16 9 7 2 24 3 0 5 6 0\n 254  1 vda1 1 1 1 1 1 1 1 1\n";
         assert_eq!(parse_disk(text, (254, 0)), Traffic { inward: 16 * 512, outward: 24 * 512 });
         assert_eq!(parse_disk(text, (8, 0)), Traffic::default());
     }
 
     #[test]
-    fn all_interfaces_are_added_up() {
+    fn all_interfaces_are_summed() {
         let text = "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 100 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n  eth0:7 1 0 0 0 0 0 0 8 1 0 0 0 0 0 0\n";
         assert_eq!(parse_network(text), Traffic { inward: 107, outward: 208 });
     }

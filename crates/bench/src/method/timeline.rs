@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_holds_shares_and_rates_of_its_second() {
+    fn a_row_contains_shares_and_rates_of_its_second() {
         let at = Instant::now();
         let nothing = Traffic::default();
         let before = Sample { at, system: SystemStat::default(), disk: nothing, network: nothing };
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_no_time_has_columns_and_no_row() {
+    fn an_empty_timeline_has_columns_and_no_row() {
         let timeline = Recorder::start(Path::new("/")).end();
         assert_eq!(timeline.columns.len(), COLUMNS.len());
         assert!(timeline.rows.is_empty());

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_of_runs_that_were_killed_are_removed_and_others_stay() {
+    fn only_directories_of_killed_runs_are_removed() {
         let parent = std::env::temp_dir().join(format!("ringroad-workspace-{}", std::process::id()));
         // An impossible process id, a running process, a directory to be kept, and an unrelated directory.
         let names =

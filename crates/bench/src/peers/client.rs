@@ -125,7 +125,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_connection_that_the_server_ends_is_noticed() {
+    fn a_connection_closed_by_the_server_is_detected() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_taken_is_one_line() {
+    fn a_port_in_use_causes_one_line() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
         let failure = port_for(Some(port)).unwrap_err().to_string();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_other_protocols_are_no_answer() {
+    fn silence_and_other_protocols_are_not_responses() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let speak = |words: &'static [u8]| {

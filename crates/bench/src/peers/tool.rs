@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_by_name_and_nothing_else_is() {
+    fn only_programs_are_found_by_name() {
         assert!(in_path("sh").is_some());
         assert_eq!(in_path("no-such-program-of-ringroad"), None);
         // A directory and a file without execute permission are rejected.
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_named_has_to_be_there() {
+    fn an_explicitly_named_peer_must_exist() {
         let named = |name: &str, path: &str| check_named(&[(name.to_owned(), PathBuf::from(path))]);
         assert!(named("nginx", "/bin/sh").is_ok());
         assert!(named("nginx", "none").is_ok());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_peer_says_what_to_do() {
+    fn a_missing_peer_is_reported_with_the_remedy() {
         let text = Missing { peer: Peer::Lighttpd, is_left_out: false }.to_string();
         assert_eq!(text, "lighttpd is not installed (apt-get install lighttpd, or --peer lighttpd=PATH)");
     }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_and_overlaps_stand_at_each_figure() {
+    fn each_figure_shows_its_ratio_and_overlap() {
         let expected = "\
 Differences between the machines and runs:
   kernel
@@ -351,7 +351,7 @@ Without a counterpart:
     }
 
     #[test]
-    fn the_page_has_the_same() {
+    fn the_page_shows_the_same_comparison() {
         let html = as_page(&sample());
         for part in [
             "<td class=\"n\">2.00</td><td>apart</td>",

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_result_replaces_the_earlier_one_and_variants_stand_side_by_side() {
+    fn a_later_result_replaces_an_earlier_one_and_variants_are_separate() {
         let first = report("normal", "6.1", vec![section("nop", "n", "old"), section("cold", "c", "old")]);
         let second =
             report("quick", "6.18", vec![section("cold", "c", "new"), section("cold", "d", "variant")]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_does_not_replace_a_result_but_the_other_way_round() {
+    fn a_result_replaces_a_failure_but_not_vice_versa() {
         let failed = || Section::failed("cold", &Failure::Interrupted);
         let good = || section("cold", "c", "good");
         for order in [vec![good(), failed()], vec![failed(), good()]] {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_read_again() {
+    fn a_saved_report_can_be_read() {
         let directory = directory("again");
         let report = Report { format: FORMAT, scale: "quick".to_owned(), ..Report::default() };
         let path = save(&report, &directory.join("below")).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_and_other_files_are_refused_in_one_line() {
+    fn invalid_report_files_are_refused_with_one_line() {
         let directory = directory("refused");
         for (text, expected) in [
             (r#"{"format": 2, "new": []}"#, "a report of format 2; this program reads format 1"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_refused_before_the_measurement() {
+    fn a_directory_that_cannot_be_created_is_refused_before_measuring() {
         let directory = directory("check");
         fs::write(directory.join("file"), "").unwrap();
         check_directory(&directory.join("a/b/c")).unwrap();

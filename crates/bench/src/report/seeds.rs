@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_is_a_rectangle() {
+    fn rows_of_every_table_have_equal_length() {
         for seed in SEEDS.iter() {
             assert!(
                 !seed.claims.is_empty() && !seed.tables.is_empty() && !seed.setting.is_empty(),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_that_each_write_up_is_known_for() {
+    fn the_main_figures_of_each_write_up_are_correct() {
         for (number, table, row, column, expected) in [
             ("000", "1 worker", "io_uring", "4k", "220"),
             ("000", "1 worker", "libaio", "1M", "600 (1\u{202f}000 with 200 connections)"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_and_every_scenario_has_its_write_up() {
+    fn every_number_and_every_scenario_has_a_write_up() {
         let numbers: Vec<&str> = SEEDS.iter().map(|seed| seed.number.as_str()).collect();
         assert_eq!(numbers, ["000", "001", "002", "003", "004"]);
         for (scenario, number) in [

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_each_maker_is_compared() {
+    fn the_best_result_of_each_server_is_compared() {
         let entrants = || {
             vec![
                 entrant("epoll", "Ringroad", Some("use epoll;"), [2.9, 3.0, 3.1]),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_named_and_is_no_leader() {
+    fn failed_results_are_named_and_never_lead() {
         let mut one = standing(true, vec![entrant("nginx", "nginx", None, [1.0, 1.0, 1.0])]);
         let cell = Cell::Broken("it ended".to_owned());
         one.entrants.push(Entrant { cell, ..entrant("epoll", "Ringroad", None, [0.0; 3]) });
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_advised_where_it_is_better_than_the_default() {
+    fn a_setting_is_recommended_if_it_is_better_than_the_default() {
         let advised = |rounds: [f64; 3]| {
             let entrants = vec![
                 entrant("as it comes", "Ringroad", Some(""), [9.0, 10.0, 11.0]),

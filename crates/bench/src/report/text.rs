@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_stand_in_groups_of_three() {
+    fn digits_are_grouped_by_three() {
         assert_eq!(number(1_234_567.891, 2), "1\u{202f}234\u{202f}567.89");
         assert_eq!(number(999.5, 0), "1\u{202f}000");
         assert_eq!(number(-1234.0, 0), "−1\u{202f}234");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_that_say_nothing_are_left_out() {
+    fn insignificant_digits_are_omitted() {
         for (value, text) in
             [(0.0, "0"), (2.5, "2.5"), (0.012_345, "0.01235"), (1234.9, "1\u{202f}235"), (100.0, "100")]
         {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_short() {
+    fn tick_labels_are_short() {
         for (value, text) in
             [(0.0, "0"), (950.0, "950"), (1000.0, "1k"), (2500.0, "2.5k"), (2e6, "2M"), (0.05, "0.05")]
         {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_shown_where_there_is_one() {
+    fn a_spread_is_shown_if_it_exists() {
         let summary = Summary { median: 2.0, low: 1.5, high: 3.0 };
         assert_eq!(cell(&Cell::Figure { summary, decimals: 1 }), "2.0 (1.5–3.0)");
         let one = Summary { median: 2.0, low: 1.999, high: 2.001 };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_and_moments_are_for_people() {
+    fn durations_and_times_are_human_readable() {
         assert_eq!(duration(4.26), "4.3 s");
         assert_eq!(duration(1500.0), "25 minutes");
         assert_eq!(duration(8000.0), "2.2 hours");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_repetitions_one_that_nothing_disturbed_is_shown() {
+    fn an_undisturbed_repetition_is_shown() {
         let section = Section {
             runs: vec![
                 run("ring", "1", true, 10.0),

@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_ours_and_a_pace_is_nginxs() {
+    fn only_our_configuration_has_counters_and_only_that_of_nginx_a_pace() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         let text = |way: Way| configuration(&way, &instance, Path::new("/c"), Duration::from_secs(9));
         assert!(text(RING).contains("cache_counters") && text(RING).contains("inactive=9s;"));

@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_may_have_more_connections_than_are_opened() {
+    fn the_server_allows_more_connections_than_are_opened() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         assert!(configuration(&RING, &instance, 10_000).contains("worker_connections 12800;"));
     }

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_has_a_configuration_of_its_own() {
+    fn each_method_has_a_separate_configuration() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         let texts: std::collections::BTreeSet<String> =
             WAYS.iter().map(|way| configuration(way, &instance, Path::new("/files"))).collect();

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configurations_differ_in_what_ways_say() {
+    fn configurations_differ_only_in_the_named_settings() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         let text = |way: Way| {
             let server = format!("{READY}\nlocation / {{ return 200; {}}}", way.location);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_reads_a_whole_body_before_it_answers() {
+    fn the_origin_reads_a_complete_body_before_it_responds() {
         let request = [&b"POST / HTTP/1.1\r\ncontent-length: 1000\r\n\r\n"[..], &[b'u'; 1000]].concat();
         let bytes =
             |connection: &mut Slow<'_>| read_request(connection).unwrap().map(|request| request.body_bytes);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_takes_no_chunked_body() {
+    fn the_origin_refuses_chunked_bodies() {
         assert!(content_length(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
     }
 }

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_places_that_were_measured() {
+    fn a_line_has_only_the_measured_points() {
         let section = section();
         let axes = || axis("", "", AxisScale::Linear);
         let lines = named("server", ["a", "c"]);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_may_disagree() {
+    fn contradictory_cases_are_reported() {
         let said = |holds: &[bool]| -> Vec<(String, bool)> {
             holds.iter().map(|is_met| ("x".to_owned(), *is_met)).collect()
         };

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writing_pauses_longer_each_time_and_recovers() {
+    fn write_pauses_grow_with_each_failure_and_end_after_recovery() {
         let health = Health::default();
         assert!(!health.write_failed(Errno::MFILE, 0) && health.can_write(), "that is no disk's fault");
         assert!(health.write_failed(Errno::NOSPC, 100));

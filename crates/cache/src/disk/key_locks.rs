@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_it_and_the_next_is_woken() {
+    fn one_task_holds_the_lock_and_the_next_is_woken() {
         let locks = KeyLocks::default();
         let (one, other) = (Key::of(b"1"), Key::of(b"2"));
         let held = locks.try_lock(&one).unwrap();

@@ -243,7 +243,7 @@ mod tests {
     use crate::format::crc32c::record;
 
     #[test]
-    fn holes_are_whole_chunks() {
+    fn holes_are_complete_chunks() {
         let chunks = Chunks::new(1, 10 * CHUNK_BYTES + 5);
         assert_eq!(chunks.missing(&(0..3)), Some(0..CHUNK_BYTES));
         for index in [0, 1, 4, 10] {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn records_tell_what_is_there() {
+    fn records_define_the_stored_chunks() {
         let chunks = Chunks::new(9, 3 * CHUNK_BYTES);
         let mut table = [record(9, 0, 7), [0; 8], record(9, 2, 8)].concat();
         chunks.take_records(0, &table);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_entries_are_forgotten() {
         let recent = RecentChunks::default();
         for number in 0..RECENT_ENTRIES_MAX as u64 + 10 {
             recent.put(Arc::new(Chunks::new(number, 100)));

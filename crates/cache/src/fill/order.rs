@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_response_that_was_asked_for_last_is_the_newest() {
+    fn the_response_requested_last_is_the_newest() {
         let (orders, key) = (Arc::new(Orders::default()), Key::of(b"key"));
         let (first, second) = (orders.take(key), orders.take(key));
         first.complete(b"de");

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_record_of_the_place_counts() {
+    fn a_record_is_valid_only_for_its_chunk_and_entry() {
         let written = record(7, 3, 0xdead_beef);
         assert_eq!(checksum(7, 3, &written), Some(0xdead_beef));
         assert_eq!(checksum(7, 4, &written), None, "another chunk");
@@ -71,7 +71,7 @@ mod tests {
 
     /// RFC 3720 appendix B.4.
     #[test]
-    fn vectors_of_the_standard_hold() {
+    fn test_vectors_of_the_rfc_match() {
         let ascending: Vec<u8> = (0..32).collect();
         let descending: Vec<u8> = (0..32).rev().collect();
         let vectors: [(&[u8], u32); 6] = [
@@ -99,7 +99,7 @@ mod tests {
     proptest! {
         /// The implementation depends on length and alignment.
         #[test]
-        fn all_lengths_and_places_give_what_the_polynomial_says(
+        fn checksums_of_all_lengths_and_alignments_match_the_polynomial(
             bytes in proptest::collection::vec(any::<u8>(), 0..3000),
             start in 0usize..64,
             cut in 0usize..3000,

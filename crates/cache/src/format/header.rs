@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_as_it_was() {
+    fn a_header_is_decoded_as_it_was_encoded() {
         let file = large(Some(1), None);
         let header = decode(&file).unwrap();
         assert_eq!(*header.meta, meta());
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_slots_the_newer_sound_one_counts() {
+    fn the_newer_valid_slot_is_used() {
         let generation = |file: &[u8]| decode(file).map(|header| (header.generation, header.is_second));
         assert_eq!(generation(&large(Some(1), Some(2))), Ok((2, true)));
         assert_eq!(generation(&large(Some(3), Some(2))), Ok((3, false)));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_go_where_they_fit() {
+    fn tables_are_placed_where_they_fit() {
         let small = Layout::small(300, 10);
         assert_eq!((small.room, small.table, small.body), (304, 304, 312));
         assert_eq!(Layout::small(304, 0).body, 304);
@@ -462,7 +462,7 @@ mod tests {
 
     /// Found by the fuzz target `entry_header`: the sum overflowed.
     #[test]
-    fn a_body_at_the_end_of_all_numbers_is_damage() {
+    fn an_overflowing_body_offset_is_damage() {
         let used = used_bytes(b"the key", b"the head", &meta());
         let layout = Layout { body: u64::MAX - 5, ..Layout::large(used, Some(200_000), false) };
         let mut file = Vec::new();
@@ -473,7 +473,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_bytes_are_a_header(place in 0usize..600, value in any::<u8>(), len in 0usize..5000) {
+        fn modified_headers_are_refused(place in 0usize..600, value in any::<u8>(), len in 0usize..5000) {
             let mut file = large(Some(1), None);
             let used = used_bytes(b"the key", b"the head", &meta());
             let changed = file[place] != value && place < used;
@@ -489,7 +489,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_are_decoded_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let mut file = MAGIC.to_vec();
             file.extend(bytes);
             let _ = decode(&file);

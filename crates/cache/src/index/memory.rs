@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_whatever_comes() {
+    fn the_limit_is_never_exceeded() {
         let memory = MemoryTier::new(1 << 20, [3, 5]);
         for number in 0..20_000u64 {
             let bytes = number % (memory.object_max() + 10);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_of_one_version() {
+    fn memory_holds_one_version_of_an_object() {
         let memory = MemoryTier::new(1 << 20, [3, 5]);
         memory.offer(&key(1), 1, 100, &Arc::new("old"));
         assert_eq!(memory.get(&key(1), 1).as_deref(), Some(&"old"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hot_stays_when_others_pass() {
+    fn hot_objects_are_retained_during_a_scan() {
         let memory = MemoryTier::new(1 << 20, [3, 5]);
         memory.offer(&key(0), 1, 1000, &Arc::new(0));
         for number in 1..10_000u64 {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_nothing_is_kept() {
+    fn nothing_is_stored_without_memory() {
         let memory = MemoryTier::new(0, [3, 5]);
         memory.offer(&key(1), 1, 0, &Arc::new(()));
         assert_eq!((memory.get(&key(1), 1), memory.object_max()), (None, 0));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_comes_and_goes() {
+    fn an_object_is_inserted_found_and_removed() {
         let index = index(1000);
         assert_eq!(index.touch(&key(1), 5), None);
         let (version, victim) = index.insert(&key(1), index.used.adopt(3), Origin::Found, 7);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_are_counted_before_there_is_a_file() {
+    fn uses_are_counted_before_a_file_exists() {
         let index = index(1000);
         assert_eq!([1, 2, 3].map(|now| index.count_use(&key(1), now)), [1, 2, 3]);
         assert!(index.remove(&key(1), None).is_none(), "there is no file to delete");
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn loading_does_not_replace_what_was_written_meanwhile() {
+    fn loading_does_not_replace_entries_written_during_the_load() {
         let index = index(1000);
         let (version, _) = index.insert(&key(1), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
         assert!(!index.insert_found(&key(1), 9, 1).0);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_measured_once_and_of_nothing_newer() {
+    fn a_measured_size_does_not_apply_to_a_newer_version() {
         let index = index(1000);
         let (version, _) = index.insert(&key(1), index.used.adopt(1), Origin::Named, 7);
         assert!(!index.touch(&key(1), 9).expect("it is named").measured);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_has_to_go_is_told() {
+    fn the_index_is_bounded_and_returns_evicted_entries() {
         let index = index(640);
         let mut deleted = 0;
         for number in 0..5000 {
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn eviction_frees_what_is_asked_for() {
+    fn eviction_frees_the_requested_space() {
         let index = index(1000);
         for number in 0..500 {
             index.insert(&key(number), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_expires() {
+    fn entries_without_requests_expire() {
         let index = index(1000);
         for number in 0..200 {
             index.insert(&key(number), index.used.adopt(1), Origin::Found, number as u32);
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_admits_what_comes_twice() {
+    fn a_full_disk_admits_objects_requested_twice() {
         let index = index(1000);
         assert!(!index.admits(&key(1)) && index.admits(&key(1)));
         assert!(!index.admits(&key(2)));

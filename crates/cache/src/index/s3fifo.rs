@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_asked_for_goes_in_order() {
+    fn objects_without_requests_are_evicted_in_order() {
         let mut fifo = filled(10);
         let order: Vec<u32> =
             std::iter::from_fn(|| fifo.evict(Short::Weight)).map(|taken| taken.value).collect();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stays_and_a_scan_does_not_push_it_out() {
+    fn requested_objects_survive_a_scan() {
         let mut fifo = filled(100);
         for number in 0..20 {
             for _ in 0..2 {
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_goes_to_main() {
+    fn a_returning_ghost_enters_the_main_queue() {
         let mut fifo = filled(10);
         assert_eq!(fifo.evict(Short::Weight).map(|taken| taken.value), Some(0));
         assert!(fifo.remembers(&key(0)) && !fifo.remembers(&key(500)));
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn ghosts_are_forgotten_when_others_come() {
+    fn ghosts_are_replaced_by_newer_ones() {
         let mut ghosts = Ghosts::new(64);
         let hash = |number: u64| number.wrapping_mul(SPREAD);
         for number in 1..=1000 {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_popular_is_no_endless_search() {
+    fn eviction_ends_even_if_all_objects_are_popular() {
         let mut fifo = filled(1000);
         for number in 0..1000 {
             for _ in 0..3 {
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_weight_makes_way_when_places_are_short() {
+    fn weightless_objects_are_evicted_when_slots_are_scarce() {
         let mut fifo = S3Fifo::new(20, [3, 5]);
         for number in 0..10 {
             fifo.remember(&key(number));
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_may_change() {
+    fn the_weight_of_an_object_may_change() {
         let mut fifo = filled(2);
         let old = fifo.insert(key(1), 5, 7).expect("it has a place").expect("there was one");
         assert_eq!((old.weight, old.value, fifo.weight(), fifo.len()), (1, 1, 6, 2));
@@ -533,7 +533,7 @@ mod tests {
     proptest! {
         /// After any sequence of steps, the structure has the same objects as a map, and correct sums.
         #[test]
-        fn holds_what_a_map_holds(steps in prop::collection::vec((0u32..40, 0u8..5, 1u32..9), 0..400)) {
+        fn contains_the_same_objects_as_a_map(steps in prop::collection::vec((0u32..40, 0u8..5, 1u32..9), 0..400)) {
             let mut fifo = S3Fifo::new(16, [7, 11]);
             let mut map: HashMap<KeyBytes, (u32, u32)> = HashMap::new();
             for (number, what, weight) in steps {

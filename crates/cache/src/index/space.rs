@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_limit_is_ever_passed() {
+    fn no_limit_is_ever_exceeded() {
         let used = Used::default();
         used.adopt(70).commit();
         let space = Space::new(Some(100 * BLOCK_BYTES), 10 * BLOCK_BYTES, used.clone());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watermark_lies_below_the_limit() {
+    fn the_watermark_is_below_the_limit() {
         let used = Used::default();
         let space = Space::new(Some(6400 * BLOCK_BYTES), 0, used.clone());
         used.adopt(6300).commit();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_never_reserve_more_than_there_is() {
+    fn threads_never_reserve_more_than_the_limit() {
         let space = Space::new(Some(100 * BLOCK_BYTES), 0, Used::default());
         space.loaded();
         std::thread::scope(|scope| {

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_back_or_not_at_all() {
+    fn a_header_is_decoded_unchanged_or_refused() {
         assert_eq!(parse_header(&header(7, true)), Some((7, true)));
         assert_eq!(parse_header(&header(7, false)), Some((7, false)));
         for bit in 0..28 * 8 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_back_or_not_at_all() {
+    fn a_block_is_decoded_unchanged_or_refused() {
         let mut block = Vec::new();
         let mut records = vec![7; 3 * RECORD_BYTES];
         assert_eq!(push_block(&mut records, &mut block), 3);

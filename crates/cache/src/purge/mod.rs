@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_purged_again_is_not_forgotten() {
+    fn a_key_that_was_purged_twice_is_retained() {
         let mut purges = Purges::default();
         let first = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
         let second = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_hits_what_is_older_and_fits() {
+    fn a_purge_applies_to_older_matching_entries() {
         for (scope, hit, missed) in [
             (Scope::Key(KEY), Some(subject("x", "", 0)), None),
             (Scope::Key([8; 16]), None, Some(subject("x", "", 0))),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_and_hard_ones_go_together() {
+    fn soft_and_hard_purges_are_combined() {
         let mut purges = Purges::default();
         purges.add(tag("a"), Fate::Gone);
         purges.add(tag("a"), Fate::Stale);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_to_keep_purges_more_and_not_less() {
+    fn excess_purges_are_widened_and_not_lost() {
         let mut purges = Purges::default();
         for number in 0..=PATTERNS_MAX {
             purges.add(pattern(&format!("p{number}-*")), Fate::Gone);
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn purges_that_nothing_is_older_than_are_forgotten() {
+    fn purges_without_older_entries_are_forgotten() {
         let mut purges = Purges::default();
         purges.add(Scope::Key(KEY), Fate::Gone);
         purges.add(Scope::All, Fate::Stale);
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns() {
+    fn patterns_match_prefixes() {
         for (text, fitting, other) in [
             ("abc", &["abc"][..], &["abcd", "xabc", ""][..]),
             ("abc*", &["abc", "abcd"], &["ab", "xabc"]),
@@ -572,7 +572,7 @@ mod tests {
 
     /// Found by the fuzz target `purge_log`.
     #[test]
-    fn a_record_that_is_never_written_ends_the_log() {
+    fn an_impossible_record_ends_the_log() {
         let record = |sequence: u64, kind: u8, text: &[u8]| {
             let content = [&sequence.to_le_bytes()[..], &[kind, 1], text].concat();
             [&(content.len() as u32).to_le_bytes()[..], &sum(&content).to_le_bytes(), &content].concat()
@@ -588,7 +588,7 @@ mod tests {
     proptest! {
         /// A log that is truncated at any position returns the complete records before it, and nothing else.
         #[test]
-        fn a_log_that_is_torn(purges in prop::collection::vec(some_purge(), 0..8), cut in any::<prop::sample::Index>()) {
+        fn a_truncated_log_returns_its_complete_records(purges in prop::collection::vec(some_purge(), 0..8), cut in any::<prop::sample::Index>()) {
             let (mut bytes, mut ends) = (Vec::new(), vec![0]);
             for purge in &purges {
                 prop_assert!(encode(purge, sum, &mut bytes));
@@ -604,7 +604,7 @@ mod tests {
 
         /// The preallocated space behind the last record is zeroed; zeroes end the log.
         #[test]
-        fn zeroes_end_a_log(purges in prop::collection::vec(some_purge(), 0..8), zeroes in 0usize..100) {
+        fn zeroes_end_the_log(purges in prop::collection::vec(some_purge(), 0..8), zeroes in 0usize..100) {
             let mut bytes = Vec::new();
             purges.iter().for_each(|purge| assert!(encode(purge, sum, &mut bytes)));
             let whole = bytes.len();
@@ -616,7 +616,7 @@ mod tests {
 
         /// Only this server writes the log, but disks can corrupt it.
         #[test]
-        fn garbage_is_no_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn garbage_is_not_a_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut log = Log::new(&bytes, sum);
             let count = log.by_ref().count();
             prop_assert!(log.good <= bytes.len() && (count > 0) == (log.good > 0));
@@ -624,7 +624,7 @@ mod tests {
 
         /// The stored purges have the same effect as all purges ever made.
         #[test]
-        fn the_list_is_as_good_as_the_history(scopes in prop::collection::vec((0u8..3, any::<bool>()), 0..12)) {
+        fn the_stored_purges_are_equivalent_to_the_history(scopes in prop::collection::vec((0u8..3, any::<bool>()), 0..12)) {
             let mut purges = Purges::default();
             for (kind, soft) in scopes {
                 let scope = [tag("a"), pattern("x*"), Scope::All][usize::from(kind)].clone();

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_open_question_says_what_is_settled() {
+    fn the_oldest_pending_request_limits_what_is_settled() {
         let questions = Arc::new(Questions::default());
         assert_eq!(questions.settled(), u64::MAX);
         let first = questions.ask(|| 3);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_is_settled_by_the_last_removal_and_by_none_that_failed() {
+    fn a_purge_is_settled_after_its_last_successful_removal() {
         let settling = Settling::default();
         let key = Key([1; 16]);
         settling.begin_removal(&key);

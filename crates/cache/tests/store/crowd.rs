@@ -146,7 +146,7 @@ fn killed_after(turns: u32, place: &Place, work: impl AsyncFnOnce(Arc<Store>)) -
 }
 
 #[test]
-fn a_process_that_is_killed_anywhere_leaves_what_was_or_what_is_to_be() {
+fn a_killed_process_leaves_the_old_or_the_new_entry() {
     let place = Place::new();
     let sizes = [500, 3 * CHUNK + 9];
     place.opened(async |store| {

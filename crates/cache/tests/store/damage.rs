@@ -69,7 +69,7 @@ fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
 }
 
 /// Returns the offsets at which a file is truncated or torn: around each boundary of its sections.
-fn places(len: usize) -> Vec<usize> {
+fn cut_offsets(len: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..=len).step_by(4096).collect();
     places.extend([1, 7, 8, 15, 16, 100, 159, 160, 200, 300, 400, len - 1]);
     places.retain(|&place| place < len);
@@ -77,11 +77,11 @@ fn places(len: usize) -> Vec<usize> {
 }
 
 #[test]
-fn a_file_that_is_cut_anywhere_is_a_miss() {
+fn a_file_truncated_at_any_offset_is_a_miss() {
     for size in [0, 1, 5000, CHUNK, 3 * CHUNK + 5] {
         let (place, path, bytes) = stored(size, false);
         assert!(is_hit(&place, &path, &bytes, size), "{size} whole");
-        for end in places(bytes.len()) {
+        for end in cut_offsets(bytes.len()) {
             // Up to eight bytes of padding behind an empty body contain no data.
             let is_padding = size == 0 && end + 8 > bytes.len();
             assert!(!is_hit(&place, &path, &bytes[..end], size) || is_padding, "{size} cut at {end}");
@@ -91,10 +91,10 @@ fn a_file_that_is_cut_anywhere_is_a_miss() {
 }
 
 #[test]
-fn zeroes_in_the_place_of_data_are_a_miss() {
+fn zeroes_instead_of_data_are_a_miss() {
     for size in [5000, CHUNK, 3 * CHUNK + 5] {
         let (place, path, bytes) = stored(size, false);
-        for start in places(bytes.len()) {
+        for start in cut_offsets(bytes.len()) {
             let mut image = bytes.clone();
             let tail_was_zero = image[start..].iter().all(|&byte| byte == 0);
             image[start..].fill(0);
@@ -118,7 +118,7 @@ fn a_partial_entry_never_turns_holes_into_content() {
     let size = 5 * CHUNK + 9;
     let (place, path, bytes) = stored(size, true);
     assert!(is_hit(&place, &path, &bytes, size));
-    for end in places(bytes.len()).into_iter().filter(|&end| end > 4096) {
+    for end in cut_offsets(bytes.len()).into_iter().filter(|&end| end > 4096) {
         // Some chunks may remain; `is_hit` checks that the returned bytes are correct.
         is_hit(&place, &path, &bytes[..end], size);
     }
@@ -132,7 +132,7 @@ fn a_partial_entry_never_turns_holes_into_content() {
 }
 
 #[test]
-fn files_of_others_are_dropped() {
+fn files_that_do_not_belong_to_the_entry_are_misses() {
     let (place, path, bytes) = stored(5000, false);
     let other = place.path().join("other");
     std::fs::create_dir_all(&other).unwrap();
@@ -157,7 +157,7 @@ async fn find_any(store: &std::sync::Arc<cache::Store>) -> Result<Option<cache::
 }
 
 #[test]
-fn damage_anywhere_is_never_served() {
+fn damaged_bytes_are_never_served() {
     for size in [3000, 2 * CHUNK + 100] {
         let (place, path, bytes) = stored(size, false);
         let mut runner = TestRunner::new(Runs { cases: 60, failure_persistence: None, ..Runs::default() });
@@ -178,7 +178,7 @@ fn damage_anywhere_is_never_served() {
 }
 
 #[test]
-fn what_somebody_deletes_or_damages_while_it_is_known_is_a_miss() {
+fn an_indexed_file_that_is_deleted_or_damaged_is_a_miss() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {
@@ -208,7 +208,7 @@ fn what_somebody_deletes_or_damages_while_it_is_known_is_a_miss() {
 }
 
 #[test]
-fn what_is_held_open_is_looked_at_before_each_use() {
+fn open_files_are_checked_before_each_use() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {
@@ -251,7 +251,7 @@ fn what_is_held_open_is_looked_at_before_each_use() {
 }
 
 #[test]
-fn torn_heads_leave_the_one_before() {
+fn a_torn_header_section_leaves_the_previous_one() {
     let size = 2 * CHUNK;
     let (place, path, bytes) = stored(size, false);
     // Slot B has the second header section (fresh until 7), slot A the first.

@@ -95,7 +95,7 @@ async fn drop_everywhere(
 }
 
 #[test]
-fn a_fill_that_is_dropped_anywhere_has_become_an_entry_or_left_nothing() {
+fn a_fill_dropped_at_any_point_leaves_an_entry_or_nothing() {
     // Small, with two chunks, and streamed; with and without a known length; also with another staging directory.
     for (size, known, staged) in [
         (500, true, false),
@@ -116,7 +116,7 @@ fn a_fill_that_is_dropped_anywhere_has_become_an_entry_or_left_nothing() {
 }
 
 #[test]
-fn a_variant_that_is_dropped_anywhere_leaves_the_place_to_others() {
+fn a_variant_dropped_at_any_point_does_not_block_others() {
     let variant = |store: &Store, name: &str| {
         let mut new = new(store, 1, Some(100));
         let meta = Arc::make_mut(&mut new.meta);
@@ -141,7 +141,7 @@ fn a_variant_that_is_dropped_anywhere_leaves_the_place_to_others() {
 }
 
 #[test]
-fn a_refresh_that_is_dropped_anywhere_leaves_the_old_head_or_the_new_one() {
+fn a_refresh_dropped_at_any_point_leaves_the_old_or_new_header() {
     for size in [500, 4 * CHUNK] {
         PLAIN.run(async {
             let place = Place::new();
@@ -173,7 +173,7 @@ fn a_refresh_that_is_dropped_anywhere_leaves_the_old_head_or_the_new_one() {
 }
 
 #[test]
-fn a_fill_is_over_when_a_write_was_dropped() {
+fn a_fill_fails_after_a_dropped_write() {
     PLAIN.run_with("write delay=20ms", async {
         let place = Place::new();
         let store = place.open(PLAIN);

@@ -36,7 +36,7 @@ fn names(folder: &Path) -> usize {
 }
 
 #[test]
-fn entries_come_from_another_folder_on_any_file_system() {
+fn entries_can_be_staged_on_any_file_system() {
     let Some(other) = TempDir::elsewhere("elsewhere") else { return };
     on_each_pair(|pair| {
         let (place, here) = (Place::new(), TempDir::new("temp"));
@@ -83,7 +83,7 @@ fn entries_come_from_another_folder_on_any_file_system() {
 
 /// The failure does not concern the cache's disk, so the cache continues.
 #[test]
-fn a_folder_that_fails_is_done_without() {
+fn a_failing_staging_directory_is_not_used() {
     let place = Place::new();
     let file = place.dir.write("no-folder", "");
     PLAIN.run(async {
@@ -105,7 +105,7 @@ fn a_folder_that_fails_is_done_without() {
 
 /// When the directory is full, the fill in flight fails, and the next ones are staged inside of the cache.
 #[test]
-fn a_folder_that_is_full_loses_one_entry() {
+fn a_full_staging_directory_loses_one_entry() {
     let Some(other) = TempDir::elsewhere("full") else { return };
     let place = Place::new();
     let faults = format!("write error=ENOSPC path={}", other.path().display());

@@ -11,7 +11,7 @@ const SIZES: [u64; 12] =
     [0, 1, 4095, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 77, 1 << 20, 513 * CHUNK, 1000];
 
 #[test]
-fn bodies_of_every_size_come_back() {
+fn bodies_of_every_size_are_read_back() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {
@@ -46,7 +46,7 @@ fn bodies_of_every_size_come_back() {
 }
 
 #[test]
-fn bodies_come_back_past_the_page_cache_and_without_the_engine() {
+fn bodies_are_read_bypassing_the_page_cache_and_the_engine() {
     on_each_pair(|pair| {
         for (direct, calls_directly) in [(true, false), (false, true), (true, true)] {
             let place = Place::new();
@@ -66,7 +66,7 @@ fn bodies_come_back_past_the_page_cache_and_without_the_engine() {
 }
 
 #[test]
-fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
+fn a_table_that_does_not_fit_before_the_body_is_placed_after_it() {
     let place = Place::new();
     place.opened(async |store| {
         // The length is unknown at the start, and the body is zeroes because they are fast to generate.
@@ -83,7 +83,7 @@ fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
 }
 
 #[test]
-fn a_fill_that_is_dropped_or_wrong_leaves_nothing() {
+fn a_dropped_or_invalid_fill_leaves_nothing() {
     let place = Place::new();
     place.managed(async |store| {
         let size = 3 * CHUNK;
@@ -110,7 +110,7 @@ fn a_fill_that_is_dropped_or_wrong_leaves_nothing() {
 }
 
 #[test]
-fn an_entry_is_replaced_at_once_while_it_is_read() {
+fn an_entry_is_replaced_immediately_while_it_is_read() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {
@@ -159,7 +159,7 @@ fn a_fill_is_read_while_it_is_written() {
 }
 
 #[test]
-fn variants_lie_side_by_side() {
+fn variants_are_stored_separately() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {
@@ -200,7 +200,7 @@ fn variants_lie_side_by_side() {
 /// A fill of parts that begins while another one is in flight adds to the same entry; a fill without any complete chunk
 /// leaves no entry.
 #[test]
-fn parts_that_begin_at_once_are_one_entry() {
+fn concurrent_range_fills_are_one_entry() {
     on_each_pair(|pair| {
         let place = Place::new();
         let (size, bytes) = (8 * CHUNK, body(1, 8 * CHUNK));
@@ -246,7 +246,7 @@ fn parts_that_begin_at_once_are_one_entry() {
 }
 
 #[test]
-fn parts_are_stored_joined_and_served() {
+fn ranges_are_stored_merged_and_served() {
     on_each_pair(|pair| {
         let place = Place::new();
         let size = 10 * CHUNK + 1000;
@@ -304,7 +304,7 @@ fn parts_are_stored_joined_and_served() {
 }
 
 #[test]
-fn a_new_head_keeps_the_body() {
+fn a_new_header_section_retains_the_body() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {

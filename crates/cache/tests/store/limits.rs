@@ -20,7 +20,7 @@ fn open(place: &Place, change: impl FnOnce(&mut Config)) -> Arc<Store> {
 }
 
 #[test]
-fn max_size_is_kept_at_all_times() {
+fn max_size_is_never_exceeded() {
     let place = Place::new();
     let max = 40 * 4096;
     PLAIN.run(async {
@@ -77,7 +77,7 @@ fn a_fill_of_unknown_length_stops_at_the_limit() {
 }
 
 #[test]
-fn min_free_is_kept() {
+fn min_free_is_obeyed() {
     let place = Place::new();
     PLAIN.run(async {
         // More than the size of any disk.
@@ -96,7 +96,7 @@ async fn until_async(mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 #[test]
-fn what_nobody_uses_goes() {
+fn inactive_entries_are_removed() {
     let place = Place::new();
     PLAIN.run(async {
         let store = open(&place, |config| config.inactive = Duration::from_secs(1));
@@ -112,7 +112,7 @@ fn what_nobody_uses_goes() {
 }
 
 #[test]
-fn the_index_is_bounded_by_its_zone() {
+fn the_index_is_bounded_by_the_zone_size() {
     let place = Place::new();
     PLAIN.run(async {
         // One entry per shard.
@@ -131,7 +131,7 @@ fn the_index_is_bounded_by_its_zone() {
 }
 
 #[test]
-fn hot_small_entries_are_in_memory() {
+fn frequently_used_small_entries_are_held_in_memory() {
     let place = Place::new();
     PLAIN.run(async {
         let store = open(&place, |config| config.memory = 1 << 20);
@@ -154,7 +154,7 @@ fn hot_small_entries_are_in_memory() {
 }
 
 #[test]
-fn a_disk_that_fails_is_left_alone_and_comes_back() {
+fn writes_pause_after_a_disk_error_and_resume() {
     let size = 3 * CHUNK;
     for fault in ["write error=ENOSPC", "write error=EIO", "rename error=EIO"] {
         let place = Place::new();
@@ -180,7 +180,7 @@ fn a_disk_that_fails_is_left_alone_and_comes_back() {
 }
 
 #[test]
-fn reads_that_fail_are_misses_and_then_pauses() {
+fn failed_reads_are_misses_and_then_pause_reading() {
     let place = Place::new();
     place.opened(async |store| {
         for number in 0..4 {
@@ -209,7 +209,7 @@ fn reads_that_fail_are_misses_and_then_pauses() {
 }
 
 #[test]
-fn short_reads_and_writes_are_continued() {
+fn partial_reads_and_writes_are_continued() {
     // The log message of a server that did not: "pread() read only 7101 of 15530".
     on_each_pair(|pair| {
         let place = Place::new();
@@ -233,7 +233,7 @@ fn short_reads_and_writes_are_continued() {
 }
 
 #[test]
-fn a_purge_removes_what_it_names_and_holds() {
+fn a_purge_removes_its_entries_and_persists() {
     let place = Place::new();
     let tagged = |store: &Store, number: u64, tags: &str| {
         let mut new = new(store, number, Some(100));
@@ -276,7 +276,7 @@ fn a_purge_removes_what_it_names_and_holds() {
 }
 
 #[test]
-fn purged_files_do_not_come_back_after_a_crash() {
+fn purged_files_do_not_reappear_after_a_crash() {
     let place = Place::new();
     let saved = PLAIN.run(async {
         let store = place.open(PLAIN);
@@ -303,7 +303,7 @@ fn purged_files_do_not_come_back_after_a_crash() {
 }
 
 /// Begins a fill of an object with a body of one byte; a separate task commits it.
-async fn begin_behind(store: &Arc<Store>, number: u64) -> Result<(), Refused> {
+async fn begin_pending_fill(store: &Arc<Store>, number: u64) -> Result<(), Refused> {
     let mut fill = store.begin(new(store, number, Some(1))).await?;
     fill.write(0, b"x").await.unwrap();
     rt::spawn(async move { fill.commit().await.unwrap() });
@@ -320,7 +320,7 @@ const PATIENCE_OF_FILLS: Duration = Duration::from_secs(1);
 /// A client that requests as fast as the upstream responds does not make more entries wait than allowed, and no
 /// response remains unstored.
 #[test]
-fn fills_wait_for_a_disk_that_is_behind() {
+fn fills_wait_for_a_slow_disk() {
     let place = Place::new();
     PLAIN.run_with("write delay=200ms", async {
         let store = place.open(PLAIN);
@@ -329,7 +329,7 @@ fn fills_wait_for_a_disk_that_is_behind() {
         // On a busy machine it takes longer until the maximum number of entries waits.
         while most < BEHIND_MAX || begun < 3 * BEHIND_MAX {
             let (asked, commits) = (rt::now(), store.stats().commits);
-            match begin_behind(&store, begun).await {
+            match begin_pending_fill(&store, begun).await {
                 Ok(()) => begun += 1,
                 Err(refused) => {
                     // The disk made no progress.
@@ -348,24 +348,24 @@ fn fills_wait_for_a_disk_that_is_behind() {
 }
 
 #[test]
-fn fills_do_not_wait_long_for_a_disk_that_takes_nothing() {
+fn fills_do_not_wait_long_for_a_stalled_disk() {
     let place = Place::new();
     PLAIN.run_with("write delay=6s", async {
         let store = place.open(PLAIN);
         start(&store).await;
         for number in 0..BEHIND_MAX {
-            begin_behind(&store, number).await.unwrap();
+            begin_pending_fill(&store, number).await.unwrap();
         }
         let asked = rt::now();
-        assert_eq!(begin_behind(&store, 1000).await, Err(Refused::Behind));
+        assert_eq!(begin_pending_fill(&store, 1000).await, Err(Refused::Behind));
         let waited = rt::now() - asked;
         assert!(waited >= PATIENCE_OF_FILLS, "{waited:?}");
         // After the first timeout, the following fills do not wait at all.
-        let turn = rt::select(begin_behind(&store, 1001), std::future::ready(()));
+        let turn = rt::select(begin_pending_fill(&store, 1001), std::future::ready(()));
         assert!(matches!(turn.await, rt::Either::Left(Err(Refused::Behind))));
         assert_eq!(store.stats().commits, 0, "the disk has taken nothing yet");
         until(|| store.stats().commits == BEHIND_MAX).await;
-        begin_behind(&store, 1002).await.unwrap();
+        begin_pending_fill(&store, 1002).await.unwrap();
         stop(&store).await;
     });
     assert_eq!(place.files().len() as u64, BEHIND_MAX + 1);
@@ -393,7 +393,7 @@ fn the_purger_removes_files_and_forgets_the_purges() {
 }
 
 #[test]
-fn one_process_owns_a_folder_and_others_read() {
+fn one_process_owns_a_directory_and_others_only_read() {
     let place = Place::new();
     PLAIN.run(async {
         let first = place.open(PLAIN);

@@ -140,12 +140,12 @@ fn log_of(place: &Place) -> Vec<u8> {
     std::fs::read(place.path().join("ringroad.purges")).unwrap()
 }
 
-fn kept(store: &Store) -> u64 {
+fn stored_purges(store: &Store) -> u64 {
     store.stats().purges_kept
 }
 
 #[test]
-fn purges_that_come_at_once_are_brought_to_the_disk_together() {
+fn concurrent_purges_share_one_sync() {
     const COUNT: u64 = 100;
     let place = Place::new();
     place.managed(async |store| {
@@ -159,7 +159,7 @@ fn purges_that_come_at_once_are_brought_to_the_disk_together() {
 
 /// Tasks woken by a group purge again in the turn that woke them, and the log stays open for them.
 #[test]
-fn purges_that_follow_each_other_share_writes_and_the_open_log() {
+fn successive_purges_share_writes_and_the_open_log() {
     const TASKS: u64 = 64;
     const ROUNDS: u64 = 10;
     let place = Place::new();
@@ -177,7 +177,7 @@ fn purges_that_follow_each_other_share_writes_and_the_open_log() {
 }
 
 #[test]
-fn whether_an_entry_is_stored_is_known_without_the_disk() {
+fn stored_entries_are_found_without_disk_access() {
     let place = Place::new();
     place.managed(async |store| {
         for number in 0..3 {
@@ -214,17 +214,17 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
         store.purge_together(scopes, Fate::Gone).await.unwrap();
         let operations = rt::counters().engine.submitted - before;
         assert!(operations <= 4, "open, write, sync, close, and not {operations} operations");
-        assert_eq!(kept(&store), COUNT + 1);
+        assert_eq!(stored_purges(&store), COUNT + 1);
         // Purges of keys are forgotten in a group of scopes as they are separately.
         store.purge_together(vec![key(0), tag(COUNT), key(1)], Fate::Gone).await.unwrap();
         assert!(find(&store, 0).await.is_none() && find(&store, 1).await.is_none());
-        until(|| kept(&store) == COUNT + 1).await;
+        until(|| stored_purges(&store) == COUNT + 1).await;
     });
     assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT + 4);
 }
 
 #[test]
-fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
+fn a_purge_is_forgotten_when_none_of_its_entries_is_stored() {
     let place = Place::new();
     place.managed(async |store| {
         for number in 0..20 {
@@ -235,7 +235,7 @@ fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
             purge(&store, key(number)).await;
             assert!(find(&store, number).await.is_none());
         }
-        until(|| kept(&store) == 0).await;
+        until(|| stored_purges(&store) == 0).await;
         assert_eq!(place.files().len(), 0);
         // Forgotten purges do not apply to new entries.
         put(&store, 1, 100).await.unwrap();
@@ -244,7 +244,7 @@ fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
 }
 
 #[test]
-fn a_purge_is_kept_while_an_older_question_is_open() {
+fn a_purge_is_retained_while_an_older_request_is_pending() {
     let place = Place::new();
     place.managed(async |store| {
         // The request was sent, and no response was received yet.
@@ -253,7 +253,7 @@ fn a_purge_is_kept_while_an_older_question_is_open() {
         for number in [1, 2] {
             purge(&store, key(number)).await;
         }
-        assert_eq!(kept(&store), 2);
+        assert_eq!(stored_purges(&store), 2);
         begun.write(0, b"x").await.unwrap();
         assert_eq!(begun.commit().await, Err(FillError::Purged));
         let mut fill = store.begin(late).await.unwrap();
@@ -261,13 +261,13 @@ fn a_purge_is_kept_while_an_older_question_is_open() {
         assert_eq!(fill.commit().await, Err(FillError::Purged));
         // A purge that is added now is forgotten together with the others.
         purge(&store, key(3)).await;
-        until(|| kept(&store) == 0).await;
+        until(|| stored_purges(&store) == 0).await;
         assert_eq!(place.files().len(), 0);
     });
 }
 
 #[test]
-fn a_purge_of_variants_is_kept_until_all_entries_were_looked_at() {
+fn a_purge_of_variants_is_retained_until_all_entries_were_checked() {
     let place = Place::new();
     let fill = async |store: &Arc<Store>| {
         for name in ["a", "b"] {
@@ -281,21 +281,21 @@ fn a_purge_of_variants_is_kept_until_all_entries_were_looked_at() {
         // The first variant is stored again: the second one must not be found beside it.
         store_in_pieces(&store, variant(&store, 1, "a"), &body(1, 100), 100).await.unwrap();
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
-        assert_eq!(kept(&store), 1);
+        assert_eq!(stored_purges(&store), 1);
     });
     PLAIN.run(async {
         let mut config = place.config(PLAIN);
         (config.purger, config.purger_pace) = (true, Pace::UNPACED);
         let store = Store::open(config).unwrap();
         start(&store).await;
-        until(|| kept(&store) == 0).await;
+        until(|| stored_purges(&store) == 0).await;
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
         stop(&store).await;
     });
 }
 
 #[test]
-fn a_purge_outlives_a_file_that_cannot_be_removed() {
+fn a_purge_is_retained_if_a_file_cannot_be_removed() {
     let place = Place::new();
     PLAIN.run_with("unlink error=EIO", async {
         let store = place.open(PLAIN);
@@ -306,7 +306,7 @@ fn a_purge_outlives_a_file_that_cannot_be_removed() {
         // Neither this purge nor a later one is forgotten.
         purge(&store, key(1)).await;
         assert!(find(&store, 1).await.is_none());
-        assert_eq!(kept(&store), 1);
+        assert_eq!(stored_purges(&store), 1);
         stop(&store).await;
     });
     assert_eq!(place.files().len(), 1);
@@ -316,7 +316,7 @@ fn a_purge_outlives_a_file_that_cannot_be_removed() {
 }
 
 #[test]
-fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
+fn a_soft_purge_is_retained_until_its_entries_are_revalidated() {
     let place = Place::new();
     PLAIN.run(async {
         let mut config = place.config(PLAIN);
@@ -329,13 +329,13 @@ fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
         // The sweep has passed this entry when the other entry is removed.
         let pattern = Scope::Pattern(text(2).into());
         purge(&store, pattern).await;
-        until(|| place.files().len() == 1 && kept(&store) == 1).await;
+        until(|| place.files().len() == 1 && stored_purges(&store) == 1).await;
         let hit = find(&store, 1).await.unwrap();
         assert!(hit.is_purged_soft);
         store.refresh(&hit, (*hit.meta).clone(), HEAD).await.unwrap();
         drop(hit);
         purge(&store, key(3)).await;
-        until(|| kept(&store) == 0).await;
+        until(|| stored_purges(&store) == 0).await;
         assert!(!find(&store, 1).await.unwrap().is_purged_soft);
         stop(&store).await;
     });
@@ -343,7 +343,7 @@ fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
 
 /// The log is rewritten while purges continue, and none is lost.
 #[test]
-fn a_long_log_is_written_anew_while_purges_go_on() {
+fn a_long_log_is_rewritten_while_purges_continue() {
     const TAGS: u64 = 64;
     const ROUNDS: u64 = 48;
     let place = Place::new();
@@ -372,13 +372,13 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
         assert!(last.is_some_and(|last| last >= ROUNDS), "{number}: {last:?}");
     }
     place.opened(async |store| {
-        assert_eq!((store.sequence(), kept(&store)), (TAGS * ROUNDS, TAGS));
+        assert_eq!((store.sequence(), stored_purges(&store)), (TAGS * ROUNDS, TAGS));
     });
 }
 
 /// A log of an earlier version has no zeroes and no spare space behind its records.
 #[test]
-fn a_log_of_an_earlier_version_is_read_and_gone_on_with() {
+fn a_log_of_an_earlier_version_is_read_and_continued() {
     let place = Place::new();
     place.managed(async |store| {
         put(&store, 1, 100).await.unwrap();
@@ -400,7 +400,7 @@ fn a_log_of_an_earlier_version_is_read_and_gone_on_with() {
 }
 
 #[test]
-fn a_log_that_is_removed_by_hand_comes_back_with_all_that_is_kept() {
+fn a_deleted_log_is_rewritten_with_all_stored_purges() {
     let place = Place::new();
     place.managed(async |store| {
         purge(&store, tag(1)).await;
@@ -412,7 +412,7 @@ fn a_log_that_is_removed_by_hand_comes_back_with_all_that_is_kept() {
 }
 
 #[test]
-fn many_names_purge_no_more_than_they_name() {
+fn many_purged_keys_purge_only_these_keys() {
     const NAMES: u64 = (1 << 18) + 10;
     let place = Place::new();
     place.managed(async |store| {
@@ -426,14 +426,14 @@ fn many_names_purge_no_more_than_they_name() {
         assert_hit(&store, 1, 100).await;
         // That many purges start a sweep of all entries. The only stored entry matches none of them. The last purge may
         // have been added after the sweep.
-        until(|| kept(&store) <= 1).await;
+        until(|| stored_purges(&store) <= 1).await;
         assert_hit(&store, 1, 100).await;
         stop(&store).await;
     });
 }
 
 #[test]
-fn purges_that_follow_each_other_closely_reach_who_does_not_own_the_folder() {
+fn quick_successive_purges_reach_a_process_without_ownership() {
     let place = Place::new();
     PLAIN.run(async {
         let first = place.open(PLAIN);
@@ -453,11 +453,11 @@ fn purges_that_follow_each_other_closely_reach_who_does_not_own_the_folder() {
     });
 }
 
-/// Measures the purges per second of the log: `cargo test --release -p cache --test store purges_a_second --
+/// Measures the purges per second of the log: `cargo test --release -p cache --test store purges_per_second --
 /// --ignored`.
 #[test]
 #[ignore = "a measurement"]
-fn purges_a_second() {
+fn purges_per_second() {
     const MANY: u64 = 256_000;
     for kept in [0, 35_000, (1 << 18) + 10, 1_000_000] {
         let place = Place::new();
@@ -473,24 +473,24 @@ fn purges_a_second() {
     }
 }
 
-/// As `purges_a_second`, while the manager rewrites the log: a million keys are stored, because an older upstream
+/// As `purges_per_second`, while the manager rewrites the log: a million keys are stored, because an older upstream
 /// request is in flight.
 #[test]
 #[ignore = "a measurement"]
-fn purges_a_second_beside_the_manager() {
+fn purges_per_second_while_the_manager_runs() {
     const KEPT: u64 = 1_000_000;
     const MANY: u64 = 512_000;
     let place = Place::new();
     place.managed(async |store| {
         let question = store.ask();
         let first = purge_all(&store, 64, KEPT, numbered_key).await;
-        assert_eq!(kept(&store), KEPT);
+        assert_eq!(stored_purges(&store), KEPT);
         let more = purge_all(&store, 64, MANY, |number| numbered_key(KEPT + number)).await;
-        assert_eq!(kept(&store), KEPT + MANY);
+        assert_eq!(stored_purges(&store), KEPT + MANY);
         println!("64 tasks up to {KEPT} kept: {first}\n64 tasks above: {more}");
         drop(question);
         // All of them are forgotten.
         purge(&store, numbered_key(0)).await;
-        until(|| kept(&store) == 0).await;
+        until(|| stored_purges(&store) == 0).await;
     });
 }

@@ -32,7 +32,7 @@ fn loaded(place: &Place) -> (u64, bool) {
 }
 
 #[test]
-fn all_is_known_after_a_stop_and_after_a_crash() {
+fn all_entries_are_indexed_after_a_stop_and_after_a_crash() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {
@@ -77,7 +77,7 @@ fn all_is_known_after_a_stop_and_after_a_crash() {
 }
 
 #[test]
-fn names_are_known_before_sizes_and_nothing_is_stored_or_saved_meanwhile() {
+fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
     let place = Place::new();
     place.opened(async |store| {
         fill(&store).await;
@@ -123,7 +123,7 @@ fn names_are_known_before_sizes_and_nothing_is_stored_or_saved_meanwhile() {
 }
 
 #[test]
-fn what_is_no_file_of_an_entry_is_forgotten_and_what_lies_astray_is_not_known() {
+fn unrelated_and_misplaced_files_are_not_indexed() {
     let place = Place::new();
     place.opened(async |store| {
         put(&store, 1, 100).await.unwrap();
@@ -143,7 +143,7 @@ fn what_is_no_file_of_an_entry_is_forgotten_and_what_lies_astray_is_not_known() 
 }
 
 #[test]
-fn a_start_that_was_killed_before_it_had_read_the_snapshot_has_used_it_up() {
+fn a_start_killed_before_reading_the_snapshot_invalidates_it() {
     let place = Place::new();
     place.managed(async |store| {
         fill(&store).await;
@@ -159,7 +159,7 @@ fn a_start_that_was_killed_before_it_had_read_the_snapshot_has_used_it_up() {
 }
 
 #[test]
-fn leftovers_of_killed_fills_are_removed() {
+fn files_of_killed_fills_are_removed() {
     let place = Place::new();
     place.opened(async |store| {
         let fill = store.begin(new(&store, 1, Some(3 * CHUNK))).await.unwrap();
@@ -181,7 +181,7 @@ fn leftovers_of_killed_fills_are_removed() {
 }
 
 #[test]
-fn a_snapshot_that_is_damaged_or_old_is_not_believed() {
+fn a_damaged_or_old_snapshot_is_ignored() {
     let place = Place::new();
     place.managed(async |store| {
         fill(&store).await;
@@ -207,7 +207,7 @@ fn a_snapshot_that_is_damaged_or_old_is_not_believed() {
 }
 
 #[test]
-fn what_only_the_snapshot_knew_is_forgotten() {
+fn entries_that_exist_only_in_the_snapshot_are_forgotten() {
     let place = Place::new();
     place.managed(async |store| {
         fill(&store).await;
@@ -229,7 +229,7 @@ fn what_only_the_snapshot_knew_is_forgotten() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+fn an_unreadable_directory_is_not_treated_as_empty() {
     let place = Place::new();
     place.opened(async |store| {
         fill(&store).await;
@@ -260,7 +260,7 @@ fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
-fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
+fn a_purge_is_retained_while_an_entry_cannot_be_checked() {
     let place = Place::new();
     place.opened(async |store| {
         fill(&store).await;
@@ -287,7 +287,7 @@ fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
 }
 
 #[test]
-fn a_snapshot_does_not_bring_back_what_was_purged_or_replaced() {
+fn a_snapshot_does_not_restore_purged_or_replaced_entries() {
     let place = Place::new();
     place.managed(async |store| {
         put(&store, 1, 100).await.unwrap();
@@ -312,7 +312,7 @@ fn a_snapshot_does_not_bring_back_what_was_purged_or_replaced() {
 
 /// Creates a directory with this many entries and measures the time until all are loaded. The files are empty, because
 /// none is opened.
-fn known_after(count: u64, levels: &[u8]) -> std::time::Duration {
+fn time_until_indexed(count: u64, levels: &[u8]) -> std::time::Duration {
     let place = Place::new();
     let levels = cache::Levels::new(levels).unwrap();
     for number in 0..count {
@@ -345,15 +345,15 @@ fn known_after(count: u64, levels: &[u8]) -> std::time::Duration {
 }
 
 #[test]
-fn twenty_thousand_entries_are_known_soon() {
-    eprintln!("20000 entries known after {:?}", known_after(20_000, &[1]));
+fn twenty_thousand_entries_are_indexed_quickly() {
+    eprintln!("20000 entries known after {:?}", time_until_indexed(20_000, &[1]));
 }
 
 /// `cargo test --release -p cache --test store -- --ignored --nocapture a_million`
 #[test]
 #[ignore = "makes a million files"]
-fn a_million_entries_are_known_within_ten_seconds() {
-    let took = known_after(1_000_000, &[1, 2]);
+fn a_million_entries_are_indexed_within_ten_seconds() {
+    let took = time_until_indexed(1_000_000, &[1, 2]);
     eprintln!("1000000 entries known after {took:?}");
     assert!(took.as_secs() < 10, "{took:?}");
 }

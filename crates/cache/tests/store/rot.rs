@@ -50,7 +50,7 @@ async fn is_damaged(store: &Arc<Store>, size: u64) -> bool {
 }
 
 #[test]
-fn a_bit_that_rots_while_the_store_runs_is_found_in_the_next_epoch() {
+fn a_rotten_bit_is_detected_in_the_next_epoch() {
     on_each_pair(|pair| {
         for (size, calls_directly) in SIZES.into_iter().zip([false, true]) {
             let place = Place::new();
@@ -79,7 +79,7 @@ fn a_bit_that_rots_while_the_store_runs_is_found_in_the_next_epoch() {
 }
 
 #[test]
-fn a_part_that_rots_is_found_in_the_next_epoch() {
+fn a_rotten_range_is_detected_in_the_next_epoch() {
     let (place, size) = (Place::new(), 4 * CHUNK);
     PLAIN.run(async {
         let store = Store::open(Config { verify: Some(EPOCH), ..place.config(PLAIN) }).unwrap();
@@ -101,7 +101,7 @@ fn a_part_that_rots_is_found_in_the_next_epoch() {
 }
 
 #[test]
-fn without_epochs_a_comparison_holds_until_the_end() {
+fn without_epochs_a_verification_is_valid_until_the_exit() {
     let (place, size) = (Place::new(), 4 * CHUNK);
     PLAIN.run(async {
         let store = Store::open(Config { verify: None, ..place.config(PLAIN) }).unwrap();
@@ -116,7 +116,7 @@ fn without_epochs_a_comparison_holds_until_the_end() {
 }
 
 #[test]
-fn the_scrub_finds_what_rots_without_any_request() {
+fn the_scrub_detects_rotten_entries_without_a_request() {
     on_each_pair(|pair| {
         let place = Place::new();
         pair.run(async {

@@ -124,7 +124,7 @@ mod tests {
     use crate::testing::{error, warnings};
 
     #[test]
-    fn several_modules_are_one_line() {
+    fn several_modules_cause_one_message() {
         let found = warnings(
             "\nload_module modules/ngx_http_realip_module.so;\nload_module ngx_http_geoip_module.so; http { }",
         );
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_needed_is_an_error_that_names_the_directive() {
+    fn a_required_module_is_an_error_naming_the_directive() {
         for (file, directive) in [
             ("ngx_http_image_filter_module", "image_filter resize 1 2"),
             ("ngx_http_xslt_filter_module", "xslt_stylesheet x"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_before_the_blocks() {
+    fn load_module_must_precede_the_blocks() {
         for text in ["http { }\nload_module ngx_http_geoip_module.so;", "events { }\nload_module x;"] {
             let found = error(text);
             assert_eq!(found, "\"load_module\" directive is specified too late in /conf/nginx.conf:2");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_files() {
+    fn module_names_are_file_names() {
         for (path, expected) in [
             ("/x/ngx_http_image_filter_module.so", "http_image"),
             ("ngx_http_brotli_static_module.so", "http_brotli_static"),

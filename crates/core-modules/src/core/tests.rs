@@ -27,7 +27,7 @@ fn events_of(text: &str) -> Result<EventsConf, String> {
 }
 
 #[test]
-fn an_empty_configuration_has_nginxs_defaults() {
+fn an_empty_configuration_has_the_defaults_of_nginx() {
     let main = main_of("");
     assert_eq!((main.workers, main.affinity), (Workers::Count(1), Affinity::Free));
     assert!(main.daemon && main.master_process && !main.pcre_jit && main.user.is_none());
@@ -39,7 +39,7 @@ fn an_empty_configuration_has_nginxs_defaults() {
 }
 
 #[test]
-fn main_directives_set_what_they_name() {
+fn main_directives_set_their_values() {
     let main = main_of(
         "worker_processes 4; worker_rlimit_nofile 1024; worker_rlimit_core 1g; worker_priority -5;
          worker_shutdown_timeout 500ms; working_directory /tmp; daemon off; master_process off;
@@ -60,7 +60,7 @@ fn main_directives_set_what_they_name() {
 }
 
 #[test]
-fn masks_of_cpus() {
+fn cpu_masks_are_parsed() {
     let affinity = |text: &str| main_of(&format!("worker_processes 2; worker_cpu_affinity {text};")).affinity;
     assert_eq!(affinity("0101 1000"), Affinity::Sets(vec![vec![0, 2], vec![3]]));
     assert_eq!(affinity("auto"), Affinity::Auto(None));
@@ -71,7 +71,7 @@ fn masks_of_cpus() {
 }
 
 #[test]
-fn error_logs_and_thread_pools() {
+fn error_logs_and_thread_pools_are_parsed() {
     let main = main_of(
         "error_log stderr warn; error_log a; error_log /b debug_http debug_core format=json; error_log a info;
          error_log syslog:server=127.0.0.1:5514,tag=x crit format=text;",
@@ -143,7 +143,7 @@ fn wrong_values_are_refused_as_in_nginx() {
 }
 
 #[test]
-fn blocks_that_must_be_there_once() {
+fn required_blocks_must_appear_once() {
     let load = |text: &str| {
         let loader: conf::MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
         exchange::config::load(
@@ -170,7 +170,7 @@ fn blocks_that_must_be_there_once() {
 }
 
 #[test]
-fn events_directives_set_what_they_name() {
+fn events_directives_set_their_values() {
     let events = events_of(
         "use epoll; worker_connections 64; multi_accept on; worker_aio_requests 8; accept_mutex off;
          ring_entries 256; ring_recv_buffers 512 2k; ring_io_workers 4; device_share 2; buffer_pool 64m;

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_proxied_add_up_in_a_block_and_replace_inherited_ones() {
+    fn gzip_proxied_values_are_combined_in_a_block_and_replace_inherited_ones() {
         assert!(conf_of("server {}").proxied.has(Proxied::OFF));
         let conf = conf_of("gzip_proxied any; server { gzip_proxied expired auth; gzip_proxied no_etag; }");
         let bits = Proxied::EXPIRED | Proxied::AUTH | Proxied::NO_ETAG;

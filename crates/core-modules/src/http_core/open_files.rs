@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_inherited_and_switched_off() {
+    fn disable_symlinks_is_inherited_and_switched_off() {
         let config = loaded(
             "disable_symlinks if_not_owner from=$document_root;
              server { location /a {} location /b { disable_symlinks on; } location /c { disable_symlinks off; }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named() {
+    fn wrong_values_are_refused() {
         for (statement, message) in [
             ("open_file_cache max=0;", "invalid \"open_file_cache\" parameter \"max=0\""),
             ("open_file_cache max=x;", "invalid \"open_file_cache\" parameter \"max=x\""),

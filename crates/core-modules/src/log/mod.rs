@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_replace_inherited_ones_and_off_silences() {
+    fn logs_replace_inherited_ones_and_off_disables_them() {
         let plain = |path: &str| (path.to_owned(), None, false);
         assert_eq!(logs_of("server {}"), [plain("/prefix/logs/access.log")]);
         assert_eq!(logs_of("access_log a; server {}"), [plain("/prefix/a")]);
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_gather_as_the_options_say() {
+    fn lines_are_buffered_as_the_options_specify() {
         let hold = |bytes, flush_ms: Option<u64>, gzip| {
             Some(Hold { bytes, flush: flush_ms.map(Duration::from_millis), gzip })
         };
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_variables_are_below_the_prefix() {
+    fn log_names_with_variables_are_relative_to_the_prefix() {
         let path = |http: &str| logs_of(http)[0].0.clone();
         assert!(path("server { access_log $host.log; }").contains("\"/prefix/\""));
         assert!(path("server { access_log /logs/$host.log; }").contains("\"/logs/\""));

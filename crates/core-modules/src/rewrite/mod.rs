@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_keeps_its_script_and_locations_do_not_inherit_it() {
+    fn locations_do_not_inherit_the_script_of_their_server() {
         let (server, location) = scripts("set $a b; return 204; location / { return 301 /x$uri; }");
         assert!(server.contains("Set") && server.contains("status: 204, text: None"), "{server}");
         assert!(!location.contains("Set") && location.contains("status: 301"), "{location}");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_conditions_stand_in_their_places() {
+    fn if_blocks_run_in_their_order() {
         let (_, location) = scripts(
             "location / { set $a 1; if ($a) { set $a 2; return 200; } set $a 3; if ($a = x) { } if (-f x) { break; } }",
         );
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_inherit_from_all_of_their_location() {
+    fn if_blocks_inherit_from_their_complete_location() {
         let config = loaded(
             "etag off; server { location / { if ($uri) { sendfile on; } default_type a/b; try_files a =404; } }",
         );
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_url_is_a_redirect() {
+    fn return_with_only_a_url_is_a_redirect() {
         for url in ["http://a/", "https://a/", "$scheme://$host/"] {
             let (server, _) = scripts(&format!("return {url};"));
             assert!(server.contains("status: 302"), "{server}");
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_in_conditions_come_before_those_below_them() {
+    fn errors_in_an_if_block_are_reported_before_later_errors() {
         let found = error("http { server { location / { if ($uri) {\nset x y; } aio x; } } }");
         assert_eq!(found, "invalid variable name \"x\" in /conf/nginx.conf:2");
         let found = error("http { server { if ($uri) {\nroot x; } etag x; } }");

@@ -455,7 +455,7 @@ mod tests {
 
     /// Included files of settings, such as those of ACME clients, set it in addition to the server itself.
     #[test]
-    fn the_last_ssl_session_cache_of_a_block_counts() {
+    fn the_last_ssl_session_cache_of_a_block_is_used() {
         let has_cache = |text: &str| {
             let config = loaded(&format!("server {{ {text} location / {{ }} }}"));
             let location = config.http.locations.last().expect("there is a server");

@@ -70,7 +70,7 @@ mod tests {
     const GOOD: Known = Known { status: Status::Good, until: Some(100) };
 
     #[test]
-    fn a_status_holds_until_its_end() {
+    fn a_status_is_valid_until_it_expires() {
         let cache = StatusCache::new(ENTRY_BYTES);
         cache.put(vec![1], GOOD, 10);
         assert_eq!((cache.get(&[1], 99), cache.get(&[1], 100)), (Some(Status::Good), None));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_gives_way() {
+    fn the_oldest_entry_is_evicted() {
         let cache = StatusCache::new(2 * ENTRY_BYTES);
         for key in [1, 2, 2, 3] {
             cache.put(vec![key], GOOD, 0);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_cache_while_it_is_used() {
+    fn a_name_selects_one_cache_while_it_is_used() {
         let cache = named("one", 4096);
         cache.put(vec![1], GOOD, 0);
         assert!(Arc::ptr_eq(&cache, &named("one", 4096)));

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_responders_are_read_as_nginx_does() {
+    fn urls_of_responders_are_parsed_as_in_nginx() {
         let read = |url: &str| Responder::parse(url).map(|it| (it.host, it.port, it.path));
         let found = |host: &str, port, path: &str| Ok((host.to_owned(), port, path.to_owned()));
         assert_eq!(read("http://a.example"), found("a.example", 80, "/"));

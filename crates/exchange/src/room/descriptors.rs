@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
-    fn opening_a_file_takes_a_descriptor_away() {
+    fn opening_a_file_reduces_the_free_descriptors() {
         let Some(descriptors) = Descriptors::open() else {
             eprintln!("skipped: this kernel does not tell the number of open descriptors");
             return;

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_open_up_to_the_limit_and_give_back_what_they_had() {
+    fn windows_open_up_to_the_limit_and_release_it() {
         let windows = Windows::default();
         let first = windows.open(OPEN_MAX - 10, u64::MAX).expect("all is free");
         assert!(windows.open(11, u64::MAX).is_none());

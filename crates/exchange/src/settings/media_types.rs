@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_charset_is_told_from_other_parameters() {
+    fn a_charset_is_distinguished_from_other_parameters() {
         for (text, expected) in [
             ("text/html", ("text/html", None)),
             ("text/html; charset=utf-8", ("text/html", Some("utf-8"))),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_found_changed_and_forgotten() {
+    fn states_are_found_changed_and_removed() {
         let table = Table::<u32>::new(32 << 10, 80);
         let long = vec![b'x'; 300];
         for key in [&b"a"[..], b"b", &long] {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_means_as_many_states_as_in_nginx() {
+    fn a_size_holds_as_many_states_as_in_nginx() {
         // The documentation of limit_req_zone says: about 8 thousand states of 128 bytes in a megabyte.
         let fill = |bytes: u64, overhead: u64| {
             let table = Table::<u64>::new(bytes, overhead);

@@ -194,7 +194,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn maps_are_found_in_both_directions() {
+    fn maps_apply_in_both_directions() {
         let config =
             loaded("charset_map koi8-r KOI8-U { }  charset_map Koi8-R utf-8 { E1 D090; 80 E29480; }");
         let maps = config.http.of::<Maps>();

@@ -204,7 +204,7 @@ mod tests {
     use crate::testing::{error, loaded, warnings};
 
     #[test]
-    fn blocks_inherit_and_change_what_outer_ones_say() {
+    fn blocks_inherit_and_override_outer_settings() {
         let config = loaded(
             "charset koi8-r; charset_types text/css; server { location /a { } location /b { charset off; }
              location /c { charset KOI8-R; charset_types *; override_charset on; } }",

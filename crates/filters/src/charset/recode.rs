@@ -121,26 +121,26 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_bytes() {
+    fn bytes_are_recoded_to_bytes() {
         assert!(recode("koi8-r", "windows-1251").keeps_length());
         assert_eq!(text("koi8-r", "windows-1251", b"a\xc1\xc2\x80\r\n"), b"a\xe0\xe1?\r\n");
         assert_eq!(text("windows-1251", "koi8-r", b"a\xe0\xe1\xff"), b"a\xc1\xc2?");
     }
 
     #[test]
-    fn bytes_become_utf_8() {
+    fn bytes_are_recoded_to_utf_8() {
         assert!(!recode("koi8-r", "utf-8").keeps_length());
         assert_eq!(text("koi8-r", "utf-8", b"a\xc1\xc2\x80\xff"), "a\u{430}\u{431}\u{2500}?".as_bytes());
     }
 
     #[test]
-    fn utf_8_becomes_bytes_and_entities() {
+    fn utf_8_is_recoded_to_bytes_and_entities() {
         let input = "a\u{430}\u{431}\u{2500}\u{44f}\u{1f600}b";
         assert_eq!(text("utf-8", "koi8-r", input.as_bytes()), b"a\xc1\xc2\x80&#1103;&#128512;b");
     }
 
     #[test]
-    fn what_is_no_utf_8_is_a_question_mark() {
+    fn invalid_utf_8_becomes_a_question_mark() {
         assert_eq!(text("utf-8", "koi8-r", b"a\xff\xd0<b>\xd0"), b"a??<b>");
         assert_eq!(text("utf-8", "koi8-r", b"\x80\xd0\xb0\xc0\xc1"), b"?\xc1??");
     }

@@ -186,7 +186,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn texts_are_read_as_nginx_reads_them() {
+    fn texts_are_parsed_as_in_nginx() {
         for (text, modified, expected) in [
             ("epoch", false, Ok(Expires::Epoch)),
             ("max", false, Ok(Expires::Max)),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_with_fields_of_its_own_has_no_others() {
+    fn a_block_with_its_own_fields_inherits_none() {
         let names = |http: &str| names_in(http, "/", |conf| &conf.headers);
         assert_eq!(names("add_header A 1; add_header B 2; server { location / { } }"), "A B");
         assert_eq!(names("add_header A 1; server { add_header B 2; location / { } }"), "B");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn inherit_says_what_becomes_of_outer_fields() {
+    fn the_inherit_directive_controls_inherited_fields() {
         let names = |http: &str| names_in(http, "/", |conf| &conf.headers);
         let outer = "add_header A 1; server { add_header B 2; ";
         assert_eq!(
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_without_fields_do_not_pay() {
+    fn configurations_without_fields_have_no_filter() {
         let config = loaded("server { location / { } location /a { add_header A b; } }");
         let active = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);

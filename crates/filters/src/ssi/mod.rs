@@ -136,7 +136,7 @@ mod tests {
     use crate::testing::{error, loaded, warnings};
 
     #[test]
-    fn settings_are_inherited_one_by_one() {
+    fn settings_are_inherited_separately() {
         let config = loaded(
             "ssi on; ssi_silent_errors on; ssi_value_length 1k; ssi_min_file_chunk 2k; ssi_ignore_recycled_buffers on;
              ssi_types text/x; server { location /1 { ssi_last_modified on; } location /2 { ssi off; ssi_value_length 9; } }",

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn no_input_panics_and_pieces_do_not_matter() {
+    fn no_input_panics_and_split_points_do_not_matter() {
         // A simple generator suffices: the characters of the grammar must only occur in all orders.
         let mut seed = 1u64;
         let mut next = move |below: usize| {

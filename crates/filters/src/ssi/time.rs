@@ -66,7 +66,7 @@ mod tests {
     use telemetry::time_zone::TimeZone;
 
     #[test]
-    fn formats_are_those_of_strftime() {
+    fn time_formats_match_strftime() {
         // Thursday, 1 January 2026, 03:04:05.
         let moment = 1_767_236_645;
         for (format, expected) in [

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_begins_earliest_counts() {
+    fn the_earliest_match_is_replaced() {
         assert_eq!(replaced(&[("abcd", "1"), ("abc", "2")], false, "abcdabce"), "12e");
         assert_eq!(replaced(&[("abc", "2"), ("abcd", "1")], false, "abcdabce"), "2d2e");
         assert_eq!(replaced(&[("bc", "2"), ("abcx", "1")], false, "abcxabcy"), "1a2y");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_few_letters_in_all_their_overlaps() {
+    fn overlapping_matches_are_replaced_correctly() {
         // A linear congruential generator (Knuth's), so that failures are reproducible.
         let mut state = 1_u64;
         let mut below = |limit: usize| {
@@ -344,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_at_the_end_goes_out() {
+    fn a_partial_match_at_the_end_is_sent() {
         assert_eq!(replaced(&[("abc", "1")], false, "xab"), "xab");
         assert_eq!(replaced(&[("abcd", "1"), ("abc", "2")], false, "xabc"), "x2");
         assert_eq!(replaced(&[("aaa", "1")], true, "aaaaa"), "1aa");
     }
 
     #[test]
-    fn only_what_can_be_a_text_waits() {
+    fn only_possible_matches_are_held_back() {
         let patterns = Arc::new(Patterns::new(["<head>"]).expect("it builds"));
         let mut filter = Replace::new(patterns, layered(["x"]), false);
         let mut out = Vec::new();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn kilobytes_of_a_request_make_no_large_automaton() {
+    fn long_request_values_build_no_large_automaton() {
         let text = "a".repeat(8 << 10);
         let patterns = Patterns::of_request([&text]).expect("it builds");
         assert_eq!(patterns.automaton.kind(), AhoCorasickKind::ContiguousNFA);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_become_kilobytes_are_not_replaced_all_at_once() {
+    fn long_replacements_are_written_in_pieces() {
         let patterns = Arc::new(Patterns::new(["a", "bc"]).expect("it builds"));
         let text = "x".repeat(8 << 10);
         let mut filter = Replace::new(patterns, layered([text.as_str(), ""]), false);

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_one_send_are_one_chunk_and_trailers_follow_the_last() {
+    fn the_pieces_of_a_send_are_one_chunk_and_trailers_follow() {
         let write = async |outlet: &mut dyn Outlet| {
             outlet.begin(b"HEAD\r\n".to_vec());
             outlet.push(text("abc"));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_nothing_is_the_last_chunk_alone() {
+    fn an_empty_body_is_only_the_last_chunk() {
         let write = async |outlet: &mut dyn Outlet| {
             outlet.begin(b"HEAD\r\n".to_vec());
             outlet.end(&[]).await.expect("a client");
@@ -465,7 +465,7 @@ mod tests {
     /// due.
     /// due.
     #[test]
-    fn a_rate_cuts_sends_and_not_chunks() {
+    fn a_rate_limit_splits_sends_but_not_chunks() {
         let write = async |outlet: &mut dyn Outlet| {
             outlet.begin(b"HEAD\r\n".to_vec());
             outlet.push(text(&"x".repeat(64)));
@@ -477,7 +477,7 @@ mod tests {
 
     /// A file is sent after the bytes added before, with whichever call.
     #[test]
-    fn a_file_goes_behind_what_was_added() {
+    fn a_file_is_sent_after_previously_added_bytes() {
         let dir = testkit::TempDir::new("outlet");
         std::fs::write(dir.path().join("file"), b"0123456789").expect("a file in a folder of its own");
         let write = async |outlet: &mut dyn Outlet| {
@@ -501,7 +501,7 @@ mod tests {
 
     /// Bytes in flight when a response is abandoned are lost: nothing may follow on this wire.
     #[test]
-    fn what_is_given_up_half_way_ends_the_wire() {
+    fn an_incomplete_body_closes_the_connection() {
         let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
         let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
         let (near, _far) = UnixStream::pair().expect("sockets");

@@ -29,7 +29,7 @@ fn parameters_are_inherited_until_a_block_has_its_own() {
 
 /// Debian's `snippets/fastcgi-php.conf` contains the directive, and configurations repeat it beside the include.
 #[test]
-fn the_last_fastcgi_split_path_info_of_a_block_counts() {
+fn the_last_fastcgi_split_path_info_of_a_block_is_used() {
     let text = "fastcgi_split_path_info ^(a)(b)$; fastcgi_split_path_info ^(c)$;";
     let passing = passing_of(&format!("server {{ location / {{ {text} }} }}"));
     let pattern = passing.own.split.expect("there is a pattern");
@@ -37,7 +37,7 @@ fn the_last_fastcgi_split_path_info_of_a_block_counts() {
 }
 
 #[test]
-fn every_directive_of_nginxs_module_is_here() {
+fn every_directive_of_the_nginx_module_exists() {
     let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();
     let rows = conf::nginx_directives().iter().filter(|row| row.module == "http_fastcgi");
     let missing: Vec<&str> = rows.map(|row| row.name).filter(|name| !here.contains(name)).collect();

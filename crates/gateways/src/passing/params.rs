@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_become_parameters_as_cgi_names_them() {
+    fn fields_become_parameters_with_cgi_names() {
         assert_eq!(param_name(b"Accept-Language"), b"HTTP_ACCEPT_LANGUAGE");
         assert_eq!(param_name(b"x_1"), b"HTTP_X_1");
     }

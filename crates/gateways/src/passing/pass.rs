@@ -303,7 +303,7 @@ mod tests {
     const HTTP: Scheme = Scheme { text: "http://", port: 80, is_secure: false };
 
     #[test]
-    fn addresses_and_uris_are_told_apart() {
+    fn addresses_and_uris_are_distinguished() {
         for (text, expected) in [
             ("a", ("a", "")),
             ("a:80/b?c", ("a:80", "/b?c")),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_what_the_host_field_is() {
+    fn the_host_field_is_derived_from_the_address() {
         let place = |text: &str| {
             let (authority, uri) = split(text);
             let url = Url::parse(authority, 80).unwrap_or_else(|fault| panic!("{text}: {fault}"));

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_sent_twice() {
+    fn idempotent_requests_may_be_sent_twice() {
         for (method, expected) in [
             ("GET", true),
             ("PUT", true),

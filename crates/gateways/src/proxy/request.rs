@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_would_end_a_uri_are_encoded() {
+    fn bytes_that_would_terminate_a_uri_are_encoded() {
         let mut out = Vec::new();
         push_safe(b"/a b\r\nc\x7f%20\xe4", &mut out);
         assert_eq!(out, b"/a%20b%0D%0Ac%7F%20\xe4");

@@ -72,7 +72,7 @@ fn wrong_statements_are_refused() {
 }
 
 #[test]
-fn fields_that_cannot_be_sent_are_told() {
+fn fields_that_cannot_be_sent_are_reported() {
     for (text, expected) in [
         ("proxy_set_header 'A: B' c;", "invalid field name \"A: B\", the field is not sent"),
         (

@@ -167,7 +167,7 @@ mod tests {
     ];
 
     #[test]
-    fn known_passwords() {
+    fn known_passwords_are_verified() {
         for (stored, form) in KNOWN {
             let stored = stored.as_bytes();
             assert_eq!(Form::of(stored), form);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_wrongly_is_nobodys_password() {
+    fn malformed_hashes_match_no_password() {
         for stored in [
             "",
             "a",

@@ -132,7 +132,7 @@ mod tests {
 
     /// Generated with crypt(3) of libxcrypt.
     #[test]
-    fn known_hashes() {
+    fn known_des_hashes_match() {
         for hash in KNOWN {
             let (password, hash) = hash;
             let salt = [hash.as_bytes()[0], hash.as_bytes()[1]];

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values() {
+    fn wrong_values_are_refused() {
         for (text, expected) in [
             ("auth_basic a; auth_basic b;", "\"auth_basic\" directive is duplicate"),
             (

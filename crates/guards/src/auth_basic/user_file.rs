@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_however_they_are_cut() {
+    fn lines_are_found_at_every_split_point() {
         let long = "x".repeat(PASSWORD_LEN_MAX);
         let file = format!(
             "# me:comment\n\nann:first\nan:short:with a comment\r\nann:second\n\r\nme\nyou:a\nlong:{long}\ntoo:{long}x\nempty:\nlast:one"

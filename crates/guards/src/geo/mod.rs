@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_are_told() {
+    fn conflicts_are_reported() {
         for (rows, expected) in [
             ("1.0.0.1/8 a;", "low address bits of 1.0.0.1/8 are meaningless"),
             ("1.0.0.0/8 a; 1.0.0.0/8 b;", "duplicate network \"1.0.0.0/8\", value: \"b\", old value: \"a\""),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn large_tables_come_from_files() {
+    fn large_tables_are_read_from_files() {
         let rows: String = (0..100_000_u32)
             .map(|row| format!("{}/24 value{};\n", std::net::Ipv4Addr::from_bits(row << 8), row % 7))
             .collect();

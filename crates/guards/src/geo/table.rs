@@ -192,7 +192,7 @@ mod tests {
     proptest! {
         /// With addresses of eight bits, every address is compared with a search for the longest prefix.
         #[test]
-        fn the_smallest_network_has_an_address(rows in proptest::collection::vec((0_u128..256, 0_u32..9), 0..12)) {
+        fn the_smallest_network_containing_an_address_is_found(rows in proptest::collection::vec((0_u128..256, 0_u32..9), 0..12)) {
             let mut networks = Networks::default();
             let rows: Vec<(u128, u32, Place)> =
                 (1..).zip(&rows).map(|(value, &(address, bits))| (start_of(address, bits, 8), bits, value)).collect();
@@ -209,7 +209,7 @@ mod tests {
 
         /// The same for ranges that cross the borders of pieces.
         #[test]
-        fn ranges_inside_of_others_take_their_addresses(
+        fn inner_ranges_override_outer_ranges(
             rows in proptest::collection::vec((0_u32..40, 0_u32..40), 0..12),
         ) {
             let base = PIECE - 20;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_family_are_part_of_it() {
+    fn the_first_and_last_addresses_of_a_family_are_included() {
         let mut networks = Networks::default();
         networks.insert(0, 0, 1);
         networks.insert(u128::MAX, 128, 2);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_told_apart_by_piece() {
+    fn ranges_are_distinguished_by_segment() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.insert(0, 2 * PIECE - 1, 1), Added::Done(None));
         assert_eq!(ranges.insert(0, 2 * PIECE - 1, 2), Added::Done(Some(1)));

@@ -48,7 +48,7 @@ fn find(database: &Database, ip: &str, path: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn values_are_found_by_their_paths() {
+fn database_values_are_found_by_their_paths() {
     let database = database(mmdb());
     for (ip, path, expected) in [
         ("1.2.9.9", "country iso_code", Some("DE")),
@@ -84,7 +84,7 @@ fn values_are_found_by_their_paths() {
 }
 
 #[test]
-fn another_content_takes_the_place() {
+fn changed_content_replaces_the_database() {
     let database = database(mmdb());
     assert!(database.ends_with(mmdb().len() as u64, &mmdb()[100..]) && !database.ends_with(5, b""));
     let other = Mmdb::new(7).with("1.2.0.0/16", &map([("country", map([("iso_code", "PL".into())]))]));
@@ -183,7 +183,7 @@ fn wrong_blocks_are_refused_with_their_line() {
 }
 
 #[test]
-fn the_old_module_says_what_to_use() {
+fn the_obsolete_geoip_module_is_reported_with_its_replacement() {
     let error =
         load("geoip_country /usr/share/GeoIP/GeoIP.dat;").expect_err("it is not supported").to_string();
     assert!(error.contains("use geoip2 with a file .mmdb"), "{error}");

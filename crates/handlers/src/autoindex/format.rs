@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_at_fifty_columns() {
+    fn names_are_truncated_to_fifty_columns() {
         for (name, utf8, shown) in [
             ("x".repeat(50), false, "x".repeat(50) + "</a>"),
             ("x".repeat(51), false, "x".repeat(47) + "..&gt;</a>"),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_get_utc_and_no_sizes_but_of_files() {
+    fn machine_formats_have_utc_times_and_only_sizes_of_files() {
         let entries =
             [("<d>", EntryKind::Folder, 9), ("\"\\\n\u{1f}", EntryKind::File, 7), ("&", EntryKind::Other, 9)];
         assert_eq!(

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_come_out_in_one_order() {
+    fn pieces_are_returned_in_order() {
         let entry = |name: &str| {
             let kind = if name.starts_with("dir") { EntryKind::Folder } else { EntryKind::File };
             Entry { name: name.as_bytes().into(), kind, size: 0, modified: 0 }

@@ -217,7 +217,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn settings_are_inherited_one_by_one() {
+    fn settings_are_inherited_separately() {
         let config = loaded(
             "autoindex on; autoindex_exact_size off; autoindex_format json; autoindex_localtime on;
              server { location /a { autoindex off; autoindex_localtime off; }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named() {
+    fn wrong_values_are_refused() {
         for name in ["autoindex", "autoindex_exact_size", "autoindex_localtime"] {
             let found = error(&format!("http {{ server {{\n{name} yes; }} }}"));
             let message =

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_stay_first_in_every_order() {
+    fn directories_are_listed_first_in_every_order() {
         let list = [
             entry("d", EntryKind::Folder, 9, 5),
             entry("e", EntryKind::Folder, 1, 9),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_the_page() {
+    fn file_names_are_escaped_in_the_page() {
         let mut out = Vec::new();
         let mut page = Page::new(Order::of(b""), true, 0);
         page.begin(b"/<a>/\xff/", &mut out);

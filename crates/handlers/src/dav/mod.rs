@@ -282,7 +282,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn settings_are_inherited_one_by_one() {
+    fn settings_are_inherited_separately() {
         let config = loaded(
             "dav_methods put delete; min_delete_depth 2; dav_access group:rw all:r;
              server { location /a { dav_methods off; create_full_put_path on; } location /b { dav_access user:r; } }",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_have_nginxs_words() {
+    fn wrong_values_cause_the_messages_of_nginx() {
         for (text, words) in [
             ("dav_methods patch;", "invalid value \"patch\""),
             ("dav_access user:x;", "invalid value \"user:x\""),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_deep_enough_or_not() {
+    fn min_delete_depth_is_checked() {
         for (uri, least, enough) in [
             ("/", 0, true),
             ("/a", 0, true),

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_the_same_nested_or_apart() {
+    fn same_nested_and_separate_paths_are_distinguished() {
         for (from, to, expected) in [
             ("/r/a", "/r/a", Relation::Same),
             ("/r/a/", "/r/a", Relation::Same),

@@ -365,7 +365,7 @@ mod tests {
     use crate::testing::{error, loaded};
 
     #[test]
-    fn times_are_read_as_players_send_them() {
+    fn times_are_parsed_as_players_send_them() {
         for (text, expected) in [
             ("1", Some(1000)),
             ("0", Some(0)),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_inherited_and_the_handler_is_not() {
+    fn mp4_settings_are_inherited_but_the_handler_is_not() {
         let config = loaded(
             "mp4_buffer_size 1m; mp4_limit_rate 1.25; server { location /a { mp4; mp4_start_key_frame on; location /a/b { } } }",
         );

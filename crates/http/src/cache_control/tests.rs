@@ -15,7 +15,7 @@ fn wanted(set: impl FnOnce(&mut CacheControl)) -> CacheControl {
 }
 
 #[test]
-fn directives_of_responses() {
+fn directives_of_responses_are_parsed() {
     type Set = fn(&mut CacheControl);
     let table: &[(&str, Set)] = &[
         ("", |_| {}),
@@ -55,7 +55,7 @@ fn directives_of_responses() {
 }
 
 #[test]
-fn mistakes_make_it_stricter() {
+fn invalid_values_make_caching_stricter() {
     type Set = fn(&mut CacheControl);
     let table: &[(&str, Set)] = &[
         ("max-age", |c| c.max_age = Some(0)),
@@ -84,14 +84,14 @@ fn mistakes_make_it_stricter() {
 }
 
 #[test]
-fn a_name_in_a_quoted_string_is_no_directive() {
+fn a_name_in_a_quoted_string_is_not_a_directive() {
     assert_eq!(parse(&["x=\"no-store, max-age=5\", max-age=6"]).max_age, Some(6));
     assert!(!parse(&["x=\"no-store\""]).no_store);
     assert!(!parse(&["x=\"a\\\", no-store\""]).no_store);
 }
 
 #[test]
-fn lines_combine_and_the_first_of_two_ages_counts() {
+fn field_lines_are_combined_and_the_first_of_two_ages_is_used() {
     let found = parse(&["max-age=1, public", "", "max-age=2, no-cache=\"a\"", "S-MAXAGE=3"]);
     assert_eq!((found.max_age, found.s_maxage, found.public), (Some(1), Some(3), true));
     assert_eq!(found.no_cache, Scope::Fields);
@@ -99,7 +99,7 @@ fn lines_combine_and_the_first_of_two_ages_counts() {
 }
 
 #[test]
-fn fields_that_directives_name() {
+fn field_names_in_directives_are_parsed() {
     let values = [&b"no-cache=\"Set-Cookie, X-A\", private=y"[..], b"NO-CACHE=z, no-cache"];
     let names = |directive| qualified_fields(values, directive).collect::<Vec<_>>();
     assert_eq!(names(Qualified::NoCache), [&b"Set-Cookie"[..], b"X-A", b"z"]);
@@ -107,7 +107,7 @@ fn fields_that_directives_name() {
 }
 
 #[test]
-fn directives_of_requests() {
+fn directives_of_requests_are_parsed() {
     type Set = fn(&mut RequestCacheControl);
     let table: &[(&[&str], &[&str], Set)] = &[
         (&[], &[], |_| {}),
@@ -143,7 +143,7 @@ fn target(lines: &[(&str, &str)]) -> Option<Targeted> {
 }
 
 #[test]
-fn targeted_fields() {
+fn targeted_fields_override_cache_control() {
     let max_age = |seconds| wanted(|c| c.max_age = Some(seconds));
     for (lines, index, control) in [
         (&[("CDN-Cache-Control", "max-age=60")][..], 1, max_age(60)),

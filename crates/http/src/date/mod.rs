@@ -264,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn http_dates() {
+    fn http_dates_are_formatted() {
         for (unix, text) in [
             (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn log_dates_in_zones() {
+    fn log_dates_are_formatted_in_time_zones() {
         let unix = 1_795_253_400; // 21 November 2026, 09:30 UTC
         assert_eq!(&common_log(unix, 0), b"21/Nov/2026:09:30:00 +0000");
         assert_eq!(&common_log(unix, 330), b"21/Nov/2026:15:00:00 +0530");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_the_calendar_follows_the_one_before() {
+    fn every_day_of_the_calendar_follows_the_previous_one() {
         let is_leap =
             |year: u16| year.is_multiple_of(400) || (year.is_multiple_of(4) && !year.is_multiple_of(100));
         // The calendar, including weekdays, repeats every 400 years. Miri would need minutes for all of them.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_follows_the_clock() {
+    fn the_cached_date_follows_the_clock() {
         let mut cache = DateCache::new(0, 0);
         assert_eq!(cache.http(), b"Thu, 01 Jan 1970 00:00:00 GMT");
         cache.update(784_111_777, 60);
@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_formatted_parses(unix in 0i64..=UNIX_MAX) {
+        fn formatted_dates_are_parsed(unix in 0i64..=UNIX_MAX) {
             prop_assert_eq!(parse_http(&http(unix)), Some(unix));
             prop_assert_eq!(Civil::from_unix(unix).to_unix(), unix);
         }

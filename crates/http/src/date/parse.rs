@@ -178,7 +178,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn three_forms() {
+    fn all_three_date_forms_are_parsed() {
         for text in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn as_written_is_one_form_alone() {
+    fn strict_parsing_accepts_one_form_only() {
         assert_eq!(parse_as_written(b"Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
         for text in [
             "Mon, 06 Nov 1994 08:49:37 GMT",
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn no_dates() {
+    fn invalid_dates_are_refused() {
         for text in [
             "",
             "0",
@@ -267,7 +267,7 @@ mod tests {
     proptest! {
         /// The fast path returns the same as the general parser, also for a date with one wrong byte.
         #[test]
-        fn both_ways_agree(unix in 0..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8, day in 1..=31u8) {
+        fn the_fast_path_and_the_general_parser_agree(unix in 0..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8, day in 1..=31u8) {
             let mut text = super::super::http(unix);
             text[5..7].copy_from_slice(format!("{day:02}").as_bytes());
             for changed in [text[at], byte] {
@@ -280,7 +280,7 @@ mod tests {
 
         /// An accepted text is formatted to the same text. A text with one changed byte is formatted to itself or refused.
         #[test]
-        fn as_written_comes_back(unix in super::super::UNIX_MIN..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8) {
+        fn strictly_parsed_dates_are_formatted_to_the_same_text(unix in super::super::UNIX_MIN..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8) {
             let mut text = super::super::http(unix);
             prop_assert_eq!(parse_as_written(&text), Some(unix));
             text[at] = byte;

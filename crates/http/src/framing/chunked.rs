@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_decoder_wants_extensions_of_the_grammar_and_no_blanks() {
+    fn a_strict_decoder_needs_valid_extensions_without_blanks() {
         let decode = |line: &str, strict: bool| {
             let text = format!("{line}\r\nx\r\n0\r\n\r\n");
             let mut decoder = ChunkedDecoder::strict(strict);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_long_extensions_and_trailers_are_passed_over() {
+    fn long_extensions_and_trailers_are_skipped_without_limits() {
         let (long, sum) = ("x".repeat(200_000), "X-Sum: 1\r\n".repeat(5_000));
         for (end, section) in
             [("0;LONG\r\nX: 1\r\n\r\n", "X: 1\r\n"), ("0\r\nX: LONG\r\n\r\n", ""), ("0\r\nSUM\r\n", "")]
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_kept_for_whoever_wants_them() {
+    fn trailers_are_stored_on_request() {
         for (input, section) in [
             ("0\r\n\r\n", ""),
             ("0\r\nX: 1\r\n\r\n", "X: 1\r\n"),
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_trailers_are_bounded() {
+    fn stored_trailers_are_bounded() {
         let mut trailers = Vec::new();
         let mut decoder = ChunkedDecoder::default();
         let input = format!("0\r\n{}", "X: 1\r\n".repeat(4 * TRAILER_LEN_MAX as usize));
@@ -568,7 +568,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_do_not_matter(input in "[0-9a;\r\n x]{0,40}", cuts in proptest::collection::vec(0usize..40, 0..4)) {
+        fn split_points_do_not_matter(input in "[0-9a;\r\n x]{0,40}", cuts in proptest::collection::vec(0usize..40, 0..4)) {
             let bytes = input.as_bytes();
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.push(0);
@@ -584,7 +584,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_encoded_decodes(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..50), 0..6)) {
+        fn encoded_bodies_are_decoded(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..50), 0..6)) {
             let mut coded = Vec::new();
             for piece in &pieces {
                 let mut header = [0; super::super::CHUNK_HEADER_LEN_MAX];

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunk_headers() {
+    fn chunk_headers_are_written() {
         for len in [1, 9, 10, 15, 16, 255, 256, 4096, 0xdead_beef, u64::MAX] {
             let mut buf = [0; CHUNK_HEADER_LEN_MAX];
             assert_eq!(chunk_header(len, &mut buf), format!("{len:x}\r\n").as_bytes());
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn last_chunk_with_trailers() {
+    fn the_last_chunk_is_written_with_trailers() {
         let mut out = b"x".to_vec();
         push_last_chunk(&[(b"A", b"1"), (b"B", b"2")], &mut out).expect("valid trailers");
         assert_eq!(out, b"x0\r\nA: 1\r\nB: 2\r\n\r\n");

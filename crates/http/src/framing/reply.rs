@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_by_fields() {
+    fn framing_is_determined_by_fields() {
         for (status, fields, wanted) in [
             ("1.1 200 OK", "", ReplyFraming::UntilClose),
             ("1.1 200 OK", "Content-Length: 0\r\n", ReplyFraming::Length(0)),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn some_responses_never_have_a_body() {
+    fn responses_of_some_statuses_and_methods_have_no_body() {
         for fields in ["", "Content-Length: 12\r\n", "Transfer-Encoding: chunked\r\n"] {
             for status in ["100", "101", "103", "199", "204", "304"] {
                 let found = framing(Method::Get, &format!("1.1 {status} x"), fields);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_to_read() {
+    fn body_presence_and_delimitation_follow_the_framing() {
         for (framing, has_body, delimited) in [
             (ReplyFraming::None, false, true),
             (ReplyFraming::Length(0), false, true),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values() {
+    fn x_accel_expires_values_are_parsed() {
         for (value, wanted, left) in [
             ("0", Some(AccelExpires::Off), 0),
             ("60", Some(AccelExpires::Seconds(60)), 60),

@@ -20,7 +20,7 @@ fn fields(text: &str) -> CacheFields {
 }
 
 #[test]
-fn ages() {
+fn age_values_are_parsed() {
     for (values, wanted) in [
         (&["10"][..], Some(10)),
         (&["0"], Some(0)),
@@ -39,7 +39,7 @@ fn ages() {
 }
 
 #[test]
-fn initial_ages() {
+fn initial_ages_are_computed() {
     for (text, request, response, wanted) in [
         ("", 0, 0, 0),
         ("Age: 10", 0, 0, 10),
@@ -71,7 +71,7 @@ fn initial_ages() {
 }
 
 #[test]
-fn lifetimes() {
+fn lifetimes_are_computed() {
     use LifetimeSource as By;
     for (text, wanted) in [
         ("", None),
@@ -97,7 +97,7 @@ fn lifetimes() {
 }
 
 #[test]
-fn heuristic_lifetimes() {
+fn heuristic_lifetimes_are_computed() {
     let heuristic = Some(Heuristic::default());
     let modified = format!("Last-Modified: {HOUR_BEFORE}\nDate: {DATE_TEXT}");
     let seconds = |text: &str, status, heuristic| {
@@ -124,7 +124,7 @@ fn heuristic_lifetimes() {
 }
 
 #[test]
-fn stale_windows() {
+fn stale_windows_are_computed() {
     use Refusal as No;
     for (text, wanted) in [
         ("max-age=1", Err(No::NotAllowed)),
@@ -152,7 +152,7 @@ fn stale_windows() {
 }
 
 #[test]
-fn reuse_by_the_wishes_of_a_client() {
+fn request_directives_limit_reuse() {
     use Refusal as No;
     for (control, lifetime, age, request, wanted) in [
         ("", 10, 0, "", Reuse::Fresh),
@@ -196,7 +196,7 @@ fn verdict(text: &str, exchange: Exchange, rules: &Rules) -> Result<Verdict, Not
 }
 
 #[test]
-fn what_is_not_stored() {
+fn unstorable_responses_are_refused() {
     use NotStored as No;
     for (text, status, wanted) in [
         ("Cache-Control: max-age=5", 103, Some(No::Interim)),
@@ -235,7 +235,7 @@ fn what_is_not_stored() {
 }
 
 #[test]
-fn answers_to_credentials_need_a_permission() {
+fn responses_to_credentials_need_a_permission() {
     let authorized = Exchange { is_authorized: true, ..exchange(200) };
     for (text, stored) in [
         ("Cache-Control: max-age=5", false),
@@ -254,7 +254,7 @@ fn answers_to_credentials_need_a_permission() {
 }
 
 #[test]
-fn what_an_operator_configures() {
+fn configured_rules_are_applied() {
     use LifetimeSource as By;
     let rules = Rules { valid: Some(30), ..Rules::default() };
     for (text, wanted) in [
@@ -275,7 +275,7 @@ fn what_an_operator_configures() {
 }
 
 #[test]
-fn ignored_fields_are_as_absent() {
+fn ignored_fields_count_as_absent() {
     let all =
         Ignored { cache_control: true, expires: true, set_cookie: true, vary: true, accel_expires: true };
     let text =
@@ -302,7 +302,7 @@ fn ignored_fields_are_as_absent() {
 }
 
 #[test]
-fn what_must_be_validated_is_stored_where_wanted() {
+fn responses_that_need_validation_are_stored_if_configured() {
     let rules = Rules { stores_for_validation: true, ..Rules::default() };
     for (text, wanted) in [
         ("Cache-Control: no-cache\nETag: \"a\"", Ok(0)),
@@ -323,7 +323,7 @@ fn what_must_be_validated_is_stored_where_wanted() {
 }
 
 #[test]
-fn what_was_stale_when_it_came_is_stored_for_its_stale_windows() {
+fn stale_responses_are_stored_for_their_stale_windows() {
     for (text, wanted) in [
         ("Cache-Control: max-age=5, stale-while-revalidate=9\nAge: 9", Ok(-4)),
         ("Cache-Control: max-age=5, stale-if-error=9\nAge: 9", Ok(-4)),
@@ -341,7 +341,7 @@ fn what_was_stale_when_it_came_is_stored_for_its_stale_windows() {
 }
 
 #[test]
-fn verdicts_in_full() {
+fn a_verdict_contains_all_times() {
     let text =
         "Date: {date}\nCache-Control: max-age=60, no-cache=\"x\", stale-while-revalidate=5, stale-if-error=7";
     let times = Times { request: DATE + 2, response: DATE + 10 };

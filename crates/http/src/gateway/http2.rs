@@ -85,7 +85,7 @@ mod tests {
     use crate::h2::hpack::Decoder;
 
     #[test]
-    fn pseudo_fields_come_first_and_fields_of_the_connection_do_not_come() {
+    fn pseudo_fields_are_first_and_connection_fields_are_dropped() {
         let mut encoder = Encoder::new("https");
         assert!(encoder.begin(b"PUT", |out| out.extend_from_slice(b"/a?b")));
         encoder.field(b"X-A", b" 1 ");

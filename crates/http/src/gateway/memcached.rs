@@ -275,7 +275,7 @@ mod tests {
     type Line<'t> = (u64, &'t str, Result<(u16, u64, bool), ReplyError>);
 
     #[test]
-    fn first_lines_become_header_sections() {
+    fn first_response_lines_become_header_sections() {
         let cases: &[Line<'_>] = &[
             (0, "VALUE k%20 0 5\r\n", Ok((200, 5, false))),
             (2, "VALUE k%20 0 5\r\n", Ok((200, 5, false))),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn values_end_where_their_lines_say_in_pieces_of_any_size() {
+    fn values_end_at_their_length_in_pieces_of_any_size() {
         let (five, none, missing) = ("VALUE k%20 0 5\r\n", "VALUE k%20 0 0\r\n", "END\r\n");
         let cases: &[Row<'_>] = &[
             (five, "hello\r\nEND\r\n", "hello", Some((true, false))),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_head_request_is_for_nobody() {
+    fn the_value_for_a_head_request_is_discarded() {
         let line = "VALUE k%20 0 5\r\n";
         for (rest, keeps) in [("hello\r\nEND\r\n", true), ("hello\r\nEND", false), ("", false)] {
             let (body, end) = decoded(Method::Head, line, rest.as_bytes(), 100);

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_body_are_joined_whichever_of_them_is_longer() {
+    fn body_ranges_are_merged_whichever_is_longer() {
         for parts in [&["a", "bcdef", "", "gh"][..], &["abcdefgh", "i", "", "jk"], &["", "ab"], &["", ""]] {
             let (mut bytes, mut body, mut at) = (Vec::new(), 0..0, 0);
             for part in parts {

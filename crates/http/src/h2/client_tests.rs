@@ -77,7 +77,7 @@ pub(super) fn is_head(event: &Event, wanted: u32, wanted_end: bool) -> bool {
 }
 
 #[test]
-fn both_ends_understand_each_other() {
+fn client_and_server_sessions_interoperate() {
     let (mut out, mut back) = (Vec::new(), Vec::new());
     let mut client = Session::client(Limits::default(), &mut out);
     let mut server: Session<()> = Session::new(Limits::default(), &mut back);
@@ -130,7 +130,7 @@ fn both_ends_understand_each_other() {
 
 /// RFC 9113 section 5.1.1: streams have odd, increasing numbers; section 5.1.2: at most as many as the server permits are open.
 #[test]
-fn streams_are_opened_as_far_as_the_server_allows() {
+fn streams_are_opened_up_to_the_limit_of_the_server() {
     let mut client = Client::new(&[(3, 2)]);
     assert_eq!((client.get(), client.session.may_open(), client.get()), (1, true, 3));
     assert!(!client.session.may_open());
@@ -144,7 +144,7 @@ fn streams_are_opened_as_far_as_the_server_allows() {
 
 /// RFC 9113 sections 8.4 and 6.5.2: server push is disabled.
 #[test]
-fn pushes_end_the_connection() {
+fn a_push_ends_the_connection() {
     let mut client = Client::new(&[]);
     client.get();
     assert_eq!(
@@ -160,7 +160,7 @@ fn pushes_end_the_connection() {
 
 /// RFC 9113 section 3.4: the first frame is SETTINGS.
 #[test]
-fn a_server_begins_with_its_settings() {
+fn a_server_starts_with_settings() {
     let mut out = Vec::new();
     let mut session: Session<()> = Session::client(Limits::default(), &mut out);
     for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &frame(Kind::Ping, 0, 0, &[0; 8])] {
@@ -172,7 +172,7 @@ fn a_server_begins_with_its_settings() {
 }
 
 #[test]
-fn the_end_of_a_connection_says_what_was_not_processed() {
+fn the_end_of_a_connection_reports_unprocessed_streams() {
     let mut client = Client::new(&[]);
     client.get();
     let bytes = frame(Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 7, b'x']);
@@ -184,7 +184,7 @@ fn the_end_of_a_connection_says_what_was_not_processed() {
 }
 
 #[test]
-fn a_reset_comes_with_its_code() {
+fn a_reset_is_reported_with_its_code() {
     let mut client = Client::new(&[]);
     let id = client.get();
     let bytes = frame(Kind::ResetStream, 0, id, &[0, 0, 0, 7]);
@@ -194,7 +194,7 @@ fn a_reset_comes_with_its_code() {
 
 /// A server may reset every stream that the client opened: any number of resets is valid.
 #[test]
-fn resets_of_a_server_are_no_flood() {
+fn resets_of_a_server_are_not_a_flood() {
     let mut client = Client::new(&[]);
     for _ in 0..3000 {
         let id = client.get();
@@ -204,7 +204,7 @@ fn resets_of_a_server_are_no_flood() {
 }
 
 #[test]
-fn frames_without_use_are_a_flood() {
+fn frames_without_effect_are_a_flood() {
     let mut client = Client::new(&[]);
     let ping = frame(Kind::Ping, 0, 0, &[0; 8]);
     let fault = (0..2000).find_map(|_| client.feed(&ping).err());
@@ -213,7 +213,7 @@ fn frames_without_use_are_a_flood() {
 
 /// RFC 9113 section 8.1.1: a body whose length differs from the announced length resets the stream.
 #[test]
-fn bodies_have_the_length_that_was_told() {
+fn bodies_must_have_the_announced_length() {
     for (body, flags) in [(&b"ab"[..], END_STREAM), (b"abcd", 0)] {
         let mut client = Client::new(&[]);
         let id = client.get();
@@ -236,7 +236,7 @@ fn bodies_have_the_length_that_was_told() {
 
 /// An unneeded response is cancelled, and its frames in flight are ignored.
 #[test]
-fn a_stream_that_is_let_go_is_cancelled() {
+fn a_dropped_stream_is_cancelled() {
     let mut client = Client::new(&[]);
     let id = client.get();
     let mut out = Vec::new();

@@ -25,7 +25,7 @@ fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
 /// Sections 3.4, 6.5 and 6.5.2: both ends begin with SETTINGS. A server does not send ENABLE_PUSH, a client sets it to 0. Neither end
 /// changes the table size or the maximum frame size, so sections 4.2 and 4.3.1 require nothing more.
 #[test]
-fn own_settings_leave_nothing_to_agree_on() {
+fn own_settings_only_contain_permitted_values() {
     let mut peer = Peer::silent(Limits::default());
     let sent = peer.sent();
     assert_eq!(sent[0].0, Kind::Settings);
@@ -42,7 +42,7 @@ fn own_settings_leave_nothing_to_agree_on() {
 
 /// Section 3.4: first bytes of a server other than SETTINGS are a PROTOCOL_ERROR, even if they cannot be a frame.
 #[test]
-fn a_server_that_speaks_another_protocol_breaks_this_one() {
+fn a_server_of_another_protocol_causes_a_protocol_error() {
     for text in
         [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"SSH-2.0-x\r\n\r\n", b"\x15\x03\x03\0\x02\x02\x46\0\0"]
     {
@@ -55,7 +55,7 @@ fn a_server_that_speaks_another_protocol_breaks_this_one() {
 
 /// Section 4.2: a frame with a payload of 16 384 bytes is accepted, whatever its type.
 #[test]
-fn frames_of_the_common_length_are_received() {
+fn frames_of_the_default_maximum_length_are_accepted() {
     let mut head = line_and(&[]);
     let fill = 16_384 - head.len() - 3;
     // A literal field with the name `a` fills the frame.
@@ -74,7 +74,7 @@ fn frames_of_the_common_length_are_received() {
 
 /// Section 5.1, idle: a frame other than HEADERS and PRIORITY on an idle stream ends the connection, at both ends.
 #[test]
-fn only_heads_and_priorities_reach_idle_streams() {
+fn only_headers_and_priority_are_allowed_on_idle_streams() {
     let protocol =
         |fault: Option<(Fault, ErrorCode)>| fault.map(|(_, code)| code) == Some(ErrorCode::Protocol);
     for bytes in [
@@ -105,7 +105,7 @@ fn only_heads_and_priorities_reach_idle_streams() {
 /// Sections 5.1 and 6.1: DATA on a stream number that the client has skipped gets one RST_STREAM with STREAM_CLOSED. The connection
 /// continues.
 #[test]
-fn data_of_streams_that_were_passed_over_resets_them() {
+fn data_on_skipped_streams_resets_them() {
     let mut peer = Peer::new();
     peer.feed(&get(5)).expect("a request");
     let closed = ErrorCode::StreamClosed as u32;
@@ -119,7 +119,7 @@ fn data_of_streams_that_were_passed_over_resets_them() {
 /// Sections 5.1, 5.4.2 and 6.4: no frame is sent on a stream that the peer has reset, not even RST_STREAM. No RST_STREAM is sent for
 /// an idle stream.
 #[test]
-fn nothing_follows_a_reset() {
+fn no_frame_is_sent_after_a_reset() {
     let mut peer = Peer::new();
     peer.feed(&[post(1), reset(1)].concat()).expect("a connection that goes on");
     let mut block = Vec::new();
@@ -140,7 +140,7 @@ fn nothing_follows_a_reset() {
 /// Sections 5.4.2, 6.4, 6.8 and 6.9: frames on a closed stream are discarded, but still change the state of the connection: the HPACK
 /// table and the receive window.
 #[test]
-fn discarded_frames_still_count_for_the_connection() {
+fn discarded_frames_still_update_the_connection_state() {
     // `indexed` adds the field `x: y` to the HPACK table, `reused` refers to that entry.
     let indexed = [0x82, 0x84, 0x86, 0x41, 1, b'h', 0x40, 1, b'x', 1, b'y'];
     let reused = [0x82, 0x84, 0x86, 0xbf, 0xbe];
@@ -176,7 +176,7 @@ fn discarded_frames_still_count_for_the_connection() {
 
 /// Section 6.5.3: of two values of one setting the last value applies, unknown settings are ignored, and the frame is acknowledged.
 #[test]
-fn settings_are_taken_in_their_order() {
+fn settings_are_applied_in_order() {
     let values = [(4u16, 100u32), (0xabcd, 1), (4, 200), (1, 0), (1, 4096)];
     let payload: Vec<u8> = values
         .iter()
@@ -191,7 +191,7 @@ fn settings_are_taken_in_their_order() {
 /// Sections 6.8 and 8.7: a GOAWAY never announces a higher last stream than an earlier GOAWAY, and never excludes a stream that was
 /// begun.
 #[test]
-fn the_last_stream_never_grows() {
+fn the_last_stream_of_goaway_never_increases() {
     let mut peer = Peer::new();
     peer.feed(&get(1)).expect("a request");
     peer.session.announce_end(&mut peer.out);
@@ -209,7 +209,7 @@ fn the_last_stream_never_grows() {
 
 /// Section 6.9.3: until the peer has acknowledged a smaller initial window, it may send as much as the default window allows.
 #[test]
-fn a_smaller_window_holds_when_it_is_acknowledged() {
+fn a_smaller_window_applies_once_it_is_acknowledged() {
     let limits = Limits { initial_window: 100, ..Limits::default() };
     let mut peer = Peer::silent(limits);
     let begin = [&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat();
@@ -225,7 +225,7 @@ fn a_smaller_window_holds_when_it_is_acknowledged() {
 
 /// Section 6.10: CONTINUATION must be on the stream whose header block is incomplete.
 #[test]
-fn fragments_belong_to_their_stream() {
+fn continuation_must_be_on_the_same_stream() {
     for bytes in [
         frame(CONTINUATION, WHOLE, 0, b""),
         [frame(HEADERS, END, 1, b""), frame(CONTINUATION, WHOLE, 0, b"")].concat(),
@@ -245,7 +245,7 @@ fn fragments_belong_to_their_stream() {
 
 /// Section 7: an unknown error code gets no special treatment.
 #[test]
-fn unknown_error_codes_mean_nothing_of_their_own() {
+fn unknown_error_codes_get_no_special_treatment() {
     let code = 0xdead_beef_u32;
     let mut peer = Peer::new();
     let bytes = [post(1), frame(RESET, 0, 1, &code.to_be_bytes())].concat();
@@ -258,7 +258,7 @@ fn unknown_error_codes_mean_nothing_of_their_own() {
 
 /// Section 8.1: a complete response is not discarded because of a later RST_STREAM.
 #[test]
-fn a_response_that_ended_well_stays_whole_after_a_reset() {
+fn a_complete_response_remains_valid_after_a_reset() {
     let mut client = Client::new(&[]);
     let mut block = Vec::new();
     hpack::push_request(&mut block, b"POST", b"http", b"/", b"h");
@@ -278,7 +278,7 @@ fn a_response_that_ended_well_stays_whole_after_a_reset() {
 /// Section 8.3.1: `Host` and `:authority` are compared without regard to case and default port. A request in which they differ is
 /// malformed.
 #[test]
-fn hosts_are_compared_as_their_scheme_does() {
+fn hosts_are_compared_by_the_rules_of_their_scheme() {
     let request = |scheme, authority, host| {
         let fields = [
             (":method", "GET"),
@@ -315,7 +315,7 @@ fn hosts_are_compared_as_their_scheme_does() {
 
 /// Section 8.5: a stream that carries another protocol accepts only DATA; a header section resets it.
 #[test]
-fn a_tunnel_takes_no_header_section() {
+fn a_header_section_resets_a_tunnel() {
     let mut peer = Peer::new();
     peer.feed(&post(1)).expect("a request");
     peer.session.tunnel(1);
@@ -329,7 +329,7 @@ fn a_tunnel_takes_no_header_section() {
 
 /// Section 6.9: a client accepts WINDOW_UPDATE on half-closed and closed streams.
 #[test]
-fn late_windows_do_no_harm_to_a_client() {
+fn late_window_updates_are_accepted_by_a_client() {
     let mut client = Client::new(&[]);
     let id = client.get();
     assert_eq!(client.feed(&window_update(id, 5)), Ok(vec![Event::Window { stream: id }]));

@@ -122,7 +122,7 @@ mod tests {
 
     /// RFC 9218 sections 4.1, 4.2 and 5: invalid values are replaced by the default.
     #[test]
-    fn a_priority_is_read_or_is_the_default() {
+    fn an_invalid_priority_becomes_the_default() {
         for (text, wanted) in [
             ("", (3, false)),
             ("u=0", (0, false)),
@@ -142,7 +142,7 @@ mod tests {
 
     /// RFC 9218 section 10: urgent streams first, then in order of their numbers, and incremental streams in turns.
     #[test]
-    fn urgent_streams_go_first_and_incremental_ones_share() {
+    fn urgent_streams_are_sent_first_and_incremental_ones_alternate() {
         let mut scheduler = Scheduler::default();
         for (stream, urgency, is_incremental) in
             [(1, 3, false), (3, 3, true), (5, 0, false), (7, 3, true), (9, 7, false)]
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_one_urgency_go_in_the_order_of_their_requests() {
+    fn streams_of_equal_urgency_are_sent_in_request_order() {
         let mut scheduler = Scheduler::default();
         for stream in [9, 1, 5] {
             scheduler.add(stream, Priority::default());

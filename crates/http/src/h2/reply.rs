@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_becomes_one_of_http_1() {
+    fn a_header_block_becomes_an_http_1_head() {
         let (bytes, head) = read(&[(":status", "200"), ("content-length", "12"), ("a", "")]).unwrap();
         assert_eq!(bytes, b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\na: \r\n\r\n");
         assert_eq!((head.status().code(), head.content_length()), (200, Some(12)));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_comes_first_and_once() {
+    fn the_status_must_be_first_and_unique() {
         for status in ["", "20", "2000", "099", "2x0", " 200"] {
             assert_eq!(fault(&[(":status", status)]), ReplyFault::InvalidStatus, "{status:?}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_could_be_misread_in_http_1_are_refused() {
+    fn fields_that_are_ambiguous_in_http_1_are_refused() {
         let with = |name, value| fault(&[(":status", "200"), (name, value)]);
         for name in ["", "A", "a b", "a:", "a\r\n", "\u{e9}"] {
             assert_eq!(with(name, "v"), ReplyFault::Field, "{name:?}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fault_is_kept() {
+    fn the_first_error_is_retained() {
         let fields = [(":status", "200"), ("upgrade", "x"), ("A", "b"), (":status", "200")];
         assert_eq!(fault(&fields), ReplyFault::Connection);
     }

@@ -204,7 +204,7 @@ impl Peer {
 
 /// RFC 9113 section 3.4: both ends begin with SETTINGS, the client after the preface.
 #[test]
-fn a_connection_begins_with_preface_and_settings() {
+fn a_connection_starts_with_preface_and_settings() {
     let mut peer = Peer::silent(Limits::default());
     let sent = peer.sent();
     assert_eq!((sent[0].0, sent[0].1, sent[0].2), (Kind::Settings, 0, 0));
@@ -221,7 +221,7 @@ fn a_connection_begins_with_preface_and_settings() {
 
 /// RFC 9113 section 4.1: unknown types, flags and the reserved bit are ignored.
 #[test]
-fn unknown_frames_and_flags_mean_nothing() {
+fn unknown_frames_and_flags_are_ignored() {
     let mut peer = Peer::new();
     assert_eq!(peer.feed(&frame(0xfe, 0xff, 1, b"some bytes")), Ok(vec![]));
     assert_eq!(peer.feed(&frame(PING, 0xfe, 1 << 31, b"12345678")), Ok(vec![]));
@@ -256,7 +256,7 @@ fn wrong_lengths_are_frame_size_errors() {
 
 /// RFC 9113 section 4.3: a block that cannot be decoded is a COMPRESSION_ERROR.
 #[test]
-fn a_block_that_is_none_ends_the_connection() {
+fn an_undecodable_block_ends_the_connection() {
     let fault = Peer::new().fault(&frame(HEADERS, END | WHOLE, 1, &[0x80]));
     assert_eq!(fault, Some((Fault::Hpack(hpack::HpackError::Index), ErrorCode::Compression)));
     // All streams share one table: refused blocks change it too.
@@ -288,7 +288,7 @@ fn frames_for_idle_streams_end_the_connection() {
 
 /// RFC 9113 section 5.1, half-closed (remote): further frames after the end of a request are a stream error STREAM_CLOSED.
 #[test]
-fn frames_behind_the_end_of_a_request_reset_its_stream() {
+fn frames_after_the_end_of_a_request_reset_its_stream() {
     for bytes in [frame(DATA, 0, 1, b"x"), get(1)] {
         let mut peer = Peer::new();
         peer.feed(&get(1)).expect("a request");
@@ -303,7 +303,7 @@ fn frames_behind_the_end_of_a_request_reset_its_stream() {
 
 /// RFC 9113 section 5.1, closed: late frames are ignored; frames that cannot be late are a STREAM_CLOSED error.
 #[test]
-fn frames_for_closed_streams() {
+fn frames_for_closed_streams_are_ignored_or_refused() {
     let ended = || {
         let mut peer = Peer::new();
         peer.feed(&get(1)).expect("a request");
@@ -335,7 +335,7 @@ fn frames_for_closed_streams() {
 
 /// RFC 9113 section 5.1.1: stream numbers are odd and increase.
 #[test]
-fn numbers_of_streams_are_odd_and_grow() {
+fn stream_numbers_must_be_odd_and_increase() {
     let wanted = Some((Fault::StreamNumber, ErrorCode::Protocol));
     assert_eq!(Peer::new().fault(&get(2)), wanted);
     assert_eq!(Peer::new().fault(&[get(5), get(3)].concat()), wanted);
@@ -356,7 +356,7 @@ fn streams_above_the_limit_are_refused() {
 
 /// RFC 9113 sections 5.2.1 and 6.9.1: DATA that exceeds a window is a FLOW_CONTROL_ERROR, of the stream or of the connection.
 #[test]
-fn bodies_stay_within_their_windows() {
+fn bodies_must_not_exceed_their_windows() {
     let limits = Limits { initial_window: 100, ..Limits::default() };
     let mut peer = Peer::with(limits);
     peer.feed(&[post(1), frame(DATA, 0, 1, &[0; 100])].concat()).expect("a body");
@@ -408,7 +408,7 @@ fn data_needs_a_stream_and_room_for_its_padding() {
 
 /// RFC 9113 section 6.2: a head in one frame with padding and a priority.
 #[test]
-fn a_head_may_be_padded_and_have_a_priority() {
+fn headers_may_be_padded_and_have_a_priority() {
     let mut payload = vec![4, 0, 0, 0, 3, 200];
     payload.extend(line_and(&[]));
     payload.extend([0; 4]);
@@ -418,7 +418,7 @@ fn a_head_may_be_padded_and_have_a_priority() {
 
 /// RFC 9113 sections 6.2 and 6.10: fragments must be consecutive, without other frames between them.
 #[test]
-fn fragments_of_a_head_are_one() {
+fn fragments_of_a_header_block_are_consecutive() {
     let whole = line_and(&[("x-long", "value")]);
     let (first, rest) = whole.split_at(7);
     let (second, third) = rest.split_at(1);
@@ -448,7 +448,7 @@ fn fragments_of_a_head_are_one() {
 
 /// RFC 9113 sections 6.3 to 6.8: frames of streams, and frames of the connection.
 #[test]
-fn frames_are_of_a_stream_or_of_the_connection() {
+fn frames_must_be_on_the_right_kind_of_stream() {
     let wanted = Some((Fault::WrongStream, ErrorCode::Protocol));
     for bytes in [
         frame(PRIORITY, 0, 0, &[0; 5]),
@@ -473,7 +473,7 @@ fn a_wrong_priority_resets_its_stream() {
 
 /// RFC 9113 section 6.5.2: invalid values of settings.
 #[test]
-fn settings_have_their_values() {
+fn invalid_settings_are_refused() {
     for (id, value, wanted) in [
         (0x2, 2, Some((Fault::Setting, ErrorCode::Protocol))),
         (0x4, 1 << 31, Some((Fault::InitialWindow, ErrorCode::FlowControl))),
@@ -493,7 +493,7 @@ fn settings_have_their_values() {
 
 /// RFC 9113 section 6.5.3: each SETTINGS frame is acknowledged, and its values apply from then on.
 #[test]
-fn settings_are_acknowledged_and_hold() {
+fn settings_are_acknowledged_and_applied() {
     let mut peer = Peer::new();
     peer.feed(&[setting(0x1, 0), setting(0x5, 20_000)].concat()).expect("settings");
     assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![]), (Kind::Settings, 1, 0, vec![])]);
@@ -528,7 +528,7 @@ fn a_ping_is_returned() {
 
 /// RFC 9113 section 6.8: the last served stream is announced, and streams above it are not started.
 #[test]
-fn streams_above_the_last_one_are_passed_over() {
+fn streams_above_the_last_one_are_ignored_after_goaway() {
     let mut peer = Peer::new();
     peer.feed(&get(1)).expect("a request");
     peer.session.announce_end(&mut peer.out);
@@ -547,7 +547,7 @@ fn streams_above_the_last_one_are_passed_over() {
 
 /// RFC 9113 sections 6.9 and 6.9.1: the increment of a window must not be 0, and its maximum is 2^31-1.
 #[test]
-fn windows_open_by_something_and_not_too_far() {
+fn window_increments_must_be_positive_and_not_overflow() {
     assert_eq!(Peer::new().fault(&window(0, 0)), Some((Fault::WindowOfNothing, ErrorCode::Protocol)));
     let wide = window(0, WINDOW_MAX);
     assert_eq!(Peer::new().fault(&wide), Some((Fault::WindowTooLarge, ErrorCode::FlowControl)));
@@ -560,7 +560,7 @@ fn windows_open_by_something_and_not_too_far() {
 
 /// RFC 9113 section 6.9.2: a new initial window applies to open streams too, whose windows may become negative.
 #[test]
-fn a_smaller_initial_window_makes_open_ones_smaller() {
+fn a_smaller_initial_window_reduces_open_windows() {
     let mut peer = Peer::new();
     peer.feed(&get(1)).expect("a request");
     let mut block = Vec::new();
@@ -584,7 +584,7 @@ fn a_smaller_initial_window_makes_open_ones_smaller() {
 
 /// RFC 9113 section 6.9: all streams share the window of the connection.
 #[test]
-fn all_streams_share_the_connections_window() {
+fn all_streams_share_the_window_of_the_connection() {
     let mut peer = Peer::new();
     peer.feed(&[setting(0x4, 1 << 20), get(1), get(3)].concat()).expect("requests");
     peer.session.push_data(1, 65_000, false, &mut peer.out);
@@ -623,7 +623,7 @@ fn trailers_end_a_request() {
 /// RFC 9110 section 6.5.1: no trailer changes how the message is processed. The decoded length of trailers is limited, even if the block is
 /// short.
 #[test]
-fn trailers_are_kept_within_limits() {
+fn trailers_are_limited() {
     let mut peer = Peer::new();
     let trailers = |fields: &[(&str, &str)]| frame(HEADERS, END | WHOLE, 1, &block(fields));
     let all = [("content-length", "1"), ("te", "trailers"), ("a", "b"), ("host", "h"), ("a", "c")];
@@ -643,7 +643,7 @@ fn trailers_are_kept_within_limits() {
 
 /// RFC 9113 section 8.1.1: a body must have the announced length.
 #[test]
-fn a_body_is_as_long_as_its_request_says() {
+fn a_body_must_have_the_announced_length() {
     let request = frame(HEADERS, WHOLE, 1, &line_and(&[("content-length", "3")]));
     let trailers = frame(HEADERS, END | WHOLE, 1, &block(&[("a", "b")]));
     let data = |flags, bytes: &[u8]| frame(DATA, flags, 1, bytes);
@@ -669,7 +669,7 @@ pub(super) fn asked(fields: &[(&str, &str)]) -> Result<(), HeadFault> {
 
 /// RFC 9113 sections 8.3 and 8.3.1: pseudo-header fields.
 #[test]
-fn pseudo_fields_come_first_once_and_are_known() {
+fn pseudo_fields_must_be_first_unique_and_known() {
     let [method, scheme, path, authority] = LINE;
     let malformed = |malformed| Err(HeadFault::Malformed(malformed));
     for (fields, wanted) in [
@@ -710,7 +710,7 @@ fn pseudo_fields_come_first_once_and_are_known() {
 
 /// RFC 9113 section 8.5: CONNECT has only a method and an authority; tunnels are not enabled here.
 #[test]
-fn connect_has_an_authority_alone() {
+fn connect_has_only_an_authority() {
     let connect = (":method", "CONNECT");
     let refused = Err(HeadFault::Refused(ParseError::ConnectRefused));
     assert_eq!(asked(&[connect, (":authority", "here:443")]), refused);
@@ -721,7 +721,7 @@ fn connect_has_an_authority_alone() {
 
 /// RFC 8441 section 4: with `:protocol` there are a scheme and a path, and the request becomes an HTTP/1 upgrade request.
 #[test]
-fn a_stream_for_another_protocol_is_asked_for() {
+fn extended_connect_becomes_an_upgrade_request() {
     let all = [
         (":method", "CONNECT"),
         (":protocol", "websocket"),
@@ -748,7 +748,7 @@ fn a_stream_for_another_protocol_is_asked_for() {
 
 /// RFC 9113 sections 8.2.1 and 8.2.2: names, values, and connection-specific fields.
 #[test]
-fn fields_keep_to_the_rules_of_http2() {
+fn fields_must_obey_the_rules_of_http2() {
     let malformed = |malformed| Err(HeadFault::Malformed(malformed));
     for (field, wanted) in [
         (("a", "b"), Ok(())),
@@ -792,7 +792,7 @@ fn cookies_are_joined() {
 
 /// A head that is too large is refused, even if its fields are table entries of one byte each.
 #[test]
-fn heads_are_limited_by_what_their_fields_come_to() {
+fn header_blocks_are_limited_by_their_decoded_size() {
     let long = "x".repeat(9000);
     let field = [LINE.as_slice(), &[("a", &long)]].concat();
     assert_eq!(asked(&field), Err(HeadFault::Refused(ParseError::FieldLineTooLong)));
@@ -822,7 +822,7 @@ fn a_flood_of_fragments_ends_the_connection() {
 
 /// Frames that cause work without effect.
 #[test]
-fn floods_of_frames_that_do_nothing_end_the_connection() {
+fn floods_of_frames_without_effect_end_the_connection() {
     let wanted = Some((Fault::Flood, ErrorCode::EnhanceYourCalm));
     for bytes in [
         frame(PING, 0, 0, &[0; 8]),
@@ -856,7 +856,7 @@ fn floods_of_frames_that_do_nothing_end_the_connection() {
 
 /// A body whose windows open byte by byte: each WINDOW_UPDATE costs budget, and frames of one byte replenish none.
 #[test]
-fn a_body_is_not_asked_for_byte_by_byte() {
+fn window_updates_byte_by_byte_are_limited() {
     let mut peer = Peer::new();
     peer.feed(&[setting(0x4, 0), get(1)].concat()).expect("a request");
     let fault = (0..2000).find_map(|_| {
@@ -913,7 +913,7 @@ fn rapid_resets_are_limited() {
 
 /// RFC 9113 section 8.1: a response may end before its request; the client is told to stop without an error.
 #[test]
-fn a_response_may_come_before_the_end_of_its_request() {
+fn a_response_may_end_before_its_request() {
     let mut peer = Peer::new();
     peer.feed(&post(1)).expect("a request");
     peer.respond(1);
@@ -929,7 +929,7 @@ fn a_response_may_come_before_the_end_of_its_request() {
 
 /// RFC 9113 sections 4.3 and 6.10: a head longer than a frame is sent in several consecutive frames.
 #[test]
-fn a_long_head_leaves_in_fragments() {
+fn a_long_header_block_is_sent_in_fragments() {
     let mut peer = Peer::new();
     peer.feed(&get(1)).expect("a request");
     let mut block = Vec::new();
@@ -947,7 +947,7 @@ fn a_long_head_leaves_in_fragments() {
 
 /// RFC 9218 section 7.1.
 #[test]
-fn a_priority_may_change() {
+fn a_priority_update_changes_the_priority() {
     let mut payload = 5u32.to_be_bytes().to_vec();
     payload.extend(b"u=1, i");
     let wanted = Event::Priority { stream: 5, priority: Priority { urgency: 1, is_incremental: true } };
@@ -956,7 +956,7 @@ fn a_priority_may_change() {
 
 /// The events do not depend on how the bytes are split.
 #[test]
-fn bytes_may_come_in_any_pieces() {
+fn split_points_of_the_input_do_not_matter() {
     let padded = [&[3u8][..], b"hello", &[0; 3]].concat();
     let all = [
         &PREFACE[..],

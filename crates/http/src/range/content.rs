@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn content_range_values_are_parsed() {
         for (value, wanted) in [
             ("bytes 0-4/10", Some(part(0, 5, Some(10)))),
             ("bytes 9-9/10", Some(part(9, 10, Some(10)))),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_responses() {
+    fn content_ranges_of_responses_are_parsed() {
         use ContentRangeError as Error;
         let range = ByteRange { start: 0, end: 5 };
         for (fields, wanted) in [
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(start in 0u64..1 << 62, len in 1u64..1 << 61, more in 0u64..1 << 61) {
+        fn written_content_ranges_are_parsed(start in 0u64..1 << 62, len in 1u64..1 << 61, more in 0u64..1 << 61) {
             let range = ByteRange { start, end: start + len };
             let mut value = Vec::new();
             super::super::push_content_range(range, start + len + more, &mut value);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn satisfied_ranges() {
+    fn satisfiable_ranges_are_parsed() {
         for (value, wanted) in [
             ("bytes=0-0", vec![(0, 1)]),
             ("bytes=0-", vec![(0, 10)]),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_give_the_whole() {
+    fn some_ranges_select_the_complete_response() {
         for (value, size) in [
             ("", 10),
             ("bytes=", 10),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_not_satisfiable() {
+    fn unsatisfiable_ranges_are_refused() {
         for value in [
             "bytes=10-",
             "bytes=10-20",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn if_range() {
+    fn if_range_is_evaluated() {
         let known = Validators { etag: Some(b"\"a\""), last_modified: Some(784_111_777) };
         let weak = Validators { etag: Some(b"W/\"a\""), last_modified: None };
         for (value, validators, wanted) in [
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn content_range_values() {
+    fn content_range_values_are_written() {
         let mut out = Vec::new();
         push_content_range(ByteRange { start: 0, end: 5 }, 10, &mut out);
         assert_eq!(out, b"bytes 0-4/10");

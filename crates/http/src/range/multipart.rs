@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_response_with_two_parts() {
+    fn a_multipart_response_with_two_parts_is_written() {
         let multipart = Multipart::new(42, b"text/plain", 10);
         let mut out = Vec::new();
         multipart.push_content_type(&mut out);
@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn announced_length_is_what_is_written(
+        fn the_announced_length_equals_the_written_length(
             boundary: u64,
             content_type in "(text/[a-z]{0,9})?",
             size in 1u64..u64::from(u32::MAX),

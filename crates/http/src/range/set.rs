@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_one() {
+    fn adjacent_ranges_are_merged() {
         for (ranges, wanted) in [
             (&[][..], &[][..]),
             (&[(5, 5), (7, 3)], &[]),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there() {
+    fn present_ranges_are_found() {
         let found = set(&[(10, 20), (30, 34)]);
         for (at, wanted) in [(0, 0), (9, 0), (10, 10), (19, 1), (20, 0), (33, 1), (34, 0)] {
             assert_eq!(found.present_from(at), wanted, "{at}");

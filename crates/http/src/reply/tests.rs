@@ -26,7 +26,7 @@ fn refuse(lines: &str, error: ReplyError) {
 }
 
 #[test]
-fn a_response_is_read_into_ranges() {
+fn a_response_is_parsed_into_ranges() {
     let text = "HTTP/1.1 404 Not  Here\r\nX-One:  two words \t\r\ncontent-length: 5\r\nETag: \"a\"\r\nX-One: 2\r\n\r\n";
     let buf = text.as_bytes();
     let head = complete(text);
@@ -46,14 +46,14 @@ fn a_response_is_read_into_ranges() {
 }
 
 #[test]
-fn the_body_is_left_alone() {
+fn the_body_is_not_consumed() {
     let text = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc\n";
     let (_, progress) = run(text.as_bytes()).expect("valid");
     assert_eq!(progress, ReplyProgress::Complete { head_len: text.len() as u32 - 4 });
 }
 
 #[test]
-fn status_lines() {
+fn status_lines_are_parsed() {
     for (line, version, code, text, reason) in [
         ("HTTP/1.1 200 OK", Version::Http11, 200, "200 OK", "OK"),
         ("HTTP/1.0 301 Moved", Version::Http10, 301, "301 Moved", "Moved"),
@@ -79,7 +79,7 @@ fn status_lines() {
 }
 
 #[test]
-fn odd_status_lines_are_refused() {
+fn malformed_status_lines_are_refused() {
     for line in [
         "HTTP/",
         "HTTP/1",
@@ -115,7 +115,7 @@ fn odd_status_lines_are_refused() {
 }
 
 #[test]
-fn an_answer_without_a_status_line_is_told_at_its_first_byte() {
+fn a_missing_status_line_is_detected_at_the_first_byte() {
     for text in ["<html>", "\r\nHTTP/1.1 200 OK\r\n\r\n", "http/1.1 200 OK", "HTTQ", "HTTP 200", "\0", "HX"] {
         assert_eq!(run(text.as_bytes()).map(|(_, progress)| progress), Ok(ReplyProgress::Http09), "{text:?}");
     }
@@ -129,7 +129,7 @@ fn an_answer_without_a_status_line_is_told_at_its_first_byte() {
 }
 
 #[test]
-fn interim_responses_are_told() {
+fn interim_responses_are_reported() {
     for (code, interim) in
         [(100, true), (101, false), (102, true), (103, true), (199, true), (200, false), (304, false)]
     {
@@ -148,7 +148,7 @@ fn interim_responses_are_told() {
 }
 
 #[test]
-fn fields_that_nginx_takes() {
+fn fields_that_nginx_accepts_are_accepted() {
     for (line, name, value) in [
         ("A: b", "A", "b"),
         ("A:b", "A", "b"),
@@ -177,7 +177,7 @@ fn fields_that_nginx_takes() {
 }
 
 #[test]
-fn fields_that_are_refused() {
+fn malformed_fields_are_refused() {
     for (line, error) in [
         ("A: 1\r\n b", ReplyError::ObsoleteFolding),
         ("A: 1\r\n\tb: c", ReplyError::ObsoleteFolding),
@@ -203,7 +203,7 @@ fn fields_that_are_refused() {
 }
 
 #[test]
-fn what_decides_the_length_is_checked() {
+fn conflicting_framing_fields_are_refused() {
     use ReplyError as Error;
     for (lines, error) in [
         ("Content-Length: 5\r\nContent-Length: 5\r\n", Error::Duplicate(HeaderId::ContentLength)),
@@ -236,7 +236,7 @@ fn what_decides_the_length_is_checked() {
 }
 
 #[test]
-fn of_fields_with_one_value_the_first_counts() {
+fn the_first_of_repeated_single_value_fields_is_used() {
     let text = with(
         "Date: one\r\ndate: two\r\nSet-Cookie: a\r\nSet-Cookie: b\r\nETag: \"x\"\r\nHTTP/1.1 200 OK\r\nETag: \"y\"\r\n",
     );
@@ -250,7 +250,7 @@ fn of_fields_with_one_value_the_first_counts() {
 }
 
 #[test]
-fn limits_of_bytes_and_fields() {
+fn limits_of_bytes_and_fields_are_enforced() {
     let text = with("A: 1\r\nB: 2\r\n");
     let bytes = text.as_bytes();
     for head_max in 0..text.len() as u32 {
@@ -272,7 +272,7 @@ fn limits_of_bytes_and_fields() {
 }
 
 #[test]
-fn a_head_can_be_used_again() {
+fn a_head_can_be_reused() {
     let mut head = ReplyHead::new();
     let first = with("Content-Length: 5\r\nDate: a\r\nDate: b\r\n");
     parse(&mut head, first.as_bytes(), &LIMITS).expect("valid");
@@ -289,7 +289,7 @@ fn a_head_can_be_used_again() {
 }
 
 #[test]
-fn sections_of_fields() {
+fn field_sections_are_parsed() {
     let mut fields = Vec::new();
     let section = b"A: 1\r\nB:2\nX: y";
     parse_fields(section, 3, &mut fields).expect("valid");
@@ -365,7 +365,7 @@ fn every_split_point_gives_the_same_result() {
 
 proptest! {
     #[test]
-    fn pieces_of_any_response_do_not_matter(
+    fn split_points_of_any_response_do_not_matter(
         start in "HTTP/1.[01] {1,2}[0-4]{2,4}[. ]?[a-z ]{0,4}",
         lines in proptest::collection::vec("(Date|Content-Length|Transfer-Encoding|[A-Z][a-z_@]{0,3}|HTTP/| )?:? ?[a-z0-9\t\u{1}]{0,6}", 0..5),
         ends in proptest::collection::vec("\r\n|\n|\r|\r\r\n", 6),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_says_what_parsing_finds() {
+    fn written_heads_contain_the_parsed_fields() {
         let heads: [&[u8]; 5] = [
             b"HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 12\r\nEmpty:\r\nX: 1\r\nX: 2\r\n\r\n",
             b"HTTP/1.1 200\r\nnocolon\r\n\r\n",
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_is_no_head() {
+    fn only_heads_of_the_writer_are_accepted() {
         let whole = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n";
         assert!(parse_written(whole).is_some());
         for len in 0..whole.len() {
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_status_there_is_no_head() {
+    fn a_head_needs_a_status_line() {
         assert!(HeadWriter::new(StatusCode::OK, b"", 0).is_err());
     }
 
     #[test]
-    fn lengths_that_contradict_each_other_are_refused() {
+    fn contradictory_lengths_are_refused() {
         let push = |lines: &[(&[u8], &[u8])]| {
             let mut writer = HeadWriter::new(StatusCode::OK, b"200 OK", 0).unwrap();
             let pushed: Result<(), ReplyError> =

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composed_head_reads_as_a_parsed_one() {
+    fn a_composed_head_equals_a_parsed_one() {
         let fields = [("Host", "a:81"), ("x-one", " 1 "), ("Cookie", "b"), ("Content-Length", "7")];
         let (head, buf) = composed(Version::Http11, ("POST", "/x?y"), &fields).expect("a good head");
         let text = "POST /x?y HTTP/1.1\r\nHost: a:81\r\nx-one: 1\r\nCookie: b\r\nContent-Length: 7\r\n\r\n";
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_without_text_have_a_protocol_and_no_line() {
+    fn versions_without_text_have_a_protocol_and_no_request_line() {
         for (version, protocol) in [(Version::Http2, "HTTP/2.0"), (Version::Http3, "HTTP/3.0")] {
             let (head, _) = composed(version, ("GET", "/"), &[("host", "a")]).expect("a good head");
             let mut shown = Vec::new();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_a_length_ends_by_itself() {
+    fn a_composed_body_without_a_length_is_self_delimited() {
         for (has_body, fields, wanted) in [
             (false, &[("host", "a")][..], BodyLength::None),
             (true, &[("host", "a")], BodyLength::Unknown),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parser_refuses_is_refused() {
+    fn requests_that_a_parser_refuses_cannot_be_composed() {
         let long = "x".repeat(9000);
         let host = ("host", "a");
         let rows: [((&str, &str), Fields<'_>, ParseError); 11] = [

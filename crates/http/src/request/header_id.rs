@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn look_alikes_are_other() {
+    fn similar_names_are_not_known_names() {
         for name in ["", "Hos", "Content_Length", "Transfer-Encodinh", "X-Real_IP", "c", "\u{212a}eep-Alive"]
         {
             assert_eq!(HeaderId::of(name.as_bytes()), HeaderId::Other, "{name}");

@@ -48,7 +48,7 @@ fn with(lines: &str) -> String {
 }
 
 #[test]
-fn a_request_is_read_into_ranges() {
+fn a_request_is_parsed_into_ranges() {
     let text =
         "POST /a?b=c HTTP/1.1\r\nHost: Example.com:81\r\nX-One:  two words \t\r\ncontent-length: 5\r\n\r\n";
     let buf = text.as_bytes();
@@ -71,7 +71,7 @@ fn a_request_is_read_into_ranges() {
 }
 
 #[test]
-fn a_head_can_be_used_again() {
+fn a_head_can_be_reused() {
     let mut head = Head::new();
     let first = with("Content-Length: 5\r\nX_Y: 1\r\n");
     parse(&mut head, first.as_bytes(), &LENIENT).expect("valid");
@@ -96,7 +96,7 @@ fn repeated_fields_are_all_found() {
 }
 
 #[test]
-fn methods() {
+fn methods_are_parsed() {
     for name in [
         "GET",
         "HEAD",
@@ -126,7 +126,7 @@ fn methods() {
 }
 
 #[test]
-fn a_tls_greeting_is_refused_at_its_first_byte() {
+fn a_tls_hello_is_refused_at_its_first_byte() {
     assert_eq!(run(b"\x16", &LENIENT).err(), Some(ParseError::InvalidMethod));
 }
 
@@ -146,7 +146,7 @@ fn trace_and_connect_are_not_allowed() {
 }
 
 #[test]
-fn absolute_targets() {
+fn absolute_targets_are_parsed() {
     for (target, host, port, path) in [
         ("http://Example.com/a?b", "Example.com", None, "/a?b"),
         ("http://example.com:8080/", "example.com", Some(8080), "/"),
@@ -167,7 +167,7 @@ fn absolute_targets() {
 }
 
 #[test]
-fn bad_targets() {
+fn bad_targets_are_refused() {
     for target in [
         "*",
         "a",
@@ -202,7 +202,7 @@ fn control_bytes_in_the_target_are_refused() {
 }
 
 #[test]
-fn versions() {
+fn versions_are_parsed() {
     for (version, shown, wanted) in [
         ("1.0", "HTTP/1.0", Version::Http10),
         ("1.1", "HTTP/1.1", Version::Http11),
@@ -381,7 +381,7 @@ fn several_or_unknown_transfer_encodings_are_refused() {
 /// Ways to hide one of the two framing fields from one of two parties. Each must be refused, or the unusual field must be removed
 /// before the request is passed on.
 #[test]
-fn smuggling_corpus() {
+fn smuggling_attempts_are_refused_or_neutralised() {
     let refused = [
         "Content-Length: 5\r\nTransfer-Encoding : chunked\r\n",
         "Content-Length: 5\r\nTransfer-Encoding\t: chunked\r\n",
@@ -461,7 +461,7 @@ fn missing_duplicate_or_invalid_host_is_refused() {
 }
 
 #[test]
-fn fields_that_may_stand_once() {
+fn single_fields_must_not_be_repeated() {
     for name in [
         "If-Match",
         "If-None-Match",
@@ -478,7 +478,7 @@ fn fields_that_may_stand_once() {
 }
 
 #[test]
-fn odd_names_follow_the_policy() {
+fn invalid_names_follow_the_policy() {
     let text = with("X_Y: 1\r\nX@Y: 2\r\nNo-Colon\r\n\u{e4}: 3\r\n");
     let kept = |policy: &Policy| {
         let (head, _) = run(text.as_bytes(), policy).expect("lenient");
@@ -497,7 +497,7 @@ fn odd_names_follow_the_policy() {
 }
 
 #[test]
-fn limits_tell_the_request_line_from_the_fields() {
+fn limits_distinguish_the_request_line_and_the_fields() {
     let small = Policy { request_line_max: 40, field_line_max: 30, head_max: 100, fields_max: 4, ..LENIENT };
     let uri = "x".repeat(40);
     assert_eq!(run(format!("GET /{uri}").as_bytes(), &small).err(), Some(ParseError::RequestLineTooLong));
@@ -528,7 +528,7 @@ fn limits_tell_the_request_line_from_the_fields() {
 }
 
 #[test]
-fn phases_tell_where_the_parser_stands() {
+fn phases_report_the_progress_of_the_parser() {
     let mut head = Head::new();
     let text = b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
     for (len, phase, in_request_line, line_start) in [
@@ -616,7 +616,7 @@ fn every_split_point_gives_the_same_result() {
 
 proptest! {
     #[test]
-    fn pieces_of_any_request_do_not_matter(
+    fn split_points_of_any_request_do_not_matter(
         lines in proptest::collection::vec("([A-Z][a-z_@]{0,3}|Host|Content-Length|Transfer-Encoding| )?:? ?[a-z0-9\t\u{1}]{0,6}", 0..5),
         ends in proptest::collection::vec("\r\n|\n|\r", 6),
         start in "(GET|POST|get) {1,2}(/|\\*|http://a)[a-z?]{0,4} HTTP/1.[01]",

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_by_name() {
+    fn arguments_are_found_by_name() {
         let query = b"a=1&b=&c&A=2&&=x&d=1=2&c=3&ab=9";
         for (name, wanted) in [
             ("a", Some("1")),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_bytes() {
+    fn escaped_byte_sets_match_nginx() {
         let printable: String = (0x20..0x7f).map(char::from).collect();
         let kept = |kind| -> String { printable.chars().filter(|&c| !kind_applies(kind, c)).collect() };
         fn kind_applies(kind: Escape, c: char) -> bool {
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn html() {
+    fn html_is_escaped() {
         let mut out = Vec::new();
         escape_html(b"<a href=\"x\">'&'</a>", &mut out);
         assert_eq!(out, b"&lt;a href=&quot;x&quot;&gt;'&amp;'&lt;/a&gt;");
     }
 
     #[test]
-    fn unescape_drops_what_is_no_escape() {
+    fn unescape_drops_malformed_escapes() {
         for (text, wanted) in [
             ("a%20b", "a b"),
             ("%41%4a%4A", "AJJ"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_keep_the_escapes_that_they_need() {
+    fn redirects_retain_required_escapes() {
         for (text, wanted) in [
             ("/a%20b", "/a%20b"),
             ("/%41%7e%7f%25%26%2f", "/A~%7f%25&/"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn unescape_undoes_escape() {
+    fn unescape_reverses_escape() {
         let all: Vec<u8> = (0..=255).collect();
         for kind in [Escape::Uri, Escape::Args, Escape::UriComponent] {
             let (mut coded, mut back) = (Vec::new(), Vec::new());

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_as_nginx_normalises_them() {
+    fn paths_are_normalised_as_in_nginx() {
         for (input, path, args, extension) in [
             ("/", "/", None, None),
             ("/index.html", "/index.html", None, Some("html")),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn slashes_are_kept_when_not_merged() {
+    fn slashes_are_preserved_when_not_merged() {
         for (input, path) in
             [("//a///b", "//a///b"), ("/a//../b", "/a/b"), ("/a/..//b", "//b"), ("/%2f", "//")]
         {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn names_too_long_for_linux() {
+    fn names_too_long_for_linux_are_refused() {
         let name = "x".repeat(SEGMENT_LEN_MAX);
         assert!(!is_too_long_for_file(format!("/{name}/{name}").as_bytes()));
         assert!(is_too_long_for_file(format!("/{name}x/a").as_bytes()));

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_aio_budget_names_the_sysctl() {
+    fn the_error_for_a_full_aio_limit_names_the_sysctl() {
         let error = BuildError::Libaio { errno: Errno::AGAIN, depth: 32 };
         assert!(error.to_string().contains("fs.aio-max-nr"), "{error}");
         assert!(error.remedy().contains("worker_aio_requests"));

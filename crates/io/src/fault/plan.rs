@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read() {
+    fn rules_are_parsed() {
         let plan =
             FaultPlan::parse("read short every=3 # often\nopen delay=2s path=/slow/; any lost").unwrap();
         assert_eq!(plan.rules.len(), 3);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rules_are_named() {
+    fn bad_rules_are_reported() {
         use FaultParseErrorKind::*;
         let cases = [
             ("flush short", 1, UnknownOperation("flush".into())),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_count_what_the_rule_is_about() {
+    fn conditions_count_only_matching_operations() {
         let mut third = state("read short every=3 first=2");
         let strikes: Vec<bool> = (0..12).map(|_| third.strikes(OpKind::Read, &[])).collect();
         assert_eq!(strikes.iter().filter(|&&struck| struck).count(), 2);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_ones_can_be_spared() {
+    fn the_first_operations_can_be_spared() {
         let mut late = state("write error=EROFS after=3 every=2 first=2");
         let strikes: Vec<bool> = (0..10).map(|_| late.strikes(OpKind::Write, &[])).collect();
         let struck: Vec<usize> = (0..10).filter(|&place| strikes[place]).collect();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_a_run() {
+    fn the_same_seed_repeats_a_run() {
         let run = |seed: u64| -> Vec<bool> {
             let mut rule = state(&format!("read short probability=0.5 seed={seed}"));
             (0..64).map(|_| rule.strikes(OpKind::Read, &[])).collect()

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_do_not_stay_are_seldom_admitted() {
+    fn files_that_are_quickly_evicted_are_rarely_admitted() {
         let admission = PageCacheAdmission::new(8);
         assert_eq!(admitted(&admission, 800), 100);
         probe(&admission, 200, 1);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_stay_are_admitted_again() {
+    fn files_that_remain_resident_are_admitted_again() {
         for (one_in_min, all) in [(1, 800), (8, 800 / 8)] {
             let admission = PageCacheAdmission::new(one_in_min);
             probe(&admission, 200, 0);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn admission_falls_when_files_leave_and_rises_when_one_stays() {
+    fn the_admission_rate_follows_the_share_of_resident_files() {
         let admission = PageCacheAdmission::new(1);
         for round in 0..200 {
             ask(&admission, 0..100, LATER * round);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_with_many_requests_at_once_is_admitted_for_all() {
+    fn a_new_file_is_admitted_for_all_concurrent_requests() {
         for admission in [PageCacheAdmission::new(1), PageCacheAdmission::keeping(1, 60_000)] {
             assert!((0..SETTLING_MS).all(|now_ms| admission.goes_through_at(name(1), false, now_ms)));
             assert_eq!(ask(&admission, 2..102, 0), 100, "{admission:?}");
@@ -250,7 +250,7 @@ mod tests {
 
     /// Files that are requested again after thousands of others.
     #[test]
-    fn some_of_many_files_are_remembered() {
+    fn some_of_thousands_of_files_are_remembered() {
         let kinds = [(PageCacheAdmission::keeping(1, 60_000), true), (PageCacheAdmission::new(1), false)];
         for (admission, is_selective) in kinds {
             for read in 0..60_000 {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_keeps_its_place_for_some_time() {
+    fn a_note_is_not_replaced_for_some_time() {
         let admission = PageCacheAdmission::keeping(1, 1_000);
         let other = name(1) ^ 1 << 30;
         let is_noted = |name| is_of(admission.place(name).load(Ordering::Relaxed), name);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_settles_for_some_time_after_its_admission() {
+    fn an_admitted_file_is_settling_for_some_time() {
         let admission = PageCacheAdmission::new(1);
         let is_settling = |number, now_ms| {
             is_settling(admission.place(name(number)).load(Ordering::Relaxed), name(number), now_ms)

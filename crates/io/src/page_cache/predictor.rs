@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_try_that_fails_is_seldom_repeated_until_it_succeeds() {
+    fn a_failed_try_is_rarely_repeated_until_it_succeeds() {
         let predictor = TryPredictor::new();
         assert!(predictor.is_worth_trying());
         predictor.note(false);

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_file_is_not() {
+    fn an_evicted_file_is_not_resident() {
         let file = Scratch::new("resident-evicted");
         for count in WAYS {
             for (offset, len) in [(0, 1), (0, BYTES as u64), (4096 * 3, 8192), (299_999, 1)] {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_in_the_middle_is_found() {
+    fn a_nonresident_page_in_the_middle_is_found() {
         let file = Scratch::new("resident-hole");
         // Without readahead, each read reads its own page only.
         rustix::fs::fadvise(&file.1, 0, None, Advice::Random).unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_reads_nothing() {
+    fn counting_resident_pages_reads_nothing() {
         let file = Scratch::new("resident-counted");
         let Some(there) = are_counted(&file.1, 0, BYTES as u64) else { return };
         assert!(there && are_counted(&file.1, 4095, 2) == Some(true));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_hole_is_found_by_halves() {
+    fn the_first_nonresident_page_is_found_by_bisection() {
         for (pages, holes) in [
             (0..256, vec![0]),
             (0..256, vec![255]),
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_count_is_asked_no_second_time() {
+    fn cachestat_is_not_called_again_after_enosys() {
         let file = Scratch::new("resident-nosys");
         let missing: Count = |_, _, _| Err(Errno::NOSYS);
         assert_eq!(probe(&file.1, 0, BYTES as u64, Some(missing), ProbeOptions::CAREFUL), Err(Errno::NOSYS));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_files_and_files_that_cannot_be_read_are_not() {
+    fn direct_and_unreadable_files_are_not_resident() {
         let file = Scratch::new("resident-unreadable");
         let written = File::options().write(true).open(&file.0).unwrap();
         assert!(!is_resident(&OwnedFd::from(written).into(), 0, 1));
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_resident_once_it_was_written() {
+    fn memory_is_resident_after_it_was_written() {
         let memory = rustix::fs::memfd_create("ringroad-test", MemfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&memory, &[7; 20_000]).unwrap();
         let file = Fd::from(memory);

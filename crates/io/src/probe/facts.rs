@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_read_and_compared() {
+    fn kernel_releases_are_parsed_and_compared() {
         let parse = |text: &str| Release::parse(text);
         assert_eq!(parse("6.18.44-fc-v669"), Release { major: 6, minor: 18, patch: 44 });
         assert_eq!(parse("6.1"), OLDEST);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn known_faults_have_sharp_ends() {
+    fn known_kernel_bugs_have_exact_version_ranges() {
         let forbidden = |text: &str| Release::parse(text).fault().map(|fault| fault.forbids);
         assert_eq!(forbidden("6.1.7"), Some(true));
         assert_eq!(forbidden("6.1.8"), None);

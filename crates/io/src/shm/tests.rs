@@ -46,7 +46,7 @@ fn four_chunks_through_one_slot(near: impl AsFd, mut far: impl Read, len: usize)
 }
 
 #[test]
-fn bytes_stay_as_they_were_sent_over_tcp() {
+fn shared_bytes_sent_over_tcp_do_not_change() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // The accepted socket inherits the size of the receive buffer, which must hold all four chunks.
     rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 1 << 20).unwrap();
@@ -58,14 +58,14 @@ fn bytes_stay_as_they_were_sent_over_tcp() {
 }
 
 #[test]
-fn bytes_stay_as_they_were_sent_over_a_unix_socket() {
+fn shared_bytes_sent_over_a_unix_socket_do_not_change() {
     let (near, far) = UnixStream::pair().unwrap();
     trim();
     four_chunks_through_one_slot(near, far, 10_000);
 }
 
 #[test]
-fn a_chunk_is_kept_from_use_while_its_file_is_held() {
+fn a_chunk_is_not_reused_while_its_file_is_held() {
     trim();
     let Shared { file, mut buf } = take(5000).unwrap();
     fill(&mut buf, 5000, 1);
@@ -85,7 +85,7 @@ fn a_chunk_is_kept_from_use_while_its_file_is_held() {
 }
 
 #[test]
-fn idle_chunks_hold_no_pages_and_can_be_given_back() {
+fn idle_chunks_use_no_pages_and_can_be_released() {
     trim();
     let mut shared = take(RECYCLED_BYTES).unwrap();
     let file = shared.file.clone();
@@ -101,7 +101,7 @@ fn idle_chunks_hold_no_pages_and_can_be_given_back() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_long_chunks_are_not_kept() {
+fn retained_chunks_are_bounded_and_long_chunks_are_freed() {
     trim();
     drop((0..KEPT_MAX + 3).map(|_| take(1).unwrap()).collect::<Vec<_>>());
     assert_eq!(counters().kept, KEPT_MAX as u64);

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_come_back_from_user_data() {
+    fn tags_are_decoded_from_user_data() {
         let id = OpId { slot: SLOTS_MAX - 1, generation: u32::MAX };
         for tag in [Tag::Op(id), Tag::Cancel(id), Tag::Doorbell] {
             assert_eq!(Tag::unpack(tag.pack()), Some(tag));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn memory_is_reused() {
         let mut flights = InFlightTable::new();
         let id = OpId { slot: 3, generation: 1 };
         flights.begin(id);

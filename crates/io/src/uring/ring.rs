@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_entered_by_its_registered_index_and_gives_it_back() {
+    fn a_ring_uses_and_releases_its_registered_index() {
         // The table of a task has sixteen entries: rings that did not release theirs would soon use them up.
         for round in 0..40 {
             let Some(mut ring) = ring(&LADDER) else { return };

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_waited_for_and_nothing_else() {
+    fn only_memory_errors_are_retried() {
         let mut answers = [Errno::NOMEM, Errno::NOMEM, Errno::PERM, Errno::IO].into_iter();
         let mut make =
             || Err::<(), _>(SetupError::new(Stage::Setup, answers.next().expect("there is one more")));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_call_cause_and_remedy() {
+    fn a_refusal_reports_call_cause_and_remedy() {
         let error = SetupError { stage: Stage::Setup, errno: Errno::PERM, refusal: Refusal::Sysctl(2) };
         let text = error.to_string();
         for part in ["io_uring_setup", "kernel.io_uring_disabled is 2", "set kernel.io_uring_disabled=0"] {

@@ -28,7 +28,7 @@ fn accept(listener: &Fd, multishot: bool) -> Op {
 }
 
 #[test]
-fn a_burst_is_accepted_whole() {
+fn a_burst_is_accepted_completely() {
     on_each_pair(|bench| {
         for multishot in [false, true] {
             let (listener, address) = listener();
@@ -66,7 +66,7 @@ fn is_in_a_set(inode: u64) -> bool {
 /// another process has the same socket: the connection would stay in the backlog although the other process could
 /// accept it.
 #[test]
-fn a_listener_that_others_have_too_wakes_nobody_after_it_was_closed() {
+fn a_closed_shared_listener_wakes_no_waiter() {
     on_each_pair(|bench| {
         for is_armed in [false, true] {
             let (listener, address) = listener();
@@ -153,7 +153,7 @@ fn spread(pair: Pair) -> Vec<usize> {
 const ATTEMPTS: usize = 3;
 
 #[test]
-fn a_shared_listener_serves_all_threads_alike() {
+fn a_shared_listener_serves_all_threads_equally() {
     let most = CONNECTIONS / THREADS * 3 / 2;
     for &pair in pairs() {
         println!("on {pair:?}");

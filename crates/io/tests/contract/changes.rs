@@ -18,7 +18,7 @@ fn c_path(path: &Path) -> CString {
 }
 
 /// Creates or opens a file for reading and writing.
-fn make(bench: &mut Bench, path: &Path, flags: i32) -> Result<Fd, Errno> {
+fn open_file(bench: &mut Bench, path: &Path, flags: i32) -> Result<Fd, Errno> {
     bench.open(path, libc::O_RDWR | flags)
 }
 
@@ -44,7 +44,7 @@ fn write_all(bench: &mut Bench, file: &Fd, offset: u64, mut data: Segments) -> S
 }
 
 #[test]
-fn folders_are_made_and_removed() {
+fn directories_are_created_and_removed() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new(), bench.pair.via());
         let path = c_path(&dir.path("folder"));
@@ -91,7 +91,7 @@ fn put(
 }
 
 #[test]
-fn a_file_is_put_in_its_place_whole_or_not_at_all() {
+fn a_file_is_published_completely_or_not_at_all() {
     on_each_pair(|bench| {
         let dir = TempDir::new();
         let (temp, whole) = (dir.path("temp"), dir.path("whole"));
@@ -112,7 +112,7 @@ fn a_file_is_put_in_its_place_whole_or_not_at_all() {
         assert!(std::fs::read(&whole).unwrap() == bytes);
         assert!(!temp.exists());
         // A file created before gets its first bytes, and replaces the other file.
-        let file = make(bench, &temp, libc::O_CREAT | libc::O_EXCL).unwrap();
+        let file = open_file(bench, &temp, libc::O_CREAT | libc::O_EXCL).unwrap();
         assert_eq!(put(bench, (&temp, &whole), None, pieces()), Err(Errno::EXIST), "somebody else's");
         let mut rest = Segments::new();
         rest.push(Source::Static(b"rest"));
@@ -124,10 +124,10 @@ fn a_file_is_put_in_its_place_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_file_without_a_name_gets_one_when_it_is_whole() {
+fn an_unnamed_file_gets_its_name_when_it_is_complete() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new(), bench.pair.via());
-        let file = match make(bench, &dir.path(""), libc::O_TMPFILE) {
+        let file = match open_file(bench, &dir.path(""), libc::O_TMPFILE) {
             Err(Errno::OPNOTSUPP) => return println!("skipped: this file system has no O_TMPFILE"),
             file => file.unwrap(),
         };
@@ -149,7 +149,7 @@ fn a_file_without_a_name_gets_one_when_it_is_whole() {
 
 /// Removes the privilege from this thread that linking a file by its descriptor needs. Also changes its credentials,
 /// which must differ from those with which its files were opened: since Linux 6.10, equal credentials are enough.
-fn become_another() {
+fn change_credentials() {
     let mut sets = rustix::thread::capabilities(None).unwrap();
     let read = rustix::thread::CapabilitySet::DAC_READ_SEARCH;
     sets.effective.remove(read);
@@ -159,7 +159,7 @@ fn become_another() {
 }
 
 #[test]
-fn a_file_gets_its_name_without_a_privilege() {
+fn an_unnamed_file_is_linked_without_privileges() {
     let name = |pair: Pair| {
         let dir = TempDir::new();
         let (flags, mode) = (OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
@@ -167,7 +167,7 @@ fn a_file_gets_its_name_without_a_privilege() {
             Err(Errno::OPNOTSUPP) => return println!("skipped: this file system has no O_TMPFILE"),
             file => file.unwrap(),
         };
-        become_another();
+        change_credentials();
         let refused = rustix::fs::linkat(&file, c"", CWD, dir.path("plain"), AtFlags::EMPTY_PATH);
         assert_eq!(refused, Err(Errno::NOENT), "the plain way is closed");
         let mut bench = Bench::new(pair, pair.config());
@@ -188,7 +188,7 @@ fn lengths_and_space_are_changed() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new(), bench.pair.via());
         let path = dir.path("a");
-        let file = make(bench, &path, libc::O_CREAT).unwrap();
+        let file = open_file(bench, &path, libc::O_CREAT).unwrap();
         let truncate = |file: &Fd, len: u64| Op::Truncate { file: file.clone(), len, device: DEVICE, via };
         assert_eq!(result(bench.run(truncate(&file, 70_000))), Ok(0));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 70_000);
@@ -225,12 +225,12 @@ fn lengths_and_space_are_changed() {
 }
 
 #[test]
-fn shared_pieces_are_written_in_order_and_come_back() {
+fn shared_pieces_are_written_in_order_and_returned() {
     on_each_pair(|bench| {
         let dir = TempDir::new();
         let bytes = pattern(200_000);
         let shared: Arc<[u8]> = bytes[5_000..150_000].into();
-        let file = make(bench, &dir.path("a"), libc::O_CREAT).unwrap();
+        let file = open_file(bench, &dir.path("a"), libc::O_CREAT).unwrap();
         let mut buf = bench.engine.pool().get(64 << 10).unwrap();
         buf.append(&bytes[150_000..]);
         let mut data = Segments::new();
@@ -246,7 +246,7 @@ fn shared_pieces_are_written_in_order_and_come_back() {
         let written = std::fs::read(dir.path("a")).unwrap();
         assert!(written[..3] == [0; 3] && written[3..] == bytes);
         // A single piece, appended to a file opened with O_APPEND.
-        let log = make(bench, &dir.path("a"), libc::O_APPEND).unwrap();
+        let log = open_file(bench, &dir.path("a"), libc::O_APPEND).unwrap();
         let mut data = Segments::new();
         data.push_range(Source::Shared(shared), 0, 7);
         write_all(bench, &log, 0, data);
@@ -277,12 +277,12 @@ fn knows_uncached(path: &Path) -> bool {
 }
 
 #[test]
-fn uncached_files_are_read_and_written_as_others_are() {
+fn uncached_files_are_read_and_written_like_other_files() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new(), bench.pair.via());
         let bytes = pattern(1 << 20);
         let path = dir.path("a");
-        let file = make(bench, &path, libc::O_CREAT).unwrap();
+        let file = open_file(bench, &path, libc::O_CREAT).unwrap();
         file.set_uncached();
         let mut data = Segments::new();
         data.push(Source::Vec(bytes.clone()));
@@ -320,11 +320,11 @@ fn uncached_files_are_read_and_written_as_others_are() {
 }
 
 #[test]
-fn direct_writes_take_pool_buffers() {
+fn direct_writes_accept_pool_buffers() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new(), bench.pair.via());
         let bytes = pattern(128 << 10);
-        let file = match make(bench, &dir.path("a"), libc::O_CREAT | libc::O_DIRECT) {
+        let file = match open_file(bench, &dir.path("a"), libc::O_CREAT | libc::O_DIRECT) {
             Err(Errno::INVAL) => return println!("skipped: this file system has no direct writes"),
             file => file.unwrap(),
         };
@@ -342,11 +342,11 @@ fn direct_writes_take_pool_buffers() {
 }
 
 #[test]
-fn an_abandoned_write_gives_its_pieces_back() {
+fn an_abandoned_write_releases_its_pieces() {
     on_each_pair(|bench| {
         let (dir, via) = (TempDir::new(), bench.pair.via());
         let shared: Arc<[u8]> = pattern(10_000).into();
-        let file = make(bench, &dir.path("a"), libc::O_CREAT).unwrap();
+        let file = open_file(bench, &dir.path("a"), libc::O_CREAT).unwrap();
         let mut data = Segments::new();
         data.push(Source::Shared(Arc::clone(&shared)));
         let write = Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via };

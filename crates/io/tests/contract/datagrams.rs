@@ -37,7 +37,7 @@ fn send(bench: &mut Bench, socket: &Fd, parts: &[&'static [u8]]) -> Result<u32, 
 }
 
 #[test]
-fn datagrams_come_one_by_one() {
+fn datagrams_are_received_one_by_one() {
     on_each_pair(|bench| {
         for owned in [true, false] {
             let (ours, peer) = datagrams();
@@ -63,7 +63,7 @@ fn datagrams_come_one_by_one() {
 }
 
 #[test]
-fn a_send_is_one_datagram_and_a_peer_that_is_gone_is_told() {
+fn a_send_is_one_datagram_and_a_closed_peer_is_reported() {
     on_each_pair(|bench| {
         let (ours, peer) = datagrams();
         let mut space = [0; 100];

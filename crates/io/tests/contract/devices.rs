@@ -49,7 +49,7 @@ fn with_stuck_device(bench: &mut Bench, test: impl FnOnce(&mut Bench, &TempDir, 
 }
 
 #[test]
-fn a_stuck_device_holds_its_share_and_no_more() {
+fn a_stuck_device_uses_no_more_than_its_share() {
     on_each_pair(|bench| {
         with_stuck_device(bench, |bench, dir, pipe, ids| {
             let bytes = pattern(50_000);
@@ -73,7 +73,7 @@ fn a_stuck_device_holds_its_share_and_no_more() {
 }
 
 #[test]
-fn what_has_not_begun_can_be_cancelled() {
+fn queued_operations_can_be_cancelled() {
     on_each_pair(|bench| {
         with_stuck_device(bench, |bench, _, pipe, ids| {
             let begun = share(bench.pair.disk);
@@ -113,7 +113,7 @@ fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
 }
 
 #[test]
-fn what_a_leaked_operation_holds_is_never_closed() {
+fn descriptors_of_a_leaked_operation_are_never_closed() {
     on_each_pair(|bench| {
         bench.drains = false;
         with_stuck_device(bench, |bench, dir, pipe, _| {

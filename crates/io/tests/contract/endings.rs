@@ -37,7 +37,7 @@ enum Peer {
 }
 
 impl Peer {
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         match self {
             Peer::Tcp(peer) => peer.write_all(bytes).unwrap(),
             Peer::Unix(peer) => peer.write_all(bytes).unwrap(),
@@ -95,7 +95,7 @@ fn ends(bench: &mut Bench, stream: OpId, how: Leaves, about: &str) {
 }
 
 #[test]
-fn an_end_that_comes_with_the_last_bytes_is_told() {
+fn an_end_received_with_the_last_bytes_is_reported() {
     on_each_net(|bench| {
         for (unix, how) in [false, true].into_iter().flat_map(|unix| WAYS.map(|how| (unix, how))) {
             for (armed_first, len) in
@@ -108,10 +108,10 @@ fn an_end_that_comes_with_the_last_bytes_is_told() {
                 let (stream, _open) = if armed_first {
                     let stream = bench.submit(receive);
                     bench.turn(Duration::ZERO);
-                    peer.say(&bytes);
+                    peer.send(&bytes);
                     (stream, peer.leave(how))
                 } else {
-                    peer.say(&bytes);
+                    peer.send(&bytes);
                     let open = peer.leave(how);
                     (bench.submit(receive), open)
                 };
@@ -126,7 +126,7 @@ fn an_end_that_comes_with_the_last_bytes_is_told() {
 }
 
 #[test]
-fn an_end_that_comes_with_a_request_is_told_after_its_answer() {
+fn an_end_received_with_a_request_is_reported_after_its_response() {
     on_each_net(|bench| {
         for unix in [false, true] {
             let about = format!("unix {unix}");
@@ -134,7 +134,7 @@ fn an_end_that_comes_with_a_request_is_told_after_its_answer() {
             if !unix {
                 socket.set_tcp();
             }
-            peer.say(b"request");
+            peer.send(b"request");
             let _open = peer.leave(Leaves::HalfClosing);
             let stream = bench.submit(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
             let end = hears(bench, stream, b"request", &about);

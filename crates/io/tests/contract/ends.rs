@@ -94,7 +94,7 @@ fn waiting_operations(bench: &mut Bench) -> Waiting {
 }
 
 #[test]
-fn a_cancelled_operation_ends_once_and_gives_its_memory_back() {
+fn a_cancelled_operation_ends_once_and_returns_its_memory() {
     on_each_pair(|bench| {
         let mut waiting = waiting_operations(bench);
         for (name, op) in waiting.operations.drain(..) {
@@ -119,7 +119,7 @@ fn a_cancelled_operation_ends_once_and_gives_its_memory_back() {
 }
 
 #[test]
-fn an_abandoned_operation_is_never_heard_of_again() {
+fn an_abandoned_operation_never_completes_visibly() {
     on_each_pair(|bench| {
         let held = bench.bytes_held();
         let mut waiting = waiting_operations(bench);
@@ -139,7 +139,7 @@ fn an_abandoned_operation_is_never_heard_of_again() {
 }
 
 #[test]
-fn a_used_name_means_no_other_operation() {
+fn a_finished_operation_id_cancels_no_other_operation() {
     on_each_pair(|bench| {
         let old = bench.submit(Op::Nop);
         assert_eq!(bench.next(old).result, Ok(0));
@@ -200,7 +200,7 @@ fn the_file_of_an_abandoned_open_is_closed() {
 }
 
 #[test]
-fn a_descriptor_outlives_its_owner_while_an_operation_holds_it() {
+fn a_descriptor_stays_open_while_an_operation_uses_it() {
     on_each_pair(|bench| {
         let (ours, mut peer) = connection();
         let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
@@ -218,7 +218,7 @@ fn a_descriptor_outlives_its_owner_while_an_operation_holds_it() {
 }
 
 #[test]
-fn a_number_that_is_used_again_means_the_new_descriptor() {
+fn a_reused_descriptor_number_means_the_new_descriptor() {
     on_each_pair(|bench| {
         for round in 0..50u8 {
             let (ours, mut peer) = connection();
@@ -246,7 +246,7 @@ fn a_number_that_is_used_again_means_the_new_descriptor() {
 }
 
 #[test]
-fn a_drain_ends_what_waits() {
+fn a_drain_ends_waiting_operations() {
     on_each_pair(|bench| {
         let mut waiting = waiting_operations(bench);
         for (_, op) in waiting.operations.drain(..) {

@@ -86,7 +86,7 @@ fn recv_stubbornly(bench: &mut Bench, socket: &Fd, mode: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_same_bytes_arrive_in_spite_of_faults() {
+fn the_same_bytes_arrive_despite_faults() {
     let dir = TempDir::new();
     let bytes = pattern(300_007);
     let path = dir.file("a", &bytes);
@@ -119,7 +119,7 @@ fn the_same_bytes_arrive_in_spite_of_faults() {
 }
 
 #[test]
-fn a_receive_into_the_pool_waits_for_a_buffer_and_never_fails_for_want_of_one() {
+fn a_receive_into_the_pool_waits_for_a_buffer_without_failing() {
     on_each_pair_with_faults("recv error=ENOBUFS", |bench| {
         let (ours, mut peer) = connection();
         peer.write_all(b"abcd").unwrap();
@@ -139,7 +139,7 @@ fn a_receive_into_the_pool_waits_for_a_buffer_and_never_fails_for_want_of_one() 
 }
 
 #[test]
-fn a_slot_is_not_used_again_before_its_completion_was_shown() {
+fn a_slot_is_not_reused_before_its_completion_was_reported() {
     on_each_pair_with_faults("stat error=ENOENT", |bench| {
         let ended = || Op::Close { fd: std::fs::File::open("/dev/null").unwrap().into() };
         let injected = |via| Op::Stat { target: StatTarget::Path(c"/".into()), device: DEVICE, via };
@@ -154,7 +154,7 @@ fn a_slot_is_not_used_again_before_its_completion_was_shown() {
 }
 
 #[test]
-fn short_writes_keep_the_whole_buffer() {
+fn partial_writes_return_the_complete_buffer() {
     on_each_pair_with_faults("write short every=2", |bench| {
         let dir = TempDir::new();
         let path = dir.path("a");
@@ -176,7 +176,7 @@ fn short_writes_keep_the_whole_buffer() {
 }
 
 #[test]
-fn accept_errors_pass() {
+fn accepting_continues_after_errors() {
     on_each_pair_with_faults("accept error=EMFILE first=2; accept end every=2", |bench| {
         for multishot in [false, true] {
             let (listener, address) = listener();
@@ -214,7 +214,7 @@ fn accept_errors_pass() {
 }
 
 #[test]
-fn a_late_completion_comes_after_its_cancellation() {
+fn a_late_completion_follows_its_cancellation() {
     let delay = Duration::from_millis(30);
     on_each_pair_with_faults("recv delay=30ms; open delay=30ms path=/", |bench| {
         let (ours, _peer) = connection();
@@ -263,7 +263,7 @@ fn a_lost_completion_makes_the_drain_leak() {
 }
 
 #[test]
-fn disk_errors_are_handed_up_with_the_buffer() {
+fn disk_errors_are_returned_with_the_buffer() {
     on_each_pair_with_faults("read error=EIO every=2; write error=ENOSPC", |bench| {
         let dir = TempDir::new();
         let path = dir.file("a", b"content");
@@ -280,7 +280,7 @@ fn disk_errors_are_handed_up_with_the_buffer() {
 }
 
 #[test]
-fn a_folder_is_read_in_spite_of_faults() {
+fn a_directory_is_read_despite_faults() {
     let dir = TempDir::new();
     for number in 0..100 {
         dir.file(&format!("{number}"), b"");
@@ -312,7 +312,7 @@ fn a_folder_is_read_in_spite_of_faults() {
 }
 
 #[test]
-fn one_folder_fails_while_its_switch_is_on() {
+fn only_the_selected_directory_fails_while_its_switch_is_on() {
     let dir = TempDir::new();
     for name in ["cache", "other"] {
         std::fs::create_dir(dir.path(name)).unwrap();

@@ -12,7 +12,7 @@ use crate::harness::{Bench, PATIENCE, TempDir, connection, on_each_pair, on_each
 const DEVICE: DeviceId = DeviceId(7);
 
 #[test]
-fn short_read_at_the_end_then_nothing() {
+fn a_read_at_the_end_is_short_and_the_next_is_empty() {
     let dir = TempDir::new();
     let bytes = pattern(10_000);
     let path = dir.file("a", &bytes);
@@ -27,7 +27,7 @@ fn short_read_at_the_end_then_nothing() {
 }
 
 #[test]
-fn direct_reads_end_with_a_short_tail() {
+fn direct_reads_end_with_an_unaligned_tail() {
     let dir = TempDir::new();
     let bytes = pattern(100_001);
     let path = dir.file("a", &bytes);
@@ -44,7 +44,7 @@ fn direct_reads_end_with_a_short_tail() {
 }
 
 #[test]
-fn many_direct_reads_at_once() {
+fn many_concurrent_direct_reads_succeed() {
     let dir = TempDir::new();
     let bytes = pattern(1 << 20);
     let path = dir.file("a", &bytes);
@@ -72,7 +72,7 @@ fn many_direct_reads_at_once() {
 }
 
 #[test]
-fn a_file_is_written_renamed_looked_at_and_removed() {
+fn a_file_is_written_renamed_queried_and_removed() {
     on_each_pair(|bench| {
         let dir = TempDir::new();
         let (old, new) = (dir.path("old"), dir.path("new"));
@@ -109,7 +109,7 @@ fn a_file_is_written_renamed_looked_at_and_removed() {
 
 /// Reads a directory to its end, in as many operations as necessary; returns the sorted entries and the number of
 /// operations.
-fn read_folder(bench: &mut Bench, dir: &Fd, look: EntryLook) -> (Vec<DirEntry>, usize) {
+fn read_directory(bench: &mut Bench, dir: &Fd, look: EntryLook) -> (Vec<DirEntry>, usize) {
     let (mut entries, mut operations) = (Vec::new(), 0);
     loop {
         let via = bench.pair.via();
@@ -127,7 +127,7 @@ fn read_folder(bench: &mut Bench, dir: &Fd, look: EntryLook) -> (Vec<DirEntry>, 
 }
 
 #[test]
-fn a_folder_is_read_in_pieces() {
+fn a_directory_is_read_in_pieces() {
     let dir = TempDir::new();
     let file = dir.file("000 file", b"hello");
     std::fs::create_dir(dir.path("001 folder")).unwrap();
@@ -140,7 +140,7 @@ fn a_folder_is_read_in_pieces() {
     on_each_pair(|bench| {
         let path = dir.path("");
         let folder = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, operations) = read_folder(bench, &folder, EntryLook::Followed);
+        let (entries, operations) = read_directory(bench, &folder, EntryLook::Followed);
         assert_eq!(entries.len(), 300, "none twice, none left out, and not the folder itself");
         assert!(operations >= 10, "{operations} operations hold a thread for long");
         assert_eq!(entries.iter().take(5).map(|entry| entry.kind).collect::<Vec<_>>(), KINDS);
@@ -150,11 +150,11 @@ fn a_folder_is_read_in_pieces() {
         assert_eq!(stats[3].mode & libc::S_IFMT, libc::S_IFLNK, "one that leads nowhere is looked at itself");
         assert_eq!(stats[1].mode & libc::S_IFMT, libc::S_IFDIR);
         let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, _) = read_folder(bench, &again, EntryLook::Kind);
+        let (entries, _) = read_directory(bench, &again, EntryLook::Kind);
         assert_eq!((entries.len(), &*entries[0].name), (300, b"000 file".as_slice()));
         assert!(entries.iter().all(|entry| entry.stat.is_none()));
         let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, _) = read_folder(bench, &again, EntryLook::Itself);
+        let (entries, _) = read_directory(bench, &again, EntryLook::Itself);
         assert_eq!(entries[2].stat.unwrap().unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
         let no_folder = bench.open(&file, 0).unwrap();
         let op = Op::ReadDir {
@@ -170,7 +170,7 @@ fn a_folder_is_read_in_pieces() {
 }
 
 #[test]
-fn many_names_are_looked_at_in_one_operation() {
+fn many_names_are_queried_in_one_operation() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.path("folder")).unwrap();
     dir.file("folder/five", b"hello");
@@ -192,7 +192,7 @@ fn many_names_are_looked_at_in_one_operation() {
         assert_eq!(stats[2], Err(Errno::NOENT));
         assert_eq!(stats[3].unwrap().mode & libc::S_IFMT, libc::S_IFDIR);
         assert_eq!(stats[4], Err(Errno::NOTDIR));
-        let (entries, _) = read_folder(bench, &folder, EntryLook::Kind);
+        let (entries, _) = read_directory(bench, &folder, EntryLook::Kind);
         let inodes: Vec<u64> = entries.iter().map(|entry| entry.inode).collect();
         assert_eq!(inodes, [stats[3].unwrap().inode, stats[1].unwrap().inode], "of the entries themselves");
         drop(folder);
@@ -200,7 +200,7 @@ fn many_names_are_looked_at_in_one_operation() {
 }
 
 #[test]
-fn links_of_the_same_owner_are_followed() {
+fn symlinks_of_the_same_owner_are_followed() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.path("real")).unwrap();
     dir.file("real/a", b"content");
@@ -296,7 +296,7 @@ fn sendfile_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn a_full_socket_is_told_and_its_room_awaited() {
+fn a_full_socket_is_reported_and_its_writability_awaited() {
     let dir = TempDir::new();
     let path = dir.file("a", &pattern(16 << 20));
     on_each_pair(|bench| {

@@ -10,7 +10,7 @@ use io::{Engine, Errno, Fd, Op, Payload, Segments};
 use crate::harness::{connection, on_each_pair, received};
 
 #[test]
-fn a_staged_operation_means_the_descriptor_that_it_was_given() {
+fn a_staged_operation_uses_the_descriptor_it_was_given() {
     on_each_pair(|bench| {
         for round in 0..20u8 {
             let (ours, mut peer) = connection();
@@ -26,7 +26,7 @@ fn a_staged_operation_means_the_descriptor_that_it_was_given() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_socket_ends_its_own_operation_only() {
+fn a_descriptor_that_is_not_a_socket_fails_only_its_operation() {
     on_each_pair(|bench| {
         let held = bench.bytes_held();
         let exe = std::env::current_exe().unwrap();
@@ -85,7 +85,7 @@ fn engine_descriptors() -> Vec<(String, bool)> {
 }
 
 #[test]
-fn a_program_that_is_executed_gets_nothing_of_an_engine() {
+fn an_executed_program_inherits_no_engine_descriptor() {
     on_each_pair(|bench| {
         let _chunk = io::shm::take(4096).unwrap();
         assert_eq!(bench.run(Op::Nop).result, Ok(0));

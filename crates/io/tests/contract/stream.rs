@@ -16,7 +16,7 @@ use crate::harness::{
 };
 
 /// Receives until `len` bytes or the end of the stream have arrived.
-fn recv_whole(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8> {
+fn recv_all(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8> {
     let mut got = Vec::new();
     if mode == "stream" {
         let id = bench.submit(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
@@ -44,7 +44,7 @@ fn recv_whole(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8>
 }
 
 #[test]
-fn bytes_arrive_whole_in_every_mode() {
+fn bytes_arrive_completely_in_every_mode() {
     let bytes = pattern(700_001);
     on_each_pair(|bench| {
         for mode in ["owned", "pool", "large", "stream"] {
@@ -57,7 +57,7 @@ fn bytes_arrive_whole_in_every_mode() {
                 peer.read_to_end(&mut echoed).unwrap();
                 echoed
             });
-            let got = recv_whole(bench, &ours, bytes.len(), mode);
+            let got = recv_all(bench, &ours, bytes.len(), mode);
             assert!(got == bytes, "{mode}: {} bytes of {}", got.len(), bytes.len());
             bench.send_all(&ours, &got).unwrap();
             bench.run(Op::Close { fd: ours.into_owned().unwrap() });
@@ -68,7 +68,7 @@ fn bytes_arrive_whole_in_every_mode() {
 
 /// A typical upstream response: a header section and 12 KiB of body are received in one receive instead of three.
 #[test]
-fn a_large_receive_takes_a_response_of_some_kib_at_once() {
+fn a_large_receive_reads_a_response_in_one_call() {
     let bytes = pattern(12 << 10);
     on_each_pair(|bench| {
         let (ours, mut peer) = connection();
@@ -80,7 +80,7 @@ fn a_large_receive_takes_a_response_of_some_kib_at_once() {
 
 /// A body is received into the buffer that holds its first bytes.
 #[test]
-fn a_receive_into_a_buffer_with_content_goes_behind_it() {
+fn a_receive_into_a_buffer_with_content_appends() {
     on_each_pair(|bench| {
         let (ours, mut peer) = connection();
         let mut buf = bench.engine.pool().get(4096).unwrap();
@@ -116,7 +116,7 @@ fn half_closed_connections_still_send() {
 }
 
 #[test]
-fn an_end_is_told_beside_the_receive_that_takes_the_data() {
+fn an_end_is_reported_with_the_receive_of_the_last_data() {
     on_each_pair(|bench| {
         for receives_first in [true, false] {
             for closes in [true, false] {
@@ -150,7 +150,7 @@ fn an_end_is_told_beside_the_receive_that_takes_the_data() {
 }
 
 #[test]
-fn a_waiting_receive_hears_of_the_end_and_of_a_reset() {
+fn a_waiting_receive_reports_the_end_and_a_reset() {
     on_each_pair(|bench| {
         for mode in 0..3 {
             for reset in [false, true] {
@@ -293,7 +293,7 @@ fn receives_without_a_buffer_wait_for_one() {
 }
 
 #[test]
-fn connecting_succeeds_or_says_why_not() {
+fn connecting_succeeds_or_returns_the_reason() {
     on_each_pair(|bench| {
         let new_socket = |family: AddressFamily| {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

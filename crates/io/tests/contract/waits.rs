@@ -13,7 +13,7 @@ use crate::harness::{PATIENCE, connection, on_each_net, on_each_pair, on_each_pa
 const ROUNDS: u32 = 10_000;
 
 #[test]
-fn a_turn_waits_as_long_as_it_may() {
+fn a_turn_waits_until_its_deadline() {
     on_each_pair(|bench| {
         let mut batch = Vec::new();
         for wait in [20, 1] {
@@ -36,7 +36,7 @@ fn a_turn_waits_as_long_as_it_may() {
 }
 
 #[test]
-fn results_come_from_the_next_turn_without_a_wait() {
+fn results_are_returned_by_the_next_turn_without_a_wait() {
     on_each_pair(|bench| {
         let id = bench.submit(Op::Nop);
         let mut batch = Vec::new();
@@ -47,7 +47,7 @@ fn results_come_from_the_next_turn_without_a_wait() {
 }
 
 #[test]
-fn a_wake_before_the_wait_counts() {
+fn a_wake_up_before_the_wait_is_not_lost() {
     on_each_pair(|bench| {
         bench.engine.waker().wake();
         let mut batch = Vec::new();
@@ -87,7 +87,7 @@ fn no_wake_up_is_lost() {
 }
 
 #[test]
-fn a_full_table_gives_the_operation_back() {
+fn a_full_table_returns_the_operation() {
     on_each_pair_with(
         |config| config.ops_max = 4,
         |bench| {
@@ -105,7 +105,7 @@ fn a_full_table_gives_the_operation_back() {
 }
 
 #[test]
-fn idle_memory_is_given_back() {
+fn idle_memory_is_released() {
     on_each_pair(|bench| {
         let held: Vec<_> = (0..8).map(|_| bench.engine.pool().get(1 << 20).unwrap()).collect();
         let before = bench.engine.pool().counters().bytes;

@@ -184,7 +184,7 @@ mod tests {
     const PAGE_MAX: usize = 60 << 10;
 
     #[test]
-    fn the_page_is_small_and_names_no_other_place() {
+    fn the_page_is_small_and_has_no_external_urls() {
         assert!(PAGE.len() < PAGE_MAX);
         assert_eq!(PAGE.matches(NONCE).count(), 2, "its script and its style");
         let places = PAGE.matches("//").count();

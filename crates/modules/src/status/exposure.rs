@@ -41,7 +41,7 @@ mod tests {
     use crate::testing::warnings;
 
     #[test]
-    fn pages_that_are_open_to_all_are_warned_of() {
+    fn pages_open_to_all_clients_cause_a_warning() {
         let found = |listen: &str, text: &str| {
             warnings(&format!("http {{ server {{ listen {listen}; location = /m {{ metrics; {text} }} }} }}"))
         };

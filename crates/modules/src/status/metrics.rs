@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scrapers_say_which_format_they_know() {
+    fn scrapers_select_the_format_by_accept() {
         assert_eq!(form(None), Form::Plain);
         assert_eq!(form(Some(b"text/plain;version=0.0.4, */*")), Form::Plain);
         let prometheus =

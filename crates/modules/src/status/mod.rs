@@ -296,7 +296,7 @@ mod tests {
     use telemetry::traffic;
 
     #[test]
-    fn pages_hold_for_the_block_that_says_so() {
+    fn pages_apply_only_to_the_block_that_sets_them() {
         let config = loaded(
             "server { location /a { metrics; if ($arg_x) { break; } location /a/b { } } location /c { } }",
         );
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_places_and_arguments() {
+    fn wrong_contexts_and_arguments_are_refused() {
         for (text, expected) in [
             ("http {\nmetrics; }", "\"metrics\" directive is not allowed here"),
             ("http {\nstatus_zone a; }", "\"status_zone\" directive is not allowed here"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_have_the_words_of_the_variable() {
+    fn engines_have_the_names_of_the_variable() {
         let names: Vec<&str> = {
             let metric = traffic::METRICS.iter().find(|metric| metric.name == "http_bodies_total");
             metric.expect("it is one of them").values().iter().map(|(name, _)| *name).collect()

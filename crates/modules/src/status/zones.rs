@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_counted_together() {
+    fn excess_zones_are_counted_together() {
         let text = "http { metrics_zones 2; server { location /a { metrics; allow all; } location /b { } } }";
         let loaded = load(text).expect("a configuration");
         let warnings: Vec<String> = loaded.warnings.iter().map(Error::to_string).collect();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_where_nothing_is_shown() {
+    fn nothing_is_counted_without_a_page() {
         let config = loaded("server { status_zone a; }");
         assert!(config.http.of::<StatusZones>().made.get().is_none());
     }

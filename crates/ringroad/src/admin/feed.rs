@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_have_whole_lines() {
+    fn packets_contain_complete_lines() {
         assert_eq!(packet(b"a\nbc\n"), b"a\nbc\n");
         let long = [vec![b'x'; PACKET_MAX + 5], b"\ny\n".to_vec()].concat();
         assert_eq!(packet(&long).len(), PACKET_MAX + 6);

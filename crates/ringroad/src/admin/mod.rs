@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_read() {
+    fn calls_are_parsed() {
         let read = |text: &str| Call::parse(text.as_bytes());
         assert_eq!(read(r#"{"command":"log","filter":"code=5xx"}"#), Ok(Call::Log("code=5xx".to_owned())));
         assert_eq!(read(r#"{"command":"log"}"#), Ok(Call::Log(String::new())));

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_where_its_server_is_gone() {
+    fn a_socket_file_of_a_stopped_server_is_replaced() {
         let folder = std::env::temp_dir().join(format!("ringroad-admin-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a directory");
         let path = folder.join("a.sock");

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_of_the_reload_is_the_last_line() {
+    fn the_last_line_states_the_kind_of_reload() {
         let answer = |changes: &[&str], replacement: &[&str]| json!({ "generation": 3, "changes": changes, "replacement": replacement });
         assert_eq!(describe(&answer(&[], &[])), "a reload changes nothing in configuration 3\n");
         assert_eq!(

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_join_and_values_follow_directly_or_apart() {
+    fn short_options_combine_and_take_attached_or_separate_values() {
         let joined = read("-tqc/a.conf|-p|dir|-gdaemon off;|-estderr").expect("valid");
         let apart = read("-t|-q|-c|/a.conf|-pdir/|-g|daemon off;|-e|stderr").expect("valid");
         assert_eq!(joined, apart);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_say_what_nginx_says() {
+    fn wrong_options_cause_the_messages_of_nginx() {
         for (line, text) in [
             ("-x", "invalid option: \"x\"; \"ringroad -h\" lists the options"),
             ("-tx", "invalid option: \"x\"; \"ringroad -h\" lists the options"),

@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn options_and_operands_come_in_any_order() {
+    fn options_and_operands_may_be_in_any_order() {
         let read = given("explain", "-HHost:a -c a.conf /x -H B:c --from=::1").expect("right");
         assert_eq!(read.operands, ["/x"]);
         assert_eq!(read.all("H").collect::<Vec<_>>(), ["Host:a", "B:c"]);
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_says_what_was_meant() {
+    fn misuse_is_reported_with_a_suggestion() {
         for (name, line, text) in [
             ("check", "--jsno a", "unknown option \"--jsno\"; did you mean \"--json\"?"),
             ("check", "-x a", "unknown option \"-x\""),
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_sound() {
+    fn the_table_of_options_is_consistent() {
         for command in COMMANDS {
             assert!(command.summary.len() < 64 && !command.summary.ends_with('.'), "{}", command.name);
             assert!(!command.about.is_empty() && !command.examples.is_empty(), "{}", command.name);

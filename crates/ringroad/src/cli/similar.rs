@@ -12,7 +12,7 @@ mod tests {
     use super::similar;
 
     #[test]
-    fn a_slip_is_found_and_another_word_is_not() {
+    fn misspelled_words_are_recognised_and_other_words_are_not() {
         let known = ["serve", "check", "engines"];
         assert_eq!(similar("sevre", known), Some("serve"));
         assert_eq!(similar("engins", known), Some("engines"));

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_since_the_look_before() {
+    fn rates_cover_the_time_since_the_previous_query() {
         let first = snapshot(110.0, 20, &json!([[1, 20]]));
         let second = snapshot(112.0, 30, &json!([[1, 20], [5, 9], [0, 1]]));
         let since_start = table(&first, &Value::Null);

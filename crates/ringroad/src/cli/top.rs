@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_ranked_as_asked() {
+    fn names_are_ranked_by_the_requested_value() {
         let mut seen = Seen::default();
         for _ in 0..3 {
             seen.add(&line("/many?x=1", "1.1.1.1", 10, "HIT", 5));

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_arrives() {
+    fn messages_are_received_as_sent() {
         let credentials = Some(Credentials { user: "www-data".to_owned(), uid: 33, gid: 34 });
         let known = vec![("a/b".to_owned(), b"pem".to_vec())];
         for message in [
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_of_a_message_reads_as_a_message() {
+    fn no_prefix_of_a_message_is_a_valid_message() {
         let whole = ToAgent::Start { issuers: issuers(), known: Vec::new(), credentials: None }.encode();
         for end in 0..whole.len() {
             assert_eq!(ToAgent::decode(&whole[..end]), Err(Malformed), "{end} bytes");

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_arrives() {
+    fn messages_are_received_as_sent() {
         let messages = [
             ToWorker::Start(Box::new(bundle())),
             ToWorker::Reload(Box::new(Bundle { credentials: None, ..bundle() })),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_of_a_message_reads_as_a_message() {
+    fn no_prefix_of_a_message_is_a_valid_message() {
         let whole = ToWorker::Start(Box::new(bundle())).encode();
         for end in 0..whole.len() {
             assert_eq!(ToWorker::decode(&whole[..end]), Err(Malformed), "{end} bytes");

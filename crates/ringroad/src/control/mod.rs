@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_whole_and_in_order() {
+    fn messages_arrive_complete_and_in_order() {
         let (mut a, mut b) = channels();
         let large = vec![7; 3 << 20];
         a.send(b"first", Vec::new()).expect("sent");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_come_with_their_message_in_any_number() {
+    fn any_number_of_descriptors_arrives_with_its_message() {
         for count in [1, 252, 253, 254, 600] {
             let (mut a, mut b) = channels();
             let text = |index: usize| format!("file {index}");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_peer_is_seen() {
+    fn the_exit_of_the_peer_is_detected() {
         let (a, mut b) = channels();
         drop(a);
         assert!(matches!(b.receive(), Ok(Received::Closed)));

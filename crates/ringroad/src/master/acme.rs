@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_agent_may_change_is_limited() {
+    fn changes_by_an_agent_are_limited() {
         let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
         let issuer = Issuer { orders: vec![order.clone()], ..Issuer::new("one") };
         let id = issuer.id_of(&order);
@@ -357,7 +357,7 @@ mod tests {
 
     /// The agent was killed between storing the file and sending the message.
     #[test]
-    fn workers_get_what_an_agent_had_kept_before_its_end() {
+    fn workers_get_certificates_stored_before_the_agent_was_killed() {
         let path = std::env::temp_dir().join(format!("ringroad-agent-{}", std::process::id()));
         let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
         let issuer =
@@ -385,7 +385,7 @@ mod tests {
 
     /// The master killed the agent, for example for a malformed message or because a new binary runs.
     #[test]
-    fn challenges_of_an_agent_that_was_killed_are_over() {
+    fn challenges_of_a_killed_agent_are_removed() {
         let (channel, _theirs) = Channel::pair_within(FROM_AGENT).expect("two sockets");
         let child = Command::new("sleep").arg("60").spawn().expect("it is everywhere");
         let agent = Some(Agent { child, channel, started: Instant::now() });
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_confirmed_when_the_last_worker_has_it() {
+    fn a_change_is_confirmed_when_all_workers_have_applied_it() {
         let mut acme = Acme::default();
         let waiting =
             |number, workers: &[u32]| Waiting { number, agents_number: 1, workers: workers.to_vec() };

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fifth_equal_fault_in_ten_seconds_waits_and_the_delay_doubles() {
+    fn the_fifth_equal_failure_in_ten_seconds_is_delayed_with_backoff() {
         let mut respawn = Respawn::default();
         let times = [0, 10, 20, 30, 40, 600, 1700, 3800, 7900, 16_000];
         let expected = [0, 0, 0, 0, 500, 1000, 2000, 4000, 8000, 8000];
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_and_different_faults_wait_for_nothing() {
+    fn rare_and_different_failures_cause_no_delay() {
         let (mut respawn, start) = (Respawn::default(), Instant::now());
         assert_eq!(delays(&mut respawn, "signal 9", &[0, 3000, 6000, 9000, 12_000, 15_000], start), [0; 6]);
         assert_eq!(delays(&mut respawn, "code 1", &[15_001, 15_002, 15_003, 15_004], start), [0; 4]);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_time_ends_the_loop() {
+    fn a_quiet_minute_resets_the_restart_delay() {
         let (mut respawn, start) = (Respawn::default(), Instant::now());
         assert_eq!(delays(&mut respawn, "signal 9", &[0, 1, 2, 3, 4], start), [0, 0, 0, 0, 500]);
         assert_eq!(delays(&mut respawn, "signal 9", &[60_000, 60_001], start), [0, 0]);

@@ -26,7 +26,7 @@ fn list(value: &Value) -> &Vec<Value> {
 }
 
 #[test]
-fn every_main_engine_has_its_row_for_files_and_for_the_cache() {
+fn every_main_engine_has_a_row_for_files_and_for_the_cache() {
     let dir = TempDir::new("bench-cold");
     let finished = cold(&dir, &["--sizes", "4k", "--instant", "--repeat", "1"]);
     assert!(finished.status.success(), "{}", finished.stderr);
@@ -69,7 +69,7 @@ fn every_main_engine_has_its_row_for_files_and_for_the_cache() {
 }
 
 #[test]
-fn the_write_ups_own_procedure_runs() {
+fn the_procedure_of_the_write_up_runs() {
     let dir = TempDir::new("bench-seed");
     let finished = cold(&dir, &["--seed-000", "--sizes", "100k", "--instant", "--peer", "nginx=none"]);
     assert!(finished.status.success(), "{}", finished.stderr);
@@ -88,7 +88,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn wrong_use_is_one_line_and_makes_nothing() {
+fn wrong_arguments_cause_one_line_and_create_no_file() {
     for (args, part) in [
         (&["--sizes", "5k"][..], "5k"),
         (&["--memory", "1"], "--memory"),

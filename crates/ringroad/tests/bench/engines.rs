@@ -82,14 +82,14 @@ fn no_ops_are_measured() {
 }
 
 #[test]
-fn wrong_use_of_nop_is_one_line() {
+fn wrong_arguments_of_nop_cause_one_line() {
     refused(&["nop", "--cpu", "100000"], "--cpu 100000");
     refused(&["nop", "--batch", "0"], "--batch");
     refused(&["nop", "--seconds", "0"], "--seconds");
 }
 
 #[test]
-fn messages_come_back_and_connections_are_accepted() {
+fn messages_are_echoed_and_connections_are_accepted() {
     let section = section(&["echo", "--sizes", "1,5000", "--connections", "1,3"]);
     let titles = check_tables(&section);
     assert!(titles[0].starts_with("Messages of 1 bytes"), "the write-up's form comes first: {titles:?}");
@@ -108,7 +108,7 @@ fn messages_come_back_and_connections_are_accepted() {
 }
 
 #[test]
-fn wrong_use_of_echo_is_one_line() {
+fn wrong_arguments_of_echo_cause_one_line() {
     refused(&["echo", "--sizes", "0"], "--sizes");
     refused(&["echo", "--connections", "x"], "--connections");
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
@@ -117,7 +117,7 @@ fn wrong_use_of_echo_is_one_line() {
 }
 
 #[test]
-fn a_disk_is_measured_by_every_engine() {
+fn every_engine_measures_a_disk() {
     let section = section(&["disk"]);
     let titles = check_tables(&section);
     assert!(titles[0].starts_with("Mixed random reads and writes of 128k"), "{titles:?}");
@@ -130,7 +130,7 @@ fn a_disk_is_measured_by_every_engine() {
 }
 
 #[test]
-fn a_described_job_is_the_only_one() {
+fn only_the_described_job_runs() {
     let args = ["disk", "--engine", "sync,uring", "--rw", "rw", "--bs", "64k", "--depth", "4", "--jobs", "2"];
     let section = section(&[&args[..], &["--processes", "--size", "4m"]].concat());
     let ours = |run: &&Value| run["labels"]["tool"] == "ringroad";
@@ -153,7 +153,7 @@ fn a_set_of_files_is_read() {
 }
 
 #[test]
-fn wrong_use_of_disk_is_one_line() {
+fn wrong_arguments_of_disk_cause_one_line() {
     let dir = TempDir::new("disk");
     dir.write("data", vec![7u8; 2 << 20]);
     let file = dir.path().join("data").display().to_string();
@@ -173,7 +173,7 @@ fn wrong_use_of_disk_is_one_line() {
 }
 
 #[test]
-fn a_named_file_is_read_and_kept() {
+fn a_named_file_is_read_and_not_removed() {
     let dir = TempDir::new("disk");
     dir.write("data", vec![7u8; 2 << 20]);
     let file = dir.path().join("data").display().to_string();

@@ -81,7 +81,7 @@ fn failures_are_counted_by_kind() {
 }
 
 #[test]
-fn a_server_that_goes_away_is_a_failed_connection_for_each_request() {
+fn a_stopped_server_is_a_failed_connection_for_each_request() {
     on_each_engine(|engine| {
         let gate = Gate::new();
         let held = gate.clone();
@@ -102,7 +102,7 @@ fn a_server_that_goes_away_is_a_failed_connection_for_each_request() {
 }
 
 #[test]
-fn bodies_are_checked_whatever_their_framing() {
+fn bodies_of_every_framing_are_checked() {
     let body: Vec<u8> = (0..300_000_u32).map(|index| (index % 251) as u8).collect();
     let checksum = format!("{:08x}", crc32c::crc32c(&body));
     on_each_engine(|engine| {
@@ -119,7 +119,7 @@ fn bodies_are_checked_whatever_their_framing() {
 }
 
 #[test]
-fn a_list_says_what_each_answer_must_be() {
+fn a_list_defines_the_expected_response_of_each_request() {
     let dir = TempDir::new("bench_load");
     let origin = Origin::start(|request| match request.path() {
         "/missing" => Reply::new(404),
@@ -143,7 +143,7 @@ fn a_list_says_what_each_answer_must_be() {
 }
 
 #[test]
-fn an_open_loop_counts_the_waiting() {
+fn an_open_loop_includes_queueing_in_latency() {
     on_each_engine(|engine| {
         // Two hundred requests are due within 200 ms, and the first response takes 400 ms on the only connection: the
         // last request waits at least 200 ms before it is sent, half of the requests at least 300 ms.
@@ -179,7 +179,7 @@ fn an_open_loop_is_not_faster_than_its_rate() {
 }
 
 #[test]
-fn what_an_open_loop_could_not_send_counts_as_late() {
+fn requests_that_an_open_loop_could_not_send_count_as_late() {
     on_each_engine(|engine| {
         // Only the first request gets a response.
         let origin =
@@ -193,7 +193,7 @@ fn what_an_open_loop_could_not_send_counts_as_late() {
 }
 
 #[test]
-fn each_request_has_its_connection_where_that_is_wanted() {
+fn each_request_uses_a_new_connection_with_close() {
     on_each_engine(|engine| {
         let origin = Origin::start(|_| Reply::text("x"));
         let outcome = load(engine, &url(&origin, "/"), &["--close", "--requests", "30", "-c", "4"]);
@@ -205,7 +205,7 @@ fn each_request_has_its_connection_where_that_is_wanted() {
 }
 
 #[test]
-fn connections_are_kept_until_the_server_ends_them() {
+fn connections_are_reused_until_the_server_closes_them() {
     on_each_engine(|engine| {
         let origin = Origin::start(|request| match request.number {
             3 => Reply::text("x").header("Connection", "close").closing(),
@@ -223,7 +223,7 @@ fn connections_are_kept_until_the_server_ends_them() {
 }
 
 #[test]
-fn a_pipeline_is_filled_and_read_in_order() {
+fn a_pipeline_is_filled_and_its_responses_are_read_in_order() {
     on_each_engine(|engine| {
         // The origin sends no response until it has received four requests, and then all four responses together.
         let origin = Origin::raw(|connection| {
@@ -252,7 +252,7 @@ fn a_pipeline_is_filled_and_read_in_order() {
 }
 
 #[test]
-fn patterns_that_count_ask_for_each_number_once() {
+fn counting_patterns_request_each_number_once() {
     let origin = Origin::start(|_| Reply::text("x"));
     load("epoll", &url(&origin, "/f{00..24}"), &["--requests", "50", "-c", "7"]);
     let targets = origin.stats().targets;
@@ -269,7 +269,7 @@ fn random_numbers_stay_in_their_range() {
 }
 
 #[test]
-fn requests_are_what_the_options_say() {
+fn requests_match_the_options() {
     let dir = TempDir::new("bench_load");
     let body = dir.write("body", "the body");
     let origin = Origin::start(|_| Reply::text("x"));
@@ -286,7 +286,7 @@ fn requests_are_what_the_options_say() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_one_line() {
+fn an_unresponsive_server_causes_one_line() {
     on_each_engine(|engine| {
         let origin = Origin::start(|_| Reply::text("x"));
         let target = url(&origin, "/");
@@ -305,7 +305,7 @@ fn a_server_that_does_not_answer_is_one_line() {
 }
 
 #[test]
-fn wrong_use_is_one_line() {
+fn wrong_arguments_cause_one_line() {
     for (args, part) in [
         (&[][..], "URL"),
         (&["https://127.0.0.1/"], "https is not spoken"),

@@ -123,7 +123,7 @@ fn escape(text: &str) -> String {
 }
 
 /// Returns the script's lines for a page in a frame of the view's width.
-fn look(browser: &Path, directory: &TempDir, page: &str, view: View) -> Vec<String> {
+fn inspect_page(browser: &Path, directory: &TempDir, page: &str, view: View) -> Vec<String> {
     let frame = format!(
         "<!DOCTYPE html><html><body><iframe id=\"frame\" style=\"width:{}px;height:844px;border:0\" srcdoc=\"{}\">\
          </iframe><pre id=\"result\"></pre><script>{SCRIPT}</script></body></html>",
@@ -172,7 +172,7 @@ fn check(browser: &Path, directory: &TempDir, page: &str, json: &Path) {
     let plots = expected_plots(json);
     assert!(!plots.is_empty());
     for view in VIEWS {
-        let lines = look(browser, directory, page, view);
+        let lines = inspect_page(browser, directory, page, view);
         let wide =
             |line: &String| line.contains("reaches") && figure(line, "reaches") > figure(&lines[0], "width");
         let wrong: Vec<&String> =
@@ -199,7 +199,7 @@ fn scenarios(json: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
+fn every_plot_has_its_series_and_fits_on_a_phone() {
     let Some(browser) = browser() else {
         println!("skipped: no chromium in PATH");
         return;
@@ -212,7 +212,7 @@ fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
 /// Runs every scenario, so that every kind of plot is inspected.
 #[test]
 #[ignore = "all scenarios, three minutes"]
-fn a_report_of_this_machine_is_drawn_as_well() {
+fn a_new_report_of_this_machine_is_drawn_too() {
     let Some(browser) = browser() else {
         println!("skipped: no chromium in PATH");
         return;
@@ -236,7 +236,7 @@ fn a_report_of_this_machine_is_drawn_as_well() {
 }
 
 #[test]
-fn the_page_is_dark_for_who_wants_it_dark() {
+fn the_page_is_dark_if_the_browser_prefers_dark() {
     let Some(browser) = browser() else {
         println!("skipped: no chromium in PATH");
         return;
@@ -244,7 +244,7 @@ fn the_page_is_dark_for_who_wants_it_dark() {
     let directory = TempDir::new("page");
     let page = render(&directory);
     let brightness = |dark: bool| {
-        let lines = look(&browser, &directory, &page, View { dark, ..PHONE });
+        let lines = inspect_page(&browser, &directory, &page, View { dark, ..PHONE });
         let line = lines.iter().find(|line| line.starts_with("background")).expect("the background");
         figure(line, "rgb(")
     };
@@ -254,7 +254,7 @@ fn the_page_is_dark_for_who_wants_it_dark() {
 
 /// Checks the test itself: it detects a page that is too wide, has a plot without lines or writes to the console.
 #[test]
-fn a_page_with_faults_is_noticed() {
+fn a_faulty_page_is_detected() {
     let Some(browser) = browser() else {
         println!("skipped: no chromium in PATH");
         return;
@@ -265,7 +265,7 @@ fn a_page_with_faults_is_noticed() {
     let faulty = page
         .replace("<main>", "<main><div style=\"width:700px\">wide</div>")
         .replace(".line { fill: none; stroke: var(--c);", ".line { fill: none; stroke: none;");
-    let lines = look(&browser, &directory, &faulty, PHONE);
+    let lines = inspect_page(&browser, &directory, &faulty, PHONE);
     assert!(figure(&lines[0], "reaches") > figure(&lines[0], "width"), "{}", lines[0]);
     let line =
         lines.iter().find(|line| line.starts_with(&format!("plot {id} "))).expect("a line for each plot");

@@ -25,7 +25,7 @@ fn refused(args: &[&str]) -> String {
 }
 
 #[test]
-fn enter_becomes_the_program() {
+fn enter_executes_the_program() {
     let parent = std::process::id().to_string();
     let finished = program::run(
         RINGROAD,
@@ -50,13 +50,13 @@ fn enter_becomes_the_program() {
 }
 
 #[test]
-fn enter_starts_nothing_for_a_parent_that_is_gone() {
+fn enter_starts_nothing_after_its_parent_has_exited() {
     let said = refused(&["bench", "enter", "--parent", "1", "--", "/bin/echo", "started"]);
     assert!(said.contains("interrupted"), "{said}");
 }
 
 #[test]
-fn enter_says_what_it_could_not_do() {
+fn enter_reports_the_operation_that_failed() {
     let parent = std::process::id().to_string();
     let enter = |more: &[&str]| refused(&[&["bench", "enter", "--parent", &parent], more].concat());
     let said = enter(&["--", "/nowhere/nginx"]);
@@ -68,7 +68,7 @@ fn enter_says_what_it_could_not_do() {
 }
 
 #[test]
-fn a_peer_that_is_named_wrongly_is_refused() {
+fn an_invalid_peer_name_is_refused() {
     let said = refused(&["bench", "all", "--instant", "--peer", "nginx=/nowhere/nginx"]);
     assert!(said.contains("/nowhere/nginx: no such program"), "{said}");
     let said = refused(&["bench", "all", "--instant", "--peer", "apache=/bin/true"]);
@@ -92,7 +92,7 @@ impl Bench {
     }
 
     /// Returns the command line with this directory.
-    fn words(&self, args: &[&str]) -> Vec<String> {
+    fn command_line(&self, args: &[&str]) -> Vec<String> {
         let directories = ["--work".to_owned(), self.work().display().to_string()];
         let out = ["--out".to_owned(), self.dir.path().join("out").display().to_string()];
         let args = args.iter().map(|&arg| arg.to_owned());
@@ -101,9 +101,9 @@ impl Bench {
 
     #[track_caller]
     fn run(&self, args: &[&str]) -> program::Finished {
-        let words = self.words(args);
+        let words = self.command_line(args);
         let finished = program::run(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
-        self.assert_nothing_left(finished.pid);
+        self.assert_no_process_left(finished.pid);
         finished
     }
 
@@ -129,7 +129,7 @@ impl Bench {
     /// Checks that no file, process whose command line contains the directory, mount or cgroup of this run remains.
     /// Other runs may have been killed in the same period.
     #[track_caller]
-    fn assert_nothing_left(&self, pid: Pid) {
+    fn assert_no_process_left(&self, pid: Pid) {
         let files: Vec<_> = std::fs::read_dir(self.work()).expect("the directory").collect();
         assert!(files.is_empty(), "{files:?}");
         assert_eq!(self.processes(), Vec::<String>::new());
@@ -223,7 +223,7 @@ fn assert_proxied_requests(report: &serde_json::Value) {
 }
 
 #[test]
-fn http_runs_with_what_is_installed() {
+fn http_runs_with_the_installed_peers() {
     let bench = Bench::new("bench-http");
     let report = bench.report(&["http", "--instant", "--workers", "1,2", "--connections", "1,4"]);
     assert_complete(&report, "http");
@@ -279,7 +279,7 @@ fn runs_without_peers(scenario: &str, more: &[&str]) {
 }
 
 /// Runs a scenario with `--instant` and the installed peers.
-fn runs_with_what_is_installed(scenario: &str, more: &[&str]) {
+fn run_with_installed_peers(scenario: &str, more: &[&str]) {
     let report = Bench::new("bench-files").report(&[&[scenario, "--instant"], more].concat());
     assert_complete(&report, scenario);
 }
@@ -325,28 +325,28 @@ fn tls_runs_without_peers() {
 }
 
 #[test]
-fn crowd_runs_with_what_is_installed() {
-    runs_with_what_is_installed("crowd", &[]);
+fn crowd_runs_with_the_installed_peers() {
+    run_with_installed_peers("crowd", &[]);
 }
 
 #[test]
-fn fill_runs_with_what_is_installed() {
-    runs_with_what_is_installed("fill", &["--connections", "8"]);
+fn fill_runs_with_the_installed_peers() {
+    run_with_installed_peers("fill", &["--connections", "8"]);
 }
 
 #[test]
-fn isolate_runs_with_what_is_installed() {
-    runs_with_what_is_installed("isolate", &["--stuck", "20"]);
+fn isolate_runs_with_the_installed_peers() {
+    run_with_installed_peers("isolate", &["--stuck", "20"]);
 }
 
 #[test]
-fn large_runs_with_what_is_installed() {
-    runs_with_what_is_installed("large", &["--clients", "1,2"]);
+fn large_runs_with_the_installed_peers() {
+    run_with_installed_peers("large", &["--clients", "1,2"]);
 }
 
 #[test]
-fn tls_runs_with_what_is_installed() {
-    runs_with_what_is_installed("tls", &[]);
+fn tls_runs_with_the_installed_peers() {
+    run_with_installed_peers("tls", &[]);
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_refused() {
+fn a_port_in_use_is_refused() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let said = Bench::new("bench-port").refused(&["http", "--instant", "--host-network", "--port", &port]);
@@ -383,7 +383,7 @@ fn a_port_that_is_taken_is_refused() {
 }
 
 #[test]
-fn a_peer_that_ends_or_never_answers_is_refused() {
+fn a_peer_that_exits_or_never_responds_is_refused() {
     let bench = Bench::new("bench-peer");
     let peer = |path: &str| format!("nginx={path}");
     let said = bench.refused(&["http", "--instant", "--peer", &peer("/bin/false")]);
@@ -405,7 +405,7 @@ fn a_peer_that_ends_or_never_answers_is_refused() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_refused() {
+fn an_unusable_directory_is_refused() {
     // An error for root too, although file permissions never deny access to root.
     let said = refused(&["bench", "nop", "--instant", "--out", "/proc/none"]);
     assert!(said.contains("cannot write the report to /proc/none"), "{said}");
@@ -418,7 +418,7 @@ fn a_folder_that_cannot_be_used_is_refused() {
 
 /// Starts a run that would take minutes, and waits until its servers are under load.
 fn long_run(bench: &Bench, scenario: &str) -> Program {
-    let words = bench.words(&[scenario, "--seconds", "60"]);
+    let words = bench.command_line(&[scenario, "--seconds", "60"]);
     let mut program = Program::start(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
     program.wait_for_output(&format!("{scenario}: "), Deadline::default());
     let started = testkit::wait::until("a server", Deadline::default(), || {
@@ -429,7 +429,7 @@ fn long_run(bench: &Bench, scenario: &str) -> Program {
 }
 
 #[test]
-fn a_signal_ends_a_run_in_order_and_a_second_one_changes_nothing() {
+fn a_signal_ends_a_run_cleanly_and_a_second_one_is_ignored() {
     for scenario in ["http", "isolate"] {
         let bench = Bench::new("bench-signal");
         let mut program = long_run(&bench, scenario);
@@ -442,12 +442,12 @@ fn a_signal_ends_a_run_in_order_and_a_second_one_changes_nothing() {
             "{}",
             program.stderr()
         );
-        bench.assert_nothing_left(program.pid());
+        bench.assert_no_process_left(program.pid());
     }
 }
 
 #[test]
-fn servers_end_with_a_run_that_is_killed() {
+fn servers_exit_when_their_run_is_killed() {
     let bench = Bench::new("bench-killed");
     let mut program = long_run(&bench, "http");
     program.signal(Signal::KILL);

@@ -41,7 +41,7 @@ fn disk_locations() -> String {
 }
 
 #[test]
-fn short_reads_of_entries_are_continued_on_every_engine() {
+fn partial_reads_of_entries_are_continued_on_every_engine() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -78,7 +78,7 @@ fn short_reads_of_entries_are_continued_on_every_engine() {
 
 /// Every second send fails: a response in two sends would never arrive, of responses in one send every second arrives.
 #[test]
-fn a_small_hit_leaves_in_one_send() {
+fn a_small_hit_is_sent_in_one_operation() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -158,7 +158,7 @@ fn assert_broken(server: &Server, target: &str) {
 }
 
 #[test]
-fn what_an_origin_breaks_off_is_neither_whole_nor_stored() {
+fn a_truncated_response_is_not_completed_and_not_stored() {
     if !ours_only("nginx passes on as whole what ends without a length") {
         return;
     }
@@ -198,7 +198,7 @@ fn what_an_origin_breaks_off_is_neither_whole_nor_stored() {
 }
 
 #[test]
-fn what_an_origin_sends_too_much_belongs_to_no_answer() {
+fn surplus_bytes_of_an_origin_are_not_part_of_any_response() {
     let origin = Origin::start(|request| {
         let reply = Reply::ok().header("Cache-Control", "max-age=3600").closing();
         match request.target.as_str() {
@@ -218,7 +218,7 @@ fn what_an_origin_sends_too_much_belongs_to_no_answer() {
 }
 
 #[test]
-fn a_fill_goes_on_without_its_client_or_stops_as_configured() {
+fn a_fill_continues_without_its_client_or_stops_as_configured() {
     if !ours_only("nginx has no proxy_cache_finish") {
         return;
     }
@@ -260,7 +260,7 @@ fn a_fill_goes_on_without_its_client_or_stops_as_configured() {
 }
 
 #[test]
-fn who_reads_along_does_not_need_who_began() {
+fn followers_survive_the_end_of_the_first_request() {
     let gate = Gate::new();
     let (at, objects) = (gate.clone(), Objects::new());
     objects.put("/a", object(2 << 20).tune(move |_, reply| reply.wait_at(150_000, &at)));
@@ -333,28 +333,28 @@ fn assert_degrades(fault: &str) {
 }
 
 #[test]
-fn a_disk_that_is_full_is_passed_by() {
+fn a_full_disk_does_not_affect_responses() {
     if ours_only("faults come from the fault engine") {
         assert_degrades("write error=ENOSPC");
     }
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_is_passed_by() {
+fn a_disk_with_write_errors_does_not_affect_responses() {
     if ours_only("faults come from the fault engine") {
         assert_degrades("write error=EIO");
     }
 }
 
 #[test]
-fn a_disk_that_fails_now_and_then_is_passed_by() {
+fn intermittent_disk_errors_do_not_affect_responses() {
     if ours_only("faults come from the fault engine") {
         assert_degrades("write error=EIO every=2");
     }
 }
 
 #[test]
-fn a_folder_that_takes_no_names_is_passed_by() {
+fn failing_renames_do_not_affect_responses() {
     if ours_only("faults come from the fault engine") {
         assert_degrades("rename error=EROFS");
     }
@@ -362,7 +362,7 @@ fn a_folder_that_takes_no_names_is_passed_by() {
 
 /// Disk operations must not count as connections: they used to, so that no new client was accepted.
 #[test]
-fn a_disk_that_is_behind_keeps_no_client_out() {
+fn a_slow_disk_does_not_block_new_clients() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -384,7 +384,7 @@ fn a_disk_that_is_behind_keeps_no_client_out() {
 }
 
 #[test]
-fn a_disk_that_fails_amid_a_fill_is_noticed_by_nobody_who_reads_it() {
+fn a_disk_error_during_a_fill_does_not_affect_its_readers() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -414,7 +414,7 @@ fn a_disk_that_fails_amid_a_fill_is_noticed_by_nobody_who_reads_it() {
 }
 
 #[test]
-fn what_cannot_be_read_comes_from_the_origin() {
+fn unreadable_entries_are_fetched_from_the_origin() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -446,7 +446,7 @@ fn what_cannot_be_read_comes_from_the_origin() {
 }
 
 #[test]
-fn a_small_hit_takes_one_read() {
+fn a_small_hit_needs_one_read() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -478,7 +478,7 @@ fn in_page_cache(setup: &Setup) -> Option<u64> {
 }
 
 #[test]
-fn direct_hits_leave_the_page_cache_alone() {
+fn direct_hits_bypass_the_page_cache() {
     let (_objects, origin) = sized_objects();
     let locations = "location /direct/ { proxy_pass http://@ORIGIN@; aio on; directio 1; }";
     for net in NETS {
@@ -506,7 +506,7 @@ fn direct_hits_leave_the_page_cache_alone() {
 }
 
 #[test]
-fn a_body_that_breaks_off_on_the_disk_goes_on_from_the_origin() {
+fn a_body_with_a_read_error_continues_from_the_origin() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -534,7 +534,7 @@ fn on_disk(setup: &Setup) -> u64 {
 }
 
 #[test]
-fn max_size_is_kept_while_more_comes_than_fits() {
+fn max_size_is_obeyed_while_more_is_stored_than_fits() {
     const MAX: u64 = 8 << 20;
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[("THREADS", "2"), ("PATH", "max_size=8m")]);
@@ -563,7 +563,7 @@ fn max_size_is_kept_while_more_comes_than_fits() {
 }
 
 #[test]
-fn a_small_file_system_fills_up_and_min_free_is_kept() {
+fn min_free_is_obeyed_on_a_small_file_system() {
     let Some(disk) = Filesystem::new(24) else { return };
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[("THREADS", "2"), ("PATH", "min_free=6m")]).cache_in(disk.path());
@@ -619,7 +619,7 @@ fn on_a_full_disk(disk: &Filesystem) -> (Setup, Server, Origin) {
 }
 
 #[test]
-fn a_full_cache_gives_room_to_an_upload() {
+fn a_full_cache_evicts_for_an_upload() {
     let Some(disk) = Filesystem::new(32) else { return };
     let (setup, server, _origin) = on_a_full_disk(&disk);
     let mut client = Client::connect(server.addr(0));
@@ -639,7 +639,7 @@ fn a_full_cache_gives_room_to_an_upload() {
 }
 
 #[test]
-fn a_full_cache_gives_room_to_a_response_that_is_read_slowly() {
+fn a_full_cache_evicts_for_a_response_to_a_slow_client() {
     const SIZE: usize = 16 << 20;
     let Some(disk) = Filesystem::new(32) else { return };
     let (setup, server, _origin) = on_a_full_disk(&disk);
@@ -654,7 +654,7 @@ fn a_full_cache_gives_room_to_a_response_that_is_read_slowly() {
 }
 
 #[test]
-fn a_full_cache_gives_room_to_a_copy_and_one_that_fails_leaves_nothing() {
+fn a_full_cache_evicts_for_a_copy_and_a_failed_copy_leaves_no_file() {
     let Some(disk) = Filesystem::new(32) else { return };
     let (_setup, server, _origin) = on_a_full_disk(&disk);
     get(&server, "/stored/a-2000000");
@@ -679,7 +679,7 @@ fn until_read_only(disk: &Filesystem) {
 }
 
 #[test]
-fn a_file_system_that_becomes_read_only_is_passed_by() {
+fn a_read_only_file_system_does_not_affect_responses() {
     if !ours_only("nginx logs each failure") {
         return;
     }
@@ -730,7 +730,7 @@ fn a_file_system_that_becomes_read_only_is_passed_by() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_had_is_no_reason_not_to_serve() {
+fn requests_are_served_without_an_available_cache_directory() {
     let (_objects, origin) = sized_objects();
     // A directory cannot exist below a file, not even for root.
     let place = TempDir::new("no-folder");
@@ -751,7 +751,7 @@ fn a_folder_that_cannot_be_had_is_no_reason_not_to_serve() {
 }
 
 #[test]
-fn a_server_ends_while_its_cache_cannot_be_had() {
+fn a_server_stops_while_its_cache_is_unavailable() {
     let (_objects, origin) = sized_objects();
     let place = TempDir::new("no-folder");
     place.write("file", "");
@@ -763,7 +763,7 @@ fn a_server_ends_while_its_cache_cannot_be_had() {
 }
 
 #[test]
-fn what_somebody_deletes_is_fetched_again() {
+fn deleted_entries_are_fetched_again() {
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[]);
     let server = start(&setup);
@@ -877,7 +877,7 @@ fn next_epoch() {
 const LARGE: [u64; 2] = [100 << 10, 1 << 20];
 
 #[test]
-fn what_rots_on_the_disk_while_the_server_runs_is_never_sent() {
+fn entries_that_rot_while_the_server_runs_are_never_sent() {
     for (net, is_at_start) in NETS.into_iter().flat_map(|net| [(net, true), (net, false)]) {
         let objects = Objects::new();
         objects.rule(move |target| {
@@ -914,7 +914,7 @@ fn what_rots_on_the_disk_while_the_server_runs_is_never_sent() {
 }
 
 #[test]
-fn the_scrub_drops_what_rots_without_a_request() {
+fn the_scrub_removes_rotten_entries_without_a_request() {
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[("PATH", "verify=off scrub=10ms")]);
     let server = start(&setup);

@@ -43,7 +43,7 @@ fn start(origin: &Origin) -> (Setup, Server) {
     start_with(origin, "")
 }
 
-fn kept(size: u64) -> Object {
+fn cacheable_object(size: u64) -> Object {
     Object::new(size).cache_control("max-age=3600")
 }
 
@@ -62,14 +62,14 @@ const SIZES: [u64; 3] = [1000, 100_000, 1_000_000];
 #[test]
 fn no_client_gets_an_older_response_after_the_last_byte_of_a_newer_one() {
     let objects = Objects::new();
-    objects.rule(|target| Some(kept(target.rsplit_once('-')?.1.parse().ok()?)));
+    objects.rule(|target| Some(cacheable_object(target.rsplit_once('-')?.1.parse().ok()?)));
     let origin = Origin::objects(&objects);
     // The disk is slow: the response is complete long before its entry has its final name.
     let (_setup, server) = start_with(&origin, "engine_fault write delay=2ms;");
     let mut old = 0;
     for size in SIZES {
         let target = format!("/a-{size}");
-        objects.put(&target, kept(size));
+        objects.put(&target, cacheable_object(size));
         let (mut client, mut other) = (Client::connect(server.addr(0)), Client::connect(server.addr(0)));
         version(&target, &client.get(&target));
         for round in 2..52 {
@@ -94,7 +94,7 @@ fn an_older_response_that_ends_last_does_not_replace_a_newer_one() {
         1 => reply.wait_at(50_000, &held),
         _ => reply,
     };
-    objects.put("/a", kept(100_000).tune(tune));
+    objects.put("/a", cacheable_object(100_000).tune(tune));
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
     let mut first = Client::connect(server.addr(0));
@@ -153,17 +153,17 @@ fn only_the_first_client_waits(
 #[test]
 fn a_fetch_that_stalls_blocks_no_other_client() {
     let get = |target: &str| request_bytes("GET", target, &[]);
-    let bare = |size| kept(size).etag(Etag::None).without_last_modified();
+    let bare = |size| cacheable_object(size).etag(Etag::None).without_last_modified();
     for (target, object, stop_at) in [
-        ("/short/head", kept(300_000), None),
-        ("/short/small", kept(1000), Some(500)),
-        ("/short/strong", kept(300_000), Some(150_000)),
+        ("/short/head", cacheable_object(300_000), None),
+        ("/short/small", cacheable_object(1000), Some(500)),
+        ("/short/strong", cacheable_object(300_000), Some(150_000)),
         ("/short/bare", bare(300_000), Some(150_000)),
         ("/short/chunked", bare(300_000).framing(Framing::Chunked), Some(150_000)),
-        ("/short/far", kept(3_000_000), Some(2_000_000)),
-        ("/short/no-ranges", kept(3_000_000).without_ranges(), Some(2_000_000)),
-        ("/on/head", kept(300_000), None),
-        ("/on/strong", kept(300_000), Some(150_000)),
+        ("/short/far", cacheable_object(3_000_000), Some(2_000_000)),
+        ("/short/no-ranges", cacheable_object(3_000_000).without_ranges(), Some(2_000_000)),
+        ("/on/head", cacheable_object(300_000), None),
+        ("/on/strong", cacheable_object(300_000), Some(150_000)),
     ] {
         let (outcomes, requests) = only_the_first_client_waits(target, object, &get(target), stop_at);
         let content = Content::named(target, 1, outcomes[0].body_bytes);
@@ -178,7 +178,8 @@ fn a_fetch_that_stalls_blocks_no_other_client() {
 fn a_range_that_stalls_blocks_no_other_client() {
     for stop_at in [None, Some(100_000)] {
         let request = request_bytes("GET", "/short/a", &[("Range", "bytes=1000-250000")]);
-        let (outcomes, _) = only_the_first_client_waits("/short/a", kept(300_000), &request, stop_at);
+        let (outcomes, _) =
+            only_the_first_client_waits("/short/a", cacheable_object(300_000), &request, stop_at);
         let content = Content::named("/short/a", 1, 300_000);
         assert_eq!(outcomes[0].body, content.bytes(1000..250_001));
     }
@@ -222,7 +223,7 @@ fn a_client_whose_fetch_stalls_gets_no_byte_of_another_response() {
 
 /// Parts whose length differs from their `Content-Range`; complete responses are correct.
 #[test]
-fn a_part_of_a_wrong_length_is_not_stored() {
+fn a_range_of_the_wrong_length_is_not_stored() {
     const SIZE: u64 = 1_000_000;
     const PART: std::ops::Range<u64> = 0..131_072;
     let content = Content::new(7, SIZE);
@@ -277,11 +278,11 @@ fn a_part_of_a_wrong_length_is_not_stored() {
 /// The origin receives a GET, and the body is fetched for the cache in the background.
 #[test]
 fn a_head_request_does_not_wait_for_the_body() {
-    let bare = |size| kept(size).etag(Etag::None).without_last_modified();
+    let bare = |size| cacheable_object(size).etag(Etag::None).without_last_modified();
     for (target, object) in [
-        ("/small", kept(1000)),
-        ("/medium", kept(50_000)),
-        ("/large", kept(1_000_000)),
+        ("/small", cacheable_object(1000)),
+        ("/medium", cacheable_object(50_000)),
+        ("/large", cacheable_object(1_000_000)),
         ("/chunked", bare(50_000).framing(Framing::Chunked)),
     ] {
         let gate = Gate::new();
@@ -308,12 +309,12 @@ fn a_head_request_does_not_wait_for_the_body() {
 /// With `proxy_cache_convert_head off` a response to HEAD is stored for HEAD, whether the method is in the key or not,
 /// and never used for GET.
 #[test]
-fn a_head_request_is_stored_by_itself_where_it_is_not_converted() {
+fn a_head_response_is_stored_separately_if_not_converted() {
     const SIZE: u64 = 50_000;
     for target in ["/plain-head/a", "/own-head/a"] {
         let objects = Objects::new();
-        objects.put(target, kept(SIZE).vary(&["Accept-Language"]));
-        objects.put(&format!("{target}-plain"), kept(SIZE));
+        objects.put(target, cacheable_object(SIZE).vary(&["Accept-Language"]));
+        objects.put(&format!("{target}-plain"), cacheable_object(SIZE));
         let origin = Origin::objects(&objects);
         let (_setup, server) = start(&origin);
         let mut client = Client::connect(server.addr(0));

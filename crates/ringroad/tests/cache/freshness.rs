@@ -99,13 +99,13 @@ impl Site {
         Site { origin, setup, server }
     }
 
-    fn ask(&self, target: &str, fields: &[(&str, &str)]) -> Response {
+    fn request(&self, target: &str, fields: &[(&str, &str)]) -> Response {
         Client::connect(self.server.addr(0)).request("GET", target, fields)
     }
 
     /// Makes a request; returns status and cache status.
     fn cached(&self, target: &str, fields: &[(&str, &str)]) -> (u16, String) {
-        let response = self.ask(target, fields);
+        let response = self.request(target, fields);
         (response.status, response.field("X-Cache").unwrap_or("none").to_owned())
     }
 
@@ -113,7 +113,7 @@ impl Site {
     #[track_caller]
     fn stores(&self, target: &str, say: &str, more: &[(&str, &str)]) -> bool {
         let fields = [&[("X-Say", say)], more].concat();
-        let (first, second) = (self.ask(target, &fields), self.ask(target, &fields));
+        let (first, second) = (self.request(target, &fields), self.request(target, &fields));
         assert_eq!(first.field("X-Cache"), Some("MISS"), "{target} {say}");
         let is_hit = second.field("X-Cache") == Some("HIT");
         assert_eq!(is_hit, first.body == second.body, "{target} {say}");
@@ -127,14 +127,14 @@ fn at(seconds_from_now: i64) -> String {
 
 /// HTTP/0.9: the response has no head that could be stored, also where the configuration sets a lifetime.
 #[test]
-fn an_answer_without_a_head_is_passed_on_and_not_stored() {
+fn a_response_without_a_header_section_is_not_stored() {
     let site = Site::of(Origin::raw(|connection| {
         if connection.read_request().is_some() {
             connection.send("just text");
         }
     }));
     for _ in 0..2 {
-        let response = site.ask("/valid/old", &[]);
+        let response = site.request("/valid/old", &[]);
         assert_eq!((response.status, response.text().as_str()), (200, "just text"));
         assert_eq!(response.field("X-Cache"), Some("MISS"));
     }
@@ -142,7 +142,7 @@ fn an_answer_without_a_head_is_passed_on_and_not_stored() {
 
 /// Each row uses a separate target: the origin's fields, and whether the response is stored with a remaining lifetime.
 #[test]
-fn what_the_origin_says_decides() {
+fn fields_of_the_origin_decide_about_storage() {
     let site = Site::new();
     let (now, past, future) = (at(0), at(-3600), at(3600));
     let cases = [
@@ -208,7 +208,7 @@ fn what_the_origin_says_decides() {
 }
 
 #[test]
-fn statuses_have_times_of_their_own() {
+fn each_status_has_its_own_lifetime() {
     let site = Site::new();
     let cases = [
         ("/valid/", "301", true),
@@ -228,7 +228,7 @@ fn statuses_have_times_of_their_own() {
 }
 
 #[test]
-fn answers_to_those_who_log_in_are_theirs() {
+fn responses_to_authenticated_requests_are_not_shared() {
     let site = Site::new();
     let log_in = [("Authorization", "Basic YTpi")];
     assert!(!site.stores("/a", "Cache-Control: max-age=60", &log_in));
@@ -250,23 +250,23 @@ fn clients_cannot_empty_the_cache() {
 }
 
 #[test]
-fn ages_grow_and_fields_stay() {
+fn ages_grow_and_other_fields_are_unchanged() {
     let site = Site::new();
     let say = [("X-Say", "Cache-Control: max-age=60|Age: 7|X-Own: here|Connection: X-Hop|X-Hop: gone")];
-    let first = site.ask("/a", &say);
+    let first = site.request("/a", &say);
     assert_eq!(first.field("Age"), Some("7"));
-    let second = site.ask("/a", &say);
+    let second = site.request("/a", &say);
     let age: u64 = second.field("Age").expect("it is a stored one").parse().expect("it is a number");
     assert!((7..30).contains(&age), "{age}");
     assert_eq!(second.head.all("Age").count(), 1);
     assert_eq!((second.field("X-Own"), second.field("X-Hop")), (Some("here"), None));
     assert_eq!(second.field("Content-Length").map(str::to_owned), Some(second.body.len().to_string()));
     // A new response of the origin has no age.
-    assert_eq!(site.ask("/b", &[("X-Say", "Cache-Control: max-age=60")]).field("Age"), None);
+    assert_eq!(site.request("/b", &[("X-Say", "Cache-Control: max-age=60")]).field("Age"), None);
 }
 
 #[test]
-fn stale_answers_serve_where_the_configuration_says_so() {
+fn stale_responses_are_used_if_the_configuration_allows_it() {
     let site = Site::new();
     let is_filled = |request: &OriginRequest| request.header("x-fill").is_some();
     site.origin.set_handler(move |request| match request.header("x-fault").as_deref() {
@@ -307,7 +307,7 @@ fn stale_answers_serve_where_the_configuration_says_so() {
 }
 
 #[test]
-fn stale_answers_serve_where_the_origin_says_so() {
+fn stale_responses_are_used_if_the_origin_allows_it() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
@@ -335,7 +335,7 @@ fn stale_answers_serve_where_the_origin_says_so() {
     gate.open();
     let fresh = || (site.cached("/swr", &[]).1 == "HIT").then_some(());
     testkit::wait::until("the new answer", Deadline::default(), fresh).expect("it is stored");
-    assert_eq!(site.ask("/swr", &[]).text(), "new");
+    assert_eq!(site.request("/swr", &[]).text(), "new");
     assert_eq!(site.cached("/sie", &[]), (200, "STALE".into()));
     assert_eq!(site.cached("/strict", &[]), (503, "EXPIRED".into()));
     assert_eq!(site.cached("/short", &[]), (503, "EXPIRED".into()));
@@ -343,7 +343,7 @@ fn stale_answers_serve_where_the_origin_says_so() {
 
 /// RFC 9111 section 5.2.2.10: `s-maxage` forbids stale responses, unless the configuration selects nginx's behaviour.
 #[test]
-fn what_is_stale_beside_s_maxage() {
+fn s_maxage_forbids_stale_responses() {
     let site = Site::new();
     site.origin.set_handler(|request| match request.header("x-fill") {
         Some(_) => say(request),
@@ -373,7 +373,7 @@ fn what_is_stale_beside_s_maxage() {
 }
 
 #[test]
-fn updates_beside_the_client() {
+fn background_updates_do_not_delay_the_client() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
@@ -381,7 +381,7 @@ fn updates_beside_the_client() {
         Some(_) => Reply::text("old").header("X-Accel-Expires", "1"),
         None => Reply::text("new").header("Cache-Control", "max-age=60").wait_first(&held),
     });
-    site.ask("/beside/a", &[("X-Fill", "1")]);
+    site.request("/beside/a", &[("X-Fill", "1")]);
     site.until_stale(1);
     assert_eq!(site.cached("/beside/a", &[]), (200, "STALE".into()));
     gate.wait_reached();
@@ -389,11 +389,11 @@ fn updates_beside_the_client() {
     gate.open();
     let fresh = || (site.cached("/beside/a", &[]).1 == "HIT").then_some(());
     testkit::wait::until("the new answer", Deadline::default(), fresh).expect("it is stored");
-    assert_eq!((site.ask("/beside/a", &[]).text(), site.origin.stats().requests), ("new".into(), 2));
+    assert_eq!((site.request("/beside/a", &[]).text(), site.origin.stats().requests), ("new".into(), 2));
 }
 
 #[test]
-fn what_is_still_right_is_not_sent_again() {
+fn valid_content_is_not_sent_again_by_the_origin() {
     let objects = Objects::new();
     for target in ["/again/a", "/again/dated", "/again/new", "/no/a"] {
         objects.put(target, Object::new(5000).header("X-Accel-Expires", "1").header("X-Version", "one"));
@@ -416,7 +416,7 @@ fn what_is_still_right_is_not_sent_again() {
         ("/no/a", "EXPIRED"),
     ] {
         site.origin.forget_requests();
-        let response = site.ask(target, &[]);
+        let response = site.request(target, &[]);
         assert_eq!((response.status, response.field("X-Cache")), (200, Some(status)), "{target}");
         objects.content(target).assert_body(&response.body);
         let request = site.origin.last_request();
@@ -424,30 +424,30 @@ fn what_is_still_right_is_not_sent_again() {
         assert_eq!(request.header("if-modified-since").is_some(), target.starts_with("/again/"));
     }
     // From now on the stored response has the fields of the 304.
-    let response = site.ask("/again/a", &[]);
+    let response = site.request("/again/a", &[]);
     assert_eq!((response.field("X-Cache"), response.field("X-Version")), (Some("HIT"), Some("two")));
     assert_eq!(response.head.all("X-Version").count(), 1);
     assert_eq!(response.field("Cache-Control"), Some("max-age=60"));
 }
 
 #[test]
-fn clients_conditions_are_about_what_is_stored() {
+fn conditions_of_clients_apply_to_the_stored_response() {
     let objects = Objects::new();
     objects.put("/a", Object::new(5000).cache_control("max-age=60"));
     let site = Site::of(Origin::objects(&objects));
     // A miss requests the complete object, whatever version the client has.
-    let first = site.ask("/a", &[("If-None-Match", "\"other\"")]);
+    let first = site.request("/a", &[("If-None-Match", "\"other\"")]);
     assert_eq!(first.status, 200);
     assert!(site.origin.last_request().header("if-none-match").is_none());
     let etag = first.field("ETag").expect("it has one").to_owned();
     let modified = first.field("Last-Modified").expect("it has one").to_owned();
-    assert_eq!(site.ask("/a", &[("If-None-Match", &etag)]).status, 304);
-    assert_eq!(site.ask("/a", &[("If-None-Match", &format!("\"x\", W/{etag}"))]).status, 304);
-    assert_eq!(site.ask("/a", &[("If-None-Match", "\"other\"")]).status, 200);
-    assert_eq!(site.ask("/a", &[("If-Modified-Since", &modified)]).status, 304);
-    assert_eq!(site.ask("/a", &[("If-Modified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 200);
-    assert_eq!(site.ask("/a", &[("If-Match", "\"other\"")]).status, 412);
-    assert_eq!(site.ask("/a", &[("If-Unmodified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 412);
+    assert_eq!(site.request("/a", &[("If-None-Match", &etag)]).status, 304);
+    assert_eq!(site.request("/a", &[("If-None-Match", &format!("\"x\", W/{etag}"))]).status, 304);
+    assert_eq!(site.request("/a", &[("If-None-Match", "\"other\"")]).status, 200);
+    assert_eq!(site.request("/a", &[("If-Modified-Since", &modified)]).status, 304);
+    assert_eq!(site.request("/a", &[("If-Modified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 200);
+    assert_eq!(site.request("/a", &[("If-Match", "\"other\"")]).status, 412);
+    assert_eq!(site.request("/a", &[("If-Unmodified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 412);
     assert_eq!(site.origin.stats().requests, 1);
     // The first client gets a 304 too, if it has the version being fetched.
     objects.put("/b", Object::new(5000).cache_control("max-age=60"));
@@ -458,7 +458,7 @@ fn clients_conditions_are_about_what_is_stored() {
 }
 
 #[test]
-fn methods() {
+fn only_cacheable_methods_are_cached() {
     let site = Site::new();
     let request = |method: &str, target: &str| {
         let fields = [("X-Say", "Cache-Control: max-age=60")];
@@ -499,7 +499,7 @@ fn methods() {
 }
 
 #[test]
-fn old_clients_get_what_they_understand() {
+fn old_clients_get_responses_that_they_understand() {
     let origin =
         Origin::start(|_| Reply::text("in chunks").header("Cache-Control", "max-age=60").chunked(&[2]));
     let site = Site::of(origin);
@@ -510,11 +510,11 @@ fn old_clients_get_what_they_understand() {
         assert_eq!((response.text().as_str(), response.field("X-Cache")), ("in chunks", Some(status)));
         assert_eq!(response.field("Transfer-Encoding"), None);
     }
-    assert_eq!(site.ask("/a", &[]).field("Content-Length"), Some("9"));
+    assert_eq!(site.request("/a", &[]).field("Content-Length"), Some("9"));
 }
 
 #[test]
-fn uses_bypass_and_no_cache() {
+fn min_uses_bypass_and_no_cache_are_obeyed() {
     let site = Site::new();
     let say = ("X-Say", "Cache-Control: max-age=60");
     let statuses: Vec<String> = (0..5).map(|_| site.cached("/uses/a", &[say]).1).collect();
@@ -523,23 +523,23 @@ fn uses_bypass_and_no_cache() {
     assert_eq!(site.cached("/pass/a", &[say]).1, "MISS");
     assert_eq!(site.cached("/pass/a", &[say, ("X-No-Cache", "1")]).1, "HIT");
     // A response fetched on a bypass replaces the stored one, except where that is forbidden.
-    let new = site.ask("/pass/a", &[say, ("X-Bypass", "1")]);
+    let new = site.request("/pass/a", &[say, ("X-Bypass", "1")]);
     assert_eq!(new.field("X-Cache"), Some("BYPASS"));
-    let same = || (site.ask("/pass/a", &[say]).body == new.body).then_some(());
+    let same = || (site.request("/pass/a", &[say]).body == new.body).then_some(());
     testkit::wait::until("the new one", Deadline::default(), same).expect("it is stored");
-    let other = site.ask("/pass/a", &[say, ("X-Bypass", "1"), ("X-No-Cache", "1")]);
+    let other = site.request("/pass/a", &[say, ("X-Bypass", "1"), ("X-No-Cache", "1")]);
     assert_ne!(other.body, new.body);
-    assert_eq!(site.ask("/pass/a", &[say, ("X-Bypass", "0")]).body, new.body);
+    assert_eq!(site.request("/pass/a", &[say, ("X-Bypass", "0")]).body, new.body);
 }
 
 #[test]
-fn filters_work_on_what_is_stored() {
+fn filters_apply_to_stored_responses() {
     let objects = Objects::new();
     objects.put("/zip/a", Object::new(300_000).cache_control("max-age=60"));
     let site = Site::of(Origin::objects(&objects));
     let mut bodies = Vec::new();
     for status in ["MISS", "HIT", "HIT"] {
-        let response = site.ask("/zip/a", &[("Accept-Encoding", "gzip")]);
+        let response = site.request("/zip/a", &[("Accept-Encoding", "gzip")]);
         assert_eq!(
             (response.field("Content-Encoding"), response.field("X-Cache")),
             (Some("gzip"), Some(status))
@@ -548,19 +548,19 @@ fn filters_work_on_what_is_stored() {
     }
     // The first client's encoder is flushed when the origin pauses.
     assert_eq!(bodies[1].len(), bodies[2].len());
-    objects.content("/zip/a").assert_body(&site.ask("/zip/a", &[]).body);
+    objects.content("/zip/a").assert_body(&site.request("/zip/a", &[]).body);
 
     let site = Site::new();
     let missing = [("X-Status", "404")];
     for _ in 0..2 {
-        let response = site.ask("/page/a", &missing);
+        let response = site.request("/page/a", &missing);
         assert_eq!((response.status, response.text().as_str()), (404, "a page of ours"));
     }
     assert_eq!(site.origin.stats().requests, 1, "the answer behind the page is stored");
 }
 
 #[test]
-fn parts_of_a_page_are_cached_each_for_itself() {
+fn included_parts_of_a_page_are_cached_separately() {
     let origin = Origin::start(|request| {
         let reply = Reply::ok().header("Cache-Control", "max-age=60").header("Content-Type", "text/html");
         match request.path() {
@@ -571,23 +571,23 @@ fn parts_of_a_page_are_cached_each_for_itself() {
         }
     });
     let site = Site::of(origin);
-    let first = site.ask("/ssi/page", &[]).text();
+    let first = site.request("/ssi/page", &[]).text();
     assert_eq!(first, "part 2, part 2");
-    assert_eq!(site.ask("/ssi/page", &[]).text(), first);
+    assert_eq!(site.request("/ssi/page", &[]).text(), first);
     assert_eq!(site.origin.stats().requests, 2);
     assert_eq!(site.cached("/ssi/part", &[]), (200, "HIT".into()));
     // A range request for the page must not become a range of its parts.
-    assert_eq!(site.ask("/ssi/page", &[("Range", "bytes=0-3")]).status, 200);
+    assert_eq!(site.request("/ssi/page", &[("Range", "bytes=0-3")]).status, 200);
 }
 
 /// `$upstream_cache_*` describe the stored response, and are empty if nothing was stored.
 #[test]
-fn variables_tell_what_is_stored() {
+fn variables_describe_the_stored_response() {
     let site = Site::new();
     let date = at(-3600);
     let say = format!("Cache-Control: max-age=60|ETag: \"one\"|Last-Modified: {date}|Age: 10");
     let told = || {
-        let response = site.ask("/told/a", &[("X-Say", &say)]);
+        let response = site.request("/told/a", &[("X-Say", &say)]);
         response.field("X-Told").unwrap_or_default().to_owned()
     };
     assert_eq!(told(), "|||MISS");
@@ -600,10 +600,10 @@ fn variables_tell_what_is_stored() {
 }
 
 #[test]
-fn what_the_cache_did_is_told() {
+fn cache_status_reports_the_handling_of_the_request() {
     let site = Site::new();
     let told = |say: &str| {
-        let response = site.ask("/status/a", &[("X-Say", say)]);
+        let response = site.request("/status/a", &[("X-Say", say)]);
         response.field("Cache-Status").unwrap_or_default().to_owned()
     };
     let first = told("Cache-Control: max-age=60");
@@ -612,7 +612,7 @@ fn what_the_cache_did_is_told() {
     // Until the entry has its final name, a request joins the fill.
     let hit = || told("").starts_with("ringroad; hit; ttl=").then_some(());
     testkit::wait::until("a hit", Deadline::default(), hit).expect("it is stored");
-    let other = site.ask("/status/b", &[("X-Say", "Cache-Control: no-store")]);
+    let other = site.request("/status/b", &[("X-Say", "Cache-Control: no-store")]);
     let other = other.field("Cache-Status").unwrap_or_default();
     assert!(other.contains("fwd=uri-miss") && !other.contains("stored"), "{other}");
 }

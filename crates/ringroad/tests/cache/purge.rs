@@ -110,7 +110,7 @@ fn status(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str
 }
 
 #[test]
-fn a_purge_takes_one_entry_with_all_its_variants() {
+fn a_purge_removes_one_entry_with_all_its_variants() {
     if !ours_only("nginx has purges in its commercial edition") {
         return;
     }
@@ -146,7 +146,7 @@ fn a_key_with_a_star_is_a_pattern() {
 }
 
 #[test]
-fn tags_and_everything() {
+fn purges_by_tag_and_of_the_complete_cache() {
     if !ours_only("a directive of our own") {
         return;
     }
@@ -173,7 +173,7 @@ fn tags_and_everything() {
 }
 
 #[test]
-fn what_is_purged_softly_is_asked_for_again() {
+fn softly_purged_entries_are_revalidated() {
     if !ours_only("a directive of our own") {
         return;
     }
@@ -196,7 +196,7 @@ fn what_is_purged_softly_is_asked_for_again() {
 }
 
 #[test]
-fn a_purge_outlives_the_server() {
+fn a_purge_survives_a_restart_of_the_server() {
     if !ours_only("nginx has purges in its commercial edition") {
         return;
     }
@@ -219,7 +219,7 @@ fn a_purge_outlives_the_server() {
 /// A purge that would not survive a crash is not reported as done, and a process that does not own the directory cannot
 /// purge it.
 #[test]
-fn a_purge_that_cannot_be_carried_out_says_so() {
+fn a_failed_purge_is_reported() {
     if !ours_only("nginx has purges in its commercial edition") {
         return;
     }
@@ -263,7 +263,7 @@ fn a_purge_that_cannot_be_carried_out_says_so() {
 
 /// A cache that could not be opened has nothing to purge, but it may be opened later.
 #[test]
-fn nothing_is_purged_from_a_cache_that_cannot_be_had() {
+fn an_unavailable_cache_refuses_purges() {
     if !ours_only("nginx has purges in its commercial edition") {
         return;
     }
@@ -278,7 +278,7 @@ fn nothing_is_purged_from_a_cache_that_cannot_be_had() {
 }
 
 #[test]
-fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
+fn responses_requested_before_a_purge_are_not_stored_after_it() {
     if !ours_only("nginx has purges in its commercial edition") {
         return;
     }
@@ -312,7 +312,7 @@ fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
 }
 
 #[test]
-fn a_request_that_changes_something_invalidates() {
+fn an_unsafe_request_invalidates_stored_responses() {
     if !ours_only("RFC 9111 section 4.4, which nginx leaves out") {
         return;
     }
@@ -332,7 +332,7 @@ fn a_request_that_changes_something_invalidates() {
 }
 
 #[test]
-fn what_an_answer_points_to_is_invalidated_where_it_is_here() {
+fn location_targets_on_this_host_are_invalidated() {
     if !ours_only("RFC 9111 section 4.4, which nginx leaves out") {
         return;
     }
@@ -355,7 +355,7 @@ fn what_an_answer_points_to_is_invalidated_where_it_is_here() {
 }
 
 #[test]
-fn the_key_that_is_invalidated_is_that_of_a_get() {
+fn invalidation_uses_the_key_of_a_get_request() {
     if !ours_only("RFC 9111 section 4.4, which nginx leaves out") {
         return;
     }
@@ -371,7 +371,7 @@ fn the_key_that_is_invalidated_is_that_of_a_get() {
 }
 
 #[test]
-fn clients_may_ask_for_newer_answers_where_that_is_allowed() {
+fn clients_may_force_newer_responses_where_configured() {
     if !ours_only("a directive of our own") {
         return;
     }
@@ -396,7 +396,7 @@ fn clients_may_ask_for_newer_answers_where_that_is_allowed() {
 
 /// RFC 9111 section 5.2.2.4
 #[test]
-fn fields_that_must_not_be_used_again_are_not_stored() {
+fn fields_named_by_no_cache_are_not_stored() {
     if !ours_only("nginx does not store such answers") {
         return;
     }
@@ -415,7 +415,7 @@ fn fields_that_must_not_be_used_again_are_not_stored() {
 }
 
 #[test]
-fn clients_may_ask_for_stored_answers_alone_and_for_none_to_be_stored() {
+fn only_if_cached_and_no_store_of_clients_are_obeyed() {
     if !ours_only("a directive of our own") {
         return;
     }
@@ -431,7 +431,7 @@ fn clients_may_ask_for_stored_answers_alone_and_for_none_to_be_stored() {
 
 /// A variant that is still being written to the disk is available to requests; a purge removes it too.
 #[test]
-fn no_variant_outlives_its_purge_on_the_way_to_the_disk() {
+fn a_purge_removes_variants_that_are_still_being_written() {
     if !ours_only("nginx has purges in its commercial edition") {
         return;
     }

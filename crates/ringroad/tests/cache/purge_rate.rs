@@ -110,7 +110,7 @@ fn purge(to: SocketAddr, first: u64, count: u64) {
 
 #[test]
 #[ignore = "a measurement of a minute, of a release"]
-fn purges_a_second_on_64_connections() {
+fn purges_per_second_on_64_connections() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |_| Reply::text("x").wait_first(&held));

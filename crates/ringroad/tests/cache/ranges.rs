@@ -40,7 +40,7 @@ const MIB: u64 = 1 << 20;
 /// Unit of holes and stored parts in bytes.
 const CHUNK: u64 = 64 * KIB;
 
-fn kept(size: u64) -> Object {
+fn cacheable_object(size: u64) -> Object {
     Object::new(size).cache_control("max-age=3600")
 }
 
@@ -60,7 +60,7 @@ impl Site {
         Site { objects, origin, setup, server }
     }
 
-    fn ask(&self, target: &str, fields: &[(&str, &str)]) -> Response {
+    fn request(&self, target: &str, fields: &[(&str, &str)]) -> Response {
         Client::connect(self.server.addr(0)).request("GET", target, fields)
     }
 
@@ -79,15 +79,15 @@ impl Site {
     /// Returns a response; checks that it is the origin's current object.
     #[track_caller]
     fn checked(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
-        let response = self.part(target, range, more);
+        let response = self.request_range(target, range, more);
         self.settled();
         response
     }
 
     /// The same while the origin is still sending.
     #[track_caller]
-    fn part(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
-        let response = self.ask(target, &[&[("Range", range)], more].concat());
+    fn request_range(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
+        let response = self.request(target, &[&[("Range", range)], more].concat());
         assert_eq!(response.status, 206, "{range} of {target}");
         let checked =
             objects::check(target, &response).unwrap_or_else(|wrong| panic!("{range} of {target}: {wrong}"));
@@ -98,8 +98,8 @@ impl Site {
     }
 
     #[track_caller]
-    fn whole(&self, target: &str) -> String {
-        let response = self.ask(target, &[]);
+    fn request_all(&self, target: &str) -> String {
+        let response = self.request(target, &[]);
         assert_eq!(response.status, 200, "{target}");
         objects::check(target, &response).unwrap_or_else(|wrong| panic!("{target}: {wrong}"));
         response.field("X-Cache").unwrap_or_default().to_owned()
@@ -111,14 +111,14 @@ impl Site {
         let stored = || is_stored(&self.checked(target, range, &[])).then_some(());
         testkit::wait::until("what was fetched to be stored", Deadline::default(), stored)
             .unwrap_or_else(|error| panic!("{error}"));
-        let _ = self.asked();
+        let _ = self.ranges_at_origin();
     }
 
     /// Waits until a range is stored, without causing requests to the origin.
     #[track_caller]
-    fn until_kept(&self, target: &str, range: &str) {
+    fn wait_until_stored(&self, target: &str, range: &str) {
         let fields = [("Range", range), ("Cache-Control", "only-if-cached")];
-        let kept = || is_stored(&self.ask(target, &fields)).then_some(());
+        let kept = || is_stored(&self.request(target, &fields)).then_some(());
         testkit::wait::until("what came to be stored", Deadline::default(), kept)
             .unwrap_or_else(|error| panic!("{error}"));
     }
@@ -139,7 +139,7 @@ impl Site {
     }
 
     /// Returns the ranges that the origin received since the last call, `-` for the complete object.
-    fn asked(&self) -> Vec<String> {
+    fn ranges_at_origin(&self) -> Vec<String> {
         let requests = self.origin.requests();
         self.origin.forget_requests();
         requests.iter().map(|request| request.header("range").unwrap_or_else(|| "-".to_owned())).collect()
@@ -169,95 +169,95 @@ fn chunks(first: u64, end: u64) -> String {
 fn stored_objects_serve_any_range() {
     let site = Site::new();
     for (target, size) in [("/small", 10_000), ("/large", 3 * MIB + 17)] {
-        site.objects.put(target, kept(size));
-        assert_eq!(site.whole(target), "MISS");
-        let _ = site.asked();
+        site.objects.put(target, cacheable_object(size));
+        assert_eq!(site.request_all(target), "MISS");
+        let _ = site.ranges_at_origin();
         let last = format!("bytes=-{}", size / 2);
         let edge = format!("bytes={}-{}", size - 1, size + 100);
         for range in ["bytes=0-0", "bytes=100-4999", "bytes=5000-", &last, &edge, "bytes=0-9,20-29,9000-9999"]
         {
             assert_eq!(site.range(target, range), "HIT");
         }
-        let beyond = site.ask(target, &[("Range", "bytes=99999999-")]);
+        let beyond = site.request(target, &[("Range", "bytes=99999999-")]);
         let content_range = format!("bytes */{size}");
         assert_eq!((beyond.status, beyond.field("Content-Range")), (416, Some(content_range.as_str())));
-        let etag = site.ask(target, &[]).field("ETag").expect("it has one").to_owned();
+        let etag = site.request(target, &[]).field("ETag").expect("it has one").to_owned();
         assert_eq!(site.range_with(target, "bytes=1-2", &[("If-Range", &etag)]), "HIT");
-        let other = site.ask(target, &[("Range", "bytes=1-2"), ("If-Range", "\"other\"")]);
+        let other = site.request(target, &[("Range", "bytes=1-2"), ("If-Range", "\"other\"")]);
         assert_eq!((other.status, other.body.len() as u64), (200, size));
-        assert_eq!(site.asked(), [""; 0]);
+        assert_eq!(site.ranges_at_origin(), [""; 0]);
     }
 }
 
 #[test]
-fn a_miss_fetches_what_is_needed() {
+fn a_miss_fetches_only_the_needed_bytes() {
     let site = Site::new();
-    site.objects.put("/a", kept(10 * MIB));
+    site.objects.put("/a", cacheable_object(10 * MIB));
     assert_eq!(site.range("/a", "bytes=3000000-3100000"), "MISS");
-    assert_eq!(site.asked(), [chunks(3_000_000, 3_100_001)]);
+    assert_eq!(site.ranges_at_origin(), [chunks(3_000_000, 3_100_001)]);
     site.until_stored("/a", "bytes=3000000-3100000");
     // Any stored range, including the chunks around the requested bytes.
     assert_eq!(site.range("/a", "bytes=3000000-3100000"), "HIT");
     assert_eq!(site.range("/a", "bytes=3050000-3050001"), "HIT");
     assert_eq!(site.range("/a", "bytes=2950000-3000000"), "HIT");
-    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
     assert_eq!(site.range("/a", "bytes=-1000"), "MISS");
-    assert!(site.asked().len() == 1);
+    assert!(site.ranges_at_origin().len() == 1);
     site.until_stored("/a", "bytes=-1000");
     // A range across two stored parts: only the hole between them is fetched.
     assert_eq!(site.range("/a", "bytes=3400000-3500000"), "MISS");
     site.until_stored("/a", "bytes=3400000-3500000");
     let (from, to) = (3_100_001_u64.next_multiple_of(CHUNK), 3_400_000 / CHUNK * CHUNK);
     assert_eq!(site.range("/a", "bytes=3000000-3500000"), "MISS");
-    assert_eq!(site.asked(), [format!("bytes={from}-{}", to - 1)]);
+    assert_eq!(site.ranges_at_origin(), [format!("bytes={from}-{}", to - 1)]);
     site.until_stored("/a", "bytes=3000000-3500000");
     // The complete object, with the fewest holes: before and after.
-    assert_eq!(site.whole("/a"), "MISS");
+    assert_eq!(site.request_all("/a"), "MISS");
     site.settled();
-    let asked = site.asked();
+    let asked = site.ranges_at_origin();
     assert!(asked.len() <= 3 && asked[0].starts_with("bytes=0-"), "{asked:?}");
     site.until_stored("/a", "bytes=0-");
-    assert_eq!(site.whole("/a"), "HIT");
+    assert_eq!(site.request_all("/a"), "HIT");
     assert_eq!(site.range("/a", "bytes=5-6,9000000-9000001"), "HIT");
-    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
 }
 
 /// The range's condition is false, so the client gets the complete object, of which only the part is stored.
 #[test]
-fn more_than_the_range_may_be_wanted() {
+fn a_range_request_that_needs_the_complete_object_fetches_it() {
     let site = Site::new();
-    site.objects.put("/a", kept(MIB));
-    let response = site.ask("/a", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
+    site.objects.put("/a", cacheable_object(MIB));
+    let response = site.request("/a", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
     assert_eq!(response.status, 200);
     objects::check("/a", &response).expect("it is the whole");
     // A filter that changes the body needs the complete object, whatever range the client requests.
-    site.objects.put("/zip/a", kept(MIB));
+    site.objects.put("/zip/a", cacheable_object(MIB));
     let fields = [("Range", "bytes=200000-300000"), ("Accept-Encoding", "gzip")];
-    let zipped = site.ask("/zip/a", &fields);
+    let zipped = site.request("/zip/a", &fields);
     assert_eq!((zipped.status, zipped.field("Content-Encoding")), (200, Some("gzip")));
     site.settled();
     // The same with a stored part after the requested range.
     site.range("/zip/a", "bytes=900000-");
     site.until_stored("/zip/a", "bytes=900000-");
-    let zipped = site.ask("/zip/a", &fields);
+    let zipped = site.request("/zip/a", &fields);
     assert_eq!(zipped.status, 200);
-    site.objects.put("/b", kept(MIB));
+    site.objects.put("/b", cacheable_object(MIB));
     site.range("/b", "bytes=900000-");
     site.until_stored("/b", "bytes=900000-");
-    let response = site.ask("/b", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
+    let response = site.request("/b", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
     objects::check("/b", &response).expect("it is the whole");
     site.range("/b", "bytes=100-200");
 }
 
 #[test]
-fn ranges_of_what_is_on_its_way() {
+fn ranges_of_an_object_being_fetched_are_served() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
     let size = 4 * MIB;
     site.objects.put(
         "/a",
-        kept(size).tune(move |request, reply| match request.header("range") {
+        cacheable_object(size).tune(move |request, reply| match request.header("range") {
             None => reply.wait_at(2 * MIB, &held),
             Some(_) => reply,
         }),
@@ -266,14 +266,14 @@ fn ranges_of_what_is_on_its_way() {
     gate.wait_reached();
     whole.wait_for("its first half", |progress| progress.body_bytes >= 2 * MIB - CHUNK);
     // Received bytes are served from the fill; bytes far ahead of it are fetched separately.
-    let response = site.ask("/a", &[("Range", "bytes=1000000-1000099")]);
+    let response = site.request("/a", &[("Range", "bytes=1000000-1000099")]);
     objects::check("/a", &response).expect("it is a part");
     assert_eq!(response.field("X-Cache"), Some("HIT"));
-    let response = site.ask("/a", &[("Range", "bytes=10-20,1000000-1000099")]);
+    let response = site.request("/a", &[("Range", "bytes=10-20,1000000-1000099")]);
     objects::check("/a", &response).expect("these are parts");
-    let response = site.ask("/a", &[("Range", "bytes=4000000-4000099")]);
+    let response = site.request("/a", &[("Range", "bytes=4000000-4000099")]);
     objects::check("/a", &response).expect("it is a part");
-    assert_eq!(site.asked(), ["-".to_owned(), chunks(4_000_000, 4_000_100)]);
+    assert_eq!(site.ranges_at_origin(), ["-".to_owned(), chunks(4_000_000, 4_000_100)]);
     // A range that begins within the received bytes and ends after them joins the fill.
     let request = request_bytes("GET", "/a", &[("Range", "bytes=2000000-3000000")]);
     let along = Burst::new(site.server.addr(0)).request(request).keep(2 * MIB as usize).start();
@@ -281,8 +281,8 @@ fn ranges_of_what_is_on_its_way() {
     gate.open();
     assert_all_right(&whole.join(), 200);
     objects::check("/a", &along.join()[0].response()).expect("it is a part");
-    assert_eq!(site.whole("/a"), "HIT");
-    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.request_all("/a"), "HIT");
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn the_same_range_is_fetched_once() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
-    site.objects.put("/a", kept(4 * MIB).tune(move |_, reply| reply.wait_first(&held)));
+    site.objects.put("/a", cacheable_object(4 * MIB).tune(move |_, reply| reply.wait_first(&held)));
     let request = request_bytes("GET", "/a", &[("Range", "bytes=1000000-1100000")]);
     let burst = (0..50)
         .fold(Burst::new(site.server.addr(0)).keep(200_000), |burst, _| burst.request(request.clone()));
@@ -308,7 +308,7 @@ fn the_same_range_is_fetched_once() {
 
 /// Requests that join have the bytes as soon as the first request has them, not only when the range is complete.
 #[test]
-fn who_wants_the_same_range_reads_along() {
+fn requests_for_the_same_range_share_its_fetch() {
     let site = Site::new();
     let size = 12 * MIB;
     // More than is buffered in memory, from an offset that is not a chunk's start.
@@ -316,7 +316,7 @@ fn who_wants_the_same_range_reads_along() {
         let target = format!("/{number}");
         let gate = Gate::new();
         let held = gate.clone();
-        site.objects.put(&target, kept(size).tune(move |_, reply| reply.wait_at(held_at, &held)));
+        site.objects.put(&target, cacheable_object(size).tune(move |_, reply| reply.wait_at(held_at, &held)));
         let request = request_bytes("GET", &target, &[("Range", range)]);
         let clients = |count: usize| {
             let burst = Burst::new(site.server.addr(0)).keep(8 * MIB as usize);
@@ -339,34 +339,34 @@ fn who_wants_the_same_range_reads_along() {
         }
         assert_eq!(site.origin.stats().of(&target), 1, "{range}");
         // Received bytes are stored, except those of incomplete chunks.
-        site.until_kept(&target, "bytes=6000000-8900000");
+        site.wait_until_stored(&target, "bytes=6000000-8900000");
     }
 }
 
 #[test]
-fn what_is_stored_in_part_answers_those_who_want_nothing_else() {
+fn stored_ranges_serve_requests_for_these_bytes() {
     let site = Site::new();
-    site.objects.put("/a", kept(12 * MIB));
+    site.objects.put("/a", cacheable_object(12 * MIB));
     assert_eq!(site.range("/a", "bytes=1000000-5000000"), "MISS");
-    site.until_kept("/a", "bytes=2000000-4000000");
-    assert_eq!(site.asked(), [chunks(1_000_000, 5_000_001)]);
-    let only = |range| site.ask("/a", &[("Range", range), ("Cache-Control", "only-if-cached")]).status;
+    site.wait_until_stored("/a", "bytes=2000000-4000000");
+    assert_eq!(site.ranges_at_origin(), [chunks(1_000_000, 5_000_001)]);
+    let only = |range| site.request("/a", &[("Range", range), ("Cache-Control", "only-if-cached")]).status;
     assert_eq!(only("bytes=1000000-5000000"), 206);
     assert_eq!(only("bytes=4000000-6000000"), 504);
     assert_eq!(only("bytes=0-"), 504);
-    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
 }
 
 /// A part of a range being fetched is not fetched again, unless it is far ahead.
 #[test]
-fn who_wants_a_part_of_a_range_reads_along() {
+fn requests_for_a_subrange_share_the_fetch_of_the_range() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
     let size = 12 * MIB;
     site.objects.put(
         "/a",
-        kept(size).tune(move |request, reply| match request.header("range").as_deref() {
+        cacheable_object(size).tune(move |request, reply| match request.header("range").as_deref() {
             Some("bytes=0-8060927") => reply.wait_at(2 * MIB, &held),
             _ => reply,
         }),
@@ -375,9 +375,9 @@ fn who_wants_a_part_of_a_range_reads_along() {
         Burst::new(site.server.addr(0)).request(request_bytes("GET", "/a", &[("Range", "bytes=0-8000000")]));
     let first = first.start();
     gate.wait_reached();
-    site.part("/a", "bytes=1000000-1500000", &[]);
+    site.request_range("/a", "bytes=1000000-1500000", &[]);
     assert_eq!(site.origin.stats().of("/a"), 1, "it has come already");
-    site.part("/a", "bytes=7000000-7000099", &[]);
+    site.request_range("/a", "bytes=7000000-7000099", &[]);
     assert_eq!(site.origin.stats().of("/a"), 2, "it would have to wait for five mebibytes");
     gate.open();
     assert_all_right(&first.join(), 206);
@@ -385,11 +385,11 @@ fn who_wants_a_part_of_a_range_reads_along() {
 
 /// Concurrent fetches of ranges of an object that was not stored before: none replaces another's entry.
 #[test]
-fn first_ranges_that_come_at_once_are_all_stored() {
+fn concurrent_first_ranges_are_all_stored() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
-    site.objects.put("/a", kept(8 * MIB).tune(move |_, reply| reply.wait_at(0, &held)));
+    site.objects.put("/a", cacheable_object(8 * MIB).tune(move |_, reply| reply.wait_at(0, &held)));
     let ranges = ["bytes=0-99", "bytes=2000000-2200000", "bytes=4194304-4294303", "bytes=-70000"];
     let burst = Burst::new(site.server.addr(0)).keep(MIB as usize);
     let clients = ranges
@@ -412,13 +412,13 @@ fn first_ranges_that_come_at_once_are_all_stored() {
 
 /// Two requests fetch different holes: both are stored.
 #[test]
-fn different_holes_are_stored_at_once() {
+fn different_holes_are_filled_concurrently() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
     site.objects.put(
         "/a",
-        kept(8 * MIB).tune(move |request, reply| match request.header("range").as_deref() {
+        cacheable_object(8 * MIB).tune(move |request, reply| match request.header("range").as_deref() {
             Some("bytes=1048576-2097151") => reply.wait_at(2 * CHUNK, &held),
             _ => reply,
         }),
@@ -428,26 +428,26 @@ fn different_holes_are_stored_at_once() {
     let range = [("Range", "bytes=1048576-2097151")];
     let first = Burst::new(site.server.addr(0)).request(request_bytes("GET", "/a", &range)).start();
     gate.wait_reached();
-    let stored = || is_stored(&site.part("/a", "bytes=4194304-4294303", &[])).then_some(());
+    let stored = || is_stored(&site.request_range("/a", "bytes=4194304-4294303", &[])).then_some(());
     testkit::wait::until("the second hole to be stored", Deadline::default(), stored)
         .unwrap_or_else(|error| panic!("{error}"));
     gate.open();
     assert_all_right(&first.join(), 206);
-    assert_eq!(site.asked(), [chunks(MIB, 2 * MIB), chunks(4 * MIB, 4 * MIB + 2 * CHUNK)]);
+    assert_eq!(site.ranges_at_origin(), [chunks(MIB, 2 * MIB), chunks(4 * MIB, 4 * MIB + 2 * CHUNK)]);
     site.until_stored("/a", "bytes=1048576-2097151");
-    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
 }
 
 /// A hole is fetched once, whichever requests need it; if a client disconnects, the others use the fetch that it had
 /// begun.
 #[test]
-fn who_lacks_the_same_bytes_reads_along() {
+fn requests_that_need_the_same_hole_share_its_fetch() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
     site.objects.put(
         "/a",
-        kept(8 * MIB).tune(move |request, reply| match request.header("range").as_deref() {
+        cacheable_object(8 * MIB).tune(move |request, reply| match request.header("range").as_deref() {
             Some("bytes=0-65535") => reply,
             _ => reply.wait_at(MIB, &held),
         }),
@@ -463,18 +463,20 @@ fn who_lacks_the_same_bytes_reads_along() {
     first.reset();
     gate.open();
     assert_all_right(&others.join(), 200);
-    assert_eq!(site.asked(), [chunks(CHUNK, 8 * MIB)]);
-    assert_eq!(site.whole("/a"), "HIT");
+    assert_eq!(site.ranges_at_origin(), [chunks(CHUNK, 8 * MIB)]);
+    assert_eq!(site.request_all("/a"), "HIT");
 }
 
 /// If the origin fails, all requests that waited for the fetch get the same failure.
 #[test]
-fn who_waits_for_a_range_hears_of_a_failure() {
+fn requests_waiting_for_a_range_get_its_failure() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
-    site.objects
-        .put("/a", kept(MIB).tune(move |_, reply| reply.wait_first(&held).at(At::Wire(0), Do::Close)));
+    site.objects.put(
+        "/a",
+        cacheable_object(MIB).tune(move |_, reply| reply.wait_first(&held).at(At::Wire(0), Do::Close)),
+    );
     let request = request_bytes("GET", "/a", &[("Range", "bytes=0-1000")]);
     let burst = (0..20).fold(Burst::new(site.server.addr(0)), |burst, _| burst.request(request.clone()));
     let running = burst.start();
@@ -489,11 +491,11 @@ fn who_waits_for_a_range_hears_of_a_failure() {
 
 /// The origin gets one request, whatever ranges the clients request.
 #[test]
-fn an_origin_without_ranges_is_asked_once() {
+fn an_origin_without_ranges_gets_one_request() {
     let site = Site::new();
     let (gate, half) = (Gate::new(), Gate::new());
     let (held, middle) = (gate.clone(), half.clone());
-    let object = kept(MIB).without_ranges();
+    let object = cacheable_object(MIB).without_ranges();
     site.objects.put("/a", object.tune(move |_, reply| reply.wait_first(&held).wait_at(MIB / 2, &middle)));
     let request = |client: u64| {
         let range = format!("bytes={}-{}", 1000 + client % 3 * 300_000, 2000 + client % 3 * 300_000);
@@ -520,10 +522,10 @@ fn an_origin_without_ranges_is_asked_once() {
 }
 
 #[test]
-fn something_new_replaces_what_is_stored() {
+fn a_newer_version_replaces_the_stored_ranges() {
     let site = Site::new();
     for (target, ranges) in [("/a", true), ("/b", false)] {
-        site.objects.put(target, kept(MIB));
+        site.objects.put(target, cacheable_object(MIB));
         assert_eq!(site.range(target, "bytes=0-1000"), "MISS");
         site.until_stored(target, "bytes=0-1000");
         site.objects.renew(target);
@@ -533,7 +535,7 @@ fn something_new_replaces_what_is_stored() {
         // The stored part is of the old version, the hole of the new one: never both in one response.
         assert_eq!(site.range(target, "bytes=0-400000"), "MISS");
         site.until_stored(target, "bytes=0-1000");
-        let response = site.ask(target, &[]);
+        let response = site.request(target, &[]);
         assert_eq!(objects::check(target, &response).expect("it is of one piece").version, 2);
     }
 }
@@ -541,13 +543,13 @@ fn something_new_replaces_what_is_stored() {
 /// The second of two holes is of another version than the first: the head is already sent, so the response is
 /// truncated.
 #[test]
-fn a_change_in_the_middle_ends_the_answer() {
+fn a_version_change_between_holes_truncates_the_response() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
     site.objects.put(
         "/a",
-        kept(8 * MIB).tune(move |request, reply| match request.header("x-hold") {
+        cacheable_object(8 * MIB).tune(move |request, reply| match request.header("x-hold") {
             Some(_) if request.header("range").is_some_and(|range| range.starts_with("bytes=0-")) => {
                 reply.wait_first(&held)
             }
@@ -564,22 +566,25 @@ fn a_change_in_the_middle_ends_the_answer() {
     let fault = client.try_response();
     assert!(fault.is_err(), "half of it is of another version");
     site.settled();
-    let response = site.ask("/a", &[]);
+    let response = site.request("/a", &[]);
     assert_eq!(objects::check("/a", &response).expect("it is of one piece").version, 2);
 }
 
 #[test]
-fn parts_without_a_strong_validator_are_not_joined() {
+fn ranges_without_a_strong_validator_are_not_combined() {
     let site = Site::new();
-    let weak = [kept(MIB).etag(Etag::Weak), kept(MIB).etag(Etag::Weak).without_last_modified()];
+    let weak = [
+        cacheable_object(MIB).etag(Etag::Weak),
+        cacheable_object(MIB).etag(Etag::Weak).without_last_modified(),
+    ];
     for (number, object) in weak.into_iter().enumerate() {
         let target = format!("/weak{number}");
         site.objects.put(&target, object);
-        let _ = site.asked();
+        let _ = site.ranges_at_origin();
         assert_eq!(site.range(&target, "bytes=0-1000"), "MISS");
         assert_eq!(site.range(&target, "bytes=0-1000"), "MISS", "it was stored");
-        assert_eq!(site.asked().len(), 2);
-        assert_eq!(site.whole(&target), "MISS");
+        assert_eq!(site.ranges_at_origin().len(), 2);
+        assert_eq!(site.request_all(&target), "MISS");
         site.until_stored(&target, "bytes=0-1000");
         // The complete object is one entry, of which any range is available.
         assert_eq!(site.range(&target, "bytes=0-1000"), "HIT");
@@ -587,40 +592,40 @@ fn parts_without_a_strong_validator_are_not_joined() {
 }
 
 #[test]
-fn what_a_range_is_refused_with_is_not_stored() {
+fn a_416_response_is_not_stored() {
     let site = Site::new();
-    site.objects.put("/any/a", kept(1000));
-    let response = site.ask("/any/a", &[("Range", "bytes=200000-300000")]);
+    site.objects.put("/any/a", cacheable_object(1000));
+    let response = site.request("/any/a", &[("Range", "bytes=200000-300000")]);
     assert_eq!((response.status, response.field("Content-Range")), (416, Some("bytes */1000")));
-    assert_eq!(site.whole("/any/a"), "MISS");
-    assert_eq!(site.whole("/any/a"), "HIT");
+    assert_eq!(site.request_all("/any/a"), "MISS");
+    assert_eq!(site.request_all("/any/a"), "HIT");
 }
 
 #[test]
-fn far_ranges_are_passed_on() {
+fn ranges_beyond_max_range_offset_are_passed_on() {
     let site = Site::new();
-    site.objects.put("/offset/a", kept(MIB));
+    site.objects.put("/offset/a", cacheable_object(MIB));
     for range in ["bytes=100001-100100", "bytes=100001-100100", "bytes=1000-2000"] {
         assert_eq!(site.range("/offset/a", range), "MISS");
     }
-    assert_eq!(site.asked()[..2], ["bytes=100001-100100", "bytes=100001-100100"]);
+    assert_eq!(site.ranges_at_origin()[..2], ["bytes=100001-100100", "bytes=100001-100100"]);
     site.until_stored("/offset/a", "bytes=1000-2000");
 }
 
 #[test]
-fn without_parts_the_whole_is_fetched() {
+fn the_complete_object_is_fetched_if_ranges_are_not_cached() {
     let site = Site::new();
-    site.objects.put("/whole/a", kept(MIB));
+    site.objects.put("/whole/a", cacheable_object(MIB));
     assert_eq!(site.range("/whole/a", "bytes=300000-300100"), "MISS");
-    assert_eq!(site.asked(), ["-"]);
+    assert_eq!(site.ranges_at_origin(), ["-"]);
     assert_eq!(site.range("/whole/a", "bytes=-5"), "HIT");
-    assert_eq!(site.whole("/whole/a"), "HIT");
+    assert_eq!(site.request_all("/whole/a"), "HIT");
 }
 
 #[test]
-fn uses_are_counted_for_parts_as_well() {
+fn min_uses_counts_range_requests_too() {
     let site = Site::new();
-    site.objects.put("/uses/a", kept(MIB));
+    site.objects.put("/uses/a", cacheable_object(MIB));
     let statuses = [(); 2].map(|()| site.range("/uses/a", "bytes=0-99"));
     assert_eq!(statuses, ["MISS", "MISS"]);
     site.until_stored("/uses/a", "bytes=0-99");
@@ -628,13 +633,13 @@ fn uses_are_counted_for_parts_as_well() {
 
 /// A complete stale object serves ranges if the origin fails, and is not discarded for a part.
 #[test]
-fn stale_objects_and_ranges() {
+fn stale_objects_serve_ranges_if_the_origin_fails() {
     let site = Site::new();
     for target in ["/stale/a", "/stale/part", "/again/a"] {
         site.objects.put(target, Object::new(MIB).header("X-Accel-Expires", "1"));
     }
-    site.whole("/stale/a");
-    site.whole("/again/a");
+    site.request_all("/stale/a");
+    site.request_all("/again/a");
     site.range("/stale/part", "bytes=0-99");
     site.until_stored("/stale/part", "bytes=0-99");
     common::until_stale(1);
@@ -645,16 +650,16 @@ fn stale_objects_and_ranges() {
     assert_eq!(site.range("/stale/a", "bytes=500000-600000"), "STALE");
     assert_eq!(site.range("/stale/part", "bytes=0-99"), "STALE");
     // The requested range is not stored.
-    assert_eq!(site.ask("/stale/part", &[("Range", "bytes=500000-600000")]).status, 500);
-    let _ = site.asked();
+    assert_eq!(site.request("/stale/part", &[("Range", "bytes=500000-600000")]).status, 500);
+    let _ = site.ranges_at_origin();
     assert_eq!(site.range("/again/a", "bytes=500000-600000"), "REVALIDATED");
-    assert_eq!(site.whole("/again/a"), "HIT");
+    assert_eq!(site.request_all("/again/a"), "HIT");
     assert_eq!(site.origin.stats().of("/again/a"), 1);
 }
 
 /// A stale part is never combined with later bytes: a 304 makes it fresh again, any other response removes it.
 #[test]
-fn parts_that_are_stale() {
+fn stale_ranges_are_revalidated_or_removed() {
     let site = Site::new();
     for target in ["/a", "/again/a", "/again/b", "/again/c"] {
         site.objects.put(target, Object::new(MIB).header("X-Accel-Expires", "1"));
@@ -664,22 +669,22 @@ fn parts_that_are_stale() {
     common::until_stale(1);
     site.objects.renew("/again/b");
     site.objects.change("/again/c", |_| Object::new(MIB).header("X-Accel-Expires", "600"));
-    let _ = site.asked();
+    let _ = site.ranges_at_origin();
     // Another range of the same object, and the complete object: neither contains bytes of the old part.
     assert_eq!(site.range("/a", "bytes=200000-300000"), "EXPIRED");
-    assert_eq!(site.asked(), [chunks(200_000, 300_001)]);
+    assert_eq!(site.ranges_at_origin(), [chunks(200_000, 300_001)]);
     assert_eq!(site.range("/again/a", "bytes=0-99"), "EXPIRED");
     assert_eq!(site.range("/again/b", "bytes=0-99"), "EXPIRED");
-    let response = site.ask("/again/b", &[]);
+    let response = site.request("/again/b", &[]);
     assert_eq!(objects::check("/again/b", &response).expect("it is of one piece").version, 2);
     // A validated part would still not be the complete object.
-    assert_eq!(site.whole("/again/c"), "EXPIRED");
-    assert_eq!(site.whole("/again/c"), "HIT");
+    assert_eq!(site.request_all("/again/c"), "EXPIRED");
+    assert_eq!(site.request_all("/again/c"), "HIT");
 }
 
 /// A part that is damaged on the disk becomes a hole, or the request a miss: its bytes come from the origin.
 #[test]
-fn parts_that_are_damaged() {
+fn damaged_ranges_are_fetched_again() {
     let mut site = Site::new();
     let spoils: [fn(&mut Vec<u8>); 5] = [
         |bytes| bytes[100] ^= 1,
@@ -696,7 +701,7 @@ fn parts_that_are_damaged() {
     ];
     let targets: Vec<String> = (0..spoils.len()).map(|number| format!("/spoiled-{number}.")).collect();
     for target in &targets {
-        site.objects.put(target, kept(MIB));
+        site.objects.put(target, cacheable_object(MIB));
         site.range(target, "bytes=200000-500000");
         site.until_stored(target, "bytes=200000-500000");
     }
@@ -708,25 +713,25 @@ fn parts_that_are_damaged() {
         let mut bytes = std::fs::read(&file).expect("an entry");
         spoil(&mut bytes);
         std::fs::write(&file, bytes).expect("a file");
-        let _ = site.asked();
+        let _ = site.ranges_at_origin();
         // The response is correct in any case, and the correct bytes are stored again.
         site.range(target, "bytes=200000-500000");
-        assert!(!site.asked().is_empty(), "{target}: it was damaged");
+        assert!(!site.ranges_at_origin().is_empty(), "{target}: it was damaged");
         site.range(target, "bytes=100000-600000");
-        site.whole(target);
+        site.request_all(target);
         site.until_stored(target, "bytes=200000-500000");
     }
 }
 
 /// The client has all its bytes before their chunk is complete.
 #[test]
-fn a_chunk_is_stored_whose_client_has_enough() {
+fn a_chunk_is_stored_after_its_client_has_all_bytes() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
-    site.objects.put("/a", kept(MIB).tune(move |_, reply| reply.wait_at(1000, &held)));
+    site.objects.put("/a", cacheable_object(MIB).tune(move |_, reply| reply.wait_at(1000, &held)));
     // One chunk that other requests wait for, and one that takes too long and is abandoned.
-    assert_eq!(site.ask("/a", &[("Range", "bytes=0-99")]).status, 206);
+    assert_eq!(site.request("/a", &[("Range", "bytes=0-99")]).status, 206);
     gate.wait_reached();
     gate.open();
     site.until_stored("/a", "bytes=1000-65535");
@@ -735,7 +740,7 @@ fn a_chunk_is_stored_whose_client_has_enough() {
     let held = gate.clone();
     site.objects.put(
         "/b",
-        kept(32 * MIB).tune(move |request, reply| match request.sequence {
+        cacheable_object(32 * MIB).tune(move |request, reply| match request.sequence {
             2 => reply.wait_at(1000, &held),
             _ => reply,
         }),
@@ -752,10 +757,10 @@ fn a_chunk_is_stored_whose_client_has_enough() {
 
 /// Larger than the memory buffers, to the disk and back.
 #[test]
-fn large_objects_arrive_as_they_are() {
+fn large_objects_are_served_unchanged() {
     let site = Site::new();
     let size = 24 * MIB + 4321;
-    site.objects.put("/a", kept(size));
+    site.objects.put("/a", cacheable_object(size));
     let all = |clients: usize| {
         Burst::new(site.server.addr(0)).get("/a", clients).expect(site.objects.content("/a")).keep(0).run()
     };
@@ -767,13 +772,13 @@ fn large_objects_arrive_as_they_are() {
         assert_eq!(site.range("/a", range), "HIT");
     }
     // In parts, the first of which is far from the start.
-    site.objects.put("/b", kept(size));
+    site.objects.put("/b", cacheable_object(size));
     for range in ["bytes=20000000-23000000", "bytes=1000000-15000000", "bytes=500000-21000000"] {
         assert_eq!(site.range("/b", range), "MISS");
     }
     let burst = Burst::new(site.server.addr(0)).get("/b", 1).expect(site.objects.content("/b")).keep(0);
     assert_all_right(&burst.run(), 200);
     site.until_stored("/b", "bytes=0-");
-    assert_eq!(site.whole("/b"), "HIT");
-    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.request_all("/b"), "HIT");
+    assert_eq!(site.ranges_at_origin(), [""; 0]);
 }

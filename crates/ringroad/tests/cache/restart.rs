@@ -30,7 +30,7 @@ fn fill(server: &Server, setup: &Setup, targets: &[String]) {
 }
 
 #[test]
-fn everything_is_used_at_once_after_a_stop_and_after_a_crash() {
+fn entries_are_usable_immediately_after_a_stop_and_after_a_crash() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -71,7 +71,7 @@ fn kill(pid: i32) {
 }
 
 /// Requests targets until told to stop, from any process that responds. Every complete response must be correct.
-fn ask_on(
+fn request_continuously(
     address: &testkit::ListenAddr,
     targets: &[String],
     stop: &AtomicBool,
@@ -103,7 +103,7 @@ fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u6
     std::thread::scope(|scope| {
         for first in 0..3 {
             let (stop, whole) = (&stop, &whole);
-            scope.spawn(move || ask_on(address, targets, stop, whole, first));
+            scope.spawn(move || request_continuously(address, targets, stop, whole, first));
         }
         crash(&|count| {
             let enough = whole.load(Ordering::SeqCst) + count;
@@ -115,7 +115,7 @@ fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u6
 }
 
 /// Stops the server by a signal during fills; the next start loads the complete index from the saved one.
-fn a_stop_saves_what_is_known(signal: Signal) {
+fn a_stop_saves_the_index(signal: Signal) {
     if !ours_only("nginx has no index on disk") {
         return;
     }
@@ -140,18 +140,18 @@ fn a_stop_saves_what_is_known(signal: Signal) {
 }
 
 #[test]
-fn a_stop_by_term_saves_what_is_known() {
-    a_stop_saves_what_is_known(Signal::TERM);
+fn a_stop_by_term_saves_the_index() {
+    a_stop_saves_the_index(Signal::TERM);
 }
 
 #[test]
-fn a_stop_by_int_saves_what_is_known() {
-    a_stop_saves_what_is_known(Signal::INT);
+fn a_stop_by_int_saves_the_index() {
+    a_stop_saves_the_index(Signal::INT);
 }
 
 #[test]
-fn a_stop_by_quit_saves_what_is_known() {
-    a_stop_saves_what_is_known(Signal::QUIT);
+fn a_stop_by_quit_saves_the_index() {
+    a_stop_saves_the_index(Signal::QUIT);
 }
 
 /// Every key gets a correct response, and is in the cache in the end.
@@ -162,7 +162,7 @@ fn assert_none_is_stuck(server: &Server, setup: &Setup, targets: &[String]) {
 }
 
 #[test]
-fn a_worker_is_killed_amid_fills() {
+fn a_worker_killed_during_fills_leaves_a_correct_cache() {
     if ours_only("nginx's loader takes a minute") {
         a_worker_is_killed(3);
     }
@@ -192,7 +192,7 @@ fn a_worker_is_killed(rounds: usize) {
 }
 
 #[test]
-fn the_whole_server_is_killed_amid_fills() {
+fn a_server_killed_during_fills_leaves_a_correct_cache() {
     if ours_only("nginx's loader takes a minute") {
         the_server_is_killed(3);
     }
@@ -223,7 +223,7 @@ fn the_server_is_killed(rounds: usize) {
 }
 
 #[test]
-fn a_reload_keeps_the_cache_whoever_carries_it_out() {
+fn the_cache_survives_reloads_in_place_and_by_a_new_process() {
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[]);
     let mut server = start(&setup);
@@ -273,7 +273,7 @@ fn a_reload_keeps_the_cache_whoever_carries_it_out() {
 }
 
 #[test]
-fn what_is_held_in_memory_needs_no_file_and_keeps_to_its_size() {
+fn entries_in_memory_need_no_file_and_obey_the_size_limit() {
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[("PATH", "memory=8m")]);
     let server = start(&setup);
@@ -303,7 +303,7 @@ fn purge(server: &Server, target: &str) -> u16 {
 }
 
 #[test]
-fn what_was_purged_does_not_come_back_after_a_crash() {
+fn purged_entries_do_not_reappear_after_a_crash() {
     if !ours_only("nginx has purges for its customers") {
         return;
     }
@@ -329,7 +329,7 @@ fn what_was_purged_does_not_come_back_after_a_crash() {
 }
 
 #[test]
-fn a_purge_reaches_what_is_held_in_memory() {
+fn a_purge_removes_entries_in_memory() {
     if !ours_only("nginx has no tier in memory") {
         return;
     }
@@ -356,7 +356,7 @@ fn a_purge_reaches_what_is_held_in_memory() {
 }
 
 #[test]
-fn other_limits_hold_after_a_reload() {
+fn changed_limits_apply_after_a_reload() {
     let (_objects, origin) = sized_objects();
     let setup = setup(&origin, &[("PATH", "max_size=64m")]);
     let mut server = start(&setup);
@@ -379,7 +379,7 @@ fn other_limits_hold_after_a_reload() {
 /// The normal test run has a few rounds of each crash; this test takes a minute.
 #[test]
 #[ignore = "many crashes"]
-fn many_crashes() {
+fn the_cache_is_correct_after_many_crashes() {
     (0..10).for_each(|_| a_worker_is_killed(3));
     the_server_is_killed(30);
 }

@@ -94,7 +94,7 @@ fn at(seconds_from_now: i64) -> String {
 }
 
 #[test]
-fn a_range_is_stored_as_the_200_that_it_is_a_part_of() {
+fn a_range_is_stored_as_part_of_a_200_response() {
     let objects = Objects::new();
     objects.put("/valid/a", Object::new(1000));
     let site = Site::of(Origin::objects(&objects));
@@ -114,7 +114,7 @@ fn a_range_is_stored_as_the_200_that_it_is_a_part_of() {
 
 /// The response has no lifetime: it is forwarded without being stored, with the upstream's own `Age`.
 #[test]
-fn a_range_that_is_not_stored_has_no_invented_age() {
+fn an_unstored_range_is_passed_on_with_the_age_of_the_upstream() {
     let objects = Objects::new();
     objects.put("/a", Object::new(1000));
     objects.put("/b", Object::new(1000).header("Age", "7"));
@@ -130,7 +130,7 @@ fn a_range_that_is_not_stored_has_no_invented_age() {
 }
 
 #[test]
-fn a_key_that_holds_the_credential_permits_to_store() {
+fn responses_are_stored_if_the_key_contains_the_credentials() {
     let site = Site::new();
     let ask = |user: &str| site.ask("/mine/a", &[("Authorization", user)]);
     let first = ask("Basic YTpi").text();
@@ -145,7 +145,7 @@ fn a_key_that_holds_the_credential_permits_to_store() {
 }
 
 #[test]
-fn a_stored_response_keeps_its_date() {
+fn a_stored_response_retains_its_date() {
     let site = Site::new();
     let (made, until) = (at(-100), at(1000));
     let text = format!("Date: {made}|Expires: {until}");
@@ -166,7 +166,7 @@ fn a_stored_response_keeps_its_date() {
 
 /// RFC 9110 section 6.6.1: a recipient that caches a response records the time of receipt.
 #[test]
-fn a_stored_response_without_a_date_gets_one_when_it_comes() {
+fn a_stored_response_without_a_date_gets_the_time_of_receipt() {
     let site = Site::of(Origin::raw(|connection| {
         while connection.read_request().is_some() {
             connection.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nCache-Control: max-age=60\r\n\r\nx");
@@ -219,7 +219,7 @@ fn a_response_with_no_cache_is_stored_and_revalidated_at_each_use() {
 
 /// A fetch of such a response is not shared (RFC 9111 section 5.2.2.4): waiting requests are sent upstream themselves.
 #[test]
-fn those_who_wait_for_a_response_with_no_cache_ask_themselves() {
+fn requests_waiting_for_a_no_cache_response_are_sent_upstream() {
     let site = Site::new();
     let gate = Gate::new();
     let held = gate.clone();
@@ -241,7 +241,7 @@ fn those_who_wait_for_a_response_with_no_cache_ask_themselves() {
 
 /// RFC 9111 section 4.3.4: a 304 with another strong validator does not apply to the stored response.
 #[test]
-fn a_304_with_another_tag_is_not_about_what_is_stored() {
+fn a_304_with_another_tag_does_not_update_the_stored_response() {
     let site = Site::new();
     site.origin.set_handler(|request| match request.header("if-none-match") {
         Some(_) => Reply::new(304).header("ETag", "\"other\"").header("Cache-Control", "max-age=60"),
@@ -265,7 +265,7 @@ fn a_304_with_another_tag_is_not_about_what_is_stored() {
 }
 
 #[test]
-fn a_stored_200_keeps_its_content_range() {
+fn a_stored_200_retains_its_content_range() {
     let site = Site::new();
     let text = "Cache-Control: max-age=60|Content-Range: bytes 0-3/4";
     assert_eq!(site.say("/a", text).field("Content-Range"), Some("bytes 0-3/4"));
@@ -279,7 +279,7 @@ fn a_stored_200_keeps_its_content_range() {
 
 /// `s-maxage` alone does not forbid use of stale entries that the configuration allows: docs/caching.md explains it.
 #[test]
-fn must_revalidate_goes_before_use_stale() {
+fn must_revalidate_overrides_use_stale() {
     let site = Site::new();
     // Long enough that a slow machine stores them before they are stale.
     let controls = ["max-age=3", "max-age=3, must-revalidate", "max-age=3, proxy-revalidate", "s-maxage=3"];
@@ -364,7 +364,7 @@ fn if_modified_since_on_a_stored_response_follows_the_rfc() {
 }
 
 #[test]
-fn languages_select_the_same_variant_however_they_are_written() {
+fn equivalent_accept_language_values_select_the_same_variant() {
     let site = Site::new();
     let ask = |languages: &str| {
         let fields =
@@ -380,7 +380,7 @@ fn languages_select_the_same_variant_however_they_are_written() {
 }
 
 #[test]
-fn interim_responses_pass_on_a_miss() {
+fn interim_responses_are_passed_on_for_a_miss() {
     let site = Site::of(Origin::start(|_| {
         let reply = Reply::text("x").header("Cache-Control", "max-age=60");
         reply.interim(103, &[("Link", "</a>")]).interim(102, &[]).interim(100, &[])

@@ -36,7 +36,7 @@ http {
 
 const MIB: u64 = 1 << 20;
 
-fn kept(size: u64) -> Object {
+fn cacheable_object(size: u64) -> Object {
     Object::new(size).cache_control("max-age=3600")
 }
 
@@ -56,7 +56,7 @@ fn count(outcomes: &[Outcome], status: &str) -> usize {
 }
 
 #[test]
-fn cookies_and_bodies_of_others_are_never_seen() {
+fn cookies_and_bodies_of_other_clients_are_never_sent() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |request| {
@@ -96,7 +96,7 @@ const CROWD: usize = 20;
 /// Makes requests for a marked key, which wait at the gate, until all but one are at the origin concurrently: one may
 /// have marked the key. Retries if a slow machine does not send them before the mark expires; the responses have marked
 /// the key again.
-fn ask_side_by_side(origin: &Origin, gate: &Gate, burst: impl Fn() -> Burst) -> Vec<Outcome> {
+fn request_concurrently(origin: &Origin, gate: &Gate, burst: impl Fn() -> Burst) -> Vec<Outcome> {
     let deadline = Deadline::default();
     loop {
         gate.close();
@@ -114,7 +114,7 @@ fn ask_side_by_side(origin: &Origin, gate: &Gate, burst: impl Fn() -> Burst) -> 
 
 /// After an unshareable response the key is marked: no request waits for another.
 #[test]
-fn what_may_not_be_stored_is_fetched_side_by_side() {
+fn unstorable_responses_are_fetched_concurrently() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |request| {
@@ -124,12 +124,12 @@ fn what_may_not_be_stored_is_fetched_side_by_side() {
     let (_setup, server) = start(&origin);
     assert_eq!(Client::connect(server.addr(0)).get("/private").text(), "mine");
     let burst = || Burst::new(server.addr(0)).get("/private", CROWD);
-    assert_all_right(&ask_side_by_side(&origin, &gate, burst), 200);
+    assert_all_right(&request_concurrently(&origin, &gate, burst), 200);
 }
 
 /// The same for a range.
 #[test]
-fn ranges_that_may_not_be_stored_are_fetched_side_by_side() {
+fn unstorable_ranges_are_fetched_concurrently() {
     let gate = Gate::new();
     let objects = Objects::new();
     let held = gate.clone();
@@ -143,7 +143,7 @@ fn ranges_that_may_not_be_stored_are_fetched_side_by_side() {
     let (_setup, server) = start(&origin);
     let request = request_bytes("GET", "/private", &[("Range", "bytes=1000-70000")]);
     let burst = || (0..CROWD).fold(Burst::new(server.addr(0)), |burst, _| burst.request(request.clone()));
-    let outcomes = ask_side_by_side(&origin, &gate, burst);
+    let outcomes = request_concurrently(&origin, &gate, burst);
     assert_all_right(&outcomes, 206);
     let content = objects.content("/private").bytes(1000..70001);
     assert!(outcomes.iter().all(|outcome| outcome.body == content[..outcome.body.len()]));
@@ -159,7 +159,8 @@ fn a_thousand_clients_cause_one_request() {
     let (at_half, at_end) = (first.clone(), last.clone());
     objects.put(
         "/cold",
-        kept(SIZE).tune(move |_, reply| reply.wait_at(SIZE / 2, &at_half).wait_at(SIZE - 1, &at_end)),
+        cacheable_object(SIZE)
+            .tune(move |_, reply| reply.wait_at(SIZE / 2, &at_half).wait_at(SIZE - 1, &at_end)),
     );
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
@@ -181,11 +182,11 @@ fn a_thousand_clients_cause_one_request() {
 /// The measurement for the gate-driven test above: the last client of a thousand compared with a single client.
 #[test]
 #[ignore = "takes ten seconds and compares times"]
-fn a_thousand_clients_are_not_later_than_one() {
+fn the_last_of_a_thousand_clients_is_as_fast_as_one() {
     let objects = Objects::new();
     for target in ["/alone", "/together"] {
         let paced = |_: &_, reply: Reply| reply.pace(MIB / 100, Duration::from_millis(50));
-        objects.put(target, kept(MIB).tune(paced));
+        objects.put(target, cacheable_object(MIB).tune(paced));
     }
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
@@ -204,12 +205,13 @@ fn a_thousand_clients_are_not_later_than_one() {
 }
 
 #[test]
-fn each_variant_is_fetched_for_those_who_want_it() {
+fn each_variant_is_fetched_for_its_own_requests() {
     let gate = Gate::new();
     let objects = Objects::new();
     let held = gate.clone();
     let vary = ["Accept-Language", "User-Agent"];
-    objects.put("/v", kept(100_000).vary(&vary).tune(move |_, reply| reply.wait_at(50_000, &held)));
+    objects
+        .put("/v", cacheable_object(100_000).vary(&vary).tune(move |_, reply| reply.wait_at(50_000, &held)));
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
     let fields = |client: usize| {
@@ -243,10 +245,10 @@ fn each_variant_is_fetched_for_those_who_want_it() {
 }
 
 #[test]
-fn a_slow_client_slows_nobody() {
+fn a_slow_client_delays_no_other_client() {
     let size = 8 * MIB;
     let objects = Objects::new();
-    objects.put("/large", kept(size));
+    objects.put("/large", cacheable_object(size));
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
     let gate = Gate::new();
@@ -264,11 +266,14 @@ fn a_slow_client_slows_nobody() {
 }
 
 #[test]
-fn a_leader_that_goes_takes_nothing_with_it() {
+fn followers_get_the_response_after_the_first_client_disconnects() {
     let (before, middle) = (Gate::new(), Gate::new());
     let objects = Objects::new();
     let (held, half) = (before.clone(), middle.clone());
-    objects.put("/a", kept(MIB).tune(move |_, reply| reply.wait_first(&held).wait_at(MIB / 2, &half)));
+    objects.put(
+        "/a",
+        cacheable_object(MIB).tune(move |_, reply| reply.wait_first(&held).wait_at(MIB / 2, &half)),
+    );
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
     let mut leader = Client::connect(server.addr(0));
@@ -289,7 +294,7 @@ fn a_leader_that_goes_takes_nothing_with_it() {
     // In the middle of the body, without other clients.
     let half = Gate::new();
     let held = half.clone();
-    objects.put("/b", kept(MIB).tune(move |_, reply| reply.wait_at(MIB / 2, &held)));
+    objects.put("/b", cacheable_object(MIB).tune(move |_, reply| reply.wait_at(MIB / 2, &held)));
     let mut leader = Client::connect(server.addr(0));
     leader.send(request_bytes("GET", "/b", &[]));
     half.wait_reached();
@@ -303,13 +308,13 @@ fn a_leader_that_goes_takes_nothing_with_it() {
 }
 
 #[test]
-fn without_finish_a_fill_that_nobody_reads_stops() {
+fn a_fill_without_readers_stops_if_not_configured_to_finish() {
     let half = Gate::new();
     let objects = Objects::new();
     let held = half.clone();
     objects.put(
         "/stop/a",
-        kept(8 * MIB).tune(move |request, reply| match request.sequence {
+        cacheable_object(8 * MIB).tune(move |request, reply| match request.sequence {
             1 => reply.wait_at(MIB, &held),
             _ => reply,
         }),
@@ -329,7 +334,7 @@ fn without_finish_a_fill_that_nobody_reads_stops() {
     assert_eq!(response.field("X-Cache"), Some("MISS"), "half of it is no entry");
 
     // A small body is sent to its client immediately; the client does not join a fill.
-    objects.put("/stop/b", kept(4096));
+    objects.put("/stop/b", cacheable_object(4096));
     assert_eq!(Client::connect(server.addr(0)).get("/stop/b").field("X-Cache"), Some("MISS"));
     common::cache::wait_for_entries(&setup, 2);
     let response = Client::connect(server.addr(0)).get("/stop/b");
@@ -338,7 +343,7 @@ fn without_finish_a_fill_that_nobody_reads_stops() {
 }
 
 #[test]
-fn a_body_that_breaks_off_is_nobodys_answer() {
+fn a_truncated_body_is_not_completed_for_any_client() {
     let content = Content::new(7, MIB);
     let origin = Origin::start(|_| Reply::new(404));
     for target in ["/chunked", "/counted"] {
@@ -375,7 +380,7 @@ fn is_entry(path: &std::path::Path) -> bool {
 }
 
 #[test]
-fn waiters_get_the_failure_or_what_is_stale() {
+fn waiting_requests_get_the_failure_or_a_stale_response() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |request| match request.header("x-fill") {
@@ -401,14 +406,14 @@ fn waiters_get_the_failure_or_what_is_stale() {
 }
 
 #[test]
-fn locks_have_the_meaning_of_nginx() {
+fn cache_lock_directives_behave_as_in_nginx() {
     let gate = Gate::new();
     let objects = Objects::new();
     let held = gate.clone();
     objects.rule(move |target| {
         let (held, is_far) = (held.clone(), target.contains("far"));
         let tune = move |_: &_, reply: Reply| if is_far { reply } else { reply.wait_first(&held) };
-        Some(kept(1000).tune(tune))
+        Some(cacheable_object(1000).tune(tune))
     });
     let origin = Origin::objects(&objects);
     let (_setup, server) = start(&origin);
@@ -432,7 +437,7 @@ fn locks_have_the_meaning_of_nginx() {
 
     let gate = Gate::new();
     let held = gate.clone();
-    objects.put("/hasty/a", kept(1000).tune(move |_, reply| reply.wait_first(&held)));
+    objects.put("/hasty/a", cacheable_object(1000).tune(move |_, reply| reply.wait_first(&held)));
     let first = Burst::new(server.addr(0)).get("/hasty/a", 1).start();
     gate.wait_reached();
     let second = testkit::wait::until("a second fetch", Deadline::default(), || {
@@ -448,7 +453,7 @@ fn locks_have_the_meaning_of_nginx() {
 
 /// The first request fetches; `updating` lets the others use the stale entry.
 #[test]
-fn what_is_stale_is_fetched_once() {
+fn a_stale_entry_is_fetched_once() {
     let gate = Gate::new();
     let objects = Objects::new();
     let held = gate.clone();

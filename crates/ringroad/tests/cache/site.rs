@@ -168,14 +168,14 @@ fn file_of(setup: &Setup, key: &str) -> PathBuf {
 }
 
 #[test]
-fn a_cache_through_asynchronous_reads() {
+fn the_cache_example_serves_with_asynchronous_reads() {
     if ours_only("the examples are run with the binary of this project") {
         assert_eq!(fill_restart_serve_and_purge("nginx.conf"), None, "epoll is everywhere");
     }
 }
 
 #[test]
-fn a_cache_through_the_ring() {
+fn the_cache_example_serves_with_io_uring() {
     if !ours_only("the examples are run with the binary of this project") {
         return;
     }
@@ -186,6 +186,6 @@ fn a_cache_through_the_ring() {
 }
 
 #[test]
-fn the_copies_differ_in_one_word() {
+fn the_example_copies_differ_only_in_the_backend() {
     assert_eq!(read("nginx.conf").replace("use epoll;", "use io_uring;"), read("nginx-io_uring.conf"));
 }

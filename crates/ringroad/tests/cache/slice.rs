@@ -52,7 +52,7 @@ fn slices(numbers: &[u64]) -> Vec<String> {
 }
 
 #[test]
-fn an_answer_is_fetched_and_stored_in_slices() {
+fn a_response_is_fetched_and_stored_in_slices() {
     let objects = Objects::new();
     objects
         .put("/a", Object::new(2 * SLICE + 5000))
@@ -83,7 +83,7 @@ fn an_answer_is_fetched_and_stored_in_slices() {
 }
 
 #[test]
-fn ranges_fetch_the_slices_that_they_touch() {
+fn ranges_fetch_only_the_slices_that_they_overlap() {
     let objects = Objects::new();
     let length = 4 * SLICE + 700;
     objects.put("/a", Object::new(length)).put("/direct/b", Object::new(length));
@@ -113,7 +113,7 @@ fn ranges_fetch_the_slices_that_they_touch() {
 }
 
 #[test]
-fn what_is_no_slice_is_passed_on() {
+fn responses_that_are_not_slices_are_passed_on() {
     let origin = Origin::start(|request| match request.path() {
         "/whole" => Reply::text("all of it"),
         "/missing" => Reply::new(404).body("none"),
@@ -129,7 +129,7 @@ fn what_is_no_slice_is_passed_on() {
 
 /// The head has been sent: closing the connection shows that the body is incomplete.
 #[test]
-fn slices_of_different_contents_are_not_joined() {
+fn slices_of_different_versions_are_not_combined() {
     let content = testkit::Content::new(3, 3 * SLICE);
     for (target, expected) in [
         ("/etag", "etag mismatch in slice response"),

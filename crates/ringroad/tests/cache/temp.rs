@@ -38,7 +38,7 @@ fn open_below(server: &Server, folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Starts an origin with objects of a megabyte whose second half waits.
-fn held(gate: &Gate) -> Origin {
+fn paused_origin(gate: &Gate) -> Origin {
     let (objects, gate) = (Objects::new(), gate.clone());
     let handler = objects.handler();
     objects.rule(move |target| {
@@ -52,11 +52,11 @@ fn held(gate: &Gate) -> Origin {
 }
 
 #[test]
-fn answers_are_written_in_the_folder_of_their_location_first() {
+fn responses_are_first_written_to_proxy_temp_path() {
     let Some(other) = TempDir::elsewhere("cache-temp") else { return };
     let here = TempDir::new("cache-temp");
     let gate = Gate::new();
-    let origin = held(&gate);
+    let origin = paused_origin(&gate);
     let (setup, server) = start(&origin, "use_temp_path=on", here.path(), other.path());
     for (number, (target, folder)) in
         [("/first", here.path()), ("/second", other.path())].into_iter().enumerate()
@@ -93,10 +93,10 @@ fn answers_are_written_in_the_folder_of_their_location_first() {
 
 /// Otherwise a response is only written inside the cache's directory, unlike in nginx.
 #[test]
-fn answers_stay_inside_of_the_cache_otherwise() {
+fn responses_are_otherwise_written_inside_the_cache_directory() {
     let here = TempDir::new("cache-temp");
     let gate = Gate::new();
-    let origin = held(&gate);
+    let origin = paused_origin(&gate);
     for (number, parameter) in ["", "use_temp_path=off"].into_iter().enumerate() {
         let (setup, server) = start(&origin, parameter, here.path(), here.path());
         let mut client = Client::connect(server.addr(0));
@@ -112,12 +112,12 @@ fn answers_stay_inside_of_the_cache_otherwise() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_had_is_told_once_and_done_without() {
+fn an_unavailable_directory_is_reported_once_and_not_used() {
     let folder = TempDir::new("cache-temp");
     let gone = folder.path().join("gone");
     let gate = Gate::new();
     gate.open();
-    let origin = held(&gate);
+    let origin = paused_origin(&gate);
     let (_setup, server) = start(&origin, "use_temp_path=on", &gone, &gone);
     // A master that runs as root has created it for its workers.
     if gone.exists() {

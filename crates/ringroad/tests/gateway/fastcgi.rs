@@ -89,7 +89,13 @@ fn setup() -> (FastCgi, Setup) {
 }
 
 /// Sends a request with a fixed host; returns the response as text.
-fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> String {
+fn send_request(
+    client: &mut Client,
+    method: &str,
+    target: &str,
+    fields: &[(&str, &str)],
+    body: &[u8],
+) -> String {
     let length = body.len().to_string();
     let mut all = vec![("Host", "example.org")];
     all.extend(fields);
@@ -151,19 +157,21 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn requests_and_responses_are_nginxs() {
+fn requests_and_responses_are_the_same_as_with_nginx() {
     let (_app, setup) = setup();
     let ours = setup.start(BINARY);
     let mut client = Client::connect(ours.addr(0));
-    let found: Vec<_> =
-        CASES.iter().map(|(method, target, fields)| ask(&mut client, method, target, fields, b"")).collect();
+    let found: Vec<_> = CASES
+        .iter()
+        .map(|(method, target, fields)| send_request(&mut client, method, target, fields, b""))
+        .collect();
     drop(client);
     drop(ours);
     let _ = std::fs::remove_dir_all(setup.cache());
     let Some(nginx) = setup.start_nginx() else { return };
     let mut client = Client::connect(nginx.addr(0));
     for ((method, target, fields), ours) in CASES.iter().zip(found) {
-        let theirs = ask(&mut client, method, target, fields, b"");
+        let theirs = send_request(&mut client, method, target, fields, b"");
         // Built-in pages differ in the server's name.
         let page = |text: String| text.replace("ringroad", "nginx").replace("<hr>", "");
         assert_eq!(page(ours), page(theirs), "{method} {target}");
@@ -171,7 +179,7 @@ fn requests_and_responses_are_nginxs() {
 }
 
 #[test]
-fn bodies_arrive_whole_in_records() {
+fn bodies_arrive_complete_in_records() {
     let (_app, setup) = setup();
     let server = setup.start(BINARY);
     let mut client = Client::connect(server.addr(0));
@@ -179,11 +187,11 @@ fn bodies_arrive_whole_in_records() {
         let body: Vec<u8> = (0..len).map(|index| (index % 251) as u8).collect();
         let sum: u64 = body.iter().map(|byte| u64::from(*byte)).sum();
         for target in ["/up", "/stream/up", "/kept/up"] {
-            let shown = ask(&mut client, "POST", target, &[], &body);
+            let shown = send_request(&mut client, "POST", target, &[], &body);
             assert!(shown.contains(&format!("body {len} {sum}\n")), "{target} {len}: {shown}");
             assert!(shown.contains(&format!("CONTENT_LENGTH={len}\n")), "{target} {len}: {shown}");
         }
-        let shown = ask(&mut client, "POST", "/bare/up", &[], &body);
+        let shown = send_request(&mut client, "POST", "/bare/up", &[], &body);
         assert!(shown.contains("body 0 0\n"), "{shown}");
     }
     // A chunked body, whose length is unknown.
@@ -194,35 +202,35 @@ fn bodies_arrive_whole_in_records() {
 }
 
 #[test]
-fn several_fields_of_a_name_are_one_parameter() {
+fn fields_of_the_same_name_become_one_parameter() {
     let (_app, setup) = setup();
     let server = setup.start(BINARY);
     let fields = [("X-A", "1"), ("Cookie", "a=b"), ("x-a", "2"), ("Cookie", "c=d"), ("X-B", "")];
-    let shown = ask(&mut Client::connect(server.addr(0)), "GET", "/a", &fields, b"");
+    let shown = send_request(&mut Client::connect(server.addr(0)), "GET", "/a", &fields, b"");
     assert!(shown.contains("HTTP_X_A=1, 2\n") && shown.contains("HTTP_COOKIE=a=b; c=d\n"), "{shown}");
     assert_eq!(shown.matches("HTTP_X_A").count() + shown.matches("HTTP_COOKIE").count(), 2, "{shown}");
 }
 
 #[test]
-fn a_connection_is_kept_where_both_sides_want_it() {
+fn a_connection_is_reused_if_both_sides_allow_it() {
     let (app, setup) = setup();
     let server = setup.start(BINARY);
     let mut client = Client::connect(server.addr(0));
     for _ in 0..20 {
-        assert!(ask(&mut client, "GET", "/kept/a", &[], b"").contains("keeps true"));
+        assert!(send_request(&mut client, "GET", "/kept/a", &[], b"").contains("keeps true"));
     }
     assert_eq!(app.connections(), 1);
     for _ in 0..3 {
-        assert!(ask(&mut client, "GET", "/a", &[], b"").contains("keeps false"));
+        assert!(send_request(&mut client, "GET", "/a", &[], b"").contains("keeps false"));
     }
     assert_eq!(app.connections(), 4);
 }
 
 #[test]
-fn messages_of_the_application_are_in_the_error_log() {
+fn messages_of_the_application_are_written_to_the_error_log() {
     let (_app, setup) = setup();
     let server = setup.start(BINARY);
-    assert!(ask(&mut Client::connect(server.addr(0)), "GET", "/fatal", &[], b"").starts_with("200"));
+    assert!(send_request(&mut Client::connect(server.addr(0)), "GET", "/fatal", &[], b"").starts_with("200"));
     let line = "FastCGI sent in stderr: \"PHP Fatal error: x\" while reading response header from upstream";
     server.wait_for_log(line, Deadline::default());
 }
@@ -246,7 +254,7 @@ fn hostile() -> Vec<(Vec<u8>, &'static str)> {
 }
 
 #[test]
-fn hostile_applications_cause_a_502_and_a_line() {
+fn hostile_applications_cause_a_502_and_a_log_line() {
     for (bytes, words) in hostile() {
         let sent = bytes.clone();
         let app = FastCgi::start(move |_| Reply::raw(sent.clone(), true));
@@ -254,7 +262,7 @@ fn hostile_applications_cause_a_502_and_a_line() {
         let server = setup.start(BINARY);
         let mut client = Client::connect(server.addr(0));
         for target in ["/a", "/cache/a", "/stream/a", "/kept/a"] {
-            let shown = ask(&mut client, "GET", target, &[], b"");
+            let shown = send_request(&mut client, "GET", target, &[], b"");
             assert!(shown.starts_with("502"), "{target} {bytes:?}: {shown}");
         }
         server.wait_for_log(words, Deadline::default());
@@ -267,7 +275,7 @@ fn hostile_applications_cause_a_502_and_a_line() {
 
 /// A body that is truncated after its header section: the client detects that it is incomplete.
 #[test]
-fn a_response_that_breaks_off_is_seen_to() {
+fn a_truncated_response_is_detected_by_the_client() {
     for bytes in [
         record(STDOUT, b"Content-Type: a\r\n\r\nhalf of it"),
         [record(STDOUT, b"Content-Type: a\r\n\r\nhalf of it"), vec![1, 99, 0, 1, 0, 0, 0, 0]].concat(),
@@ -288,7 +296,7 @@ fn a_response_that_breaks_off_is_seen_to() {
 
 /// A flood of messages fills neither memory nor the log, and the response after them is still read.
 #[test]
-fn a_flood_of_messages_ends_with_the_response() {
+fn the_response_after_a_flood_of_messages_is_read() {
     let app = FastCgi::start(|request| {
         let flood = record(STDERR, &[b'e'; 60_000]).repeat(200);
         let end = [record(STDOUT, b"Content-Type: a\r\n\r\nfine"), record(END_REQUEST, &[0; 8])].concat();
@@ -296,7 +304,7 @@ fn a_flood_of_messages_ends_with_the_response() {
     });
     let setup = Setup::new(CONF).value("APP", &app.address().to_string());
     let server = setup.start(BINARY);
-    let shown = ask(&mut Client::connect(server.addr(0)), "GET", "/a", &[], b"");
+    let shown = send_request(&mut Client::connect(server.addr(0)), "GET", "/a", &[], b"");
     assert!(shown.starts_with("200") && shown.ends_with("fine"), "{shown}");
     assert!(server.error_log().len() < 1 << 20, "{}", server.error_log().len());
 }

@@ -39,7 +39,7 @@ struct Language {
     _folder: TempDir,
 }
 
-fn folder() -> PathBuf {
+fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc")
 }
 
@@ -47,7 +47,7 @@ fn folder() -> PathBuf {
 fn go() -> Option<Language> {
     let dir = TempDir::new("grpc-go");
     let program = dir.path().join("calls");
-    let run = |args: &[&str]| Command::new("go").args(args).current_dir(folder().join("go")).output();
+    let run = |args: &[&str]| Command::new("go").args(args).current_dir(directory().join("go")).output();
     if !run(&["mod", "download"]).is_ok_and(|output| output.status.success()) {
         testkit::skip("go is not installed, or has no access to its modules (google.golang.org/grpc)");
         return None;
@@ -63,7 +63,7 @@ fn python() -> Option<Language> {
         testkit::skip("grpcio is not installed (python3 -m pip install grpcio)");
         return None;
     }
-    let script = Some(folder().join("calls.py"));
+    let script = Some(directory().join("calls.py"));
     Some(Language { program: PathBuf::from("python3"), script, _folder: TempDir::new("grpc-python") })
 }
 
@@ -176,12 +176,12 @@ fn each_kind(language: &Language) {
 }
 
 #[test]
-fn each_kind_of_call_of_go_passes() {
+fn each_kind_of_grpc_call_from_go_works() {
     go().iter().for_each(each_kind);
 }
 
 #[test]
-fn each_kind_of_call_of_python_passes() {
+fn each_kind_of_grpc_call_from_python_works() {
     python().iter().for_each(each_kind);
 }
 
@@ -224,7 +224,7 @@ fn python_reconnects_without_a_failed_call() {
 
 /// If a worker is killed, its active calls fail. A client may send its next calls on the same connection until it has
 /// read the end of the connection: two more failures per thread are allowed.
-fn a_kill_ends_what_is_under_way(language: &Language) {
+fn a_kill_ends_open_calls(language: &Language) {
     let (_app, address) = language.serve();
     let (server, _) = start(&address, 1000);
     let address = server.addr(0).tcp().to_string();
@@ -243,13 +243,13 @@ fn a_kill_ends_what_is_under_way(language: &Language) {
 }
 
 #[test]
-fn a_killed_worker_costs_go_the_calls_under_way() {
-    go().iter().for_each(a_kill_ends_what_is_under_way);
+fn a_killed_worker_costs_go_only_the_open_calls() {
+    go().iter().for_each(a_kill_ends_open_calls);
 }
 
 #[test]
-fn a_killed_worker_costs_python_the_calls_under_way() {
-    python().iter().for_each(a_kill_ends_what_is_under_way);
+fn a_killed_worker_costs_python_only_the_open_calls() {
+    python().iter().for_each(a_kill_ends_open_calls);
 }
 
 /// Returns the first number in a line.
@@ -263,7 +263,7 @@ fn first_number(line: &str) -> usize {
 /// ghz has an old grpc-go (1.34). It may choose a connection for a call although it has just read its end, and fails
 /// the call if that happens twice. The server may have seen such a call once.
 #[test]
-fn ghz_has_a_response_to_each_call() {
+fn ghz_gets_a_response_to_each_call() {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&path).chain([Path::new(&home).join("go/bin")]);
@@ -274,7 +274,7 @@ fn ghz_has_a_response_to_each_call() {
     let (_app, address) = go.serve();
     let (server, _) = start(&address, 500);
     let mut command = Command::new(ghz);
-    command.arg("--insecure").arg("--proto").arg(folder().join("calls.proto"));
+    command.arg("--insecure").arg("--proto").arg(directory().join("calls.proto"));
     command.args(["--call", "calls.Calls.Unary", "-d", r#"{"data":"aGVsbG8="}"#, "-n", "3000", "-c", "50"]);
     let output =
         command.args(["--connections", "5", "--timeout", "100s"]).arg(server.addr(0).tcp().to_string());

@@ -330,21 +330,21 @@ fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
 const PLACES: &[&str] = &["/plain/", "/cache/", "/stream/"];
 
 #[test]
-fn hostile_fastcgi_servers_harm_one_request() {
+fn hostile_fastcgi_servers_affect_only_their_request() {
     check("fastcgi", of_fastcgi(), PLACES);
 }
 
 #[test]
-fn hostile_scgi_servers_harm_one_request() {
+fn hostile_scgi_servers_affect_only_their_request() {
     check("scgi", of_scripts(<[u8]>::to_vec), PLACES);
 }
 
 #[test]
-fn hostile_uwsgi_servers_harm_one_request() {
+fn hostile_uwsgi_servers_affect_only_their_request() {
     check("uwsgi", of_scripts(<[u8]>::to_vec), PLACES);
 }
 
 #[test]
-fn hostile_memcached_servers_harm_one_request() {
+fn hostile_memcached_servers_affect_only_their_request() {
     check("memcached", of_memcached(), &["/plain/"]);
 }

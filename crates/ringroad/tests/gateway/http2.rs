@@ -72,7 +72,7 @@ fn numbers(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn requests_have_pseudo_fields_first_and_none_of_the_connection() {
+fn requests_have_pseudo_fields_first_and_no_connection_fields() {
     let app = Http2Origin::answering(echo);
     let server = start(&app);
     let mut client = Client::connect(server.addr(0));
@@ -98,7 +98,7 @@ fn requests_have_pseudo_fields_first_and_none_of_the_connection() {
 }
 
 #[test]
-fn bodies_of_all_lengths_pass_both_ways() {
+fn bodies_of_all_lengths_pass_in_both_directions() {
     let app = Http2Origin::answering(|conn, asked| {
         let length = asked.body.len().to_string();
         conn.reply(asked.stream, 200, &[("content-length", length.as_str())], &asked.body);
@@ -119,7 +119,7 @@ fn bodies_of_all_lengths_pass_both_ways() {
 
 /// RFC 9113 section 8.1: responses without a body, and interim responses.
 #[test]
-fn heads_without_a_body_and_interim_responses() {
+fn responses_without_a_body_and_interim_responses_pass() {
     let app = Http2Origin::answering(|conn, asked| {
         conn.head(asked.stream, 103, &[("link", "</a>")], false);
         match asked.path() {
@@ -149,7 +149,7 @@ fn heads_without_a_body_and_interim_responses() {
 }
 
 #[test]
-fn exchanges_share_a_connection_as_far_as_the_server_allows() {
+fn concurrent_requests_share_a_connection_as_the_server_allows() {
     let most = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&most);
     // The first connection gets responses once it has four concurrent requests.
@@ -177,7 +177,7 @@ fn exchanges_share_a_connection_as_far_as_the_server_allows() {
 
 /// A client that does not read blocks only its own stream.
 #[test]
-fn a_client_that_does_not_read_holds_up_nobody_on_its_connection() {
+fn a_client_that_does_not_read_blocks_only_its_own_stream() {
     let app = Http2Origin::answering(|conn, asked| match asked.path() {
         // The stream's window stops it; the connection's window is far larger.
         "/stream/big" => {
@@ -210,7 +210,7 @@ fn a_client_that_does_not_read_holds_up_nobody_on_its_connection() {
 
 /// RFC 9113 section 6.9: no more is sent than the windows allow, and the rest is sent when they open.
 #[test]
-fn bodies_wait_for_the_windows_of_their_server() {
+fn bodies_obey_the_flow_control_of_the_upstream() {
     let app = Http2Origin::start(&setting(4, 10), |conn| {
         conn.opens = false;
         while conn.until(|conn| !conn.requests.is_empty()) {
@@ -249,7 +249,7 @@ fn bodies_wait_for_the_windows_of_their_server() {
 
 /// RFC 9113 section 8.7: requests that a server reports as unprocessed are sent again, whatever the method.
 #[test]
-fn requests_that_were_not_processed_are_sent_again() {
+fn unprocessed_requests_are_retried() {
     let refusals = AtomicUsize::new(0);
     let app = Http2Origin::answering(move |conn, asked| {
         let is_first = asked.path().contains("again") && refusals.fetch_add(1, Ordering::Relaxed) == 0;
@@ -286,7 +286,7 @@ fn requests_that_were_not_processed_are_sent_again() {
 
 /// After a GOAWAY the connection is closed when its streams have ended: begun streams are completed.
 #[test]
-fn a_goaway_lets_streams_end() {
+fn begun_streams_are_completed_after_a_goaway() {
     let app = Http2Origin::answering(|conn, asked| {
         let (last, code) = (asked.stream.to_be_bytes(), 0u32.to_be_bytes());
         conn.frame(GO_AWAY, 0, 0, &[last, code].concat());
@@ -303,7 +303,7 @@ fn a_goaway_lets_streams_end() {
 /// A protocol violation by the server is a 502 with its reason in the log; the next request uses a new connection or a
 /// new stream.
 #[test]
-fn hostile_servers_get_502_and_a_line() {
+fn hostile_upstreams_cause_a_502_and_a_log_line() {
     let head = |fields: &[(&str, &str)], flags: u8| frame(HEADERS, WHOLE | flags, 1, &block(fields));
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("text", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(), "upstream sent too large frame"),
@@ -361,7 +361,7 @@ fn hostile_servers_get_502_and_a_line() {
 /// RFC 9113 sections 8.1, 8.2.2 and 8.3: a trailer section must end the stream, and must not have pseudo-header or connection-specific
 /// fields.
 #[test]
-fn trailers_of_upstreams_keep_to_the_rules() {
+fn invalid_trailer_sections_of_upstreams_are_refused() {
     let app = Http2Origin::answering(|conn, asked| {
         conn.head(asked.stream, 200, &[], false);
         conn.data(asked.stream, b"body", false);
@@ -415,7 +415,7 @@ fn an_early_response_survives_the_reset_of_its_request() {
 
 /// RFC 7541 sections 6.2.3 and 7.1.3: a never-indexed field is passed on as never indexed, in both directions.
 #[test]
-fn fields_that_are_never_indexed_pass_in_that_form() {
+fn never_indexed_fields_are_passed_on_as_never_indexed() {
     let app = Http2Origin::answering(|conn, asked| {
         let has = |name: &str| asked.never_indexed.as_ref().is_some_and(|names| names.has(name.as_bytes()));
         let seen = format!("{} {}", has("x-secret"), has("x-open"));
@@ -449,7 +449,7 @@ fn fields_that_are_never_indexed_pass_in_that_form() {
 
 /// An incomplete body of an upstream aborts the response to the client, and is not stored.
 #[test]
-fn broken_bodies_are_not_taken_for_whole_ones() {
+fn incomplete_bodies_are_not_treated_as_complete() {
     let count = AtomicUsize::new(0);
     let app = Http2Origin::answering(move |conn, asked| {
         if count.fetch_add(1, Ordering::Relaxed) > 2 {
@@ -480,7 +480,7 @@ fn broken_bodies_are_not_taken_for_whole_ones() {
 }
 
 #[test]
-fn a_cache_in_front_stores_what_came_by_http2() {
+fn the_cache_stores_responses_received_by_http2() {
     let app = Http2Origin::answering(|conn, asked| {
         conn.reply(asked.stream, 200, &[("x", "y")], &numbers(50_000));
     });
@@ -549,7 +549,7 @@ fn trailers_of_requests_reach_upstreams_of_http2() {
 
 /// Both directions stay open: the client sends its next message after it has received the response to the last one.
 #[test]
-fn grpc_messages_go_back_and_forth_on_one_stream() {
+fn grpc_messages_pass_in_both_directions_on_one_stream() {
     let app = Http2Origin::start(&[], |conn| {
         if !conn.until(|conn| !conn.requests.is_empty()) {
             return;
@@ -591,7 +591,7 @@ fn grpc_messages_go_back_and_forth_on_one_stream() {
 
 /// A response with only trailers is a HEADERS frame with END_STREAM.
 #[test]
-fn grpc_errors_come_without_a_body() {
+fn grpc_errors_have_no_body() {
     let app = Http2Origin::answering(|conn, asked| {
         conn.head(asked.stream, 200, &[("content-type", "application/grpc"), ("grpc-status", "12")], true);
     });
@@ -603,7 +603,7 @@ fn grpc_errors_come_without_a_body() {
 /// A client that cancels a request cancels its stream to the upstream (RFC 9113 section 7); the connection stays usable
 /// for others.
 #[test]
-fn a_client_that_cancels_cancels_its_stream_alone() {
+fn a_cancelled_request_cancels_only_its_upstream_stream() {
     let (tell, told) = channel();
     let app = Http2Origin::start(&[], move |conn| {
         if !conn.until(|conn| conn.requests.len() == 1) {
@@ -630,7 +630,7 @@ fn a_client_that_cancels_cancels_its_stream_alone() {
 
 /// The same for a client of either HTTP version that disconnects: before the response, and within it.
 #[test]
-fn a_client_that_leaves_cancels_its_stream() {
+fn a_client_that_disconnects_cancels_its_upstream_stream() {
     for (path, has_begun) in
         [("/stream/wait", false), ("/stream/head", true), ("/wait", false), ("/head", true)]
     {
@@ -673,7 +673,7 @@ fn a_client_that_leaves_cancels_its_stream() {
 /// A reset by the upstream before its response: a 502 as in nginx, and a retry only after REFUSED_STREAM. Within its
 /// response, the client receives the codes that concern the call; gRPC clients map them to a status.
 #[test]
-fn resets_of_servers_have_their_meaning() {
+fn resets_of_upstreams_cause_502_retry_or_abort() {
     let app = Http2Origin::answering(|conn, asked| {
         let code: u32 = asked.path().rsplit('/').next().and_then(|code| code.parse().ok()).expect("a code");
         if asked.path().contains("begun") {
@@ -706,7 +706,7 @@ fn resets_of_servers_have_their_meaning() {
 
 /// With `grpc_error_status` gRPC clients get a gRPC status for every error that is not from their upstream.
 #[test]
-fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
+fn errors_become_a_grpc_status_with_grpc_error_status() {
     let app = Http2Origin::answering(|conn, asked| match asked.path().rsplit('/').next().expect("a name") {
         "silent" => {}
         "not-found" => conn.head(asked.stream, 404, &[("content-type", "text/plain")], true),
@@ -746,7 +746,7 @@ fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
 
 /// As in nginx, gRPC has no cache directives, and HTTP cache directives do not apply to `grpc_pass`.
 #[test]
-fn responses_to_calls_are_not_stored() {
+fn grpc_responses_are_not_cached() {
     for directive in
         ["grpc_cache c;", "grpc_cache_valid 1h;", "grpc_cache_key x;", "grpc_store on;", "grpc_buffering on;"]
     {
@@ -772,7 +772,7 @@ fn responses_to_calls_are_not_stored() {
 
 /// A connection to an upstream that no longer responds is not used again, once a PING on it gets no response.
 #[test]
-fn a_connection_that_went_dead_is_left() {
+fn a_dead_upstream_connection_is_not_used_again() {
     let app = Http2Origin::start(&[], |conn| {
         conn.acknowledges = conn.number > 0;
         loop {
@@ -792,7 +792,7 @@ fn a_connection_that_went_dead_is_left() {
 
 /// Open streams are completed under their configuration, and later requests use new connections.
 #[test]
-fn a_reload_lets_streams_end() {
+fn open_streams_are_completed_after_a_reload() {
     let (go, gone) = channel();
     let gone = Arc::new(Mutex::new(gone));
     let app = Http2Origin::answering(move |conn, asked| {
@@ -933,7 +933,7 @@ fn grpc_server(conn: &mut Conn, asked: &Asked) {
 }
 
 #[test]
-fn calls_of_grpc_are_nginxs() {
+fn grpc_calls_are_the_same_as_with_nginx() {
     let app = Http2Origin::answering(grpc_server);
     let setup = Setup::new(GRPC).value("APP", &app.address());
     let ours = setup.start(BINARY);

@@ -213,7 +213,7 @@ fn get(server: &Server, target: &str, fields: &[(&str, &str)]) -> Response {
 }
 
 #[test]
-fn the_example_of_php_does_what_its_readme_says() {
+fn the_php_example_works_as_its_readme_states() {
     let (setup, conf) = example("php-application", "127.0.0.1:9024");
     let path = setup.data().join("example/php-fpm.conf");
     let socket = setup.data().join("app.sock");
@@ -254,7 +254,7 @@ fn the_example_of_php_does_what_its_readme_says() {
 }
 
 #[test]
-fn the_example_of_python_does_what_its_readme_says() {
+fn the_python_example_works_as_its_readme_states() {
     let (setup, conf) = example("python-application", "127.0.0.1:9025");
     if !programs::has_flask() {
         return;

@@ -84,7 +84,13 @@ fn script(request: &Request) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
-fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> String {
+fn send_request(
+    client: &mut Client,
+    method: &str,
+    target: &str,
+    fields: &[(&str, &str)],
+    body: &[u8],
+) -> String {
     let length = body.len().to_string();
     let mut all = vec![("Host", "example.org")];
     all.extend(fields);
@@ -128,7 +134,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn requests_and_responses_are_nginxs() {
+fn requests_and_responses_are_the_same_as_with_nginx() {
     for (protocol, prefix) in BOTH {
         let app = ScriptServer::start(protocol, script);
         let setup = setup(prefix, &app);
@@ -136,21 +142,21 @@ fn requests_and_responses_are_nginxs() {
         let mut client = Client::connect(ours.addr(0));
         let found: Vec<_> = CASES
             .iter()
-            .map(|(method, target, fields)| ask(&mut client, method, target, fields, b""))
+            .map(|(method, target, fields)| send_request(&mut client, method, target, fields, b""))
             .collect();
         drop((client, ours));
         let _ = std::fs::remove_dir_all(setup.cache());
         let Some(nginx) = setup.start_nginx() else { return };
         let mut client = Client::connect(nginx.addr(0));
         for ((method, target, fields), ours) in CASES.iter().zip(found) {
-            let theirs = ask(&mut client, method, target, fields, b"");
+            let theirs = send_request(&mut client, method, target, fields, b"");
             assert_eq!(ours, theirs, "{prefix} {method} {target}");
         }
     }
 }
 
 #[test]
-fn bodies_arrive_whole() {
+fn bodies_arrive_complete() {
     for (protocol, prefix) in BOTH {
         let app = ScriptServer::start(protocol, script);
         let server = setup(prefix, &app).start(BINARY);
@@ -159,7 +165,7 @@ fn bodies_arrive_whole() {
             let body: Vec<u8> = (0..len).map(|index| (index % 251) as u8).collect();
             let sum: u64 = body.iter().map(|byte| u64::from(*byte)).sum();
             for target in ["/up", "/stream/up"] {
-                let shown = ask(&mut client, "POST", target, &[], &body);
+                let shown = send_request(&mut client, "POST", target, &[], &body);
                 assert!(shown.contains(&format!("body {len} {sum}\n")), "{prefix} {target} {len}: {shown}");
             }
         }
@@ -172,7 +178,7 @@ fn bodies_arrive_whole() {
 }
 
 #[test]
-fn hostile_applications_cause_a_502_and_a_line() {
+fn hostile_applications_cause_a_502_and_a_log_line() {
     for (protocol, prefix) in BOTH {
         for (bytes, words) in [
             (b"<html>no header\r\n".to_vec(), "upstream sent invalid header"),
@@ -188,7 +194,7 @@ fn hostile_applications_cause_a_502_and_a_line() {
             let server = setup.start(BINARY);
             let mut client = Client::connect(server.addr(0));
             for target in ["/a", "/cache/a", "/stream/a"] {
-                let shown = ask(&mut client, "GET", target, &[], b"");
+                let shown = send_request(&mut client, "GET", target, &[], b"");
                 assert!(shown.starts_with("502"), "{prefix} {target} {bytes:?}: {shown}");
             }
             server.wait_for_log(words, Deadline::default());
@@ -197,7 +203,7 @@ fn hostile_applications_cause_a_502_and_a_line() {
 }
 
 #[test]
-fn parameters_that_uwsgi_cannot_tell_are_refused() {
+fn parameters_too_long_for_uwsgi_are_refused() {
     let app = ScriptServer::start(Protocol::Uwsgi, script);
     let buffers = "client_max_body_size 100m; large_client_header_buffers 8 80k;";
     let text = CONF.replace("client_max_body_size 100m;", buffers);
@@ -205,7 +211,7 @@ fn parameters_that_uwsgi_cannot_tell_are_refused() {
     setup.set_text(&text);
     let server = setup.start(BINARY);
     let long = "x".repeat(70_000);
-    let shown = ask(&mut Client::connect(server.addr(0)), "GET", "/a", &[("X-Long", &long)], b"");
+    let shown = send_request(&mut Client::connect(server.addr(0)), "GET", "/a", &[("X-Long", &long)], b"");
     assert!(shown.starts_with("500"), "{shown}");
     server.wait_for_log("uwsgi request is too big", Deadline::default());
 }

@@ -239,7 +239,7 @@ fn run(net: &str, seed: u64) -> Option<Counts> {
 }
 
 #[test]
-fn failing_operations_break_off_streams_and_nothing_else() {
+fn failing_operations_abort_streams_and_nothing_else() {
     if !ours_only("faults come from the fault engine") {
         return;
     }

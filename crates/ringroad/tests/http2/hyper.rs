@@ -9,7 +9,7 @@ use testkit::Setup;
 use testkit::origin::Origin;
 
 #[test]
-fn sessions_that_break_the_rules_end_as_they_have_to() {
+fn protocol_violations_end_sessions_as_required() {
     let import = Command::new("python3").args(["-c", "import h2.connection"]).stderr(Stdio::null()).status();
     if !import.is_ok_and(|status| status.success()) {
         testkit::skip("hyper-h2 is not installed (python3 -m pip install h2)");

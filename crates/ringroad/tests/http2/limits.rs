@@ -48,7 +48,7 @@ fn get(stream: u32) -> Vec<u8> {
 /// Streams that are opened and immediately reset, with an upstream that never responds: each request remains until its
 /// cancellation is complete, so the upstream gets no more requests than the limit of concurrent streams.
 #[test]
-fn rapid_resets() {
+fn rapid_resets_are_limited() {
     let origin = Origin::raw(|connection| {
         connection.read_request();
         connection.wait_for_close();
@@ -75,7 +75,7 @@ fn rapid_resets() {
 /// Ten thousand requests whose bodies never arrive: the permitted number is open, and the others are refused until they
 /// count as a flood.
 #[test]
-fn ten_thousand_half_open_streams() {
+fn ten_thousand_incomplete_requests_are_limited() {
     let text = "client_body_early_read 1; location / { return 200 x; }";
     let server = serve(&one_server("http2 on;", text));
     let mut client = http2::connect(&server);
@@ -94,7 +94,7 @@ fn ten_thousand_half_open_streams() {
 /// request above it is refused in a way that lets the client retry; other clients are served, and closing a connection
 /// releases its windows.
 #[test]
-fn windows_of_bodies_have_a_limit_for_the_thread() {
+fn windows_of_request_bodies_are_limited_per_thread() {
     let server = serve(&one_server(
         "http2 on; http2_body_preread_size 1m;",
         "client_body_early_read 1; location / { return 200 x; } location /counters { cache_counters; }",
@@ -126,7 +126,7 @@ fn windows_of_bodies_have_a_limit_for_the_thread() {
 
 /// Requests whose bodies were received and consumed, as during long responses: their windows are available to others.
 #[test]
-fn windows_of_bodies_that_were_taken_are_free() {
+fn windows_of_consumed_request_bodies_are_available_again() {
     let origin = Origin::raw(|connection| {
         connection.read_request();
         connection.wait_for_close();
@@ -154,7 +154,7 @@ fn windows_of_bodies_that_were_taken_are_free() {
 }
 
 #[test]
-fn floods_of_frames_that_do_nothing() {
+fn floods_of_frames_without_effect_are_limited() {
     let server = start();
     for bytes in [
         frame(PING, 0, 0, b"12345678"),
@@ -173,7 +173,7 @@ fn floods_of_frames_that_do_nothing() {
 }
 
 #[test]
-fn floods_of_fragments_and_the_counters_of_limits() {
+fn floods_of_header_fragments_are_limited_and_counted() {
     let server = serve(&one_server(
         "http2 on;",
         "location / { return 200 x; } location /counters { cache_counters; }",
@@ -196,7 +196,7 @@ fn floods_of_fragments_and_the_counters_of_limits() {
 /// A table entry of 4 KiB, and bytes that each reference it: the head is refused for its decoded size, and the
 /// connection continues.
 #[test]
-fn a_header_bomb() {
+fn an_hpack_bomb_is_refused_by_its_decoded_size() {
     let server = start();
     let mut bomb = block(&LINE);
     bomb.extend([0x40, 1, b'a', 0x7f, 0x81, 0x1e]);
@@ -217,7 +217,7 @@ fn a_header_bomb() {
 
 /// A client that requests a body byte by byte, with window updates of 1.
 #[test]
-fn a_dribbled_body() {
+fn a_body_requested_byte_by_byte_is_served() {
     let server =
         serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
             builder.file("html/file.bin", Content::new(1, 100_000))
@@ -230,7 +230,7 @@ fn a_dribbled_body() {
 
 /// Clients that send requests without reading: the memory for each is bounded, and other clients are served.
 #[test]
-fn clients_that_do_not_read() {
+fn memory_for_clients_that_do_not_read_is_bounded() {
     let server =
         serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
             builder.file("html/file.bin", Content::new(1, 1_000_000))
@@ -263,7 +263,7 @@ fn clients_that_do_not_read() {
 
 /// Windows that overflow, and bytes beyond the server's windows.
 #[test]
-fn windows_are_kept_to() {
+fn flow_control_violations_are_refused() {
     let server = serve(&one_server("http2 on; http2_body_preread_size 100;", "location / { return 200 x; }"));
     let mut client = http2::connect(&server);
     client.settle();

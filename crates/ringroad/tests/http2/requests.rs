@@ -38,7 +38,7 @@ fn numbers(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_in_clear_text_by_prior_knowledge() {
+fn a_clear_text_request_by_prior_knowledge_is_served() {
     let server = serve(&one_server(
         "http2 on; log_format line '$request|$status|$body_bytes_sent|$http2|$connection_requests'; \
          access_log logs/access.log line;",
@@ -65,7 +65,7 @@ fn a_request_in_clear_text_by_prior_knowledge() {
 
 /// WebSocket over HTTP/2 (RFC 8441): a separate stream, concurrent with other requests on the connection.
 #[test]
-fn another_protocol_has_a_stream_of_its_own() {
+fn websocket_uses_a_separate_stream() {
     if !ours_only("RFC 8441, which nginx does not have") {
         return;
     }
@@ -133,7 +133,7 @@ fn another_protocol_has_a_stream_of_its_own() {
 
 /// The preface in pieces, the first of which could begin another method.
 #[test]
-fn a_preface_in_pieces_is_told_from_other_methods() {
+fn a_preface_in_pieces_is_distinguished_from_other_methods() {
     let server = start("location / { return 200 $request_method; }");
     let mut all = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     all.extend(frame(SETTINGS, 0, 0, &[]));
@@ -149,7 +149,7 @@ fn a_preface_in_pieces_is_told_from_other_methods() {
 }
 
 #[test]
-fn without_the_directive_the_preface_is_no_request() {
+fn the_preface_is_refused_without_the_http2_directive() {
     if !ours_only("nginx answers in its own words") {
         return;
     }
@@ -193,7 +193,7 @@ fn handshake(server: &Server, clients: &Arc<ClientConfig>) -> StreamOwned<Client
 }
 
 #[test]
-fn alpn_agrees_on_http2_where_it_is_on() {
+fn alpn_selects_http2_if_it_is_enabled() {
     // RFC 9113 section 3.2: `h2c` must not be selected by ALPN.
     let (pem, key, clients) = certificate(&[b"h2c", b"h2", b"http/1.1"]);
     let location =
@@ -211,7 +211,7 @@ fn alpn_agrees_on_http2_where_it_is_on() {
 }
 
 #[test]
-fn bodies_of_all_kinds_come_as_they_are() {
+fn bodies_of_all_kinds_are_served_unchanged() {
     let content = Content::new(1, 700_001);
     let whole = content.bytes(0..700_001);
     let text: String = (0..20_000).map(|number| format!("line {number}\n")).collect();
@@ -293,7 +293,7 @@ fn frames_are_no_longer_than_the_client_allows() {
 }
 
 #[test]
-fn bodies_of_requests_are_read() {
+fn request_bodies_are_read() {
     let server = start(
         "client_max_body_size 100k; client_body_early_read $arg_read; location / { return 200 '$content_length|$request_body'; }
          location /none { return 200 none; }",
@@ -322,7 +322,7 @@ fn bodies_of_requests_are_read() {
 }
 
 #[test]
-fn uploads_pass_on_whole_and_in_pieces() {
+fn uploads_are_passed_on_buffered_and_unbuffered() {
     let origin = Origin::start(|request| {
         let sum: u64 = request.body.iter().map(|&byte| u64::from(byte)).sum();
         Reply::text(format!("{} {} {:?}", request.body.len(), sum, request.header("content-length")))
@@ -356,7 +356,7 @@ fn uploads_pass_on_whole_and_in_pieces() {
 
 /// Trailers and early hints from an upstream are forwarded; connection fields are not.
 #[test]
-fn responses_of_upstreams_come_with_hints_and_trailers() {
+fn early_hints_and_trailers_of_upstreams_are_passed_on() {
     let origin = Origin::raw(|connection| {
         while let Some(request) = connection.read_request() {
             let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
@@ -406,7 +406,7 @@ fn streams_do_not_wait_for_each_other() {
 
 /// A stream whose window is full waits; other streams continue, and the memory for it is bounded.
 #[test]
-fn a_closed_window_holds_its_own_stream_only() {
+fn a_full_window_blocks_only_its_own_stream() {
     let content = Content::new(1, 3_000_000);
     let server = serve_with(&one_server("http2 on;", "root html;"), |builder| {
         builder.file("html/file.bin", content).text("html/small.txt", "hello")
@@ -431,7 +431,7 @@ fn a_closed_window_holds_its_own_stream_only() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_of_a_stream_loses_it() {
+fn a_stream_that_its_client_does_not_read_is_reset() {
     let server = serve_with(&one_server("http2 on;", "root html; send_timeout 300ms;"), |builder| {
         builder.file("html/file.bin", Content::new(1, 100_000))
     });
@@ -445,7 +445,7 @@ fn a_client_that_takes_nothing_of_a_stream_loses_it() {
 
 /// A cancelled request ends its processing; the log has nginx's status.
 #[test]
-fn a_reset_ends_the_work_for_a_request() {
+fn a_reset_cancels_the_request() {
     let origin = Origin::raw(|connection| {
         connection.read_request();
         connection.wait_for_close();
@@ -470,7 +470,7 @@ fn a_reset_ends_the_work_for_a_request() {
 
 /// RFC 9113 section 8.1.1: a malformed request gets a response and a stream error.
 #[test]
-fn malformed_requests_are_refused_and_the_connection_goes_on() {
+fn malformed_requests_are_refused_and_the_connection_continues() {
     let server = start("error_log logs/error.log info; location / { return 200 x; }");
     let mut client = http2::connect(&server);
     let line = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")];
@@ -506,7 +506,7 @@ fn malformed_requests_are_refused_and_the_connection_goes_on() {
 
 /// RFC 9113 section 5.4.1: a connection error is sent in GOAWAY before the connection is closed.
 #[test]
-fn errors_of_the_connection_end_it_with_their_code() {
+fn connection_errors_are_sent_in_a_goaway_with_their_code() {
     let server = start("location / { return 200 x; }");
     for (bytes, code) in [
         (frame(DATA, 0, 1, b"x"), 1),
@@ -522,7 +522,7 @@ fn errors_of_the_connection_end_it_with_their_code() {
 }
 
 #[test]
-fn a_connection_ends_after_its_requests_and_after_its_time() {
+fn a_connection_closes_after_keepalive_requests_and_keepalive_time() {
     let server = start(
         "keepalive_requests 3; location / { return 200 x; } location /soon { keepalive_timeout 100ms; return 200 x; }",
     );
@@ -540,7 +540,7 @@ fn a_connection_ends_after_its_requests_and_after_its_time() {
 }
 
 #[test]
-fn a_silent_client_is_given_up() {
+fn a_silent_client_times_out() {
     let server = serve(&one_server("http2 on; client_header_timeout 200ms;", "location / { return 200 x; }"));
     let mut client = http2::connect(&server);
     client.until_closed();
@@ -552,7 +552,7 @@ fn a_silent_client_is_given_up() {
 
 /// A stopping worker serves begun requests, and those that a client begins before it can know.
 #[test]
-fn a_graceful_end_is_told_twice_and_loses_nothing() {
+fn a_graceful_stop_sends_two_goaways_and_loses_no_request() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::raw(move |connection| {
@@ -580,7 +580,7 @@ fn a_graceful_end_is_told_twice_and_loses_nothing() {
 
 /// A reload in place closes no connection; begun streams keep their configuration.
 #[test]
-fn a_reload_in_place_ends_nothing() {
+fn a_reload_in_place_closes_no_connection() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::raw(move |connection| {
@@ -610,7 +610,7 @@ fn a_reload_in_place_ends_nothing() {
 /// RFC 9218: urgent responses are sent first, incremental ones share the connection, and a PRIORITY_UPDATE frame
 /// overrides the field.
 #[test]
-fn priorities_order_the_responses() {
+fn responses_are_ordered_by_priority() {
     let content = Content::new(1, 200_000);
     let whole = content.bytes(0..200_000);
     let server =
@@ -654,7 +654,7 @@ fn priorities_order_the_responses() {
 
 /// As in nginx, obsolete directives cause warnings.
 #[test]
-fn old_directives_are_warned_of() {
+fn obsolete_directives_cause_warnings() {
     let old = "http2_push /x; http2_push_preload on; http2_max_field_size 1k; http2_max_header_size 1k; \
                http2_max_requests 5; http2_idle_timeout 5s; http2_recv_timeout 5s; http2_max_concurrent_pushes 5; \
                http2_pool_size 4k; http2_streams_index_size 32; http2_chunk_size 100m; http2_recv_buffer_size 1m; \
@@ -681,7 +681,7 @@ fn old_directives_are_warned_of() {
 
 /// Modules do not depend on the protocol: a response is the same over HTTP/1 and HTTP/2, except for connection fields.
 #[test]
-fn responses_are_the_same_by_both_protocols() {
+fn responses_are_the_same_over_http1_and_http2() {
     let text: String = (0..5000).map(|number| format!("line {number} &amp; more\n")).collect();
     let server = serve_with(
         &one_server(
@@ -817,7 +817,7 @@ fn comparable(fields: &[(String, String)]) -> Vec<(String, String)> {
 
 /// Other HTTP/2 clients, if they are installed.
 #[test]
-fn other_clients_get_their_responses() {
+fn other_http2_clients_get_their_responses() {
     let server = serve_with(&one_server("http2 on;", "root html; "), |builder| {
         builder.file("html/file.bin", Content::new(1, 500_000)).text("html/small.txt", "hello")
     });

@@ -118,7 +118,7 @@ fn count(server: &Server, text: &str) -> usize {
 }
 
 #[test]
-fn names_are_verified_over_http_and_the_certificate_is_kept() {
+fn names_are_verified_over_http_and_the_certificate_is_stored() {
     let manners = Manners { bad_nonces: 50, ..Manners::default() };
     let Some(mut desk) = Desk::new(2, &manners) else { return };
     desk.pebble.know(&["a.example", "www.a.example"]);
@@ -173,7 +173,7 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
 }
 
 #[test]
-fn names_and_addresses_are_verified_in_handshakes() {
+fn names_and_addresses_are_verified_by_tls_alpn() {
     let Some(mut desk) = Desk::new(2, &Manners::default()) else { return };
     desk.pebble.dns.set_addresses("a.example", &["127.0.0.2"], 60);
     let lines = [certificate("a.example"), certificate("127.0.0.2")];
@@ -185,7 +185,7 @@ fn names_and_addresses_are_verified_in_handshakes() {
 }
 
 #[test]
-fn a_chain_and_a_profile_are_chosen() {
+fn the_configured_chain_and_profile_are_used() {
     let manners = Manners { other_roots: 2, ..Manners::default() };
     let Some(mut desk) = Desk::new(1, &manners) else { return };
     desk.pebble.know(&["a.example"]);
@@ -219,7 +219,7 @@ fn common_name(der: &[u8]) -> String {
 }
 
 #[test]
-fn the_authority_says_when_to_renew() {
+fn certificates_are_renewed_when_the_authority_suggests_it() {
     let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
     desk.pebble.know(&["a.example"]);
     desk.begin(1, "", &[&certificate("a.example")]);
@@ -230,7 +230,7 @@ fn the_authority_says_when_to_renew() {
     // The suggested renewal window has passed, as for a certificate that will be revoked soon.
     let window =
         r#"{\"suggestedWindow\": {\"start\": \"2020-01-01T00:00:00Z\", \"end\": \"2020-01-02T00:00:00Z\"}}"#;
-    let pem = kept(&desk).replace('\n', "\\n");
+    let pem = stored_certificate(&desk).replace('\n', "\\n");
     let body = format!("{{\"certificate\": \"{pem}\", \"ariResponse\": \"{window}\"}}");
     desk.pebble.manage("POST /set-renewal-info/", &body);
     // The next agent requests the renewal window when it starts.
@@ -242,16 +242,16 @@ fn the_authority_says_when_to_renew() {
 }
 
 /// Returns the text of the only stored certificate, with its key.
-fn kept(desk: &Desk) -> String {
+fn stored_certificate(desk: &Desk) -> String {
     let mut files = std::fs::read_dir(Path::new(&desk.state()).join("certificates")).expect("a directory");
     let file = files.next().expect("a file").expect("an entry");
     std::fs::read_to_string(file.path()).expect("it is ours")
 }
 
 #[test]
-fn an_authority_that_is_down_is_in_nobody_s_way() {
+fn an_unreachable_authority_does_not_affect_the_server() {
     let state = TempDir::new("acme-down");
-    let issuer = nowhere(&state.path().join("one"));
+    let issuer = unreachable_issuer(&state.path().join("one"));
     let server = Server::start(BINARY, &conf(1, &issuer, &[&certificate("a.example")]));
     let line = server
         .wait_for_log("acme: no certificate for \"a.example\" from issuer \"one\"", Deadline::default());
@@ -272,7 +272,7 @@ fn an_authority_that_is_down_is_in_nobody_s_way() {
 }
 
 #[test]
-fn an_account_elsewhere_is_bound() {
+fn an_external_account_is_bound() {
     let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
     let manners =
         Manners { external_account: Some(("kid-1".to_owned(), key.to_owned())), ..Manners::default() };
@@ -291,7 +291,7 @@ fn an_account_elsewhere_is_bound() {
 }
 
 #[test]
-fn an_account_that_the_authority_does_not_know_is_made_anew() {
+fn an_account_unknown_to_the_authority_is_created_again() {
     let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
     desk.pebble.know(&["a.example"]);
     let line = certificate("a.example");
@@ -320,7 +320,7 @@ fn an_account_that_the_authority_does_not_know_is_made_anew() {
 
 /// If the agent is killed at any step, the next agent obtains the certificate, and all stored files are complete.
 #[test]
-fn the_end_of_the_agent_at_any_step_is_harmless() {
+fn killing_the_agent_at_any_step_is_harmless() {
     const STEPS: [&str; 4] = [
         "acme: the account at issuer",
         "acme: ordering a certificate",
@@ -358,7 +358,7 @@ fn the_end_of_the_agent_at_any_step_is_harmless() {
 }
 
 #[test]
-fn nothing_need_be_kept() {
+fn certificates_are_obtained_without_a_state_directory() {
     let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
     desk.pebble.know(&["a.example"]);
     let issuer = issuer(&desk.pebble, "off", "");
@@ -377,7 +377,7 @@ fn nothing_need_be_kept() {
 }
 
 #[test]
-fn two_hundred_names_in_twenty_orders() {
+fn two_hundred_names_are_issued_in_twenty_orders() {
     let Some(mut desk) = Desk::new(2, &Manners { bad_nonces: 10, ..Manners::default() }) else { return };
     let names: Vec<Vec<String>> =
         (0..20).map(|order| (0..10).map(|name| format!("n{name}.o{order}.example")).collect()).collect();
@@ -453,7 +453,7 @@ fn a_directory_is_served_under_a_public_name() {
 }
 
 /// Returns an `acme_issuer` block for an address without a listener, with its state in this directory.
-fn nowhere(state: &Path) -> String {
+fn unreachable_issuer(state: &Path) -> String {
     format!(
         "acme_issuer one {{ uri https://127.0.0.1:1/dir; ssl_verify off; state_path {}; accept_terms_of_service; }}",
         state.display()
@@ -461,9 +461,9 @@ fn nowhere(state: &Path) -> String {
 }
 
 #[test]
-fn a_state_directory_is_one_server_s() {
+fn a_state_directory_is_used_by_one_server_only() {
     let state = TempDir::new("acme-shared");
-    let text = conf(1, &nowhere(&state.path().join("one")), &[&certificate("a.example")]);
+    let text = conf(1, &unreachable_issuer(&state.path().join("one")), &[&certificate("a.example")]);
     let first = Server::start(BINARY, &text);
     first.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());
     let second = Server::start(BINARY, &text);
@@ -476,9 +476,9 @@ fn a_state_directory_is_one_server_s() {
 }
 
 #[test]
-fn the_agent_ends_with_its_master() {
+fn the_agent_exits_with_its_master() {
     let state = TempDir::new("acme-orphan");
-    let text = conf(1, &nowhere(&state.path().join("one")), &[&certificate("a.example")]);
+    let text = conf(1, &unreachable_issuer(&state.path().join("one")), &[&certificate("a.example")]);
     let server = Server::start(BINARY, &text);
     server.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());
     let agent = agent(&server);

@@ -31,7 +31,7 @@ fn prefix(conf: &str) -> (TempDir, String) {
 const EMPTY: &str = "error_log logs/error.log; pid logs/nginx.pid; events {} http { access_log off; }";
 
 #[test]
-fn the_version_is_said_in_the_words_that_tools_match() {
+fn the_version_is_printed_in_the_form_that_tools_match() {
     let version = format!("nginx version: nginx/1.31.5 (ringroad/{})\n", env!("CARGO_PKG_VERSION"));
     let said = run(&["-v"]);
     assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (0, version.as_str(), ""));
@@ -55,7 +55,7 @@ fn the_version_is_said_in_the_words_that_tools_match() {
 }
 
 #[test]
-fn wrong_options_end_with_status_1_and_nginx_s_words() {
+fn wrong_options_exit_with_status_1_and_messages_of_nginx() {
     for (args, text) in [
         (&["-x"][..], "invalid option: \"x\"; \"ringroad -h\" lists the options"),
         (&["-s"], "option \"-s\" requires parameter"),
@@ -70,7 +70,7 @@ fn wrong_options_end_with_status_1_and_nginx_s_words() {
 }
 
 #[test]
-fn a_right_configuration_is_said_to_be_right() {
+fn a_valid_configuration_is_reported_as_valid() {
     let (dir, prefix) = prefix(EMPTY);
     let file = format!("{prefix}conf/nginx.conf");
     let expected = format!(
@@ -93,7 +93,7 @@ fn a_right_configuration_is_said_to_be_right() {
 }
 
 #[test]
-fn a_relative_prefix_counts_once() {
+fn a_relative_prefix_is_applied_once() {
     // As the commands of the examples do it: from the parent directory of the prefix, with files and logs below the
     // prefix.
     let builder = Server::builder(BINARY);
@@ -123,7 +123,7 @@ fn a_relative_prefix_counts_once() {
 }
 
 #[test]
-fn wrong_configurations_say_where_and_end_with_status_1() {
+fn wrong_configurations_are_reported_with_line_and_status_1() {
     let (_dir, prefix) = prefix("events {}\nhttp {\n  lsten 80;\n}\n");
     let file = format!("{prefix}conf/nginx.conf");
     let said = run(&["-t", "-p", &prefix]);
@@ -147,7 +147,7 @@ fn wrong_configurations_say_where_and_end_with_status_1() {
 }
 
 #[test]
-fn a_test_shows_several_errors_with_their_lines() {
+fn a_configuration_test_shows_several_errors_with_their_lines() {
     let (dir, prefix) = prefix(
         "events {}\nhttp {\n  server {\n    proxy_pas http://a;\n    listen 127.0.0.1:0\n    root a;\n  }\n  \
          include none/*.conf;\n  sendfile maybe;\n  ssl on;\n  include none.conf;\n  gzip “on”;\n}\n",
@@ -193,7 +193,7 @@ fn a_test_shows_several_errors_with_their_lines() {
 
 /// An error caused by a wrong definition is not reported a second time.
 #[test]
-fn an_error_is_not_followed_by_those_that_it_causes() {
+fn errors_caused_by_an_earlier_error_are_not_reported() {
     let (_dir, prefix) = prefix(
         "events {}\nhttp {\n  limit_req_zone $binary_remote_addr zone=one:x rate=1r/s;\n  map $uri $mapped { a b c; }\n  \
          server { listen 127.0.0.1:0; limit_req zone=one; return 200 $mapped; }\n}\n",
@@ -203,7 +203,7 @@ fn an_error_is_not_followed_by_those_that_it_causes() {
 }
 
 #[test]
-fn what_is_missing_shows_after_the_syntax() {
+fn missing_sections_are_reported_after_the_syntax_check() {
     let (_dir, prefix) = prefix("pid logs/nginx.pid;");
     let said = run(&["-t", "-p", &prefix]);
     let lines: Vec<&str> = said.err.lines().collect();
@@ -217,7 +217,7 @@ fn what_is_missing_shows_after_the_syntax() {
 }
 
 #[test]
-fn global_directives_come_from_the_command_line() {
+fn global_directives_can_be_given_on_the_command_line() {
     let (_dir, prefix) = prefix("events {} http { access_log off; }");
     for (text, message) in [
         ("pid a", "unexpected end of parameter, expecting \";\" in command line"),
@@ -233,7 +233,7 @@ fn global_directives_come_from_the_command_line() {
 }
 
 #[test]
-fn a_dump_shows_every_file_once_on_standard_output() {
+fn a_dump_prints_every_file_once_to_standard_output() {
     let (dir, prefix) = prefix("events {}\nhttp { access_log off; include more/*.conf; }\n# end");
     let one = dir.write("conf/more/1.conf", "server { listen 127.0.0.1:0; }\n");
     let two = dir.write("conf/more/2.conf", "# nothing");
@@ -258,7 +258,7 @@ fn shown(path: &Path, prefix: &str) -> String {
 }
 
 #[test]
-fn signals_need_a_pid_file_that_makes_sense() {
+fn signals_need_a_valid_pid_file() {
     let (dir, prefix) = prefix(EMPTY);
     let pid = format!("{prefix}logs/nginx.pid");
     let said = run(&["-s", "reload", "-p", &prefix]);
@@ -287,7 +287,7 @@ fn signals_need_a_pid_file_that_makes_sense() {
 }
 
 #[test]
-fn a_signal_goes_to_a_server_of_this_program_alone() {
+fn a_signal_is_sent_only_to_a_ringroad_process() {
     let (dir, prefix) = prefix(EMPTY);
     let mut other = Command::new("sleep").arg("1000").spawn().expect("sleep is everywhere");
     dir.write("logs/nginx.pid", format!("{}\n", other.id()));
@@ -308,7 +308,7 @@ fn a_signal_goes_to_a_server_of_this_program_alone() {
 }
 
 #[test]
-fn an_error_log_that_cannot_be_opened_is_an_alert() {
+fn an_error_log_that_cannot_be_opened_causes_an_alert() {
     let (_dir, prefix) = prefix(EMPTY);
     let said = run(&["-t", "-p", &prefix, "-e", "none/error.log"]);
     let alert = format!(
@@ -323,7 +323,7 @@ fn an_error_log_that_cannot_be_opened_is_an_alert() {
 }
 
 #[test]
-fn the_engines_of_this_machine_are_told_as_text_and_as_json() {
+fn engines_of_this_machine_are_printed_as_text_and_as_json() {
     let said = run(&["engines"]);
     assert!(said.code == 0 && said.out.contains("io_uring"), "{}", said.out);
     let said = run(&["engines", "--json"]);
@@ -332,7 +332,7 @@ fn the_engines_of_this_machine_are_told_as_text_and_as_json() {
 }
 
 #[test]
-fn serve_explains_what_it_cannot_do() {
+fn serve_reports_errors_with_an_explanation() {
     let said = run(&["serve"]);
     let usage = "Usage: ringroad serve [--listen ADDR] [--tls [NAME,...]] [--acme-directory URL] DIR\n";
     assert_eq!((said.code, said.err), (2, format!("ringroad serve: DIR is missing\n{usage}")));
@@ -343,7 +343,7 @@ fn serve_explains_what_it_cannot_do() {
 
 /// The workers' user cannot access it, whether the test runs as root or not.
 #[test]
-fn a_directory_of_temporary_files_that_workers_cannot_write_to_is_a_warning() {
+fn an_unwritable_temporary_directory_causes_a_warning() {
     let folder = TempDir::new("cli-temp");
     let closed = folder.path().join("closed");
     std::fs::create_dir(&closed).expect("it can be made");
@@ -366,7 +366,7 @@ fn a_directory_of_temporary_files_that_workers_cannot_write_to_is_a_warning() {
 
 /// Typical mistakes of beginners, and the correction that each message names.
 #[test]
-fn wrong_words_are_told_what_to_write() {
+fn typical_mistakes_are_reported_with_a_correction() {
     let (dir, prefix) = prefix(EMPTY);
     let file = dir.write("site.conf", EMPTY).display().to_string();
     for (args, code, remedy) in [
@@ -391,7 +391,7 @@ fn wrong_words_are_told_what_to_write() {
 }
 
 #[test]
-fn a_relative_configuration_that_lies_here_is_told_of_the_prefix() {
+fn a_relative_configuration_path_error_explains_the_prefix() {
     let (dir, _) = prefix(EMPTY);
     dir.write("site.conf", EMPTY);
     let here = dir.path();

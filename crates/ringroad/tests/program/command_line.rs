@@ -32,7 +32,7 @@ fn options(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_command_has_a_line_and_a_help() {
+fn every_command_has_a_summary_and_a_help_text() {
     let names = commands();
     for name in
         ["serve", "check", "explain", "fmt", "engines", "stat", "bench", "reference", "completions", "help"]
@@ -131,7 +131,7 @@ fn offered(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn bash_offers_what_fits() {
+fn bash_completes_matching_words() {
     assert_eq!(offered(&["ringroad", "se"]), ["serve"]);
     assert_eq!(offered(&["ringroad", "serve", "--li"]), ["--listen"]);
     assert_eq!(offered(&["ringroad", "completions", "z"]), ["zsh"]);
@@ -141,7 +141,7 @@ fn bash_offers_what_fits() {
 }
 
 #[test]
-fn wrong_words_get_a_suggestion_and_status_2() {
+fn misspelled_arguments_get_a_suggestion_and_status_2() {
     for (args, text) in [
         (&["sevre"][..], "ringroad: unknown command \"sevre\"; did you mean \"serve\"?\n"),
         (&["frobnicate"], "ringroad: unknown command \"frobnicate\"; \"ringroad -h\" lists the commands\n"),
@@ -162,7 +162,7 @@ fn wrong_words_get_a_suggestion_and_status_2() {
 }
 
 #[test]
-fn the_long_version_names_program_commit_and_kernel() {
+fn the_long_version_contains_program_commit_and_kernel() {
     let text = printed(&["--version"]);
     let lines: Vec<&str> = text.lines().collect();
     let start = format!("ringroad {} (", env!("CARGO_PKG_VERSION"));

@@ -16,7 +16,7 @@ fn serve(dir: &TempDir) -> (Program, ListenAddr) {
 }
 
 #[test]
-fn serve_serves_a_folder_and_nothing_outside_of_it() {
+fn serve_serves_a_directory_and_nothing_outside_it() {
     let outside = TempDir::new("outside");
     outside.write("secret.txt", "secret");
     let dir = TempDir::new("inside");
@@ -43,7 +43,7 @@ fn serve_serves_a_folder_and_nothing_outside_of_it() {
 }
 
 #[test]
-fn serve_lists_directories_for_people() {
+fn serve_lists_directories_as_pages() {
     let dir = TempDir::new("list");
     dir.write("b.txt", "12345");
     dir.write("a.bin", vec![0; 3 << 20]);
@@ -78,7 +78,7 @@ fn serve_lists_directories_for_people() {
 }
 
 #[test]
-fn serve_names_the_remedy_for_a_taken_port() {
+fn serve_reports_the_remedy_for_a_port_in_use() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
     let address = taken.local_addr().expect("bound").to_string();
     let dir = TempDir::new("taken");
@@ -89,7 +89,7 @@ fn serve_names_the_remedy_for_a_taken_port() {
 }
 
 #[test]
-fn check_is_quiet_about_what_is_fine() {
+fn check_prints_nothing_about_a_valid_configuration() {
     let dir = TempDir::new("check");
     let file = dir.write(
         "nginx.conf",
@@ -117,7 +117,7 @@ fn check_is_quiet_about_what_is_fine() {
 }
 
 #[test]
-fn check_tells_all_problems_at_once() {
+fn check_reports_all_problems_in_one_run() {
     let dir = TempDir::new("check");
     let file = dir.write(
         "bad.conf",
@@ -151,7 +151,7 @@ fn check_tells_all_problems_at_once() {
 }
 
 #[test]
-fn check_tells_missing_features_from_faults() {
+fn check_distinguishes_missing_features_from_errors() {
     let dir = TempDir::new("check");
     for (text, kind, title) in [
         ("stream {}", "missing", "Not supported yet (1):\n  module stream of nginx: 1 directive\n"),

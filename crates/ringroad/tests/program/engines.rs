@@ -24,7 +24,7 @@ fn is_forbidden_by_sysctl() -> bool {
 }
 
 #[test]
-fn without_a_ring_the_default_serves_on_epoll_and_says_why() {
+fn the_default_falls_back_to_epoll_and_logs_the_cause() {
     if is_forbidden_by_sysctl() {
         return;
     }
@@ -49,7 +49,7 @@ fn without_a_ring_the_default_serves_on_epoll_and_says_why() {
 }
 
 #[test]
-fn without_a_ring_a_server_that_was_told_to_use_it_refuses_to_start() {
+fn a_server_configured_for_io_uring_refuses_to_start_without_it() {
     if is_forbidden_by_sysctl() {
         return;
     }
@@ -83,7 +83,7 @@ fn without_a_ring_a_server_that_was_told_to_use_it_refuses_to_start() {
 }
 
 #[test]
-fn without_a_ring_epoll_by_choice_needs_no_warning() {
+fn configured_epoll_causes_no_warning_without_io_uring() {
     let conf = site("", "here").replace("events {}", "events { use epoll; }");
     let Some(server) = forbid(Call::IoUringSetup, || Server::start(BINARY, &conf)) else { return };
     assert_eq!(ask(server.addr(0)), "here");
@@ -91,7 +91,7 @@ fn without_a_ring_epoll_by_choice_needs_no_warning() {
 }
 
 #[test]
-fn without_a_ring_a_folder_is_served_all_the_same() {
+fn serve_works_without_io_uring() {
     let dir = TempDir::new("folder");
     dir.write("a.txt", "served");
     let folder = dir.path().display().to_string();
@@ -105,7 +105,7 @@ fn without_a_ring_a_folder_is_served_all_the_same() {
 }
 
 #[test]
-fn a_reload_into_a_ring_that_cannot_be_had_changes_nothing() {
+fn a_reload_to_unavailable_io_uring_changes_nothing() {
     let conf = site("", "old");
     let Some(mut server) = forbid(Call::IoUringSetup, || Server::start(BINARY, &conf)) else { return };
     server.rewrite_conf(&site("", "new").replace("events {}", "events { use io_uring; }"));
@@ -120,7 +120,7 @@ fn a_reload_into_a_ring_that_cannot_be_had_changes_nothing() {
 }
 
 #[test]
-fn the_probe_names_the_filter() {
+fn the_probe_reports_the_system_call_filter() {
     let probe = |args: &[&str]| forbid(Call::IoUringSetup, || run(BINARY, args));
     if is_forbidden_by_sysctl() {
         return;
@@ -154,7 +154,7 @@ fn the_probe_and_the_server_agree() {
 }
 
 #[test]
-fn a_thread_that_panics_ends_its_process_and_the_next_one_starts() {
+fn a_panic_ends_the_worker_process_and_a_new_one_starts() {
     // If an engine cannot wait, its thread cannot continue: the runtime panics.
     let main = "worker_processes 2;";
     let conf = site(main, "here").replace("events {}", "events { use epoll; }");

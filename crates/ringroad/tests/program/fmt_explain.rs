@@ -147,7 +147,7 @@ fn explained(file: &Path, args: &[&str]) -> String {
 }
 
 #[test]
-fn explain_tells_listener_server_location_and_handler() {
+fn explain_prints_listener_server_location_and_handler() {
     let dir = TempDir::new("explain");
     let file = dir.write("nginx.conf", SITE);
     dir.write("html/a.txt", "12345");
@@ -233,7 +233,7 @@ fn explain_tells_listener_server_location_and_handler() {
 
 /// The same configuration serves requests: each location names itself in the response.
 #[test]
-fn explain_names_what_the_worker_may_not_read() {
+fn explain_reports_paths_that_the_worker_may_not_read() {
     if !rustix::process::geteuid().is_root() {
         return testkit::skip("the workers of another user than root read what that user reads");
     }

@@ -157,7 +157,7 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
 
 /// Every page must have a test below.
 #[test]
-fn every_guide_is_run() {
+fn every_guide_has_a_test() {
     let here = include_str!("guides.rs");
     for entry in fs::read_dir(root().join("docs/guides")).expect("the directory is there") {
         let name = entry.expect("an entry").file_name().into_string().expect("text");
@@ -169,48 +169,48 @@ fn every_guide_is_run() {
 }
 
 #[test]
-fn from_nginx_and_back() {
+fn the_guide_on_migrating_from_nginx_and_back_works() {
     run_page("docs/guides/from-nginx.md");
 }
 
 #[test]
-fn a_cache_before_an_application() {
+fn the_guide_on_caching_an_application_works() {
     run_page("docs/guides/cache.md");
 }
 
 #[test]
-fn a_mirror_of_packages() {
+fn the_guide_on_package_mirrors_works() {
     run_page("docs/guides/package-mirror.md");
 }
 
 #[test]
-fn an_edge_with_tags_and_purge() {
+fn the_guide_on_an_edge_cache_works() {
     run_page("docs/guides/edge.md");
 }
 
 #[test]
-fn load_balancing() {
+fn the_guide_on_load_balancing_works() {
     run_page("docs/guides/load-balancing.md");
 }
 
 #[test]
-fn websocket_and_event_streams() {
+fn the_guide_on_websocket_and_event_streams_works() {
     run_page("docs/guides/streams.md");
 }
 
 #[test]
-fn behind_another_proxy() {
+fn the_guide_on_running_behind_a_proxy_works() {
     run_page("docs/guides/behind-a-proxy.md");
 }
 
 #[test]
-fn logs_as_json() {
+fn the_guide_on_json_logs_works() {
     run_page("docs/guides/json-logs.md");
 }
 
 /// Checks the notifications of the page's servers. `NOTIFY_SOCKET` is set as under systemd.
 #[test]
-fn under_systemd() {
+fn the_guide_on_systemd_works() {
     let dir = TempDir::new("guide");
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket in the test's own directory");
@@ -229,17 +229,17 @@ fn under_systemd() {
 }
 
 #[test]
-fn in_a_container() {
+fn the_guide_on_containers_works() {
     run_page("docs/guides/containers.md");
 }
 
 #[test]
-fn the_tasks_of_the_readme() {
+fn the_tasks_of_the_readme_work() {
     run_page("README.md");
 }
 
 #[test]
-fn commands_and_expectations_are_told_apart() {
+fn commands_and_expected_output_are_distinguished() {
     let page = "text\n```sh\na\n#> b\n#> c\nd\n```\n```nginx\ne\n```\n```sh needs=x\nf\n```\n```sh needs=y\ng\n```\n";
     let found = segments(page, &|program| program == "y");
     let segment = |commands: &str, expected: &[&str]| Segment {

@@ -16,7 +16,7 @@ fn own_limit(name: &str) -> (String, String) {
 }
 
 #[test]
-fn the_worker_raises_descriptors_and_locked_memory_as_far_as_it_may() {
+fn the_worker_raises_its_soft_limits_to_the_hard_limits() {
     let builder = Server::builder(BINARY).conf(&site("", "here"));
     let server = builder.shell("ulimit -S -n 256 && ulimit -S -l 64").start();
     assert_eq!(ask(server.addr(0)), "here");
@@ -30,7 +30,7 @@ fn the_worker_raises_descriptors_and_locked_memory_as_far_as_it_may() {
 }
 
 #[test]
-fn connections_that_cannot_fit_are_told_before_they_come() {
+fn connections_above_the_descriptor_limit_cause_a_warning_at_start() {
     let conf = |files: u32| {
         site(&format!("worker_processes 4; worker_rlimit_nofile {files};"), "here")
             .replace("events {}", "events { worker_connections 60; }")
@@ -50,7 +50,7 @@ fn connections_that_cannot_fit_are_told_before_they_come() {
 /// Some threads have set up io_uring when locked memory runs out for the next one, and all threads start again without
 /// it. The cache belongs to the process, and must survive that.
 #[test]
-fn a_cache_stores_after_rings_were_given_up() {
+fn the_cache_stores_after_a_fallback_from_io_uring() {
     let conf = "worker_processes 16; error_log logs/error.log info; events {}
         http { access_log off; proxy_cache_path @CACHE@ keys_zone=z:1m;
           server { listen 127.0.0.1:0; proxy_cache z; proxy_cache_valid 1h;
@@ -94,7 +94,7 @@ fn with_locked_memory(kib: u32, threads: u32, files: u32) -> Option<Server> {
 }
 
 #[test]
-fn buffers_that_cannot_be_registered_are_told_once_with_the_remedy() {
+fn unregistrable_buffers_are_reported_once_with_the_remedy() {
     let Some(server) = with_locked_memory(700, 2, 8) else { return };
     if server.error_log().contains("using the \"epoll\"") {
         return testkit::skip("no ring");
@@ -109,7 +109,7 @@ fn buffers_that_cannot_be_registered_are_told_once_with_the_remedy() {
 }
 
 #[test]
-fn a_ring_that_only_the_probe_could_have_is_a_reason_to_fall_back() {
+fn threads_fall_back_if_only_the_probe_could_set_up_io_uring() {
     // Enough for one small ring, but not for those of sixteen threads.
     let Some(server) = with_locked_memory(1000, 16, 1) else { return };
     Content::new(0, 100_000).assert_body(&Client::connect(server.addr(0)).get("/0.bin").body);

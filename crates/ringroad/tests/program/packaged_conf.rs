@@ -40,7 +40,7 @@ fn page(server: &Server) {
 }
 
 #[test]
-fn the_site_of_the_package_is_served() {
+fn the_site_of_the_debian_package_is_served() {
     let builder = Server::builder(BINARY);
     let dir = builder.dir().to_owned();
     let conf = moved(&text("packaging/etc/ringroad.conf"), &dir);
@@ -61,7 +61,7 @@ fn the_site_of_the_package_is_served() {
 }
 
 #[test]
-fn the_image_serves_its_page_and_its_health() {
+fn the_image_serves_its_page_and_its_health_check() {
     let builder = Server::builder(BINARY);
     let conf = moved(&text("packaging/image/ringroad.conf"), builder.dir());
     let server = builder.conf(&conf).text("conf/mime.types", &text("examples/mime.types")).start();

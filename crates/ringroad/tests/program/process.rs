@@ -47,7 +47,7 @@ fn stop_and_quit_end_both_processes_and_remove_the_pid_file() {
 }
 
 #[test]
-fn the_log_tells_the_start_in_nginx_s_words_before_the_pid_file() {
+fn the_start_is_logged_as_in_nginx_before_the_pid_file_exists() {
     let server = Server::start(BINARY, &site("", "here"));
     let (log, pid, worker) = (server.error_log(), server.pid(), only_worker(&server));
     for line in [
@@ -66,7 +66,7 @@ fn the_log_tells_the_start_in_nginx_s_words_before_the_pid_file() {
 }
 
 #[test]
-fn a_killed_worker_is_back_and_nobody_is_refused() {
+fn a_killed_worker_is_replaced_without_refused_connections() {
     let server = Server::start(BINARY, &site("worker_processes 2;", "back"));
     kill_worker(&server);
     // A delay would have been logged with the worker's exit.
@@ -77,7 +77,7 @@ fn a_killed_worker_is_back_and_nobody_is_refused() {
 /// The measurement for the test above.
 #[test]
 #[ignore = "takes times"]
-fn a_killed_worker_is_back_within_200_ms() {
+fn a_killed_worker_is_replaced_within_200_ms() {
     let server = Server::start(BINARY, &site("worker_processes 2;", "back"));
     let away = kill_worker(&server);
     assert!(away < Duration::from_millis(200), "{away:?}");
@@ -102,7 +102,7 @@ fn kill_worker(server: &Server) -> Duration {
 }
 
 #[test]
-fn a_worker_that_is_killed_under_load_costs_open_connections_only() {
+fn a_worker_killed_under_load_costs_only_open_connections() {
     const CLIENTS: usize = 4;
     const KILLS: usize = 3;
     let server = Server::start(BINARY, &site("worker_processes 2;", "loaded"));
@@ -140,7 +140,7 @@ fn a_worker_that_is_killed_under_load_costs_open_connections_only() {
 }
 
 #[test]
-fn a_server_that_is_told_to_quit_during_its_start_ends() {
+fn a_quit_signal_during_the_start_stops_the_server() {
     let folder = TempDir::new("early");
     let mut server = begin(&folder, "pid a.pid;");
     server.wait_for_output(": start worker process ", Deadline::default());
@@ -149,7 +149,7 @@ fn a_server_that_is_told_to_quit_during_its_start_ends() {
 }
 
 #[test]
-fn a_worker_that_served_is_replaced_at_once_however_often_it_dies() {
+fn a_worker_that_served_is_replaced_immediately_each_time() {
     let server = Server::start(BINARY, &site("", "here"));
     for death in 1..=8 {
         assert_eq!(ask(server.addr(0)), "here");
@@ -163,7 +163,7 @@ fn a_worker_that_served_is_replaced_at_once_however_often_it_dies() {
 }
 
 #[test]
-fn workers_that_die_before_they_are_ready_are_tried_later_and_later() {
+fn workers_that_fail_to_start_are_retried_with_growing_delays() {
     let folder = TempDir::new("gone");
     let main = format!("working_directory {};", folder.path().display());
     let server = Server::start(BINARY, &site(&main, "here"));
@@ -189,7 +189,7 @@ fn begin(folder: &TempDir, main: &str) -> Program {
 }
 
 #[test]
-fn a_reload_that_is_asked_for_during_the_start_is_carried_out() {
+fn a_reload_signal_during_the_start_is_obeyed() {
     for round in 0..5 {
         let folder = TempDir::new("early");
         let mut server = begin(&folder, "pid a.pid;");
@@ -203,7 +203,7 @@ fn a_reload_that_is_asked_for_during_the_start_is_carried_out() {
 }
 
 #[test]
-fn workers_end_with_a_master_that_was_killed() {
+fn workers_exit_after_their_master_is_killed() {
     let mut server = Server::start(BINARY, &site("", "here"));
     let worker = only_worker(&server);
     server.signal(Signal::KILL);
@@ -212,7 +212,7 @@ fn workers_end_with_a_master_that_was_killed() {
 }
 
 #[test]
-fn every_thread_of_the_worker_runs_as_the_user_alone() {
+fn every_thread_of_the_worker_runs_as_the_configured_user() {
     if !rustix::process::geteuid().is_root() {
         testkit::skip("changing the user takes root");
         return;
@@ -239,7 +239,7 @@ fn every_thread_of_the_worker_runs_as_the_user_alone() {
 }
 
 #[test]
-fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
+fn pool_and_kernel_threads_run_as_the_configured_user() {
     if !rustix::process::geteuid().is_root() {
         testkit::skip("changing the user takes root");
         return;
@@ -290,7 +290,7 @@ fn an_unknown_user_is_an_error_for_root() {
 }
 
 #[test]
-fn a_worker_without_rights_finds_its_folder_for_bodies() {
+fn an_unprivileged_worker_can_use_the_body_temp_directory() {
     if !rustix::process::geteuid().is_root() {
         testkit::skip("others own their folders anyway");
         return;
@@ -317,7 +317,7 @@ fn id_of(file: &str, name: &str, field: usize) -> u32 {
 }
 
 #[test]
-fn a_daemon_leaves_its_parent_and_its_terminal() {
+fn a_daemon_detaches_from_its_parent_and_its_terminal() {
     let mut server = Server::start(BINARY, &site("daemon on;", "detached"));
     assert_eq!(ask(server.addr(0)), "detached");
     // The parent exits right after the daemon has notified it, which is not before the daemon serves requests.
@@ -345,7 +345,7 @@ fn a_daemon_leaves_its_parent_and_its_terminal() {
 }
 
 #[test]
-fn what_a_daemon_makes_is_not_writable_for_others() {
+fn files_of_a_daemon_are_not_writable_for_others() {
     let mode = |path: &Path| fs::metadata(path).expect("the daemon made it").permissions().mode() & 0o777;
     let mut server = Server::start(BINARY, &site("daemon on; pid first.pid;", "one"));
     assert_eq!(mode(&server.path("first.pid")), 0o644);
@@ -361,7 +361,7 @@ fn what_a_daemon_makes_is_not_writable_for_others() {
 }
 
 #[test]
-fn a_reload_works_after_winch_has_dismissed_the_worker_of_another_one() {
+fn a_reload_works_after_winch_stopped_the_worker_of_an_earlier_reload() {
     let mut server = Server::start(BINARY, &site("daemon on;", "first"));
     // Another number of threads needs another process. It is hardly ready when it is told to stop.
     server.rewrite_conf(&site("daemon on; worker_processes 2;", "second"));
@@ -375,7 +375,7 @@ fn a_reload_works_after_winch_has_dismissed_the_worker_of_another_one() {
 }
 
 #[test]
-fn signals_without_a_use_are_logged() {
+fn signals_without_effect_are_logged() {
     let server = Server::start(BINARY, &site("", "here"));
     server.signal(Signal::WINCH);
     server.signal(Signal::USR2);
@@ -387,7 +387,7 @@ fn signals_without_a_use_are_logged() {
 }
 
 #[test]
-fn logs_are_opened_anew_at_usr1() {
+fn logs_are_reopened_at_usr1() {
     let server = Server::start(BINARY, &site("", "here"));
     let (current, rotated) = (server.path("logs/error.log"), server.path("logs/rotated.log"));
     fs::rename(&current, &rotated).expect("the log is there");
@@ -406,7 +406,7 @@ fn logs_are_opened_anew_at_usr1() {
 }
 
 #[test]
-fn unix_sockets_come_and_go_with_the_server() {
+fn unix_sockets_are_created_and_removed_with_the_server() {
     let dir = TempDir::new("unix");
     let path = dir.path().join("site.sock");
     let conf = site("", "unix").replace("listen 127.0.0.1:0;", &format!("listen unix:{};", path.display()));
@@ -430,7 +430,7 @@ fn unix_sockets_come_and_go_with_the_server() {
 }
 
 #[test]
-fn a_taken_port_is_tried_five_times_and_reported() {
+fn a_port_in_use_is_tried_five_times_and_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
     let address = taken.local_addr().expect("bound");
     let conf = site("", "here").replace("127.0.0.1:0", &address.to_string());
@@ -444,7 +444,7 @@ fn a_taken_port_is_tried_five_times_and_reported() {
 }
 
 #[test]
-fn a_port_that_is_given_up_while_it_is_tried_is_taken() {
+fn a_port_released_during_the_retries_is_bound() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
     let address = taken.local_addr().expect("bound");
     let dir = TempDir::new("retry");
@@ -468,7 +468,7 @@ fn a_port_that_is_given_up_while_it_is_tried_is_taken() {
 
 /// Operations of a killed process in io_uring keep its sockets open slightly longer than the process lives.
 #[test]
-fn a_port_that_a_killed_server_leaves_goes_to_the_next() {
+fn the_port_of_a_killed_server_can_be_bound_by_the_next() {
     let mut server = Server::start(BINARY, &site("worker_processes 2;", "first"));
     let address = server.addr(0).tcp();
     let open: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(address).expect("it listens")).collect();
@@ -482,7 +482,7 @@ fn a_port_that_a_killed_server_leaves_goes_to_the_next() {
 }
 
 #[test]
-fn reuseport_gives_each_thread_a_socket_of_its_own() {
+fn reuseport_gives_each_thread_a_separate_socket() {
     let conf = site("worker_processes 3;", "shared").replace("127.0.0.1:0", "127.0.0.1:0 reuseport");
     let server = Server::start(BINARY, &conf);
     let port = format!(":{:04X} ", server.addr(0).tcp().port());
@@ -508,7 +508,7 @@ fn one_process_serves_without_a_master() {
 }
 
 #[test]
-fn the_prefix_and_the_command_line_decide_where_things_are() {
+fn paths_depend_on_the_prefix_and_the_command_line() {
     let server = Server::builder(BINARY).conf(&site("", "here")).arg("-g").arg("worker_processes 2;").start();
     assert_eq!(ask(server.addr(0)), "here");
     let output = std::process::Command::new(BINARY)
@@ -521,7 +521,7 @@ fn the_prefix_and_the_command_line_decide_where_things_are() {
 }
 
 #[test]
-fn a_port_that_a_stopped_server_leaves_is_free_at_once() {
+fn the_port_of_a_stopped_server_is_free_immediately() {
     let server = Server::start(BINARY, &site("", "first"));
     let address = server.addr(0).tcp();
     // If the server closes a connection first, its port is in TIME_WAIT.
@@ -534,7 +534,7 @@ fn a_port_that_a_stopped_server_leaves_is_free_at_once() {
 }
 
 #[test]
-fn limits_environment_and_folder_reach_the_worker() {
+fn limits_environment_and_working_directory_apply_to_the_worker() {
     let main = "worker_processes 2; worker_rlimit_nofile 150; worker_rlimit_core 0; env FROM_CALLER; \
                 env WRITTEN=value; working_directory html;";
     let builder = Server::builder(BINARY).conf(&site(main, "here"));
@@ -555,7 +555,7 @@ fn limits_environment_and_folder_reach_the_worker() {
 }
 
 #[test]
-fn quit_finishes_what_is_under_way() {
+fn quit_completes_requests_in_progress() {
     let body = Content::new(7, 3 << 20);
     let conf = "events {} http { access_log off; server { listen 127.0.0.1:0; root html; } }";
     let mut server = Server::builder(BINARY).conf(conf).file("html/large.bin", body).start();
@@ -572,7 +572,7 @@ fn quit_finishes_what_is_under_way() {
 }
 
 #[test]
-fn a_retired_worker_ends_at_its_timeout() {
+fn worker_shutdown_timeout_ends_an_old_worker() {
     let main = "worker_shutdown_timeout 300ms;";
     let conf = "events {} http { access_log off; server { listen 127.0.0.1:0; root html; } }";
     let builder = Server::builder(BINARY).conf(&format!("{main} {conf}"));

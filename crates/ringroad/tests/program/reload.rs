@@ -58,7 +58,7 @@ fn a_new_process_takes_over_without_a_lost_connection() {
 }
 
 #[test]
-fn the_same_process_takes_a_new_site_in_place() {
+fn the_same_process_loads_a_new_site_in_place() {
     let mut server = Server::start(BINARY, &site("", "v0"));
     let worker = server.workers();
     for round in 1..=6 {
@@ -73,7 +73,7 @@ fn the_same_process_takes_a_new_site_in_place() {
 }
 
 #[test]
-fn a_wrong_configuration_changes_nothing() {
+fn a_reload_of_a_wrong_configuration_changes_nothing() {
     let mut server = Server::start(BINARY, &site("", "good"));
     let worker = server.workers();
     for (conf, message) in [
@@ -98,7 +98,7 @@ fn a_wrong_configuration_changes_nothing() {
 }
 
 #[test]
-fn listeners_come_and_go() {
+fn reloads_add_and_remove_listeners() {
     let dir = TempDir::new("listeners");
     let path = dir.path().join("extra.sock");
     let with = |main: &str| {
@@ -122,7 +122,7 @@ fn listeners_come_and_go() {
 }
 
 #[test]
-fn reloads_in_a_row_end_with_the_last_configuration() {
+fn the_last_of_several_quick_reloads_is_effective() {
     let mut server = Server::start(BINARY, &site("", "v0"));
     for round in 1..=10 {
         server.rewrite_conf(&site(&format!("worker_processes {};", 1 + round % 2), &format!("v{round}")));
@@ -133,7 +133,7 @@ fn reloads_in_a_row_end_with_the_last_configuration() {
 }
 
 #[test]
-fn the_pid_file_moves_with_the_configuration() {
+fn the_pid_file_moves_to_its_newly_configured_path() {
     let mut server = Server::start(BINARY, &site("pid logs/a.pid;", "v0"));
     server.rewrite_conf(&site("pid logs/b.pid;", "v1"));
     server.reload();
@@ -144,7 +144,7 @@ fn the_pid_file_moves_with_the_configuration() {
 }
 
 #[test]
-fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
+fn the_next_request_of_an_open_connection_uses_the_new_site() {
     for main in ["worker_processes 3;", "master_process off; worker_processes 3;"] {
         let mut server = Server::start(BINARY, &site(main, "v0"));
         let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
@@ -168,7 +168,7 @@ fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
 }
 
 #[test]
-fn a_configuration_that_was_replaced_in_place_retires_with_its_last_request() {
+fn a_replaced_configuration_is_freed_after_its_last_request() {
     let body = Content::new(9, 3 << 20);
     let conf = |index: &str| {
         format!(
@@ -198,7 +198,7 @@ fn a_configuration_that_was_replaced_in_place_retires_with_its_last_request() {
 }
 
 #[test]
-fn a_response_under_way_outlives_the_replacement_of_its_process() {
+fn a_begun_response_is_completed_after_its_process_was_replaced() {
     let body = Content::new(9, 3 << 20);
     let conf = |threads: u32| {
         format!(
@@ -219,7 +219,7 @@ fn a_response_under_way_outlives_the_replacement_of_its_process() {
 }
 
 #[test]
-fn a_reload_says_what_it_changes() {
+fn a_reload_logs_the_configuration_changes() {
     for main in ["", "master_process off;"] {
         let mut server = Server::start(BINARY, &site(main, "v0"));
         let more = site(main, "v1").replace("access_log off;", "access_log off; server_tokens off;");

@@ -192,7 +192,7 @@ impl Drop for Site {
 }
 
 #[test]
-fn ringroad_takes_the_place_of_nginx_and_nginx_that_of_ringroad() {
+fn ringroad_replaces_nginx_and_nginx_replaces_ringroad() {
     let nginx = nginx::binary();
     if !nginx.exists() {
         return engines::skip(format_args!(
@@ -227,7 +227,7 @@ fn ringroad_takes_the_place_of_nginx_and_nginx_that_of_ringroad() {
 
 #[test]
 #[ignore = "twenty rounds"]
-fn twenty_rounds_between_nginx_and_ringroad() {
+fn twenty_upgrades_between_nginx_and_ringroad_work() {
     let nginx = nginx::binary();
     if !nginx.exists() {
         return engines::skip(format_args!(
@@ -249,7 +249,7 @@ fn twenty_rounds_between_nginx_and_ringroad() {
 }
 
 #[test]
-fn ringroad_follows_ringroad_on_every_engine() {
+fn ringroad_replaces_ringroad_on_every_engine() {
     for engine in ["epoll", "io_uring"] {
         let site = Site::new(Path::new(BINARY), &format!("use {engine};"), "");
         let (out, status) = {
@@ -296,7 +296,7 @@ fn tls_client(dir: &TempDir) -> Arc<ClientConfig> {
 }
 
 #[test]
-fn tls_goes_on_and_a_response_under_way_is_finished_by_the_old_worker() {
+fn tls_continues_and_the_old_worker_completes_its_response() {
     let port = free_port();
     let tls = format!(
         "listen 127.0.0.1:{port} ssl; ssl_certificate PREFIXconf/a.pem; ssl_certificate_key PREFIXconf/a.key;\n\
@@ -351,7 +351,7 @@ fn a_binary_that_cannot_be_executed_changes_nothing() {
 }
 
 #[test]
-fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
+fn the_old_binary_resumes_after_the_new_one_has_exited() {
     let site = Site::new(Path::new(BINARY), "", "");
     let pid = site.start();
     // A binary that exits immediately.
@@ -389,7 +389,7 @@ fn a_new_binary_that_ends_gives_the_pid_file_back_and_workers_return() {
 }
 
 #[test]
-fn the_old_binary_takes_over_again_after_hup() {
+fn the_old_binary_resumes_after_hup() {
     let site = Site::new(Path::new(BINARY), "", "");
     let pid = site.start();
     let new = site.upgrade();
@@ -410,7 +410,7 @@ fn the_old_binary_takes_over_again_after_hup() {
 }
 
 #[test]
-fn the_command_line_talks_to_the_master_of_the_pid_file() {
+fn the_command_line_controls_the_master_of_the_pid_file() {
     let site = Site::new(Path::new(BINARY), "", "");
     let old = site.start();
     let new = site.upgrade();

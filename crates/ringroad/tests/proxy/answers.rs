@@ -21,12 +21,12 @@ http {{
     Setup::new(&text).origin(origin).start(BINARY)
 }
 
-fn ask(server: &Server, target: &str, fields: &[(&str, &str)]) -> Response {
+fn send_request(server: &Server, target: &str, fields: &[(&str, &str)]) -> Response {
     Client::connect(server.addr(0)).request("GET", target, fields)
 }
 
 fn get(server: &Server, target: &str) -> Response {
-    ask(server, target, &[])
+    send_request(server, target, &[])
 }
 
 /// Sends a request whose body arrives together with its head.
@@ -38,7 +38,7 @@ fn post(server: &Server, target: &str, body: &str) -> Response {
 }
 
 #[test]
-fn server_and_date_that_are_shown_are_those_of_the_upstream() {
+fn server_and_date_can_be_passed_on_from_the_upstream() {
     let origin = Origin::start(|request| match request.path() {
         "/both" => {
             Reply::text("x").header("Server", "theirs").header("Date", "Tue, 01 Jan 2019 00:00:00 GMT")
@@ -61,7 +61,7 @@ fn server_and_date_that_are_shown_are_those_of_the_upstream() {
 }
 
 #[test]
-fn a_charset_of_an_upstream_changes_the_bytes() {
+fn a_charset_of_an_upstream_is_converted() {
     let origin = Origin::start(|request| {
         let charset = request.path()[1..].to_owned();
         let reply = Reply::text("\u{410}!").header("Content-Type", "text/html; charset=utf-8");
@@ -81,7 +81,7 @@ fn a_charset_of_an_upstream_changes_the_bytes() {
 }
 
 #[test]
-fn an_internal_redirect_of_an_upstream_is_a_get_and_keeps_the_type() {
+fn x_accel_redirect_uses_get_and_retains_the_content_type() {
     let origin = Origin::start(|request| {
         let target = &request.path()["/to".len()..];
         Reply::text("x").header("X-Accel-Redirect", target).header("Content-Type", "text/own; charset=x")
@@ -102,7 +102,7 @@ fn an_internal_redirect_of_an_upstream_is_a_get_and_keeps_the_type() {
 }
 
 #[test]
-fn a_streamed_body_that_came_with_its_head_is_a_whole_one() {
+fn a_streamed_body_received_with_its_head_is_complete() {
     let echo = |request: &OriginRequest| {
         let field = |name: &str| request.header(name).unwrap_or_default();
         Reply::text(format!(
@@ -132,7 +132,7 @@ fn a_streamed_body_that_came_with_its_head_is_a_whole_one() {
 }
 
 #[test]
-fn an_answer_that_asks_for_another_protocol_names_it() {
+fn a_426_response_names_the_required_protocol() {
     let origin = Origin::start(|request| {
         let status = if request.path() == "/426" { 426 } else { 200 };
         Reply::new(status).header("Upgrade", "other/2").header("Connection", "upgrade").body("x")
@@ -143,7 +143,7 @@ fn an_answer_that_asks_for_another_protocol_names_it() {
 }
 
 #[test]
-fn an_error_for_a_wrong_slice_has_no_range() {
+fn an_error_for_a_wrong_slice_has_no_content_range() {
     let origin = Origin::start(|_| Reply::new(206).header("Content-Range", "bytes 5-9/100").body("12345"));
     let slices =
         "location /slice { slice 10; proxy_set_header Range $slice_range; proxy_pass http://@ORIGIN@; }";
@@ -152,7 +152,7 @@ fn an_error_for_a_wrong_slice_has_no_range() {
 }
 
 #[test]
-fn the_page_of_a_redirect_keeps_where_that_leads() {
+fn the_error_page_of_a_redirect_retains_its_location() {
     let origin = Origin::start(|_| Reply::text("x"));
     let server = start(
         &origin,
@@ -179,20 +179,21 @@ fn the_page_of_a_redirect_keeps_where_that_leads() {
 }
 
 #[test]
-fn of_two_cookies_of_a_name_the_first_counts() {
+fn the_first_of_two_cookies_of_the_same_name_is_used() {
     let origin = Origin::start(|_| {
         let reply = Reply::text("x").header("Set-Cookie", "sid=1; Path=/").header("Set-Cookie", "SID=2");
         reply.header("Set-Cookie", "other=3, sid=4")
     });
     let shown = "add_header Shown '$upstream_cookie_sid|$upstream_cookie_other|$cookie_sid';";
     let server = start(&origin, "", shown);
-    let seen = |cookie: &str| ask(&server, "/", &[("Cookie", cookie)]).field("shown").map(str::to_owned);
+    let seen =
+        |cookie: &str| send_request(&server, "/", &[("Cookie", cookie)]).field("shown").map(str::to_owned);
     assert_eq!(seen("a=1; sid=2; sid=3").as_deref(), Some("1|3, sid=4|2"));
     assert_eq!(seen("a=1, sid=2").as_deref(), Some("1|3, sid=4|"), "a comma is a part of a value");
 }
 
 #[test]
-fn long_trailers_and_chunk_extensions_of_an_upstream_are_passed_over() {
+fn long_trailers_and_chunk_extensions_of_an_upstream_are_discarded() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let origin = Origin::start(|request| {
         let long = "x".repeat(200_000);
@@ -210,7 +211,7 @@ fn long_trailers_and_chunk_extensions_of_an_upstream_are_passed_over() {
 }
 
 #[test]
-fn an_upstream_that_does_not_speak_tls_times_out() {
+fn an_upstream_without_tls_times_out() {
     let origin = Origin::start(|_| Reply::text("x"));
     let server = start(&origin, "proxy_connect_timeout 1s;", "location /to {\nproxy_pass $arg_to; }");
     let place = origin.addr();
@@ -226,7 +227,7 @@ fn an_upstream_that_does_not_speak_tls_times_out() {
 }
 
 #[test]
-fn variables_of_fields_are_nginxs() {
+fn variables_of_header_fields_are_the_same_as_in_nginx() {
     let origin = Origin::start(|request| match request.path() {
         "/trailer" => Reply::text("x").chunked(&[1]).trailer("X-Sum", "1").trailer("X-Sum", "2"),
         _ => Reply::echo("own"),
@@ -246,7 +247,7 @@ fn variables_of_fields_are_nginxs() {
          }",
     );
     let two = [("Content-Type", "a/b"), ("Content-Type", "c/d")];
-    assert_eq!(ask(&server, "/type", &two).text(), "a/b, c/d");
+    assert_eq!(send_request(&server, "/type", &two).text(), "a/b, c/d");
     let mut old = Client::connect(server.addr(0));
     old.send("GET /trailer HTTP/1.0\r\n\r\n").read_to_end();
     get(&server, "/later");
@@ -274,7 +275,7 @@ fn variables_of_fields_are_nginxs() {
 
 /// nginx's documented default key, written out: responses of one site must not be used for another.
 #[test]
-fn a_key_with_the_upstreams_name_tells_upstreams_apart() {
+fn a_key_with_proxy_host_separates_upstreams() {
     let site = |name: &'static str| {
         Origin::start(move |_| Reply::text(name).header("X-Own", name).header("Set-Cookie", "a=b"))
     };
@@ -298,7 +299,7 @@ http {
     let setup = setup.upstream("ONE", one.addr()).upstream("TWO", two.addr());
     let server = setup.start(BINARY);
     for name in ["one", "two"] {
-        let get = || ask(&server, "/", &[("Host", name)]);
+        let get = || send_request(&server, "/", &[("Host", name)]);
         assert_eq!(get().text(), name);
         let hit = testkit::wait::until("a hit", Deadline::default(), || {
             let response = get();
@@ -322,7 +323,7 @@ http {
 }
 
 #[test]
-fn a_map_may_replace_the_cookie_of_a_client() {
+fn a_map_can_replace_the_cookie_of_a_client() {
     let origin = Origin::start(|_| Reply::text("x"));
     let server = start(
         &origin,
@@ -332,7 +333,7 @@ fn a_map_may_replace_the_cookie_of_a_client() {
     );
     let given = get(&server, "/uid").field("set-cookie").expect("a cookie").to_owned();
     let cookie = given.split(';').next().expect("its value").to_owned();
-    let again = |target: &str| ask(&server, target, &[("Cookie", &cookie)]);
+    let again = |target: &str| send_request(&server, target, &[("Cookie", &cookie)]);
     assert_eq!(again("/uid").field("set-cookie"), None);
     let reset = again("/uid?reset=yes");
     assert!(reset.field("set-cookie").is_some_and(|new| !new.starts_with(&cookie)), "{cookie}");

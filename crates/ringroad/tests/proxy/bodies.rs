@@ -105,14 +105,14 @@ fn assert_arrives_without_a_file(server: &Server, origin: &Origin, failed: &str)
 }
 
 #[test]
-fn an_upload_goes_on_without_a_temporary_file_that_cannot_be_made() {
+fn an_upload_continues_if_its_temporary_file_cannot_be_created() {
     let origin = Origin::start(|request| Reply::text(&request.body));
     let server = start(&origin);
     assert_arrives_without_a_file(&server, &origin, "open() \"/proc/none/");
 }
 
 #[test]
-fn an_upload_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+fn an_upload_continues_if_the_temporary_file_system_is_full() {
     let Some(disk) = Filesystem::new(4) else { return };
     disk.fill(300 << 10);
     let origin = Origin::start(|request| Reply::text(&request.body));
@@ -122,7 +122,7 @@ fn an_upload_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
 }
 
 #[test]
-fn an_upload_over_http2_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+fn an_http2_upload_continues_if_the_temporary_file_system_is_full() {
     if !common::ours_only("nginx responds with 500") {
         return;
     }
@@ -140,7 +140,7 @@ fn an_upload_over_http2_goes_on_when_the_file_system_of_its_temporary_file_is_fu
 }
 
 /// Where the complete body is needed: it is buffered in memory up to a megabyte, and a longer one is refused.
-fn assert_is_kept_whole(server: &Server, origin: &Origin, failed: &str) {
+fn assert_is_buffered_in_memory(server: &Server, origin: &Origin, failed: &str) {
     let mut client = Client::connect(server.addr(0));
     let body = Content::new(4, 900_000).bytes(0..900_000);
     let pieces = [&body[..1], &body[1..470_000], &body[470_000..]];
@@ -164,25 +164,25 @@ fn assert_is_kept_whole(server: &Server, origin: &Origin, failed: &str) {
 }
 
 #[test]
-fn a_body_that_must_be_whole_is_kept_in_memory_where_no_file_can_be_made() {
+fn a_buffered_body_stays_in_memory_if_no_file_can_be_created() {
     let origin = Origin::start(|request| Reply::text(&request.body));
     let server = start(&origin);
-    assert_is_kept_whole(&server, &origin, "open() \"/proc/none/");
+    assert_is_buffered_in_memory(&server, &origin, "open() \"/proc/none/");
 }
 
 #[test]
-fn a_body_that_must_be_whole_is_kept_in_memory_where_the_file_system_is_full() {
+fn a_buffered_body_stays_in_memory_if_the_file_system_is_full() {
     let Some(disk) = Filesystem::new(4) else { return };
     disk.fill(300 << 10);
     let origin = Origin::start(|request| Reply::text(&request.body));
     let folder = disk.path().display().to_string();
     let server = start_with(&origin, &folder, "");
-    assert_is_kept_whole(&server, &origin, &format!("write() \"{folder}/"));
+    assert_is_buffered_in_memory(&server, &origin, &format!("write() \"{folder}/"));
 }
 
 /// A file that the configuration requires cannot be omitted.
 #[test]
-fn an_upload_whose_file_is_wanted_fails_with_the_reason_in_the_log() {
+fn an_upload_that_requires_a_file_fails_with_the_reason_in_the_log() {
     let origin = Origin::start(|request| Reply::text(&request.body));
     let server = start_with(&origin, "/proc/none", "client_body_in_file_only on;");
     for _ in 0..3 {
@@ -195,7 +195,7 @@ fn an_upload_whose_file_is_wanted_fails_with_the_reason_in_the_log() {
 
 /// The origin has the first half before the client sends the second.
 #[test]
-fn a_streamed_upload_arrives_while_it_comes() {
+fn a_streamed_upload_is_passed_on_while_it_is_received() {
     let gate = Gate::new();
     let half = gate.clone();
     let origin = Origin::raw(move |connection| {
@@ -217,7 +217,7 @@ fn a_streamed_upload_arrives_while_it_comes() {
 }
 
 #[test]
-fn an_answer_may_come_before_the_whole_body() {
+fn a_response_may_precede_the_end_of_the_request_body() {
     let origin = Origin::raw(|connection| {
         let Some(request) = connection.read_head() else { return };
         connection.reply(&request, &Reply::new(413).body("no"));
@@ -232,7 +232,7 @@ fn an_answer_may_come_before_the_whole_body() {
 }
 
 #[test]
-fn what_is_wrong_with_a_streamed_upload_ends_it() {
+fn an_error_in_a_streamed_upload_aborts_it() {
     let origin = Origin::start(|request| Reply::text(&request.body));
     let server = start(&origin);
     let head = "POST /stream/ HTTP/1.1\r\nHost: a\r\n";
@@ -258,7 +258,7 @@ fn what_is_wrong_with_a_streamed_upload_ends_it() {
 }
 
 #[test]
-fn another_protocol_passes_in_both_directions() {
+fn upgraded_connections_pass_bytes_in_both_directions() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
@@ -284,7 +284,7 @@ fn another_protocol_passes_in_both_directions() {
 /// A message of several segments does not wait for the client's acknowledgement of the first segment: with this many
 /// messages, the waits would exceed the test's timeout.
 #[test]
-fn long_messages_of_a_tunnel_arrive_at_once() {
+fn long_messages_of_a_tunnel_are_sent_without_delay() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
@@ -299,7 +299,7 @@ fn long_messages_of_a_tunnel_arrive_at_once() {
 }
 
 #[test]
-fn a_tunnel_without_a_word_ends() {
+fn an_idle_tunnel_times_out() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
@@ -315,7 +315,7 @@ fn a_tunnel_without_a_word_ends() {
 
 /// A worker that is told to stop gracefully lets a tunnel continue, and exits after its end.
 #[test]
-fn a_tunnel_outlives_the_order_to_end() {
+fn a_tunnel_continues_during_a_graceful_stop() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
@@ -331,7 +331,7 @@ fn a_tunnel_outlives_the_order_to_end() {
 }
 
 #[test]
-fn answers_of_others_inside_of_requests() {
+fn subrequests_are_proxied() {
     let origin = Origin::start(|request| match request.target.as_str() {
         "/auth" => match request.header("x-key") {
             Some(_) => Reply::new(204),
@@ -373,7 +373,7 @@ fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
 
 /// No part gets its response before all are requested; their order is that of the page.
 #[test]
-fn includes_that_do_not_wait_run_side_by_side() {
+fn includes_without_wait_run_concurrently() {
     let gate = Gate::new();
     let origin = page_of_parts(3, "", &gate);
     let server = start(&origin);
@@ -385,7 +385,7 @@ fn includes_that_do_not_wait_run_side_by_side() {
 }
 
 #[test]
-fn includes_that_wait_run_one_after_the_other() {
+fn includes_with_wait_run_sequentially() {
     let gate = Gate::new();
     let origin = page_of_parts(5, "wait=\"yes\" ", &gate);
     let server = start(&origin);
@@ -401,7 +401,7 @@ fn includes_that_wait_run_one_after_the_other() {
 
 /// A page with many parts has a bounded number of concurrent subrequests, and all of them in the end.
 #[test]
-fn includes_that_run_side_by_side_are_bounded() {
+fn concurrent_includes_are_limited() {
     let gate = Gate::new();
     let origin = page_of_parts(100, "", &gate);
     let server = start(&origin);
@@ -417,7 +417,7 @@ fn includes_that_run_side_by_side_are_bounded() {
 
 /// The pending subrequests of a client that disconnects are cancelled.
 #[test]
-fn includes_end_with_their_client() {
+fn includes_are_cancelled_when_their_client_disconnects() {
     let gate = Gate::new();
     let origin = page_of_parts(3, "", &gate);
     let server = start(&origin);
@@ -431,7 +431,7 @@ fn includes_end_with_their_client() {
 }
 
 #[test]
-fn trailers_go_on_where_they_are_wanted() {
+fn trailers_are_passed_on_where_configured() {
     let origin = Origin::start(|_| {
         Reply::ok().chunked(&[3]).body("abcdef").trailer("X-Sum", "6").trailer("Content-Length", "9")
     });
@@ -445,7 +445,7 @@ fn trailers_go_on_where_they_are_wanted() {
 
 /// Tests the order of events and not a duration: the rate limit delays the origin, not the client.
 #[test]
-fn what_is_read_from_an_origin_keeps_to_a_rate() {
+fn reads_from_an_origin_obey_the_rate_limit() {
     let origin = Origin::start(|_| Reply::ok().content(Content::new(1, 100_000)));
     let server = start(&origin);
     let began = std::time::Instant::now();
@@ -454,7 +454,7 @@ fn what_is_read_from_an_origin_keeps_to_a_rate() {
 }
 
 #[test]
-fn an_origin_that_reads_slowly_is_waited_for() {
+fn an_upload_waits_for_an_origin_that_reads_slowly() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::raw(move |connection| {

@@ -53,7 +53,7 @@ fn logged(server: &Server, lines: usize) -> Vec<String> {
 }
 
 #[test]
-fn answers_of_every_framing_come_whole() {
+fn responses_of_every_framing_are_complete() {
     let content = Content::new(7, 300_000);
     let large = content;
     let origin = Origin::start(move |request| match request.target.as_str() {
@@ -80,7 +80,7 @@ fn answers_of_every_framing_come_whole() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_never_looks_complete() {
+fn a_truncated_response_never_looks_complete() {
     let content = Content::new(8, 200_000);
     let origin = Origin::start(move |request| {
         let reply = Reply::ok().content(content);
@@ -113,7 +113,7 @@ fn an_answer_that_breaks_off_never_looks_complete() {
 /// HTTP/1.0 clients find the end of such a body by the end of the connection: only a reset distinguishes a truncated
 /// body from a complete one.
 #[test]
-fn a_body_until_the_end_of_the_connection_breaks_off_with_a_reset() {
+fn a_truncated_body_delimited_by_close_ends_with_a_reset() {
     let origin = Origin::start(|_| {
         Reply::ok().chunked(&[1000]).content(Content::new(1, 50_000)).at(At::Body(40_000), Do::Close)
     });
@@ -127,7 +127,7 @@ fn a_body_until_the_end_of_the_connection_breaks_off_with_a_reset() {
 }
 
 #[test]
-fn what_is_no_answer_is_a_bad_gateway() {
+fn an_invalid_response_causes_a_502() {
     let origin = Origin::start(|request| match request.path() {
         "/close" => Reply::close(),
         "/reset" => Reply::reset(),
@@ -169,7 +169,7 @@ fn what_is_no_answer_is_a_bad_gateway() {
 
 /// If nothing has been sent to the client yet, it can get an error instead of a truncated response.
 #[test]
-fn a_short_answer_that_breaks_off_is_an_error_page() {
+fn a_small_truncated_response_becomes_an_error_page() {
     let origin = Origin::start(|_| Reply::ok().body("0123456789").at(At::Body(5), Do::Close));
     let server = start(&origin);
     assert_eq!(Client::connect(server.addr(0)).get("/").status, 502);
@@ -177,7 +177,7 @@ fn a_short_answer_that_breaks_off_is_an_error_page() {
 }
 
 #[test]
-fn an_answer_without_a_head_is_all_body() {
+fn a_response_without_a_header_section_is_all_body() {
     let origin = Origin::raw(|connection| {
         if connection.read_request().is_some() {
             connection.send("just text");
@@ -190,7 +190,7 @@ fn an_answer_without_a_head_is_all_body() {
 }
 
 #[test]
-fn connections_are_kept_and_used_again() {
+fn upstream_connections_are_reused() {
     let origin = Origin::start(|request| match request.path() {
         "/kept/closing" => Reply::text("x").closing(),
         "/kept/excess" => Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc"),
@@ -223,7 +223,7 @@ fn connections_are_kept_and_used_again() {
 /// Zero-copy sends are used only to clients: an upload is complete when all of it is sent, not when its buffers are
 /// released, and its upstream connection is reused.
 #[test]
-fn uploads_of_any_size_leave_their_connection_to_the_next() {
+fn connections_are_reused_after_uploads_of_any_size() {
     let origin = Origin::start(|request| Reply::text(request.body.len().to_string()));
     for (events, body) in [("zero_copy 1k;", "8k"), ("zero_copy 1k;", "512k"), ("zero_copy off;", "512k")] {
         let before = origin.stats().connections;
@@ -244,7 +244,7 @@ fn uploads_of_any_size_leave_their_connection_to_the_next() {
 /// An upstream that responds after the head, as one that refuses a body does, and reads the rest later: the request is
 /// sent completely although its response is complete, and the connection is reused.
 #[test]
-fn an_upload_that_is_answered_before_its_end_keeps_its_connection() {
+fn the_connection_is_reused_after_an_early_response_to_an_upload() {
     let gate = Gate::new();
     let reads_on = gate.clone();
     let origin = Origin::raw(move |connection| {
@@ -281,7 +281,7 @@ fn an_upload_that_is_answered_before_its_end_keeps_its_connection() {
 /// Bodies of a known length are received into memory of that size. Bytes that a client sends after a body belong to the
 /// next request, however they are segmented.
 #[test]
-fn a_request_behind_a_long_body_is_not_lost() {
+fn a_request_pipelined_after_a_long_body_is_not_lost() {
     let told = |body: &[u8]| {
         let sum = body.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         format!("{} {sum}", body.len())
@@ -311,7 +311,7 @@ fn a_request_behind_a_long_body_is_not_lost() {
 
 /// The origin closes a keep-alive connection on which the request has already been sent: retried if that is safe.
 #[test]
-fn a_kept_connection_that_ends_is_replaced_where_that_is_safe() {
+fn a_request_on_a_closed_idle_connection_is_retried_if_safe() {
     let origin = Origin::raw(|connection| {
         while let Some(request) = connection.read_request() {
             let is_second = request.number == 2;
@@ -332,7 +332,7 @@ fn a_kept_connection_that_ends_is_replaced_where_that_is_safe() {
 }
 
 #[test]
-fn a_kept_connection_that_the_origin_closed_is_not_used() {
+fn an_idle_connection_closed_by_the_origin_is_not_used() {
     let origin = Origin::start(|_| Reply::text("kept"));
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
@@ -344,7 +344,7 @@ fn a_kept_connection_that_the_origin_closed_is_not_used() {
 }
 
 #[test]
-fn a_reload_lets_idle_connections_go() {
+fn a_reload_closes_idle_connections() {
     let origin = Origin::start(|_| Reply::text("kept"));
     let server = start(&origin);
     Client::connect(server.addr(0)).get("/kept/");
@@ -354,7 +354,7 @@ fn a_reload_lets_idle_connections_go() {
 }
 
 #[test]
-fn another_server_is_asked_where_nothing_is_lost() {
+fn another_server_is_tried_if_the_retry_is_safe() {
     let bad = Origin::start(|request| match request.path() {
         "/pair/unavailable" => Reply::new(503),
         _ => Reply::close(),
@@ -391,7 +391,7 @@ fn another_server_is_asked_where_nothing_is_lost() {
 }
 
 #[test]
-fn a_slow_client_costs_a_bounded_amount() {
+fn a_slow_client_needs_a_bounded_amount_of_memory() {
     const SIZE: u64 = 64 << 20;
     let origin = Origin::start(|_| Reply::ok().content(Content::new(3, SIZE)));
     let location =
@@ -419,7 +419,7 @@ fn a_slow_client_costs_a_bounded_amount() {
 }
 
 /// Requests more than buffers and sockets hold, makes the file fail, and then reads everything.
-fn assert_goes_on_without_a_file(folder: &str, failed: &str) {
+fn assert_continues_without_a_file(folder: &str, failed: &str) {
     const SIZE: u64 = 64 << 20;
     let origin = Origin::start(|_| Reply::ok().content(Content::new(3, SIZE)));
     let location =
@@ -435,19 +435,19 @@ fn assert_goes_on_without_a_file(folder: &str, failed: &str) {
 }
 
 #[test]
-fn a_response_goes_on_without_a_temporary_file_that_cannot_be_made() {
-    assert_goes_on_without_a_file("/proc/none", "open() \"/proc/none/");
+fn a_response_continues_if_its_temporary_file_cannot_be_created() {
+    assert_continues_without_a_file("/proc/none", "open() \"/proc/none/");
 }
 
 #[test]
-fn a_response_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+fn a_response_continues_if_the_temporary_file_system_is_full() {
     let Some(disk) = Filesystem::new(24) else { return };
     let folder = disk.path().display().to_string();
-    assert_goes_on_without_a_file(&folder, &format!("write() \"{folder}\" failed (28: "));
+    assert_continues_without_a_file(&folder, &format!("write() \"{folder}\" failed (28: "));
 }
 
 #[test]
-fn a_slow_origin_holds_nobody_up() {
+fn a_slow_origin_delays_no_other_request() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |request| match request.path() {
@@ -467,7 +467,7 @@ fn a_slow_origin_holds_nobody_up() {
 }
 
 #[test]
-fn a_client_that_leaves_ends_the_exchange() {
+fn a_client_that_disconnects_cancels_its_upstream_request() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |request| match request.path() {
@@ -497,7 +497,7 @@ fn a_client_that_leaves_ends_the_exchange() {
 
 /// The client receives the first event of a stream before the second one exists.
 #[test]
-fn without_buffering_each_piece_goes_on_at_once() {
+fn each_piece_is_passed_on_immediately_without_buffering() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |_| Reply::ok().chunked(&[6]).body("first second").wait_at(6, &held));
@@ -513,7 +513,7 @@ fn without_buffering_each_piece_goes_on_at_once() {
 
 /// The same exchanges on each network engine, as each transfers bytes differently.
 #[test]
-fn all_engines_exchange() {
+fn all_engines_pass_requests_and_responses() {
     if !ours_only("engines") {
         return;
     }
@@ -554,7 +554,7 @@ fn all_engines_exchange() {
 
 /// Partial and interrupted system calls, and receives that end early, do not change the received bytes.
 #[test]
-fn what_kernels_do_on_bad_days_changes_nothing() {
+fn partial_and_interrupted_system_calls_change_nothing() {
     if !ours_only("faults come from the fault engine") {
         return;
     }

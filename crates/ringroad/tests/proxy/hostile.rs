@@ -95,7 +95,7 @@ impl Case {
         let kind = dice.roll(12);
         let (bytes, truth, then) = match kind {
             0..3 => whole(&mut dice, body),
-            3..6 => cut_short(&mut dice, &body),
+            3..6 => truncated(&mut dice, &body),
             6..8 => ambiguous(&mut dice, &body),
             8 => interim(&mut dice, body),
             9 => excess(&mut dice, body),
@@ -168,7 +168,7 @@ fn whole(dice: &mut Dice, body: Vec<u8>) -> (Vec<u8>, Truth, Then) {
     }
 }
 
-fn cut_short(dice: &mut Dice, body: &[u8]) -> (Vec<u8>, Truth, Then) {
+fn truncated(dice: &mut Dice, body: &[u8]) -> (Vec<u8>, Truth, Then) {
     let mut bytes = with_length(body);
     let mut end = bytes.len();
     if dice.roll(2) == 0 {
@@ -403,20 +403,20 @@ fn sane(server: &Server, origin: &Origin, fds_before: usize) {
 }
 
 #[test]
-fn an_origin_may_say_anything() {
+fn arbitrary_bytes_of_an_origin_are_harmless() {
     play(3000, 1);
 }
 
 /// The same with more cases.
 #[test]
 #[ignore = "takes minutes"]
-fn an_origin_may_say_anything_for_long() {
+fn many_arbitrary_responses_of_an_origin_are_harmless() {
     play(200_000, 1_000_000);
 }
 
 /// Requests that two parsers could interpret as different ones. No part of a body is ever a request at the origin.
 #[test]
-fn an_origin_sees_one_request_for_one() {
+fn an_origin_gets_exactly_one_request_for_each() {
     const INNER: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     let origin = Origin::start(|request| Reply::text(&request.body));
     let server = Setup::new(CONF).origin(&origin).start(BINARY);

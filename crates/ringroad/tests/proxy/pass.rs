@@ -29,7 +29,7 @@ fn shown(request: &OriginRequest) -> String {
 }
 
 #[test]
-fn nothing_that_a_client_says_ends_a_line_of_the_request() {
+fn client_input_cannot_inject_lines_into_the_request() {
     let origin = mirror();
     let (_setup, server) = start(
         &origin,
@@ -48,7 +48,7 @@ fn nothing_that_a_client_says_ends_a_line_of_the_request() {
 }
 
 #[test]
-fn unix_sockets_and_addresses_in_brackets() {
+fn unix_sockets_and_ipv6_addresses_in_brackets_work() {
     let folder = TempDir::new("upstream");
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("it is ours");
@@ -82,7 +82,7 @@ fn heads(client: &mut Client) -> Vec<Head> {
 }
 
 #[test]
-fn early_hints_are_passed_on_where_they_are_wanted() {
+fn early_hints_are_passed_on_where_configured() {
     let origin = Origin::start(|_| {
         Reply::text("x")
             .interim(103, &[("Link", "</a.css>; rel=preload"), ("Server", "origin"), ("X-Hint", "1")])
@@ -112,7 +112,7 @@ fn early_hints_are_passed_on_where_they_are_wanted() {
 }
 
 #[test]
-fn fields_of_the_connection_are_not_passed_on() {
+fn connection_fields_are_not_passed_on() {
     let origin = Origin::start(|_| {
         Reply::text("x")
             .header("Connection", "X-Hop, keep-alive")
@@ -127,7 +127,7 @@ fn fields_of_the_connection_are_not_passed_on() {
 }
 
 #[test]
-fn answers_are_compressed_and_limited_as_others() {
+fn upstream_responses_are_compressed_and_rate_limited() {
     let origin = Origin::start(|_| {
         Reply::text("word ".repeat(100))
             .header("Content-Type", "text/html")
@@ -144,7 +144,7 @@ fn answers_are_compressed_and_limited_as_others() {
 }
 
 #[test]
-fn answers_are_stored_as_files() {
+fn responses_are_stored_as_files() {
     use std::os::unix::fs::MetadataExt;
     let origin = Origin::start(|request| match request.path() {
         "/broken" => Reply::text("half").declared_length(100).closing(),
@@ -193,7 +193,7 @@ fn assert_stored(path: &std::path::Path, content: Content) {
 
 /// A rename cannot cross file systems.
 #[test]
-fn answers_are_stored_across_file_systems() {
+fn responses_are_stored_across_file_systems() {
     use std::os::unix::fs::MetadataExt;
     let Some(temp) = TempDir::elsewhere("temp") else { return };
     let content = Content::new(5, 700_000);
@@ -220,7 +220,7 @@ fn answers_are_stored_across_file_systems() {
 
 /// As in nginx: a begun response is stored for the next client.
 #[test]
-fn an_answer_is_stored_when_its_client_has_left() {
+fn a_response_is_stored_after_its_client_has_disconnected() {
     let gate = Gate::new();
     let held = gate.clone();
     let content = Content::new(6, 900_000);

@@ -40,7 +40,7 @@ fn hosts_name() -> String {
 }
 
 #[test]
-fn localhost_and_names_of_the_hosts_file_are_found_without_a_network() {
+fn localhost_and_hosts_file_names_are_resolved_without_a_network() {
     let origin = Origin::start(|request| Reply::text(request.header("host").unwrap_or_default()));
     let (port, name) = (origin.port(), hosts_name());
     let server = setup(
@@ -59,7 +59,7 @@ fn localhost_and_names_of_the_hosts_file_are_found_without_a_network() {
 }
 
 #[test]
-fn a_name_that_is_not_found_stops_nothing() {
+fn an_unresolvable_name_does_not_prevent_the_start() {
     let origin = Origin::start(|_| Reply::text("here"));
     let (addr, no_name) = (origin.addr(), no_name());
     let setup = setup(
@@ -82,7 +82,7 @@ fn a_name_that_is_not_found_stops_nothing() {
 }
 
 #[test]
-fn a_test_of_the_configuration_warns_of_names() {
+fn a_configuration_test_warns_of_unresolvable_names() {
     let no_name = no_name();
     let extra = format!(
         "location / {{ proxy_pass http://{no_name}/; }} location /l {{ proxy_pass http://localhost; }}"
@@ -115,7 +115,7 @@ fn status_of(client: &mut Client, target: &str) -> u16 {
 }
 
 #[test]
-fn names_from_variables_go_by_the_resolver() {
+fn names_from_variables_use_the_resolver() {
     let (dns, origin) = (DnsServer::start(), origin("here"));
     let port = origin.port();
     dns.set_addresses("one.example", &["127.0.0.1"], 60);
@@ -148,7 +148,7 @@ fn names_from_variables_go_by_the_resolver() {
 
 /// A name server's IPv6 address in brackets, with its port, over UDP and over TCP.
 #[test]
-fn name_servers_may_have_addresses_of_ipv6() {
+fn name_servers_may_have_ipv6_addresses() {
     let (dns, origin) = (DnsServer::start_at(std::net::Ipv6Addr::LOCALHOST.into()), origin("here"));
     let port = origin.port();
     dns.set_addresses("one.example", &["127.0.0.1"], 60);
@@ -175,7 +175,7 @@ fn name_servers_may_have_addresses_of_ipv6() {
 }
 
 #[test]
-fn without_a_resolver_a_name_from_a_variable_is_502() {
+fn a_name_from_a_variable_causes_a_502_without_a_resolver() {
     let server = setup("location / { proxy_pass http://$arg_to; }", "").start(BINARY);
     let mut client = common::client(&server);
     assert_eq!(status_of(&mut client, "/?to=localhost:1"), 502);
@@ -183,7 +183,7 @@ fn without_a_resolver_a_name_from_a_variable_is_502() {
 }
 
 #[test]
-fn lookups_of_one_name_are_one_and_each_waits_for_its_own_time() {
+fn lookups_of_a_name_are_shared_and_time_out_separately() {
     let (dns, origin, gate) = (DnsServer::start(), origin("here"), Gate::new());
     let late = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
     dns.set("late.example", Kind::A, late);
@@ -209,7 +209,7 @@ fn lookups_of_one_name_are_one_and_each_waits_for_its_own_time() {
 }
 
 #[test]
-fn a_packet_that_is_lost_is_sent_again() {
+fn a_lost_dns_packet_is_sent_again() {
     let (dns, origin) = (DnsServer::start(), origin("here"));
     let answer = Box::new(Answer::addresses(&["127.0.0.1"], 60));
     dns.set("once.example", Kind::A, Answer::Times(1, Box::new(Answer::Lost), answer));
@@ -220,7 +220,7 @@ fn a_packet_that_is_lost_is_sent_again() {
 }
 
 #[test]
-fn a_late_response_to_an_earlier_try_is_an_answer() {
+fn a_late_response_to_an_earlier_dns_query_is_accepted() {
     let (late, origin, gate) = (DnsServer::start(), origin("here"), Gate::new());
     let answer = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
     // Only the first query gets an answer, and it arrives after two retries.
@@ -236,7 +236,7 @@ fn a_late_response_to_an_earlier_try_is_an_answer() {
 }
 
 #[test]
-fn a_server_that_was_asked_before_another_one_may_still_answer() {
+fn an_earlier_name_server_may_still_respond_after_a_retry() {
     let (late, silent, origin, gate) = (DnsServer::start(), DnsServer::start(), origin("here"), Gate::new());
     let answer = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
     late.set("slow.example", Kind::A, Answer::Times(1, Box::new(answer), Box::new(Answer::Lost)));
@@ -252,7 +252,7 @@ fn a_server_that_was_asked_before_another_one_may_still_answer() {
 
 /// Repeats a request until the response is `wanted`: the server notices a change of addresses slightly later.
 #[track_caller]
-fn ask_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
+fn request_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
     let mut last = (0, String::new());
     let reached = testkit::wait::until("the answer", Deadline::default(), || {
         let response = client.get(target);
@@ -263,7 +263,7 @@ fn ask_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
 }
 
 #[test]
-fn servers_that_are_resolved_follow_their_names() {
+fn servers_with_resolve_follow_dns_changes() {
     let dns = DnsServer::start();
     let first = origin("first");
     let port = first.port();
@@ -282,7 +282,7 @@ fn servers_that_are_resolved_follow_their_names() {
     server.wait_for_log("name.example is resolved again", Deadline::default());
     assert_eq!(client.get("/").text(), "first");
     dns.set_addresses("name.example", &["127.0.0.2"], 1);
-    ask_until(&mut client, "/", (200, "second"));
+    request_until(&mut client, "/", (200, "second"));
     // If name servers fail, the known addresses stay in use.
     dns.set("name.example", Kind::A, Answer::ServFail);
     server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
@@ -290,7 +290,7 @@ fn servers_that_are_resolved_follow_their_names() {
 }
 
 #[test]
-fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
+fn a_changed_server_retains_its_addresses_while_dns_fails() {
     let (dns, first, second) = (DnsServer::start(), origin("first"), origin("second"));
     for zone in ["", "zone moving 64k;"] {
         let with_port = |port: u16| {
@@ -317,7 +317,7 @@ fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
 
 /// Applies to every next process: after a reload that needs a new process, and after a crash.
 #[test]
-fn a_new_worker_process_has_the_addresses_of_names_while_name_servers_fail() {
+fn a_new_worker_has_the_resolved_addresses_while_dns_fails() {
     let (dns, origin) = (DnsServer::start(), origin("here"));
     dns.set_addresses("name.example", &["127.0.0.1"], 60);
     let groups = format!(
@@ -344,7 +344,7 @@ fn a_new_worker_process_has_the_addresses_of_names_while_name_servers_fail() {
 }
 
 #[test]
-fn a_name_of_a_variable_keeps_its_addresses_over_a_reload_while_name_servers_fail() {
+fn addresses_of_a_variable_survive_a_reload_while_dns_fails() {
     let (dns, origin) = (DnsServer::start(), origin("here"));
     dns.set_addresses("name.example", &["127.0.0.1"], 60);
     let mut server = by_variable(&dns, "ipv6=off");
@@ -360,7 +360,7 @@ fn a_name_of_a_variable_keeps_its_addresses_over_a_reload_while_name_servers_fai
 }
 
 #[test]
-fn a_service_has_its_servers_in_srv_records() {
+fn servers_of_a_service_are_found_in_srv_records() {
     let dns = DnsServer::start();
     let (main, spare) = (origin("main"), origin("spare"));
     let records = vec![

@@ -35,14 +35,14 @@ fn text() -> Origin {
 }
 
 /// Waits at least this long: the tested setting is a timeout.
-fn take(ms: u64) {
+fn wait_at_least(ms: u64) {
     let never = testkit::wait::until("the time", Deadline::after(Duration::from_millis(ms)), || None::<()>);
     never.expect_err("nothing comes");
 }
 
 /// If another upstream has received the start of a body, the rest alone would look like a complete body.
 #[test]
-fn a_streamed_upload_is_not_sent_on_in_part() {
+fn a_partly_sent_upload_is_not_retried() {
     let origin = Origin::raw(|connection| {
         if connection.read_head().is_some() {
             connection.read_exact(5);
@@ -75,7 +75,7 @@ fn a_streamed_upload_is_not_sent_on_in_part() {
 
 /// For a client that is slightly slow, the complete response is not written to the disk.
 #[test]
-fn a_temporary_file_keeps_to_its_limit() {
+fn a_temporary_file_obeys_its_size_limit() {
     const SIZE: u64 = 8 << 20;
     let origin = Origin::start(|_| Reply::ok().content(Content::new(3, SIZE)));
     let other = text();
@@ -114,7 +114,7 @@ fn temp_length(server: &Server, folder: &std::path::Path) -> Option<u64> {
 
 /// The disk accepts three writes and no more, so the file's length shows their size.
 #[test]
-fn writes_to_a_temporary_file_have_a_size() {
+fn writes_to_a_temporary_file_have_the_configured_size() {
     let origin = Origin::start(|_| Reply::ok().content(Content::new(3, 8 << 20)));
     let text = "worker_processes 1; error_log logs/error.log info;
 events { engine_fault write error=EIO path=@DATA@/temp after=3; }
@@ -138,7 +138,7 @@ http { proxy_temp_path @DATA@/temp; proxy_buffers 4 16k; @SIZE@
 
 /// A body without a length is sent in chunks, one for each buffer that is flushed.
 #[test]
-fn pieces_for_the_client_have_a_size() {
+fn pieces_for_the_client_have_the_configured_size() {
     let origin = Origin::start(|_| Reply::ok().chunked(&[300_000]).content(Content::new(3, 3_000_000)));
     let other = text();
     let (_setup, server) = start(
@@ -175,9 +175,9 @@ fn pieces_for_the_client_have_a_size() {
 }
 
 #[test]
-fn kept_connections_have_a_count_an_age_and_a_rest() {
+fn idle_upstream_connections_obey_requests_time_and_timeout() {
     let origin = Origin::start(|_| {
-        take(5);
+        wait_at_least(5);
         Reply::text("x")
     });
     let other = text();
@@ -204,9 +204,9 @@ fn kept_connections_have_a_count_an_age_and_a_rest() {
 }
 
 #[test]
-fn tries_have_a_number_and_a_time() {
+fn tries_are_limited_in_number_and_time() {
     let origin = Origin::start(|_| {
-        take(30);
+        wait_at_least(30);
         Reply::new(503)
     });
     let other = text();
@@ -227,7 +227,7 @@ fn tries_have_a_number_and_a_time() {
 }
 
 #[test]
-fn a_client_that_leaves_is_minded_or_not() {
+fn a_client_that_disconnects_is_ignored_if_configured() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |_| Reply::text("late").wait_first(&held));
@@ -254,7 +254,7 @@ fn a_client_that_leaves_is_minded_or_not() {
 
 /// An origin that does not read delays its request, but needs no more memory than the buffers.
 #[test]
-fn an_origin_that_takes_nothing() {
+fn memory_for_an_origin_that_does_not_read_is_bounded() {
     let origin = Origin::raw(|connection| {
         if connection.read_head().is_some() {
             connection.pass(&Gate::new());
@@ -289,7 +289,7 @@ fn an_origin_that_takes_nothing() {
 
 /// The response's field controls buffering, unless it is ignored.
 #[test]
-fn an_answer_may_ask_not_to_be_buffered() {
+fn a_response_field_can_turn_buffering_off() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |_| {
@@ -308,7 +308,7 @@ fn an_answer_may_ask_not_to_be_buffered() {
 
 /// The address that an upstream sees, and upstreams of the other address family.
 #[test]
-fn connections_go_out_from_the_address_that_was_told() {
+fn upstream_connections_use_the_configured_local_address() {
     let origin = common::serve(
         "worker_processes 1; events {} http { server { listen 127.0.0.1:0; listen [::1]:0; return 200 $remote_addr; } }",
     );

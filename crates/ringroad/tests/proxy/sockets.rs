@@ -34,7 +34,7 @@ impl Full {
 }
 
 #[test]
-fn a_connection_that_takes_too_long_is_given_up() {
+fn a_slow_connect_times_out() {
     let full = Full::new();
     let origin = Origin::start(|_| Reply::text("other"));
     let text = "worker_processes 1; error_log logs/error.log info; events {} http {
@@ -69,7 +69,7 @@ fn options(socket: &OwnedFd) -> (bool, usize, usize) {
 }
 
 #[test]
-fn the_kernel_is_asked_for_what_is_written() {
+fn socket_options_are_set_as_configured() {
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Origin::start(move |_| Reply::text("x").wait_first(&held));
@@ -111,7 +111,7 @@ fn the_kernel_is_asked_for_what_is_written() {
 }
 
 /// Starts a server that responds with the client's address.
-fn seen() -> Server {
+fn client_address_server() -> Server {
     common::serve(
         "worker_processes 1; events {} http { keepalive_requests 100; server { listen 127.0.0.1:0;
        return 200 '$remote_addr $connection_requests'; } }",
@@ -120,8 +120,8 @@ fn seen() -> Server {
 
 /// nginx would reuse a connection from another local address than the request's.
 #[test]
-fn a_kept_connection_goes_out_from_the_address_of_its_location() {
-    let origin = seen();
+fn idle_connections_are_reused_only_for_the_same_local_address() {
+    let origin = client_address_server();
     let text = format!(
         "worker_processes 1; events {{}} http {{
            upstream one {{ server {}; keepalive 8; }}
@@ -152,7 +152,7 @@ fn a_kept_connection_goes_out_from_the_address_of_its_location() {
 
 /// 192.0.2.0/24 is not in use (RFC 5737).
 #[test]
-fn an_address_that_is_not_ours_is_an_error_of_ours() {
+fn binding_a_foreign_address_causes_a_500() {
     let (origin, other) = (Origin::start(|_| Reply::text("x")), Origin::start(|_| Reply::text("x")));
     let text = common::one_server(
         "upstream pair { server @ORIGIN@; server @OTHER@; }",
@@ -186,11 +186,11 @@ fn transparent(origin: &Server) -> String {
 
 /// Workers retain the capability that `transparent` needs, and no other.
 #[test]
-fn a_transparent_address_needs_no_worker_that_is_root() {
+fn a_transparent_address_works_without_a_root_worker() {
     if !rustix::process::geteuid().is_root() {
         return testkit::skip("changing the user takes root");
     }
-    let origin = seen();
+    let origin = client_address_server();
     let server = Server::start(BINARY, &transparent(&origin));
     let threads = process::threads(server.workers()[0]);
     let is_allowed = process::threads(server.pid()).iter().all(|thread| thread.capabilities & NET_RAW != 0);
@@ -206,8 +206,8 @@ fn a_transparent_address_needs_no_worker_that_is_root() {
 
 /// Without the capability the log names the system call that failed.
 #[test]
-fn a_transparent_address_without_the_capability_is_told() {
-    let origin = seen();
+fn a_transparent_address_without_the_capability_is_reported() {
+    let origin = client_address_server();
     let folder = TempDir::new("without");
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("ours");

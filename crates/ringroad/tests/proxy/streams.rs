@@ -108,7 +108,7 @@ fn servers(origin: &Origin) -> Vec<(&'static str, Setup, Server)> {
 }
 
 /// Requests a target.
-fn ask(server: &Server, target: &str, fields: &[(&str, &str)]) -> Client {
+fn send_request(server: &Server, target: &str, fields: &[(&str, &str)]) -> Client {
     let mut client = Client::connect(server.addr(0));
     client.deadline(LIMIT);
     client.send(request_bytes("GET", target, fields));
@@ -145,13 +145,13 @@ fn expect_end(body: &mut dyn Read, what: &str) {
 }
 
 #[test]
-fn a_client_has_each_piece_before_the_next_is_sent() {
+fn a_client_gets_each_piece_before_the_next_is_sent() {
     let gate = Gate::new();
     let origin = origin(&gate);
     for (net, _setup, server) in servers(&origin) {
         for target in ["/", "/direct/", "/cached/", "/sub/"] {
             let what = format!("{target} on {net}");
-            let mut client = ask(&server, target, &[]);
+            let mut client = send_request(&server, target, &[]);
             // The header section too is received before the first piece.
             let head = client.head();
             assert_eq!(head.status, 200, "{what}");
@@ -162,13 +162,13 @@ fn a_client_has_each_piece_before_the_next_is_sent() {
 }
 
 #[test]
-fn a_body_of_known_length_comes_piece_by_piece() {
+fn a_body_of_known_length_is_passed_on_piece_by_piece() {
     let gate = Gate::new();
     let origin = origin(&gate);
     for (net, _setup, server) in servers(&origin) {
         for target in ["/", "/direct/", "/cached/known", "/sub/"] {
             let what = format!("{target} on {net}");
-            let mut client = ask(&server, target, &[("X-Framing", "length")]);
+            let mut client = send_request(&server, target, &[("X-Framing", "length")]);
             // A header section with a length may wait for the first piece.
             gate.let_through(1);
             let head = client.head();
@@ -180,7 +180,7 @@ fn a_body_of_known_length_comes_piece_by_piece() {
 }
 
 #[test]
-fn a_client_of_http_1_0_has_each_piece_before_the_next_is_sent() {
+fn an_http_1_0_client_gets_each_piece_before_the_next_is_sent() {
     let gate = Gate::new();
     let origin = origin(&gate);
     for (net, _setup, server) in servers(&origin) {
@@ -214,7 +214,7 @@ http {
 
 /// `postpone_output`, as in nginx: a few bytes of a page wait for the next part.
 #[test]
-fn postponed_bytes_wait_for_the_part_behind_them() {
+fn postponed_bytes_wait_for_the_next_part() {
     let gate = Gate::new();
     let origin = Origin::raw({
         let gate = gate.clone();
@@ -232,7 +232,7 @@ fn postponed_bytes_wait_for_the_part_behind_them() {
     }
     let servers = [Some(setup.start(BINARY)), setup.start_nginx()];
     for server in servers.iter().flatten() {
-        let mut client = ask(server, "/now", &[]);
+        let mut client = send_request(server, "/now", &[]);
         let head = client.head();
         let mut body = client.body(&head);
         expect(&mut body, "before ", "/now");
@@ -240,7 +240,7 @@ fn postponed_bytes_wait_for_the_part_behind_them() {
         expect(&mut body, "part behind", "/now");
         expect_end(&mut body, "/now");
         let before = gate.arrived();
-        let mut client = ask(server, "/later", &[]);
+        let mut client = send_request(server, "/later", &[]);
         gate.wait_reached_by(before + 1);
         client.expect_silence(Duration::from_millis(200));
         gate.let_through(1);
@@ -250,13 +250,13 @@ fn postponed_bytes_wait_for_the_part_behind_them() {
 
 /// Requests that have joined a fetch get each piece at the same time as the first request.
 #[test]
-fn who_shares_a_fetch_has_each_piece_before_the_next_is_sent() {
+fn followers_of_a_fetch_get_each_piece_before_the_next_is_sent() {
     let gate = Gate::new();
     let origin = origin(&gate);
     for (net, _setup, server) in servers(&origin) {
-        let mut first = ask(&server, "/cached/shared", &[]);
+        let mut first = send_request(&server, "/cached/shared", &[]);
         let first_head = first.head();
-        let mut second = ask(&server, "/cached/shared", &[]);
+        let mut second = send_request(&server, "/cached/shared", &[]);
         let second_head = second.head();
         let (mut one, mut other) = (first.body(&first_head), second.body(&second_head));
         for number in 0..PIECES {
@@ -271,11 +271,11 @@ fn who_shares_a_fetch_has_each_piece_before_the_next_is_sent() {
 
 /// A page begins before its included part has begun.
 #[test]
-fn an_included_stream_comes_piece_by_piece() {
+fn an_included_stream_is_passed_on_piece_by_piece() {
     let gate = Gate::new();
     let origin = origin(&gate);
     for (net, _setup, server) in servers(&origin) {
-        let mut client = ask(&server, "/page", &[]);
+        let mut client = send_request(&server, "/page", &[]);
         let head = client.head();
         let mut body = client.body(&head);
         expect(&mut body, "before", net);
@@ -285,13 +285,13 @@ fn an_included_stream_comes_piece_by_piece() {
 
 /// When the origin pauses, the encoder is flushed: the received bytes can be decoded.
 #[test]
-fn a_compressed_stream_comes_piece_by_piece() {
+fn a_compressed_stream_is_flushed_piece_by_piece() {
     let gate = Gate::new();
     let origin = origin(&gate);
     for (net, _setup, server) in servers(&origin) {
         for target in ["/gzip/", "/gzip/direct/", "/gzip/cached/"] {
             let what = format!("{target} on {net}");
-            let mut client = ask(&server, target, &[("Accept-Encoding", "gzip")]);
+            let mut client = send_request(&server, target, &[("Accept-Encoding", "gzip")]);
             let head = client.head();
             assert_eq!(head.field("Content-Encoding"), Some("gzip"), "{what}");
             // A decoder reads its header when it is created.
@@ -305,7 +305,7 @@ fn a_compressed_stream_comes_piece_by_piece() {
             [("br", "/br/"), ("br", "/br/slow/"), ("zstd", "/zstd/"), ("zstd", "/zstd/slow/")]
         {
             let what = format!("{target} on {net}");
-            let mut client = ask(&server, target, &[("Accept-Encoding", coding)]);
+            let mut client = send_request(&server, target, &[("Accept-Encoding", coding)]);
             let head = client.head();
             assert_eq!(head.field("Content-Encoding"), Some(coding), "{what}");
             let mut body = client.body(&head);
@@ -337,7 +337,7 @@ fn breaking_origin(pieces: usize) -> Origin {
 
 /// The client receives the bytes before the truncation, and not the end of the body.
 #[test]
-fn what_came_of_a_body_that_breaks_off_is_sent() {
+fn bytes_before_the_truncation_of_a_body_are_sent() {
     let origin = breaking_origin(3);
     let expected: String = (0..3).map(piece).collect();
     for (net, _setup, server) in servers(&origin) {
@@ -345,14 +345,14 @@ fn what_came_of_a_body_that_breaks_off_is_sent() {
             [("/", ""), ("/direct/", ""), ("/sub/", ""), ("/cached/", ""), ("/page", "before")]
         {
             let what = format!("{target} on {net}");
-            let mut client = ask(&server, target, &[]);
+            let mut client = send_request(&server, target, &[]);
             let head = client.head();
             assert_eq!(head.status, 200, "{what}");
             let mut body = client.body(&head);
             expect(&mut body, &format!("{before}{expected}"), &what);
             assert!(body.read_to_end(&mut Vec::new()).is_err(), "{what}: an end that looks whole");
         }
-        let mut client = ask(&server, "/gzip/", &[("Accept-Encoding", "gzip")]);
+        let mut client = send_request(&server, "/gzip/", &[("Accept-Encoding", "gzip")]);
         let head = client.head();
         let mut body = flate2::read::GzDecoder::new(client.body(&head));
         expect(&mut body, &expected, net);
@@ -363,7 +363,7 @@ fn what_came_of_a_body_that_breaks_off_is_sent() {
 /// An HTTP/1.0 client regards the end of the connection as the end of the body, so it gets a reset; the bytes before
 /// the reset are not lost, even if the client reads slowly.
 #[test]
-fn a_client_of_http_1_0_has_what_came_before_the_reset() {
+fn an_http_1_0_client_gets_the_bytes_before_the_reset() {
     const MANY: usize = 20_000;
     let origin = breaking_origin(MANY);
     let expected: String = (0..MANY).map(piece).collect();

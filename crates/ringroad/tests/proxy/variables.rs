@@ -101,7 +101,7 @@ impl Line {
 }
 
 #[test]
-fn one_server_has_answered() {
+fn upstream_variables_after_one_attempt() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));
     let (_setup, server) = start(&origin, &other);
     let mut client = Client::connect(server.addr(0));
@@ -149,7 +149,7 @@ fn one_server_has_answered() {
 }
 
 #[test]
-fn several_servers_have_been_asked() {
+fn upstream_variables_after_several_attempts() {
     let (origin, other) =
         (Origin::start(answer), Origin::start(|_| Reply::text("good").header("X-Own", "good")));
     let (_setup, server) = start(&origin, &other);
@@ -173,7 +173,7 @@ fn several_servers_have_been_asked() {
 }
 
 #[test]
-fn a_cache_has_answered() {
+fn upstream_variables_after_a_cache_hit() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));
     let (_setup, server) = start(&origin, &other);
     let mut client = Client::connect(server.addr(0));
@@ -201,7 +201,7 @@ fn a_cache_has_answered() {
 
 /// The head of a response is 5000 bytes long.
 #[test]
-fn the_head_of_an_answer_has_a_buffer_of_its_own() {
+fn proxy_buffer_size_limits_the_response_head() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));
     let (_setup, server) = start(&origin, &other);
     let mut client = Client::connect(server.addr(0));
@@ -211,7 +211,7 @@ fn the_head_of_an_answer_has_a_buffer_of_its_own() {
 
 /// In response fields, and the same in nginx; nginx before 1.23 shows only the first of several fields.
 #[test]
-fn fields_show_what_nginx_shows() {
+fn variables_of_response_fields_are_the_same_as_in_nginx() {
     let (origin, other) = (Origin::start(answer), Origin::start(answer));
     let (_setup, server) = start(&origin, &other);
     let shown = |server: &Server| -> Response {

@@ -28,7 +28,7 @@ fn site() -> Server {
 }
 
 #[test]
-fn a_file_comes_with_its_headers() {
+fn a_file_is_served_with_its_header_fields() {
     let server = site();
     let response = client(&server).get("/a.txt");
     assert_eq!((response.status, response.text().as_str()), (200, "0123456789"));
@@ -50,7 +50,7 @@ fn a_file_comes_with_its_headers() {
 }
 
 #[test]
-fn the_type_follows_the_name() {
+fn the_content_type_depends_on_the_file_name() {
     let server = site();
     let mut client = client(&server);
     let mut kind = |target: &str| client.get(target).field("content-type").map(str::to_owned);
@@ -62,7 +62,7 @@ fn the_type_follows_the_name() {
 }
 
 #[test]
-fn a_directory_has_an_index_and_a_slash() {
+fn a_directory_serves_its_index_and_redirects_to_a_slash() {
     let server = site();
     let mut client = client(&server);
     assert_eq!(client.get("/").text(), PAGE);
@@ -76,7 +76,7 @@ fn a_directory_has_an_index_and_a_slash() {
 }
 
 #[test]
-fn what_is_not_there_is_a_short_page() {
+fn a_missing_file_is_a_404_page() {
     let server = site();
     let mut client = client(&server);
     let missing = client.get("/nothing");
@@ -93,7 +93,7 @@ fn what_is_not_there_is_a_short_page() {
 }
 
 #[test]
-fn a_folder_without_an_index_is_forbidden() {
+fn a_directory_without_an_index_is_forbidden() {
     let server = serve_with(&one_server("", "root html;"), |builder| builder.text("html/d/x", ""));
     assert_eq!(client(&server).get("/d/").status, 403);
     let line = server.wait_for_log("is forbidden", Deadline::default());
@@ -101,7 +101,7 @@ fn a_folder_without_an_index_is_forbidden() {
 }
 
 #[test]
-fn a_file_that_may_not_be_read_is_forbidden() {
+fn an_unreadable_file_is_forbidden() {
     use std::os::unix::fs::PermissionsExt;
     // Root can read everything, so the file is of a kind that cannot be opened for reading: a socket.
     let server = serve_with(&one_server("", "root html;"), |builder| builder.text("html/secret", "no"));
@@ -120,7 +120,7 @@ fn a_file_that_may_not_be_read_is_forbidden() {
 }
 
 #[test]
-fn head_is_get_without_the_body() {
+fn a_head_response_equals_get_without_the_body() {
     let server = site();
     let mut client = client(&server);
     let get = client.get("/a.txt");
@@ -136,7 +136,7 @@ fn head_is_get_without_the_body() {
 }
 
 #[test]
-fn files_take_get_and_head_alone() {
+fn files_allow_only_get_and_head() {
     let server = site();
     let mut client = client(&server);
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND", "MKCOL", "BREW"] {
@@ -153,7 +153,7 @@ fn files_take_get_and_head_alone() {
 }
 
 #[test]
-fn no_content_has_no_body_and_no_length() {
+fn a_204_response_has_no_body_and_no_length() {
     let server = site();
     let mut client = client(&server);
     let response = client.get("/empty");
@@ -164,7 +164,7 @@ fn no_content_has_no_body_and_no_length() {
 }
 
 #[test]
-fn a_connection_is_kept_and_pipelined() {
+fn a_connection_is_reused_and_pipelined() {
     let server = site();
     let mut client = client(&server);
     let targets = ["/a.txt", "/nothing", "/text", "/", "/empty", "/none", "/sub/"];
@@ -179,7 +179,7 @@ fn a_connection_is_kept_and_pipelined() {
 }
 
 #[test]
-fn a_head_may_come_byte_by_byte() {
+fn a_header_section_may_arrive_byte_by_byte() {
     let server = site();
     let mut client = client(&server);
     client.send_in_pieces(request_bytes("GET", "/a.txt", &[("X-Long", &"v".repeat(500))]), 1);
@@ -189,7 +189,7 @@ fn a_head_may_come_byte_by_byte() {
 }
 
 #[test]
-fn http_10_closes_unless_it_asks_to_stay() {
+fn http_10_connections_close_unless_keep_alive_is_requested() {
     let server = site();
     let mut plain = client(&server);
     plain.send("GET /a.txt HTTP/1.0\r\n\r\n");
@@ -207,7 +207,7 @@ fn http_10_closes_unless_it_asks_to_stay() {
 }
 
 #[test]
-fn the_client_may_ask_to_close() {
+fn the_client_may_request_close() {
     let server = site();
     for value in ["close", "Close", "CLOSE"] {
         let mut client = client(&server);
@@ -222,7 +222,7 @@ fn the_client_may_ask_to_close() {
 }
 
 #[test]
-fn an_absolute_target_names_the_host() {
+fn the_host_of_an_absolute_target_is_used() {
     let conf = "events {} http { server { listen 127.0.0.1:0; server_name one; return 200 $host-$http_host-$uri; } }";
     let server = serve(conf);
     let mut client = client(&server);
@@ -235,7 +235,7 @@ fn an_absolute_target_names_the_host() {
 }
 
 #[test]
-fn a_connection_ends_after_its_requests() {
+fn a_connection_closes_after_keepalive_requests() {
     let server = serve(&one_server("", "keepalive_requests 3; location / { return 200; }"));
     let mut client = client(&server);
     let kept = |client: &mut Client| client.get("/").field("connection").map(str::to_owned);
@@ -269,7 +269,7 @@ fn an_idle_connection_is_closed() {
 }
 
 #[test]
-fn a_head_that_never_ends_is_given_up_on() {
+fn an_incomplete_header_section_times_out() {
     let server = serve(&one_server("", "client_header_timeout 50ms; return 200;"));
     let mut silent = client(&server);
     silent.expect_end();
@@ -282,7 +282,7 @@ fn a_head_that_never_ends_is_given_up_on() {
 }
 
 #[test]
-fn long_heads_meet_their_limits() {
+fn long_header_sections_are_refused() {
     let conf =
         one_server("large_client_header_buffers 2 1k; client_header_buffer_size 256;", "return 200 ok;");
     let server = serve(&conf);
@@ -314,7 +314,7 @@ fn limit_rate_spreads_a_body_over_time() {
 }
 
 #[test]
-fn two_hundred_connections_at_once() {
+fn two_hundred_concurrent_connections_are_served() {
     let server = site();
     let mut clients: Vec<Client> = (0..200).map(|_| client(&server)).collect();
     for _ in 0..2 {
@@ -328,7 +328,7 @@ fn two_hundred_connections_at_once() {
 }
 
 #[test]
-fn the_address_families_and_unix_sockets_listen() {
+fn ipv4_ipv6_and_unix_sockets_listen() {
     if !common::ours_only("testkit picks IPv4 ports for nginx") {
         return;
     }
@@ -348,7 +348,7 @@ fn the_address_families_and_unix_sockets_listen() {
 }
 
 #[test]
-fn clients_that_have_said_all_are_answered_and_let_go() {
+fn clients_that_shut_down_sending_get_their_response() {
     if !common::ours_only("testkit picks a port for nginx, and no unix socket") {
         return;
     }
@@ -375,7 +375,7 @@ fn clients_that_have_said_all_are_answered_and_let_go() {
 }
 
 #[test]
-fn an_orderly_end_leaves_no_error() {
+fn a_graceful_stop_logs_no_error() {
     let server = site();
     let mut client = client(&server);
     assert_eq!(client.get("/a.txt").status, 200);
@@ -389,7 +389,7 @@ fn an_orderly_end_leaves_no_error() {
 /// The server makes the system calls itself if the kernel has deferred the accept until the request arrived, and for
 /// the last response of a connection; clients see no difference with either network engine.
 #[test]
-fn a_deferred_connection_gets_the_same_answers() {
+fn a_deferred_connection_gets_the_same_responses() {
     for engine in ["", "use epoll;"] {
         let conf = format!(
             "worker_processes 1; events {{ {engine} }} http {{ server {{ listen 127.0.0.1:0 deferred;\n\

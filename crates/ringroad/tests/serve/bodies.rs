@@ -26,7 +26,7 @@ fn counted(target: &str, body: &str) -> String {
 }
 
 #[test]
-fn a_counted_body_is_read_past() {
+fn a_body_with_content_length_is_skipped() {
     let server = site();
     let mut client = client(&server);
     client.send(counted("/ok", "GET /a.txt HTTP/1.1\r\nHost: inner\r\n\r\n")).send(counted("/ok", ""));
@@ -40,7 +40,7 @@ fn a_counted_body_is_read_past() {
 }
 
 #[test]
-fn a_chunked_body_is_read_past() {
+fn a_chunked_body_is_skipped() {
     let server = site();
     let mut client = client(&server);
     let chunks = "5\r\nabcde\r\n00A;name=value;quoted=\"a b\"\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n";
@@ -55,7 +55,7 @@ fn a_chunked_body_is_read_past() {
 }
 
 #[test]
-fn a_large_body_that_nobody_reads_is_discarded() {
+fn a_large_unused_body_is_discarded() {
     let server = site();
     let mut client = client(&server);
     let body = "x".repeat(700_000);
@@ -88,7 +88,7 @@ fn a_body_over_the_limit_is_413() {
 }
 
 #[test]
-fn continue_is_said_when_the_body_is_wanted() {
+fn a_100_continue_is_sent_when_the_body_is_read() {
     let server = site();
     let mut client = client(&server);
     client.send(post("/ok", "Expect: 100-continue\r\nContent-Length: 3\r\n", ""));
@@ -103,7 +103,7 @@ fn continue_is_said_when_the_body_is_wanted() {
 }
 
 #[test]
-fn an_unknown_expectation_is_not_met() {
+fn an_unknown_expectation_is_refused() {
     let server = site();
     let mut client = client(&server);
     client.send(post("/ok", "Expect: miracles\r\nContent-Length: 0\r\n", ""));
@@ -113,7 +113,7 @@ fn an_unknown_expectation_is_not_met() {
 }
 
 #[test]
-fn a_client_that_leaves_amid_its_body_leaves_nothing() {
+fn a_client_that_disconnects_during_its_body_is_harmless() {
     let server = site();
     for _ in 0..20 {
         let mut client = client(&server);
@@ -129,7 +129,7 @@ fn a_client_that_leaves_amid_its_body_leaves_nothing() {
 }
 
 #[test]
-fn a_body_that_stops_is_given_up_on() {
+fn a_stalled_body_times_out() {
     let conf = one_server("", "client_body_timeout 50ms; lingering_timeout 50ms; root html;");
     let server = serve_with(&conf, |builder| builder.text("html/a.txt", "file"));
     let mut client = client(&server);
@@ -139,7 +139,7 @@ fn a_body_that_stops_is_given_up_on() {
 }
 
 #[test]
-fn a_refused_upload_still_reads_its_answer() {
+fn the_client_of_a_refused_upload_can_read_the_response() {
     // The purpose of lingering_close: without it the client's unread bytes turn the close into a reset, which may
     // destroy the response.
     let server =
@@ -154,7 +154,7 @@ fn a_refused_upload_still_reads_its_answer() {
 }
 
 #[test]
-fn an_answer_is_out_before_the_connection_is_closed() {
+fn a_response_is_sent_before_the_connection_closes() {
     // Unread bytes turn the close into a reset, which discards unsent output.
     let server = serve(&one_server("", "location / { return 200 ok; lingering_close off; }"));
     for _ in 0..50 {

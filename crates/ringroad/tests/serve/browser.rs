@@ -66,7 +66,7 @@ fn home_that_trusts(certutil: PathBuf, root: &str) -> TempDir {
 }
 
 #[test]
-fn a_page_of_two_hundred_images() {
+fn a_browser_loads_a_page_of_two_hundred_images() {
     let Some(chromium) = installed(&["chromium", "chromium-browser", "google-chrome"], "chromium") else {
         return;
     };

@@ -154,12 +154,12 @@ fn start(net: &str, disks: &[&str]) -> Result<Server, String> {
 
 /// Starts a server with the disk engines that are available with this network engine, and reports the others as
 /// skipped.
-fn start_with_what_is_there(net: &'static str) -> Option<(Server, Vec<&'static str>)> {
+fn start_with_available_engines(net: &'static str) -> Option<(Server, Vec<&'static str>)> {
     let reason = match start(net, &DISKS) {
         Ok(server) => return Some((server, DISKS.to_vec())),
         Err(reason) => reason,
     };
-    let outcome = |disk: &&'static str| start(net, &[*disk]).map_err(|reason| short(&reason)).err();
+    let outcome = |disk: &&'static str| start(net, &[*disk]).map_err(|reason| emerg_line(&reason)).err();
     let failed: Vec<(&'static str, String)> =
         DISKS.iter().filter_map(|disk| Some((*disk, outcome(disk)?))).collect();
     assert!(!failed.is_empty(), "each disk engine alone starts beside {net}, but not all together: {reason}");
@@ -176,7 +176,7 @@ fn start_with_what_is_there(net: &'static str) -> Option<(Server, Vec<&'static s
 }
 
 /// Returns the `[emerg]` line of a failed start.
-fn short(evidence: &str) -> String {
+fn emerg_line(evidence: &str) -> String {
     evidence.lines().find(|line| line.contains("[emerg]")).unwrap_or(evidence).to_owned()
 }
 
@@ -240,7 +240,7 @@ fn ask(clients: &mut [Client], way: Way, wanted: &[Wanted]) {
 }
 
 /// Requests several ranges in one response: part headers lie between the file's bytes.
-fn ask_parts(client: &mut Client, way: Way, size: u64) {
+fn request_ranges(client: &mut Client, way: Way, size: u64) {
     let ranges = [0..1, 511..513, 4095..4097, size - 600..size];
     let list: Vec<String> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
     let target = format!("/{}/{size}.bin", way.name());
@@ -262,7 +262,7 @@ fn ask_parts(client: &mut Client, way: Way, size: u64) {
 }
 
 /// Requests 100 MiB, compared while they are received.
-fn ask_huge(server: &Server, way: Way) {
+fn request_huge(server: &Server, way: Way) {
     let mut client = Client::connect(server.addr(0));
     client.deadline(Duration::from_secs(180));
     client.send(request_bytes("GET", &format!("/{}/{HUGE}.bin", way.name()), &[]));
@@ -302,7 +302,7 @@ fn moved(server: &Server, lines: usize) -> BTreeMap<String, Vec<String>> {
 
 /// Runs the combinations on one network engine, and reports the pairs of engines that were used.
 fn run(net: &'static str, ways: &[Way], huge_for_each: bool) {
-    let Some((server, disks)) = start_with_what_is_there(net) else { return };
+    let Some((server, disks)) = start_with_available_engines(net) else { return };
     let small: Vec<Wanted> =
         SIZES.into_iter().filter(|&size| size <= SMALL_MAX).flat_map(Wanted::of).collect();
     let large: Vec<Wanted> =
@@ -313,7 +313,7 @@ fn run(net: &'static str, ways: &[Way], huge_for_each: bool) {
         ask(&mut clients, way, &small);
         ask(&mut clients[..CONNECTIONS_LARGE], way, &large);
         for size in PARTS_OF {
-            ask_parts(&mut clients[0], way, size);
+            request_ranges(&mut clients[0], way, size);
         }
     }
     let asked_over = |wanted: &[Wanted], width: usize| wanted.len().div_ceil(width) * width;
@@ -325,7 +325,7 @@ fn run(net: &'static str, ways: &[Way], huge_for_each: bool) {
         let engines = &by_location[&way.name()];
         let new = engines.iter().any(|engine| !seen.contains(&engine));
         if huge_for_each || new {
-            ask_huge(&server, way);
+            request_huge(&server, way);
         }
         seen.extend(engines);
     }
@@ -342,7 +342,7 @@ fn run(net: &'static str, ways: &[Way], huge_for_each: bool) {
 }
 
 #[test]
-fn every_two_settings_meet() {
+fn every_pair_of_settings_is_tested() {
     let chosen = Way::pairwise();
     for pair in Way::all().into_iter().flat_map(Way::pairs) {
         assert!(chosen.iter().any(|way| way.pairs().contains(&pair)), "{pair:?}");
@@ -351,14 +351,14 @@ fn every_two_settings_meet() {
 }
 
 #[test]
-fn same_bytes_on_the_ring() {
+fn all_settings_serve_the_same_bytes_on_io_uring() {
     if ours_only("engines are chosen by directives of this project") {
         run(NETS[0], &Way::pairwise(), false);
     }
 }
 
 #[test]
-fn same_bytes_on_epoll() {
+fn all_settings_serve_the_same_bytes_on_epoll() {
     if ours_only("engines are chosen by directives of this project") {
         run(NETS[1], &Way::pairwise(), false);
     }
@@ -366,20 +366,20 @@ fn same_bytes_on_epoll() {
 
 #[test]
 #[ignore = "heavy: the full product of engines and settings, 100 MiB each"]
-fn same_bytes_from_the_full_product_on_the_ring() {
+fn all_combinations_serve_the_same_bytes_on_io_uring() {
     run(NETS[0], &Way::all(), true);
 }
 
 #[test]
 #[ignore = "heavy: the full product of engines and settings, 100 MiB each"]
-fn same_bytes_from_the_full_product_on_epoll() {
+fn all_combinations_serve_the_same_bytes_on_epoll() {
     run(NETS[1], &Way::all(), true);
 }
 
 /// With the default settings, files are read from the disk: completely, with a part in memory, and once more from
 /// memory.
 #[test]
-fn same_bytes_of_long_files_that_are_brought_into_memory() {
+fn long_files_are_served_unchanged_from_disk_and_page_cache() {
     for net in NETS {
         let text = format!(
             "worker_processes 1;\nevents {{ use {net}; }}\nhttp {{ log_format moved '$body_engine';\n\
@@ -391,7 +391,7 @@ fn same_bytes_of_long_files_that_are_brought_into_memory() {
         let server = match builder.try_start() {
             Ok(server) => server,
             Err(reason) => {
-                report_skipped(net, "sendfile", &short(&reason));
+                report_skipped(net, "sendfile", &emerg_line(&reason));
                 continue;
             }
         };
@@ -422,7 +422,7 @@ fn same_bytes_of_long_files_that_are_brought_into_memory() {
 /// If files have been evicted from the page cache each time they are requested, most are read with direct I/O; once
 /// they stay cached, all use the page cache again. The bytes are the same.
 #[test]
-fn files_that_do_not_stay_in_memory_are_read_past_it() {
+fn evicted_files_are_read_with_direct_io() {
     if !ours_only("nginx does not look what is in memory") {
         return;
     }
@@ -500,7 +500,7 @@ fn are_read_past_memory(size: u64, user: &str, more: &str) -> bool {
 /// Shared-memory chunks cannot be taken from a connection, so all bodies together may use a quarter of `buffer_pool`
 /// for them; clients that do not read use at most half of that, and the others continue.
 #[test]
-fn shared_memory_is_bounded_and_clients_that_do_not_read_hold_up_nobody() {
+fn shared_memory_is_bounded_with_clients_that_do_not_read() {
     const SIZE: u64 = 4 << 20;
     let conf = "worker_processes 1; events { worker_connections 256; buffer_pool 16m; ring_recv_buffers 64 4k; }\n\
                 http { server { listen 127.0.0.1:0 sndbuf=64k; location / { root html; aio_sendfile 512k; } } }";

@@ -18,7 +18,7 @@ fn compressed(client: &mut Client, target: &str, coding: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_dictionary_goes_to_the_worker() {
+fn a_dictionary_is_available_to_the_worker() {
     let page = page(40);
     let conf = one_server("zstd on; types { text/html html; } zstd_dict_file words;", "root html;");
     let server =
@@ -34,7 +34,7 @@ fn a_dictionary_goes_to_the_worker() {
 }
 
 #[test]
-fn a_dictionary_that_is_missing_is_an_error_of_its_line() {
+fn a_missing_dictionary_is_an_error_with_its_line() {
     let conf = one_server("zstd on;\nzstd_dict_file words;", "root html;");
     let (status, said) = Server::builder(BINARY).conf(&conf).arg("-t").run_to_end();
     assert!(!status.success());
@@ -42,7 +42,7 @@ fn a_dictionary_that_is_missing_is_an_error_of_its_line() {
 }
 
 #[test]
-fn what_any_engine_reads_is_compressed() {
+fn files_are_compressed_on_every_engine() {
     let page = page(20_000);
     for engine in ["aio off;", "aio threads;", "aio on;", "aio off; sendfile on;", "directio 1k;"] {
         let conf = one_server(

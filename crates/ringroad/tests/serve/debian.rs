@@ -140,7 +140,7 @@ fn the_snippets_can_be_included() {
 }
 
 #[test]
-fn what_is_for_gateways_loads() {
+fn snippets_for_gateways_load() {
     for file in GATEWAY_FILES {
         let more = format!("server {{ listen 127.0.0.1:0; location / {{ include {file}; }} }}");
         let (status, message) = prepared(BINARY, &own(), &more, [0, 0]).arg("-t").run_to_end();
@@ -153,7 +153,7 @@ const GATEWAY_FILES: [&str; 4] =
     ["fastcgi_params", "snippets/fastcgi-php.conf", "scgi_params", "uwsgi_params"];
 
 #[test]
-fn the_files_that_are_installed_serve_as_nginx_serves_them() {
+fn the_installed_files_serve_the_same_as_nginx() {
     if !ours_only("both are started here") {
         return;
     }

@@ -31,7 +31,7 @@ fn serve(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Result
 }
 
 #[test]
-fn the_answer_without_a_file() {
+fn the_example_without_a_file_serves() {
     if !ours_only("the examples are run with the binary of this project") {
         return;
     }
@@ -106,14 +106,14 @@ fn files_through(name: &str) -> Option<String> {
 }
 
 #[test]
-fn files_through_asynchronous_reads() {
+fn the_example_serves_with_asynchronous_reads() {
     if ours_only("the examples are run with the binary of this project") {
         assert_eq!(files_through("nginx.conf"), None, "epoll is everywhere");
     }
 }
 
 #[test]
-fn files_through_the_ring() {
+fn the_example_serves_with_io_uring() {
     if !ours_only("the examples are run with the binary of this project") {
         return;
     }
@@ -124,7 +124,7 @@ fn files_through_the_ring() {
 }
 
 #[test]
-fn the_copies_differ_in_one_word() {
+fn the_example_copies_differ_only_in_the_backend() {
     let epoll = read("write-up-000/nginx.conf");
     assert_eq!(epoll.replace("use epoll;", "use io_uring;"), read("write-up-000/nginx-io_uring.conf"));
 }

@@ -56,7 +56,7 @@ fn client(server: &Server) -> Client {
 }
 
 /// Checks both files, completely and in ranges, from every location, and that the log has no errors.
-fn everything_comes(server: &Server) {
+fn check_all_responses(server: &Server) {
     let mut client = client(server);
     for place in DISKS.iter().map(|(name, _)| *name).chain(["sendfile"]) {
         A.assert_body(&client.get(&format!("/{place}/a.bin")).body);
@@ -68,34 +68,34 @@ fn everything_comes(server: &Server) {
 }
 
 #[test]
-fn short_reads_are_continued_where_they_stopped() {
+fn partial_reads_are_continued() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
     for net in NETS {
-        everything_comes(&start(net, &["read short every=1"], ""));
-        everything_comes(&start(net, &["read short every=3", "sendfile short every=2"], ""));
+        check_all_responses(&start(net, &["read short every=1"], ""));
+        check_all_responses(&start(net, &["read short every=3", "sendfile short every=2"], ""));
     }
 }
 
 #[test]
-fn short_sends_and_receives_are_continued() {
+fn partial_sends_and_receives_are_continued() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
     for net in NETS {
-        everything_comes(&start(net, &["send short every=2", "recv short every=2"], ""));
+        check_all_responses(&start(net, &["send short every=2", "recv short every=2"], ""));
     }
 }
 
 #[test]
-fn a_disk_engine_that_is_busy_is_asked_again() {
+fn a_busy_disk_engine_is_retried() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
     for net in NETS {
         let server = start(net, &["read error=EAGAIN every=3", "read error=EINTR every=5"], "");
-        everything_comes(&server);
+        check_all_responses(&server);
         let mut clients: Vec<Client> = (0..50).map(|_| client(&server)).collect();
         for (index, client) in clients.iter_mut().enumerate() {
             let place = DISKS[index % DISKS.len()].0;
@@ -114,18 +114,18 @@ fn a_disk_engine_that_is_busy_is_asked_again() {
 }
 
 #[test]
-fn interrupted_operations_and_full_buffers_are_nothing_to_tell() {
+fn interrupted_operations_and_full_buffers_are_not_logged() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
     for net in NETS {
-        everything_comes(&start(net, &["send error=EINTR every=3", "recv error=ENOBUFS every=3"], ""));
-        everything_comes(&start(net, &["recv end every=2", "accept end every=2"], ""));
+        check_all_responses(&start(net, &["send error=EINTR every=3", "recv error=ENOBUFS every=3"], ""));
+        check_all_responses(&start(net, &["recv end every=2", "accept end every=2"], ""));
     }
 }
 
 #[test]
-fn an_io_error_amid_a_body_ends_that_connection() {
+fn an_io_error_during_a_body_closes_only_that_connection() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -162,7 +162,7 @@ fn an_io_error_amid_a_body_ends_that_connection() {
 }
 
 #[test]
-fn errors_of_open_have_nginx_s_statuses() {
+fn errors_of_open_have_the_statuses_of_nginx() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -222,7 +222,7 @@ fn sparse(path: &Path) {
 }
 
 #[test]
-fn a_file_that_shrinks_ends_its_own_connection() {
+fn a_shrinking_file_closes_only_its_connection() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
         return;
     }
@@ -255,7 +255,7 @@ fn a_file_that_shrinks_ends_its_own_connection() {
 }
 
 #[test]
-fn an_empty_descriptor_table_passes() {
+fn accepting_resumes_after_emfile() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -271,7 +271,7 @@ fn an_empty_descriptor_table_passes() {
 }
 
 #[test]
-fn a_slow_disk_holds_up_only_its_own_requests() {
+fn a_slow_disk_delays_only_its_own_requests() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -301,7 +301,7 @@ fn a_slow_disk_holds_up_only_its_own_requests() {
 
 /// The fault engine affects only operations that go through the engine.
 #[test]
-fn an_open_file_is_looked_at_inline_only_where_that_cannot_block() {
+fn an_open_file_is_checked_inline_only_if_it_cannot_block() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -329,7 +329,7 @@ fn an_open_file_is_looked_at_inline_only_where_that_cannot_block() {
 }
 
 #[test]
-fn a_lost_completion_does_not_hang_the_end() {
+fn a_lost_completion_does_not_block_the_stop() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -349,7 +349,7 @@ fn a_lost_completion_does_not_hang_the_end() {
 }
 
 #[test]
-fn a_shared_chunk_is_never_written_again_once_it_was_sent() {
+fn a_shared_chunk_is_never_overwritten_after_sending() {
     if !ours_only("aio_sendfile is a directive of this project") {
         return;
     }
@@ -390,7 +390,7 @@ fn a_shared_chunk_is_never_written_again_once_it_was_sent() {
 }
 
 #[test]
-fn clients_that_vanish_leave_nothing_behind() {
+fn clients_that_disconnect_leave_no_open_files() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
         return;
     }

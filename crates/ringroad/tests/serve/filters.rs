@@ -60,7 +60,7 @@ fn client(server: &Server) -> Client {
 }
 
 /// One connection requests the body in every way, so each response must end at the correct byte.
-fn everything_comes(server: &Server) {
+fn check_all_responses(server: &Server) {
     let (mut client, expected) = (client(server), changed());
     for (way, _) in WAYS {
         let response = client.get(&format!("/{way}/a.html"));
@@ -72,30 +72,30 @@ fn everything_comes(server: &Server) {
 }
 
 #[test]
-fn changed_bodies_come_from_every_way_to_a_file() {
+fn bodies_are_filtered_with_every_read_method() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
         return;
     }
     for net in NETS {
         let server = start(net, &[]);
-        everything_comes(&server);
+        check_all_responses(&server);
         assert!(server.quit_and_wait().success());
     }
 }
 
 #[test]
-fn changed_bodies_survive_short_reads_and_sends() {
+fn filtered_bodies_are_correct_after_partial_reads_and_sends() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
     for net in NETS {
-        everything_comes(&start(net, &["read short every=2", "send short every=3"]));
-        everything_comes(&start(net, &["read error=EAGAIN every=3", "send error=EINTR every=3"]));
+        check_all_responses(&start(net, &["read short every=2", "send short every=3"]));
+        check_all_responses(&start(net, &["read error=EAGAIN every=3", "send error=EINTR every=3"]));
     }
 }
 
 #[test]
-fn a_disk_that_fails_ends_a_changed_body_without_an_end() {
+fn a_disk_error_truncates_a_filtered_body() {
     if !ours_only("faults come from the fault engine") {
         return;
     }
@@ -117,7 +117,7 @@ fn a_disk_that_fails_ends_a_changed_body_without_an_end() {
 }
 
 #[test]
-fn a_file_that_shrinks_ends_a_changed_body_without_an_end() {
+fn a_shrinking_file_truncates_a_filtered_body() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
         return;
     }
@@ -144,7 +144,7 @@ fn a_file_that_shrinks_ends_a_changed_body_without_an_end() {
 }
 
 #[test]
-fn clients_that_read_slowly_or_leave_hold_up_nobody() {
+fn clients_that_are_slow_or_disconnect_delay_no_other_client() {
     if !ours_only("the ways to move a file are chosen by directives of this project") {
         return;
     }
@@ -156,7 +156,7 @@ fn clients_that_read_slowly_or_leave_hold_up_nobody() {
             let way = WAYS[index % WAYS.len()].0;
             client.send(request_bytes("GET", &format!("/{way}/a.html"), &[]));
         }
-        everything_comes(&server);
+        check_all_responses(&server);
         // Half of the clients disconnect in the middle, and the others get the complete body.
         for client in slow.drain(..10) {
             client.reset();
@@ -164,7 +164,7 @@ fn clients_that_read_slowly_or_leave_hold_up_nobody() {
         for client in &mut slow {
             assert!(client.response().text() == changed());
         }
-        everything_comes(&server);
+        check_all_responses(&server);
         assert!(server.quit_and_wait().success());
     }
 }

@@ -52,14 +52,14 @@ fn setup() -> Setup {
     setup
 }
 
-fn ask(server: &Server, target: &str, forwarded: &str) -> String {
+fn send_request(server: &Server, target: &str, forwarded: &str) -> String {
     let mut client = Client::connect(server.addr(0));
     client.send(testkit::client::request_bytes("GET", target, &[("X-Forwarded-For", forwarded)]));
     client.response().text()
 }
 
 #[test]
-fn values_are_those_of_the_address() {
+fn values_are_those_of_the_client_address() {
     let setup = setup();
     let server = setup.start(BINARY);
     for (target, forwarded, expected) in [
@@ -71,19 +71,19 @@ fn values_are_those_of_the_address() {
         ("/?ip=2001:db8::", "x", "none IT [] 1700000000 no"),
         ("/?ip=1.2.0.1x", "1.2.3.4", "DE none [] 1700000000 yes"),
     ] {
-        assert_eq!(ask(&server, target, forwarded), expected, "{target} {forwarded}");
+        assert_eq!(send_request(&server, target, forwarded), expected, "{target} {forwarded}");
     }
     assert!(server.quit_and_wait().success());
 }
 
 #[test]
-fn a_file_that_is_replaced_is_read_again() {
+fn a_replaced_database_is_read_again() {
     let setup = setup();
     let folder = setup.data().join("db");
     let server = setup.start(BINARY);
     let is = |expected: &str| {
         wait::until(expected, Deadline::default(), || {
-            (ask(&server, "/", "1.2.3.4") == expected).then_some(())
+            (send_request(&server, "/", "1.2.3.4") == expected).then_some(())
         })
         .unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));
     };

@@ -51,7 +51,7 @@ fn start(conf: &str) -> Server {
 }
 
 #[test]
-fn a_zone_is_one_for_all_threads_and_stays_over_a_reload() {
+fn a_zone_is_shared_by_all_threads_and_survives_a_reload() {
     let mut server = start(&conf("first", ZONES));
     let all = statuses(&server, "/", 12);
     assert_eq!(all, [[200; 4].as_slice(), &[503; 8]].concat(), "one, and three of the burst");
@@ -64,7 +64,7 @@ fn a_zone_is_one_for_all_threads_and_stays_over_a_reload() {
 }
 
 #[test]
-fn connections_count_across_threads_and_reloads() {
+fn connections_are_counted_across_threads_and_reloads() {
     let mut server = start(&conf("first", ZONES));
     let hold = || {
         let mut client = Client::connect(server.addr(0));
@@ -82,7 +82,7 @@ fn connections_count_across_threads_and_reloads() {
 }
 
 #[test]
-fn numbers_go_on_after_a_reload_in_place() {
+fn stub_status_counters_continue_after_a_reload_in_place() {
     if !ours_only("nginx keeps them in other ways") {
         return;
     }
@@ -104,7 +104,7 @@ fn numbers_go_on_after_a_reload_in_place() {
 }
 
 #[test]
-fn a_request_and_its_subrequests_are_looked_at_once() {
+fn limits_apply_once_to_a_request_and_its_subrequests() {
     let conf = "events { } http { limit_req_zone $server_name zone=one:1m rate=1r/m;
         limit_conn_zone $server_name zone=two:1m;
         server { listen 127.0.0.1:0; server_name a; root html; log_subrequest on;

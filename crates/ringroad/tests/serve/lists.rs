@@ -6,7 +6,7 @@ use crate::common::{one_server, serve_with};
 use testkit::Client;
 
 #[test]
-fn local_times_are_those_of_the_zone() {
+fn local_times_use_the_time_zone() {
     // Both servers retain `TZ` of the environment in which they are started. The zone's offset is one that no machine
     // uses.
     let conf = one_server(

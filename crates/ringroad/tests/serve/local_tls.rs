@@ -109,7 +109,7 @@ fn stop(mut program: Program) {
 }
 
 #[test]
-fn clients_that_trust_the_root_get_the_site_by_every_name() {
+fn clients_that_trust_the_root_can_use_every_name() {
     let desk = Desk::new();
     let (program, port) = desk.serve();
     let root = desk.read("root.pem");
@@ -160,7 +160,7 @@ fn curl_verifies_the_connection() {
 }
 
 #[test]
-fn a_second_start_has_the_same_root_and_certificate() {
+fn a_restart_uses_the_same_root_and_certificate() {
     let desk = Desk::new();
     let (program, _) = desk.serve();
     let (root, server) = (desk.read("root.pem"), desk.read("server.pem"));
@@ -204,7 +204,7 @@ fn certificates_are_renewed_while_the_server_runs() {
 }
 
 #[test]
-fn damaged_and_foreign_files_are_refused_with_their_names() {
+fn damaged_and_unrelated_files_are_refused_by_name() {
     let desk = Desk::new();
     let (program, _) = desk.serve();
     stop(program);

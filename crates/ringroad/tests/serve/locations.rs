@@ -15,7 +15,7 @@ fn texts(server: &Server, targets: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_longest_prefix_then_the_first_expression() {
+fn the_longest_prefix_or_the_first_regex_is_selected() {
     let server = serve(&one_server(
         "",
         r"location / { return 200 root; }
@@ -47,7 +47,7 @@ fn the_longest_prefix_then_the_first_expression() {
 }
 
 #[test]
-fn locations_nest() {
+fn nested_locations_are_selected() {
     let server = serve(&one_server(
         "",
         r"location /a { return 200 a;
@@ -62,7 +62,7 @@ fn locations_nest() {
 }
 
 #[test]
-fn predicates_come_behind_everything_but_prefixes() {
+fn predicates_are_tested_after_regexes_and_before_prefixes() {
     if !common::ours_only("predicates, which Debian's nginx is too old for") {
         return;
     }
@@ -100,7 +100,7 @@ fn predicates_come_behind_everything_but_prefixes() {
 }
 
 #[test]
-fn server_names() {
+fn servers_are_selected_by_name() {
     // All on one address, which is not possible with a port that the kernel assigns to each `listen`.
     let dir = TempDir::new("names");
     let socket = dir.path().join("socket");
@@ -140,7 +140,7 @@ fn server_names() {
 }
 
 #[test]
-fn return_in_all_its_forms() {
+fn return_works_in_all_forms() {
     let server = serve(&one_server(
         "server_tokens off;",
         r#"location = /code { return 403; }
@@ -197,7 +197,7 @@ fn a_redirect_can_be_relative_or_without_a_port() {
 }
 
 #[test]
-fn try_files_takes_the_first_that_is_there() {
+fn try_files_serves_the_first_existing_file() {
     let server = serve_with(
         &one_server(
             "",
@@ -251,7 +251,7 @@ fn alias_replaces_the_prefix() {
 }
 
 #[test]
-fn error_page_in_all_its_forms() {
+fn error_page_works_in_all_forms() {
     let server = serve_with(
         &one_server(
             "",
@@ -292,7 +292,7 @@ fn error_page_in_all_its_forms() {
 }
 
 #[test]
-fn errors_while_answering_errors_end() {
+fn errors_in_error_pages_do_not_loop() {
     let server = serve(&one_server(
         "",
         "error_page 404 /loop; recursive_error_pages on; location / { root html; } location = /loop { return 404; }",
@@ -304,7 +304,7 @@ fn errors_while_answering_errors_end() {
 }
 
 #[test]
-fn internal_locations_are_for_redirects() {
+fn internal_locations_are_only_reached_by_redirects() {
     let server = serve_with(
         &one_server(
             "",
@@ -332,7 +332,7 @@ fn an_index_is_an_internal_redirect() {
 }
 
 #[test]
-fn set_and_variables() {
+fn set_assigns_variables() {
     let server = serve(&one_server(
         "",
         r#"set $greeting "hello $arg_name";

@@ -74,7 +74,7 @@ struct Logs {
 }
 
 /// Sends everything, one connection after the other, and reads the logs.
-fn ask(server: &Server) -> Logs {
+fn send_requests(server: &Server) -> Logs {
     for (sent, bytes) in REQUESTS.iter().enumerate() {
         let mut client = Client::connect(server.addr(0));
         client.send(bytes);
@@ -99,18 +99,18 @@ fn ask(server: &Server) -> Logs {
 }
 
 #[test]
-fn lines_are_nginxs() {
+fn log_lines_are_the_same_as_in_nginx() {
     let conf = one_server(FORMATS, SERVER);
     let files = |builder: testkit::ServerBuilder| {
         builder.text("html/a.txt", "12345").text("html/404.txt", "not here\n")
     };
-    let ours = ask(&serve_with(&conf, files));
+    let ours = send_requests(&serve_with(&conf, files));
     check_times(&ours.times);
     if against_nginx() {
         return;
     }
     let Some(peer) = nginx::start_with(&conf, files) else { return };
-    let theirs = ask(&peer);
+    let theirs = send_requests(&peer);
     check_times(&theirs.times);
     // Built-in pages contain a server name that is three bytes longer.
     let ours_same = ours.same.iter().map(|line| line.replace("|153|", "|150|").replace("|165|", "|162|"));

@@ -89,7 +89,7 @@ fn parts(message: &str) -> (&str, &str, &str) {
 }
 
 #[test]
-fn the_access_log_goes_to_syslog() {
+fn the_access_log_is_sent_to_syslog() {
     let (_folder, socket, path) = syslog_server();
     let server = serve(&one_server(
         "log_format own '$request|$status';",
@@ -117,7 +117,7 @@ fn the_access_log_goes_to_syslog() {
 }
 
 #[test]
-fn syslog_over_udp() {
+fn lines_are_sent_to_syslog_over_udp() {
     for address in ["127.0.0.1", "[::1]"] {
         let Ok(socket) = UdpSocket::bind(format!("{address}:0")) else {
             testkit::skip(format_args!("no {address} here"));
@@ -136,7 +136,7 @@ fn syslog_over_udp() {
 }
 
 #[test]
-fn the_error_log_goes_to_syslog_with_the_level_of_the_line() {
+fn the_error_log_is_sent_to_syslog_with_each_lines_level() {
     let (_folder, socket, path) = syslog_server();
     let conf = format!(
         "error_log logs/error.log notice;\n{}",
@@ -166,7 +166,7 @@ fn the_error_log_goes_to_syslog_with_the_level_of_the_line() {
 }
 
 #[test]
-fn a_syslog_server_that_comes_back_is_found_again() {
+fn a_restarted_syslog_server_is_reconnected() {
     if !ours_only("nothing is lost when a server restarts") {
         return;
     }
@@ -200,7 +200,7 @@ fn a_syslog_server_that_comes_back_is_found_again() {
 }
 
 #[test]
-fn a_syslog_server_that_does_not_read_holds_up_nobody() {
+fn a_syslog_server_that_does_not_read_delays_no_client() {
     if !ours_only("lines wait for a server that does not read") {
         return;
     }
@@ -250,7 +250,7 @@ fn fifo(label: &str) -> (TempDir, fs::File, String) {
 const NETS: [&str; 2] = ["", "use epoll;"];
 
 #[test]
-fn a_pipe_that_nobody_reads_holds_up_nobody() {
+fn an_unread_pipe_delays_no_client() {
     if !ours_only("nginx waits in write()") {
         return;
     }
@@ -283,7 +283,7 @@ fn a_pipe_that_nobody_reads_holds_up_nobody() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_does_not_hold_up_the_end() {
+fn an_unread_pipe_does_not_delay_the_stop() {
     if !ours_only("nginx waits in write()") {
         return;
     }
@@ -301,7 +301,7 @@ fn a_pipe_that_nobody_reads_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn a_slow_disk_under_logs_holds_up_nobody() {
+fn a_slow_log_disk_delays_no_client() {
     if !ours_only("the disk is made slow by the fault engine") {
         return;
     }
@@ -318,7 +318,7 @@ fn a_slow_disk_under_logs_holds_up_nobody() {
 }
 
 #[test]
-fn reloads_neither_lose_lines_nor_keep_files() {
+fn reloads_lose_no_lines_and_leak_no_files() {
     if !ours_only("the harness cannot pick the port of nginx again") {
         return;
     }
@@ -352,7 +352,7 @@ fn name_of(round: usize) -> &'static str {
 }
 
 #[test]
-fn a_full_disk_costs_lines_and_is_told_once_a_minute() {
+fn a_full_disk_loses_lines_and_is_reported_once_a_minute() {
     let server = serve(&one_server("", "access_log /dev/full; return 204;"));
     let mut client = client(&server);
     for _ in 0..20 {
@@ -373,7 +373,7 @@ fn leave_time(pause: Duration) {
 }
 
 #[test]
-fn a_disk_that_has_room_again_is_told_of() {
+fn free_space_on_a_full_log_disk_is_reported() {
     if !ours_only("nginx does not say what was lost") {
         return;
     }
@@ -414,7 +414,7 @@ fn a_disk_that_has_room_again_is_told_of() {
 }
 
 #[test]
-fn names_may_have_variables() {
+fn log_names_may_contain_variables() {
     let server = serve_open(&one_server(
             "log_format own '$request|$status';",
             "root html; access_log logs/$arg_v.log own;
@@ -454,7 +454,7 @@ fn names_may_have_variables() {
 }
 
 #[test]
-fn links_in_names_with_variables_are_followed_as_configured() {
+fn symlinks_in_log_names_with_variables_are_followed_as_configured() {
     let server = serve_with(
         &one_server(
             "log_format own '$request';",
@@ -572,7 +572,7 @@ fn a_buffer_is_written_when_it_is_full() {
 }
 
 #[test]
-fn compressed_logs_are_one_file_for_gzip() {
+fn a_compressed_log_is_one_valid_gzip_file() {
     let server = serve(&one_server(
         "log_format own '$arg_n';",
         "access_log logs/a.gz own gzip=9 buffer=1k; access_log logs/b.gz own gzip flush=20ms; return 204;",
@@ -597,7 +597,7 @@ fn compressed_logs_are_one_file_for_gzip() {
 }
 
 #[test]
-fn what_is_held_back_goes_to_the_file_that_was_open() {
+fn buffered_lines_are_written_to_the_previously_open_file() {
     let server = serve(&one_server(
         "log_format own '$arg_n';",
         "access_log logs/access.log own buffer=32k; access_log logs/now.log own; return 204;",
@@ -650,7 +650,7 @@ fn errors_do_not_wait_for_the_buffer_of_an_access_log() {
 }
 
 #[test]
-fn an_error_log_that_nobody_reads_holds_up_nobody() {
+fn an_unread_error_log_delays_no_client() {
     if !ours_only("nginx waits in write()") {
         return;
     }
@@ -671,7 +671,7 @@ fn an_error_log_that_nobody_reads_holds_up_nobody() {
 }
 
 #[test]
-fn error_logs_as_json() {
+fn error_logs_can_be_written_as_json() {
     if !ours_only("nginx has no such form") {
         return;
     }

@@ -32,7 +32,7 @@ fn the_default_is_combined() {
 }
 
 #[test]
-fn a_format_of_one_s_own() {
+fn a_custom_format_is_used() {
     let server = serve_with(&one_server(LINES, "root html; access_log logs/access.log own;"), |builder| {
         builder.text("html/a.txt", "12345")
     });
@@ -51,7 +51,7 @@ fn a_format_of_one_s_own() {
 }
 
 #[test]
-fn bytes_are_escaped_as_the_format_says() {
+fn bytes_are_escaped_as_the_format_specifies() {
     let server = serve(&one_server(
         LINES,
         "access_log logs/access.log own; access_log logs/plain.log plain; access_log logs/json.log json; return 200;",
@@ -91,7 +91,7 @@ fn logs_can_be_off_conditional_and_inherited() {
 }
 
 #[test]
-fn a_buffered_log_is_written_by_its_time_and_at_the_end() {
+fn a_buffered_log_is_flushed_by_its_timer_and_at_exit() {
     let server =
         serve(&one_server(LINES, "access_log logs/access.log own buffer=32k flush=50ms; return 200;"));
     assert_eq!(client(&server).get("/").status, 200);
@@ -110,7 +110,7 @@ fn a_buffered_log_is_written_by_its_time_and_at_the_end() {
 }
 
 #[test]
-fn errors_are_told_with_the_request() {
+fn errors_are_logged_with_the_request() {
     let server = serve(&one_server("", "server_name here.test; root html;"));
     let mut client = Client::connect(server.addr(0));
     client.request("GET", "/missing?q", &[("Host", "asked.test"), ("Referer", "http://from/")]);
@@ -124,7 +124,7 @@ fn errors_are_told_with_the_request() {
 }
 
 #[test]
-fn a_missing_file_need_not_be_logged() {
+fn log_not_found_off_suppresses_missing_files() {
     let server = serve(&one_server("", "root html; log_not_found off; location /told { log_not_found on; }"));
     let mut client = client(&server);
     assert_eq!(client.get("/quiet").status, 404);
@@ -136,7 +136,7 @@ fn a_missing_file_need_not_be_logged() {
 }
 
 #[test]
-fn a_path_with_control_characters_stays_on_its_line_of_the_error_log() {
+fn control_characters_in_a_path_cannot_break_an_error_log_line() {
     let conf = one_server("", "location / { root html; }");
     let server = serve(&conf);
     assert_eq!(client(&server).get("/a%0A2026/01/01%20[emerg]%1B[2J%7F").status, 404);
@@ -147,7 +147,7 @@ fn a_path_with_control_characters_stays_on_its_line_of_the_error_log() {
 
 /// nginx writes a line before it reads the next request on the connection.
 #[test]
-fn a_client_that_asks_again_finds_the_lines_of_the_last_response_in_the_logs() {
+fn a_response_is_logged_before_the_next_request_is_read() {
     if std::env::var_os(testkit::server::EVENTS_VARIABLE).is_some() {
         return testkit::skip("lines are written through the engine where faults are injected");
     }

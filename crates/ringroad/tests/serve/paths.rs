@@ -43,7 +43,7 @@ fn site(directives: &str) -> Server {
 }
 
 #[test]
-fn names_are_decoded_once() {
+fn file_names_are_percent_decoded_once() {
     let server = site("");
     let mut client = client(&server);
     for (target, wanted) in [
@@ -70,7 +70,7 @@ fn names_are_decoded_once() {
 }
 
 #[test]
-fn nothing_above_the_root() {
+fn paths_above_the_root_are_refused() {
     let server = site("");
     for target in [
         "/../secret.txt",
@@ -101,7 +101,7 @@ fn nothing_above_the_root() {
 }
 
 #[test]
-fn an_alias_is_no_way_out_either() {
+fn paths_above_an_alias_are_refused() {
     let server = site("location /i/ { alias html/d/; } location /x { alias html/d; }");
     let mut client = client(&server);
     assert_eq!(client.get("/i/b.txt").text(), "deeper");
@@ -115,7 +115,7 @@ fn an_alias_is_no_way_out_either() {
 }
 
 #[test]
-fn names_that_no_file_can_have() {
+fn impossible_file_names_are_refused() {
     let server = site("");
     for target in ["/a.txt%00", "/%00", "/a%00.txt", "/d/%00/../a.txt", "/a.txt%00.html"] {
         assert_eq!(refused(&server, get(target)), 400, "{target}");
@@ -131,7 +131,7 @@ fn names_that_no_file_can_have() {
 }
 
 #[test]
-fn links_are_followed_wherever_they_lead() {
+fn symlinks_are_followed_to_any_target() {
     let server = site("");
     let mut client = client(&server);
     assert_eq!(client.get("/out.txt").text(), SECRET);
@@ -144,7 +144,7 @@ fn links_are_followed_wherever_they_lead() {
 }
 
 #[test]
-fn root_beneath_keeps_links_below_the_root() {
+fn root_beneath_refuses_symlinks_out_of_the_root() {
     if !ours_only("root_beneath is a directive of this project") {
         return;
     }
@@ -164,7 +164,7 @@ fn root_beneath_keeps_links_below_the_root() {
 }
 
 #[test]
-fn a_root_from_a_variable_stays_a_root() {
+fn a_root_from_a_variable_cannot_be_left() {
     let server = serve_with(&one_server("", "location / { root html/$arg_site; }"), |builder| {
         builder.text("html/one/a.txt", "one").text("html/two/a.txt", "two").text("secret.txt", SECRET)
     });
@@ -175,7 +175,7 @@ fn a_root_from_a_variable_stays_a_root() {
 }
 
 #[test]
-fn case_and_dots_matter() {
+fn file_names_are_case_and_dot_sensitive() {
     let server = site("location = /d/b.txt { return 200 exact; }");
     let mut client = client(&server);
     assert_eq!(client.get("/d//b.txt").text(), "exact", "the location is chosen by the clean path");

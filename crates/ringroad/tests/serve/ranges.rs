@@ -21,7 +21,7 @@ fn ranged(client: &mut Client, value: &str) -> Response {
 }
 
 #[test]
-fn a_single_range() {
+fn a_single_range_is_served() {
     let server = site("");
     let mut client = client(&server);
     for (value, start, end) in [
@@ -54,7 +54,7 @@ fn a_single_range() {
 }
 
 #[test]
-fn ranges_that_cannot_be_served() {
+fn unsatisfiable_ranges_are_refused() {
     let server = site("");
     let mut client = client(&server);
     for value in ["bytes=10007-", "bytes=20000-30000", "bytes=-0", "bytes=10007-10008,20000-"] {
@@ -75,7 +75,7 @@ fn ranges_that_cannot_be_served() {
 }
 
 #[test]
-fn several_ranges_come_as_parts() {
+fn several_ranges_are_served_as_multipart() {
     let server = site("");
     let mut client = client(&server);
     let ranges = [(0, 1), (4095, 4098), (SIZE - 5, SIZE)];
@@ -107,7 +107,7 @@ fn several_ranges_come_as_parts() {
 }
 
 #[test]
-fn a_greedy_set_of_ranges_is_answered_with_the_file() {
+fn ranges_with_more_bytes_than_the_file_get_the_complete_file() {
     let server = site("");
     let mut client = client(&server);
     let response = ranged(&mut client, "bytes=0-,0-,0-");
@@ -116,7 +116,7 @@ fn a_greedy_set_of_ranges_is_answered_with_the_file() {
 }
 
 #[test]
-fn ranges_can_be_limited() {
+fn max_ranges_limits_ranges() {
     let server = site("max_ranges 2; location /none/ { max_ranges 0; alias html/; }");
     let mut client = client(&server);
     assert_eq!(ranged(&mut client, "bytes=0-0,2-2").status, 206);
@@ -128,14 +128,14 @@ fn ranges_can_be_limited() {
 }
 
 #[test]
-fn head_takes_a_range_too() {
+fn head_requests_may_have_a_range() {
     let server = site("");
     let response = client(&server).request("HEAD", "/a.bin", &[("Range", "bytes=5-9")]);
     assert_eq!((response.status, response.field("content-length")), (206, Some("5")));
 }
 
 #[test]
-fn if_range_decides_between_part_and_whole() {
+fn if_range_decides_between_range_and_complete_file() {
     let server = site("");
     let mut client = client(&server);
     let whole = client.get("/a.bin");
@@ -152,7 +152,7 @@ fn if_range_decides_between_part_and_whole() {
 }
 
 #[test]
-fn a_fresh_copy_is_not_sent_again() {
+fn a_fresh_copy_gets_a_304() {
     let server = site("");
     let mut client = client(&server);
     let whole = client.get("/a.bin");
@@ -179,7 +179,7 @@ fn a_fresh_copy_is_not_sent_again() {
 }
 
 #[test]
-fn a_condition_that_fails_stops_the_request() {
+fn a_failed_precondition_returns_412() {
     let server = site("");
     let mut client = client(&server);
     let whole = client.get("/a.bin");
@@ -198,7 +198,7 @@ fn a_condition_that_fails_stops_the_request() {
 }
 
 #[test]
-fn times_compare_as_told() {
+fn if_modified_since_compares_times_as_configured() {
     let server = site(
         "location /off/ { if_modified_since off; alias html/; } \
          location /before/ { if_modified_since before; alias html/; } \
@@ -220,7 +220,7 @@ fn times_compare_as_told() {
 /// Each part of such a response needs a buffer. A request that retained one while it waited for the next would block
 /// others, and all of them until the timeout.
 #[test]
-fn many_ranges_for_many_clients_end_where_buffers_are_few() {
+fn multipart_responses_complete_with_few_buffers() {
     if !ours_only("it is about this server's buffers") {
         return;
     }

@@ -29,7 +29,7 @@ fn all_400(server: &Server, requests: &[String]) {
 }
 
 #[test]
-fn control_bytes_in_the_head() {
+fn control_bytes_in_the_header_section_are_refused() {
     let server = site();
     all_400(&server, &[with("A: x\0y\r\n"), with("\0A: x\r\n"), with("A\0: x\r\n"), with("A\x01B: x\r\n")]);
     all_400(&server, &[format!("GET /a\0b HTTP/1.1\r\nHost: a\r\n\r\n{SECOND}")]);
@@ -45,7 +45,7 @@ fn control_bytes_in_the_head() {
 
 /// Request objects are reused: an earlier request on another connection must not affect this response.
 #[test]
-fn a_head_that_is_refused_has_its_page_after_a_head_request() {
+fn a_refused_request_gets_an_error_page_after_a_head_request() {
     let server = site();
     for _ in 0..2 {
         assert_eq!(client(&server).request("HEAD", "/", &[("Connection", "close")]).status, 200);
@@ -58,7 +58,7 @@ fn a_head_that_is_refused_has_its_page_after_a_head_request() {
 }
 
 #[test]
-fn a_bare_cr() {
+fn a_bare_cr_is_refused() {
     let server = site();
     all_400(
         &server,
@@ -71,7 +71,7 @@ fn a_bare_cr() {
 }
 
 #[test]
-fn names_that_start_or_end_wrong() {
+fn field_names_with_invalid_ends_are_refused() {
     let server = site();
     let first = |line: &str| format!("GET / HTTP/1.1\r\n{line}\r\nHost: a\r\n\r\n{SECOND}");
     all_400(
@@ -83,14 +83,14 @@ fn names_that_start_or_end_wrong() {
 }
 
 #[test]
-fn folded_lines() {
+fn folded_lines_are_refused() {
     let server = site();
     all_400(&server, &[with("A: x\r\n y\r\n"), with("A: x\r\n\ty\r\n"), with("A: x\n y\r\n")]);
     all_400(&server, &[with("Content-Length: 5\r\n Transfer-Encoding: chunked\r\n")]);
 }
 
 #[test]
-fn lengths_that_disagree() {
+fn conflicting_lengths_are_refused() {
     let server = site();
     all_400(
         &server,
@@ -119,7 +119,7 @@ fn lengths_that_disagree() {
 /// Pairs of framing fields of which one parser may miss one: the request is refused, or the unusual field is ignored
 /// and the other used, so that every parser finds the following bytes at the same offset.
 #[test]
-fn smuggling_pairs() {
+fn ambiguous_framing_fields_are_refused_or_ignored() {
     let server = site();
     let refused_pairs = [
         "Content-Length: 5\r\nTransfer-Encoding\t: chunked\r\n",
@@ -171,7 +171,7 @@ fn broken_chunks(server: &Server, body: &str) {
 }
 
 #[test]
-fn broken_chunk_framing() {
+fn broken_chunk_framing_is_refused() {
     let server = serve(&one_server(
         "",
         "location / { root html; try_files /none =405; } location /second { return 200 second; }",
@@ -218,7 +218,7 @@ fn broken_chunk_framing() {
 }
 
 #[test]
-fn broken_chunks_that_come_with_the_head_are_told() {
+fn broken_chunks_received_with_the_head_are_logged() {
     let server = site();
     broken_chunks(&server, "x\r\n");
     broken_chunks(&server, "5\r\nabcdeXX0\r\n\r\n");
@@ -228,7 +228,7 @@ fn broken_chunks_that_come_with_the_head_are_told() {
 }
 
 #[test]
-fn hosts() {
+fn invalid_hosts_are_refused() {
     let server = site();
     all_400(&server, &[format!("GET / HTTP/1.1\r\n\r\n{SECOND}"), with("Host: b\r\n")]);
     for host in ["", "a b", "a/b", "a..b"] {
@@ -237,7 +237,7 @@ fn hosts() {
 }
 
 #[test]
-fn request_lines() {
+fn invalid_request_lines_are_refused() {
     let server = site();
     let line = |line: &str| format!("{line}\r\nHost: a\r\n\r\n{SECOND}");
     all_400(
@@ -265,7 +265,7 @@ fn request_lines() {
 }
 
 #[test]
-fn a_bare_lf_may_end_a_line_of_the_head() {
+fn a_bare_lf_may_end_a_header_line() {
     let server = site();
     let mut client = client(&server);
     client.send("GET / HTTP/1.1\nHost: a\nA: x\n\nGET / HTTP/1.1\r\nHost: a\nA: x\r\n\n");
@@ -279,7 +279,7 @@ fn odd_name(client: &mut Client, name: &str) -> String {
 }
 
 #[test]
-fn odd_names_are_dropped_kept_or_refused_as_told() {
+fn invalid_field_names_are_dropped_passed_or_refused_as_configured() {
     let start = |directive: &str| {
         let conf = one_server("", &format!("{directive} location / {{ return 200 \"$http_x_y|\"; }}"));
         serve(&format!("error_log logs/error.log info; {conf}"))
@@ -297,7 +297,7 @@ fn odd_names_are_dropped_kept_or_refused_as_told() {
 }
 
 #[test]
-fn strict_refuses_what_nginx_tolerates() {
+fn http_strict_refuses_requests_that_nginx_tolerates() {
     if !ours_only("http_strict is a directive of this project") {
         return;
     }

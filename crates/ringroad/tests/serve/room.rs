@@ -75,7 +75,7 @@ fn crowd(server: &Server, count: usize, first_bytes: &str) -> Vec<Client> {
 }
 
 #[test]
-fn silent_connections_make_room_for_clients_the_oldest_first() {
+fn the_oldest_silent_connections_are_closed_for_new_clients() {
     on_each_engine("", "", LIMIT, |server, net| {
         let before = descriptors_at_rest(server);
         let mut silent = crowd(server, CROWD, "");
@@ -87,7 +87,7 @@ fn silent_connections_make_room_for_clients_the_oldest_first() {
 }
 
 /// Returns whether all threads of a process are stopped.
-fn stands_still(process: i32) -> Option<()> {
+fn is_process_stopped(process: i32) -> Option<()> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(thread.expect("procfs").path().join("stat"));
@@ -99,7 +99,7 @@ fn stands_still(process: i32) -> Option<()> {
 /// A stopped worker accumulates a queue of connections. With few `worker_connections` one accept returns one of them,
 /// and the others are accepted before the first response is sent: as many as the limit allows, and no more.
 #[test]
-fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
+fn the_accept_queue_is_emptied_up_to_worker_connections() {
     let active = "location = /active { return 200 $connections_active; } keepalive_timeout 60s;";
     on_each_engine(active, "", LIMIT, |server, net| {
         let before = descriptors_at_rest(server);
@@ -107,7 +107,8 @@ fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
         let ask = |count: usize| -> Vec<Client> {
             let worker = server.workers()[0];
             signal_process(worker, Signal::STOP).expect("it is ours");
-            testkit::wait::until("the stop", Deadline::default(), || stands_still(worker)).expect("a signal");
+            testkit::wait::until("the stop", Deadline::default(), || is_process_stopped(worker))
+                .expect("a signal");
             let connect = |_| {
                 let mut client = Client::connect(server.addr(0));
                 client.send(request_bytes("GET", "/active", &[]));
@@ -132,7 +133,7 @@ fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
 }
 
 #[test]
-fn half_header_sections_make_room_for_clients_the_oldest_first() {
+fn the_oldest_incomplete_header_sections_are_closed_for_new_clients() {
     on_each_engine("", "", LIMIT, |server, net| {
         let before = descriptors_at_rest(server);
         let mut halves = crowd(server, CROWD, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
@@ -150,7 +151,7 @@ fn half_header_sections_make_room_for_clients_the_oldest_first() {
 }
 
 #[test]
-fn silent_connections_go_before_half_header_sections() {
+fn silent_connections_are_closed_before_incomplete_header_sections() {
     on_each_engine("", "", LIMIT, |server, net| {
         let mut halves = crowd(server, LIMIT / 2, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
         let _silent = crowd(server, CROWD, "");
@@ -162,7 +163,7 @@ fn silent_connections_go_before_half_header_sections() {
 }
 
 #[test]
-fn bodies_that_stall_make_room_for_clients() {
+fn connections_with_stalled_bodies_are_closed_for_new_clients() {
     let origin = Origin::start(|_| Reply::text("up"));
     let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
     on_each_engine(&up, "", LIMIT, |server, net| {
@@ -175,7 +176,7 @@ fn bodies_that_stall_make_room_for_clients() {
 }
 
 #[test]
-fn a_proxy_that_passes_to_itself_is_refused_and_other_requests_are_served() {
+fn a_proxy_loop_is_refused_and_other_requests_are_served() {
     let looping = "location /loop { proxy_pass http://127.0.0.1:$server_port; }";
     on_each_engine(looping, "", LIMIT, |server, net| {
         let outcomes = Burst::new(server.addr(0)).get("/loop", LIMIT).run();
@@ -224,7 +225,7 @@ fn upstream_connections_count_as_connections() {
 }
 
 #[test]
-fn at_the_limit_of_descriptors_accepted_requests_have_files_and_upstreams() {
+fn accepted_requests_are_served_at_the_descriptor_limit() {
     let origin = Origin::start(|_| Reply::text("up"));
     let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
     on_each_engine(&up, "ulimit -n 128", 1024, |server, net| {
@@ -242,7 +243,7 @@ const SMALL_POOL: &str = "worker_connections 4096; buffer_pool 4m;";
 const BUFFERS: usize = 900;
 
 #[test]
-fn slow_downloads_leave_the_buffers_of_their_requests_to_others() {
+fn slow_downloads_release_their_request_buffers() {
     let origin = Origin::start(|_| Reply::text("up"));
     let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
     on_each_engine_with(SMALL_POOL, &up, "", |server, net| {
@@ -266,7 +267,7 @@ fn slow_downloads_leave_the_buffers_of_their_requests_to_others() {
 }
 
 #[test]
-fn half_header_sections_that_hold_all_buffers_are_ended_and_the_log_says_so() {
+fn incomplete_header_sections_using_all_buffers_are_closed_and_logged() {
     on_each_engine_with(SMALL_POOL, "", "", |server, net| {
         let _halves = crowd(server, BUFFERS, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
         let line = server.wait_for_log("are not enough for received bytes", Deadline::default());
@@ -284,7 +285,7 @@ fn resident(server: &Server) -> u64 {
 }
 
 #[test]
-fn memory_of_connections_that_have_closed_is_given_back() {
+fn memory_of_closed_connections_is_freed() {
     on_each_engine("", "", 4096, |server, net| {
         let idle = |count| {
             let mut clients = crowd(server, count, "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -304,7 +305,7 @@ fn memory_of_connections_that_have_closed_is_given_back() {
 }
 
 #[test]
-fn cdn_loop_ends_a_loop_at_the_second_pass() {
+fn cdn_loop_stops_a_loop_at_the_second_pass() {
     let origin = Origin::start(|request| Reply::text(request.header("CDN-Loop").unwrap_or_default()));
     let looping = format!(
         "location /loop {{ proxy_cdn_loop a.example; proxy_pass http://127.0.0.1:$server_port; }}

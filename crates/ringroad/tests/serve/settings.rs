@@ -28,7 +28,7 @@ fn stall(server: &Server, target: &str) -> std::io::Result<usize> {
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_given_up_on() {
+fn a_client_that_does_not_read_times_out() {
     for sendfile in ["off", "on"] {
         let site = |reset: &str| {
             let text = format!("sendfile {sendfile}; send_timeout 100ms; reset_timedout_connection {reset};");
@@ -43,7 +43,7 @@ fn a_client_that_takes_nothing_is_given_up_on() {
 }
 
 #[test]
-fn connections_have_an_age() {
+fn keepalive_time_limits_the_age_of_connections() {
     let server = serve(&one_server(
         "",
         "location / { keepalive_time 50ms; return 200; } location /long { return 200; }
@@ -58,7 +58,7 @@ fn connections_have_an_age() {
 }
 
 #[test]
-fn some_browsers_get_no_kept_connection() {
+fn keepalive_disable_closes_connections_of_old_browsers() {
     let msie = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)";
     let safari =
         "Mozilla/5.0 (Macintosh; U; Intel Mac OS X 10_5) AppleWebKit/525.13 Version/3.1 Safari/525.13";
@@ -83,7 +83,7 @@ fn some_browsers_get_no_kept_connection() {
 }
 
 #[test]
-fn header_lines_are_counted() {
+fn max_headers_limits_header_lines() {
     if !ours_only("max_headers is younger than Debian's nginx") {
         return;
     }
@@ -97,7 +97,7 @@ fn header_lines_are_counted() {
 }
 
 #[test]
-fn without_chunks_the_end_of_the_connection_ends_a_body() {
+fn a_body_is_delimited_by_close_without_chunked_encoding() {
     let conf =
         one_server("", "root html; sub_filter one two; sub_filter_types *; chunked_transfer_encoding off;");
     let server = serve_with(&conf, |builder| builder.text("html/a.txt", "one and one"));
@@ -110,7 +110,7 @@ fn without_chunks_the_end_of_the_connection_ends_a_body() {
 }
 
 #[test]
-fn error_pages_are_long_enough_for_old_browsers() {
+fn error_pages_are_padded_for_old_browsers() {
     let conf = one_server("", "location / { return 404; } location /off { msie_padding off; return 404; }");
     let server = serve(&conf);
     let length = |target: &str, agent: &str| {
@@ -132,7 +132,7 @@ fn named(pid: Pid, name: &str, count: usize) -> Vec<Pid> {
 }
 
 #[test]
-fn pools_of_threads_have_names() {
+fn thread_pools_have_names() {
     if !ours_only("$body_engine is of this project") {
         return;
     }
@@ -155,7 +155,7 @@ fn pools_of_threads_have_names() {
 }
 
 #[test]
-fn threads_have_their_processors_and_their_priority() {
+fn threads_have_the_configured_affinity_and_priority() {
     if !ours_only("the threads of a worker are of this project") {
         return;
     }
@@ -177,7 +177,7 @@ fn threads_have_their_processors_and_their_priority() {
 }
 
 #[test]
-fn engines_can_be_steered() {
+fn engine_directives_are_accepted_and_files_are_served() {
     if !ours_only("the directives are of this project") {
         return;
     }
@@ -207,7 +207,7 @@ fn engines_can_be_steered() {
 }
 
 #[test]
-fn clients_that_do_not_read_leave_buffers_for_others() {
+fn clients_that_do_not_read_leave_buffers_for_other_clients() {
     for net in ["epoll", "io_uring"] {
         let main =
             format!("worker_processes 1; events {{ use {net}; buffer_pool 16m; ring_recv_buffers 64 4k; }}");
@@ -236,7 +236,7 @@ fn clients_that_do_not_read_leave_buffers_for_others() {
 }
 
 #[test]
-fn listeners_take_every_option() {
+fn listeners_accept_every_option() {
     if !ours_only("testkit picks IPv4 ports for nginx") {
         return;
     }
@@ -251,7 +251,7 @@ fn listeners_take_every_option() {
 }
 
 #[test]
-fn a_location_says_how_long_its_connections_are_kept() {
+fn keepalive_timeout_can_be_set_per_location() {
     let server = serve(&one_server(
         "",
         "keepalive_timeout 1h; location /short { keepalive_timeout 50ms; return 200; } location /long { return 200; }",
@@ -267,7 +267,7 @@ fn a_location_says_how_long_its_connections_are_kept() {
 }
 
 #[test]
-fn limit_rate_holds_for_answers_that_are_made_in_memory() {
+fn limit_rate_applies_to_generated_responses() {
     let text = "x".repeat(3000);
     let conf = format!(
         "location /text {{ limit_rate 2k; return 200 {text}; }}
@@ -284,7 +284,7 @@ fn limit_rate_holds_for_answers_that_are_made_in_memory() {
 }
 
 #[test]
-fn options_asterisk_is_answered_by_the_server_itself() {
+fn options_asterisk_is_handled_by_the_server_itself() {
     let server = serve(&one_server("", "access_log logs/access.log; return 403;"));
     let mut client = client(&server);
     for fields in ["", "Content-Length: 2\r\n"] {
@@ -301,7 +301,7 @@ fn options_asterisk_is_answered_by_the_server_itself() {
 }
 
 #[test]
-fn http_strict_refuses_blanks_and_malformed_extensions_of_chunks() {
+fn http_strict_refuses_malformed_chunk_extensions() {
     let conf = |strict: &str| one_server(&format!("http_strict {strict};"), "return 200;");
     let (strict, tolerant) = (serve(&conf("on")), serve(&conf("off")));
     let status = |server: &Server, line: &str| {
@@ -321,7 +321,7 @@ fn http_strict_refuses_blanks_and_malformed_extensions_of_chunks() {
 }
 
 #[test]
-fn a_family_of_variables_may_be_named_without_a_member() {
+fn a_variable_prefix_without_a_name_is_empty() {
     let server = serve(&one_server(
         "",
         "return 200 \"[$arg_][${arg_}][$http_][$cookie_][$sent_http_][$upstream_http_]\";",
@@ -330,7 +330,7 @@ fn a_family_of_variables_may_be_named_without_a_member() {
 }
 
 #[test]
-fn a_user_file_with_a_relative_variable_lies_beside_the_configuration() {
+fn a_relative_user_file_is_found_beside_the_configuration() {
     if !ours_only("testkit's nginx has another folder of the configuration") {
         return;
     }
@@ -351,7 +351,7 @@ fn a_user_file_with_a_relative_variable_lies_beside_the_configuration() {
 }
 
 #[test]
-fn links_to_files_are_among_those_that_random_index_picks() {
+fn random_index_also_picks_symlinks_to_files() {
     let conf = one_server("", "location / { root html; random_index on; }");
     let server = serve_with(&conf, |builder| {
         let builder = builder.text("html/other/file", "by a link").text("html/lonely/.hidden", "never");

@@ -62,7 +62,7 @@ fn lines(server: &Server, name: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_site_of_files() {
+fn a_static_site_works() {
     let server = start("static-site");
     let page = get(&server, "/", &[("Accept-Encoding", "gzip")]);
     assert_eq!((page.status, page.field("Content-Encoding")), (200, Some("gzip")));
@@ -92,7 +92,7 @@ fn a_site_of_files() {
 }
 
 #[test]
-fn a_single_page_application() {
+fn a_single_page_application_works() {
     let server = start("single-page-app");
     for target in ["/", "/orders/17", "/settings"] {
         let page = get(&server, target, &[]);
@@ -110,7 +110,7 @@ fn a_single_page_application() {
 }
 
 #[test]
-fn a_download_mirror() {
+fn a_download_mirror_works() {
     let server = start("download-mirror");
     let system = Content::new(7, 16 << 20);
     system.write_to(&server.path("files/releases/system.iso"));
@@ -140,7 +140,7 @@ fn a_download_mirror() {
 }
 
 #[test]
-fn a_protected_area() {
+fn a_protected_area_works() {
     let server = start("protected-area");
     // "reader:open sesame" and "keeper:let me in", base64-encoded.
     let (reader, keeper) = ("Basic cmVhZGVyOm9wZW4gc2VzYW1l", "Basic a2VlcGVyOmxldCBtZSBpbg==");
@@ -171,7 +171,7 @@ fn a_protected_area() {
 }
 
 #[test]
-fn a_site_under_maintenance() {
+fn a_site_under_maintenance_works() {
     let server = start("maintenance");
     let staff = [("X-Forwarded-For", "192.0.2.7")];
     assert_eq!(get(&server, "/", &[]).text(), "<h1>The site</h1>\n");
@@ -189,7 +189,7 @@ fn a_site_under_maintenance() {
 }
 
 #[test]
-fn redirects() {
+fn redirects_work() {
     let server = start("redirects");
     let target = |host: &str, target: &str| {
         let response = get(&server, target, &[("Host", host)]);
@@ -214,7 +214,7 @@ fn redirects() {
 }
 
 #[test]
-fn many_tenants() {
+fn many_tenants_work() {
     if !ours_only("the harness gives each of its listeners another port") {
         return;
     }
@@ -236,7 +236,7 @@ fn many_tenants() {
 }
 
 #[test]
-fn health_checks() {
+fn health_checks_work() {
     let server = start("health-check");
     assert_eq!(get(&server, "/live", &[]).text(), "alive\n");
     let not_yet = get(&server, "/ready", &[]);
@@ -259,7 +259,7 @@ fn health_checks() {
 }
 
 #[test]
-fn an_image_host() {
+fn an_image_host_works() {
     let server = start("image-host");
     let image = |fields: &[(&str, &str)]| get(&server, "/images/photo.png", fields);
     let plain = image(&[]);
@@ -284,7 +284,7 @@ fn an_image_host() {
 }
 
 #[test]
-fn logs_as_json() {
+fn json_logs_work() {
     let server = start("json-logs");
     let agent = [("User-Agent", "a \"strange\"\\agent")];
     let answer = get(&server, "/?q=%22quoted%22", &agent);
@@ -310,7 +310,7 @@ fn logs_as_json() {
 }
 
 #[test]
-fn split_traffic() {
+fn split_traffic_works() {
     let server = start("split-traffic");
     let visit = |agent: &str, cookie: &str| {
         let fields = [("User-Agent", agent), ("Cookie", cookie)];
@@ -336,7 +336,7 @@ fn split_traffic() {
 }
 
 #[test]
-fn pages_from_parts() {
+fn pages_with_includes_work() {
     let server = start("pages-from-parts");
     let page = get(&server, "/?x=1", &[]);
     let text = page.text();
@@ -359,7 +359,7 @@ fn pages_from_parts() {
 }
 
 #[test]
-fn a_file_drop() {
+fn a_file_drop_works() {
     let server = start("file-drop");
     for folder in ["files", "temp"] {
         fs::set_permissions(server.path(folder), fs::Permissions::from_mode(0o777)).expect("it is ours");

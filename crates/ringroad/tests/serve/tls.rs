@@ -16,7 +16,7 @@ use rustls::{HandshakeKind, version};
 use testkit::{Client, Deadline, Server, Setup};
 
 #[test]
-fn files_come_through_both_versions_and_several_requests_through_one_connection() {
+fn files_are_served_over_both_tls_versions_with_keep_alive() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let page: String = (0..200_000).map(|number| format!("{number}\n")).collect();
@@ -42,7 +42,7 @@ fn files_come_through_both_versions_and_several_requests_through_one_connection(
 }
 
 #[test]
-fn the_name_in_the_hello_chooses_the_certificate_and_rejected_names_get_an_alert() {
+fn the_sni_name_selects_the_certificate_or_gets_an_alert() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let conf = "worker_processes 1; events {} http {\n\
@@ -65,7 +65,7 @@ fn the_name_in_the_hello_chooses_the_certificate_and_rejected_names_get_an_alert
 }
 
 #[test]
-fn sessions_are_resumed_also_after_a_reload() {
+fn sessions_are_resumed_even_after_a_reload() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     for settings in ["", "ssl_session_tickets off; ssl_session_cache shared:s:1m;"] {
@@ -88,7 +88,7 @@ fn sessions_are_resumed_also_after_a_reload() {
 }
 
 #[test]
-fn certificates_of_clients_are_judged_as_the_server_asks() {
+fn client_certificates_are_verified_as_configured() {
     let (authority, stranger) = (Authority::new("root"), Authority::new("stranger"));
     let own = authority.server("a.test");
     let good = authority.issue("client", ExtendedKeyUsagePurpose::ClientAuth);
@@ -127,7 +127,7 @@ fn certificates_of_clients_are_judged_as_the_server_asks() {
 }
 
 #[test]
-fn a_host_of_another_server_that_asks_for_certificates_is_misdirected() {
+fn a_host_that_requires_client_certificates_gets_a_421() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let conf = "worker_processes 1; events {} http {\n\
@@ -143,7 +143,7 @@ fn a_host_of_another_server_that_asks_for_certificates_is_misdirected() {
 }
 
 #[test]
-fn plain_http_on_a_port_with_tls_gets_a_page_that_says_so() {
+fn plain_http_on_a_tls_port_gets_an_explaining_page() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let server = serve_with(&one("return 200 x;"), |builder| files(builder, "a", &own));
@@ -159,7 +159,7 @@ fn plain_http_on_a_port_with_tls_gets_a_page_that_says_so() {
 }
 
 #[test]
-fn handshakes_that_hang_or_are_garbage_hold_up_no_other_client() {
+fn stalled_and_invalid_handshakes_delay_no_other_client() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let server = serve_with(&one("return 200 x;"), |builder| files(builder, "a", &own));
@@ -233,7 +233,7 @@ fn uploads_pass_through_tls_on_both_sides() {
 
 /// `proxy_ssl_certificate` with variables: each request uses its own certificate, as in nginx.
 #[test]
-fn the_certificate_that_an_upstream_is_shown_depends_on_the_request() {
+fn the_client_certificate_for_an_upstream_depends_on_the_request() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let who = "ssl_verify_client optional; ssl_client_certificate root.pem; return 200 '$ssl_client_verify $ssl_client_s_dn';";
@@ -285,7 +285,7 @@ fn the_certificate_that_an_upstream_is_shown_depends_on_the_request() {
 }
 
 #[test]
-fn a_bad_certificate_at_a_reload_leaves_the_old_one() {
+fn a_bad_certificate_at_a_reload_retains_the_old_one() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let conf = one("return 200 x;");
@@ -308,7 +308,7 @@ fn a_bad_certificate_at_a_reload_leaves_the_old_one() {
 }
 
 #[test]
-fn configurations_that_cannot_be_served_are_refused_with_the_reason() {
+fn invalid_tls_configurations_are_refused_with_the_reason() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let listen = "listen 127.0.0.1:0 ssl;";

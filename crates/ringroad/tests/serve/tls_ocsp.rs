@@ -179,7 +179,7 @@ const SHOW: &str = "ssl_client_certificate root.pem; error_page 495 496 =400 /wh
 
 /// Certificates of every status, and chains, get the same verdict, log line and response from this server and from nginx.
 #[test]
-fn verdicts_on_clients_are_those_of_nginx() {
+fn verification_results_are_the_same_as_in_nginx() {
     if !has_openssl() {
         return;
     }
@@ -256,7 +256,7 @@ fn verdicts_on_clients_are_those_of_nginx() {
 
 /// The name of a responder in a client's certificate is resolved only by `resolver`.
 #[test]
-fn names_in_certificates_of_clients_need_a_resolver() {
+fn responder_names_in_client_certificates_need_a_resolver() {
     let root = Authority::new("root");
     let own = root.server("a.test");
     let mut params = CertificateParams::new(vec!["client".to_owned()]).expect("a name");
@@ -276,7 +276,7 @@ fn names_in_certificates_of_clients_need_a_resolver() {
 
 /// With a cache one request to the responder serves all threads; without a cache each connection sends a request.
 #[test]
-fn a_cached_status_is_not_asked_for_again() {
+fn a_cached_status_is_not_requested_again() {
     if !has_openssl() {
         return;
     }
@@ -301,7 +301,7 @@ fn a_cached_status_is_not_asked_for_again() {
 
 /// A client whose responder hangs waits, while other clients of the same thread are served.
 #[test]
-fn a_responder_that_hangs_holds_its_own_client_alone() {
+fn a_stalled_responder_delays_only_its_own_client() {
     let root = Authority::new("root");
     let own = root.server("a.test");
     let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
@@ -336,7 +336,7 @@ const NOTHING: &str = "OCSP response: no response sent";
 /// The first handshake starts the request for an OCSP response and does not wait. Later handshakes send the response, also after a
 /// reload.
 #[test]
-fn a_response_is_fetched_and_stapled() {
+fn an_ocsp_response_is_fetched_and_stapled() {
     if !has_openssl() {
         return;
     }
@@ -368,7 +368,7 @@ fn a_response_is_fetched_and_stapled() {
 
 /// Responses with an invalid signature or without the status good are not stapled, and the reason is logged.
 #[test]
-fn a_response_that_does_not_help_is_not_stapled() {
+fn an_unusable_ocsp_response_is_not_stapled() {
     if !has_openssl() {
         return;
     }
@@ -405,7 +405,7 @@ fn a_response_that_does_not_help_is_not_stapled() {
 
 /// A certificate whose OCSP response cannot be requested is served, and one warning is logged for all servers.
 #[test]
-fn stapling_that_cannot_be_is_one_warning() {
+fn impossible_stapling_causes_one_warning() {
     let root = Authority::new("root");
     let (own, other) = (root.server("a.test"), root.server("b.test"));
     let run = |trusted: &str, responder: &str| {
@@ -443,7 +443,7 @@ fn stapling_that_cannot_be_is_one_warning() {
 }
 
 #[test]
-fn wrong_settings_have_nginxs_words() {
+fn wrong_settings_cause_the_messages_of_nginx() {
     let root = Authority::new("root");
     let own = root.server("a.test");
     for (settings, expected) in [

@@ -49,7 +49,7 @@ fn is_installed(program: &str, package: &str) -> bool {
 }
 
 #[test]
-fn profiles_load_and_serve_curl() {
+fn tls_profiles_load_and_serve_curl() {
     if !is_installed("curl", "curl") {
         return;
     }
@@ -104,7 +104,7 @@ fn trust(home: &Path, root: &Path) {
 
 #[test]
 #[ignore = "starts a browser for each profile"]
-fn profiles_serve_a_browser() {
+fn tls_profiles_serve_a_browser() {
     let has_certutil = Command::new("certutil").arg("-H").output().is_ok();
     if !has_certutil {
         testkit::skip(format_args!("certutil is not installed (apt-get install libnss3-tools)"));

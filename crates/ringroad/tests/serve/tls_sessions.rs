@@ -45,7 +45,7 @@ fn metrics(tls: &mut Tls) -> Vec<u8> {
     tls.write_all(b"GET /metrics HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("it is sent");
     let mut page = Vec::new();
     // The last chunk.
-    while !page.ends_with(b"0\r\n\r\n") && !is_whole(&page) {
+    while !page.ends_with(b"0\r\n\r\n") && !is_complete(&page) {
         let mut piece = [0; 16 << 10];
         let count = tls.read(&mut piece).expect("more");
         assert_ne!(count, 0, "{}", text(&page));
@@ -55,7 +55,7 @@ fn metrics(tls: &mut Tls) -> Vec<u8> {
 }
 
 /// Returns whether a response with a Content-Length is complete.
-fn is_whole(page: &[u8]) -> bool {
+fn is_complete(page: &[u8]) -> bool {
     let text = text(page);
     let Some((head, content)) = text.split_once("\r\n\r\n") else { return false };
     let len = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
@@ -79,7 +79,7 @@ fn flood(server: &Server, config: &Arc<ClientConfig>, count: usize) -> Vec<Tls> 
 }
 
 #[test]
-fn a_flood_of_handshakes_takes_turns_and_signs_by_rsa_on_other_threads() {
+fn handshakes_in_a_flood_are_queued_and_sign_on_other_threads() {
     const CLIENTS: usize = 60;
     let authority = Authority::new("root");
     let conf = one("location / { return 200 x; } location = /metrics { metrics; }");
@@ -114,7 +114,7 @@ fn a_flood_of_handshakes_takes_turns_and_signs_by_rsa_on_other_threads() {
 }
 
 #[test]
-fn thousands_of_half_handshakes_take_little_memory_and_end_in_time() {
+fn thousands_of_incomplete_handshakes_need_little_memory_and_time_out() {
     let spare = getrlimit(Resource::Nofile).current.unwrap_or(2200).saturating_sub(200);
     let count = usize::try_from(spare.min(2000)).expect("a number");
     let authority = Authority::new("root");
@@ -164,7 +164,7 @@ fn wait_for_another_worker(server: &Server, before: i32) {
 }
 
 #[test]
-fn tickets_hold_over_reloads_and_over_workers() {
+fn tickets_are_valid_across_reloads_and_workers() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let key = "k".repeat(80);
@@ -196,7 +196,7 @@ fn tickets_hold_over_reloads_and_over_workers() {
 }
 
 #[test]
-fn a_session_of_one_server_is_not_resumed_at_another() {
+fn a_session_is_not_resumed_at_another_server() {
     let authority = Authority::new("root");
     let both = authority.issue_names(&["a.test", "b.test"]);
     // The same certificate and ticket key: the servers differ only in their names.
@@ -219,7 +219,7 @@ fn a_session_of_one_server_is_not_resumed_at_another() {
 
 /// The identifier is the session's, on every connection that resumes it.
 #[test]
-fn the_identifier_of_a_session_is_that_of_its_resumptions() {
+fn resumed_connections_have_the_same_session_identifier() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     for settings in ["", "ssl_session_tickets off; ssl_session_cache shared:s:1m;"] {
@@ -240,7 +240,7 @@ fn the_identifier_of_a_session_is_that_of_its_resumptions() {
 
 /// A handshake has a timeout, however slowly its bytes arrive.
 #[test]
-fn a_handshake_that_trickles_ends_in_time() {
+fn a_slow_handshake_times_out() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let server =

@@ -15,7 +15,7 @@ use testkit::server::ServerBuilder;
 use testkit::{Deadline, Server};
 
 #[test]
-fn variables_show_what_both_sides_offered_and_agreed_on() {
+fn variables_show_offered_and_negotiated_parameters() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let identity = authority.issue("client", ExtendedKeyUsagePurpose::ClientAuth);
@@ -51,7 +51,7 @@ fn variables_show_what_both_sides_offered_and_agreed_on() {
 
 /// A request in early data gets its response before the client's Finished, and only once.
 #[test]
-fn early_data_is_answered_before_the_end_of_the_handshake_and_never_twice() {
+fn early_data_is_served_once_before_the_handshake_ends() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     for (settings, is_early) in [("ssl_early_data on;", true), ("", false)] {
@@ -114,7 +114,7 @@ fn by_name(settings: &str) -> String {
 }
 
 #[test]
-fn certificates_with_variables_are_those_of_the_name_in_the_hello() {
+fn certificates_with_variables_follow_the_sni_name() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let prepare = |builder: ServerBuilder| files(files(builder, "certs/a.test", &a), "certs/b.test", &b);
@@ -152,7 +152,7 @@ fn certificates_with_variables_are_those_of_the_name_in_the_hello() {
 }
 
 #[test]
-fn damaged_certificates_with_variables_end_their_handshake_alone() {
+fn a_damaged_certificate_with_variables_fails_only_its_handshake() {
     let authority = Authority::new("root");
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let server = serve_with(&by_name(""), |builder| {
@@ -170,7 +170,7 @@ fn damaged_certificates_with_variables_end_their_handshake_alone() {
 }
 
 #[test]
-fn pem_text_in_variables_is_a_certificate() {
+fn pem_text_in_variables_is_used_as_a_certificate() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let conf = format!(
@@ -186,7 +186,7 @@ fn pem_text_in_variables_is_a_certificate() {
 }
 
 #[test]
-fn commands_of_openssl_are_obeyed_or_refused_with_their_line() {
+fn openssl_commands_are_applied_or_refused_with_their_line() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let conf = one(
@@ -210,7 +210,7 @@ fn commands_of_openssl_are_obeyed_or_refused_with_their_line() {
 }
 
 #[test]
-fn commands_of_openssl_restrict_connections_to_upstreams() {
+fn openssl_commands_restrict_connections_to_upstreams() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let upstream = serve_with(&one("return 200 '$ssl_protocol $ssl_cipher $ssl_curve';"), |builder| {
@@ -236,7 +236,7 @@ fn commands_of_openssl_restrict_connections_to_upstreams() {
 
 /// A client that prefers ChaCha20 gets it, whatever the server prefers.
 #[test]
-fn chacha_is_prioritized_for_clients_that_like_it_best() {
+fn chacha_is_prioritized_for_clients_that_prefer_it() {
     let authority = Authority::new("root");
     let own = authority.server("a.test");
     let conf = one(

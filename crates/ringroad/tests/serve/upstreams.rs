@@ -26,16 +26,16 @@ fn conf(origins: &[Origin], main: &str, group: &str, location: &str) -> String {
     )
 }
 
-fn ask(server: &Server, fields: &[(&str, &str)]) -> testkit::Response {
+fn send_request(server: &Server, fields: &[(&str, &str)]) -> testkit::Response {
     Client::connect(server.addr(0)).request("GET", "/", fields)
 }
 
 fn names(server: &Server, count: usize, fields: &[(&str, &str)]) -> String {
-    (0..count).map(|_| ask(server, fields).text()).collect()
+    (0..count).map(|_| send_request(server, fields).text()).collect()
 }
 
 #[test]
-fn a_cookie_brings_a_client_back_to_its_server() {
+fn a_sticky_cookie_selects_the_same_server() {
     if !ours_only("Debian's has no sticky") {
         return;
     }
@@ -43,7 +43,7 @@ fn a_cookie_brings_a_client_back_to_its_server() {
     let group = "server @0; server @1 route=one; server @2 max_fails=1; \
                  sticky cookie srv expires=1h domain=.$host path=/p httponly secure samesite=Lax;";
     let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
-    let first = ask(&server, &[]);
+    let first = send_request(&server, &[]);
     let cookies: Vec<&str> = first.head.all("Set-Cookie").collect();
     let [ours, theirs] = cookies.as_slice() else { panic!("{cookies:?}") };
     // The server's own cookie precedes the upstream's, which is retained.
@@ -66,7 +66,7 @@ fn a_cookie_brings_a_client_back_to_its_server() {
     // If its server fails, the client gets another one, and a new cookie with that server.
     origins[1].refuse();
     origins[1].end_connections();
-    let moved = ask(&server, &[("Cookie", "srv=one")]);
+    let moved = send_request(&server, &[("Cookie", "srv=one")]);
     assert_eq!(moved.status, 200);
     let new = moved.head.all("Set-Cookie").next().expect("a cookie").to_owned();
     assert!(new.starts_with("srv=") && !new.starts_with("srv=one"), "{new}");
@@ -74,7 +74,7 @@ fn a_cookie_brings_a_client_back_to_its_server() {
 }
 
 #[test]
-fn a_route_or_a_session_names_the_server() {
+fn a_route_or_a_session_selects_the_server() {
     if !ours_only("Debian's has no sticky") {
         return;
     }
@@ -85,7 +85,7 @@ fn a_route_or_a_session_names_the_server() {
     assert_eq!(names(&server, 4, &[("Cookie", "r=b")]), "1111");
     assert_eq!(names(&server, 2, &[("Cookie", "r=c")]), "22", "it keeps the clients that it has");
     assert!(!names(&server, 6, &[]).contains('2'), "and gets no others");
-    assert_eq!(ask(&server, &[]).head.all("Set-Cookie").count(), 1, "no cookie of ours");
+    assert_eq!(send_request(&server, &[]).head.all("Set-Cookie").count(), 1, "no cookie of ours");
     for header in ["", "header"] {
         let group = format!(
             "server @0; server @1; server @2;
@@ -102,7 +102,7 @@ fn a_route_or_a_session_names_the_server() {
 }
 
 /// Returns clients whose requests are active at an origin.
-fn hold(server: &Server, count: usize) -> Vec<Client> {
+fn hold_requests(server: &Server, count: usize) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(server.addr(0))).collect();
     for client in &mut clients {
         client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -122,29 +122,29 @@ fn gated<const N: usize>(gate: &Gate) -> [Origin; N] {
 }
 
 #[test]
-fn no_server_gets_more_requests_than_it_may_have() {
+fn no_server_gets_more_requests_than_max_conns() {
     let gate = Gate::new();
     let origins = gated::<2>(&gate);
     // In nginx a zone makes the workers share their counters.
     let group = "zone one 64k; server @0 max_conns=2; server @1 max_conns=1;";
     let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
-    let mut held = hold(&server, 3);
+    let mut held = hold_requests(&server, 3);
     gate.wait_reached_by(3);
     assert_eq!(origins.each_ref().map(|origin| origin.stats().in_flight), [2, 1]);
-    assert_eq!(ask(&server, &[]).status, 502);
+    assert_eq!(send_request(&server, &[]).status, 502);
     server.wait_for_log("no live upstreams while connecting to upstream", Deadline::default());
     gate.open();
     assert!(held.iter_mut().all(|client| client.response().status == 200));
-    assert_eq!(ask(&server, &[]).status, 200);
+    assert_eq!(send_request(&server, &[]).status, 200);
 }
 
 #[test]
-fn the_least_busy_server_is_next() {
+fn the_server_with_the_fewest_connections_is_next() {
     let gate = Gate::new();
     let origins = gated::<3>(&gate);
     let group = "zone one 64k; least_conn; server @0; server @1; server @2 weight=2;";
     let server = serve(&conf(&origins, "worker_processes 2;", group, ""));
-    let mut held = hold(&server, 8);
+    let mut held = hold_requests(&server, 8);
     gate.wait_reached_by(8);
     assert_eq!(origins.each_ref().map(|origin| origin.stats().in_flight), [2, 2, 4]);
     gate.open();
@@ -152,7 +152,7 @@ fn the_least_busy_server_is_next() {
 }
 
 #[test]
-fn threads_take_turns_together() {
+fn threads_share_the_round_robin_state() {
     if !ours_only("its workers count for themselves") {
         return;
     }
@@ -163,7 +163,7 @@ fn threads_take_turns_together() {
 }
 
 #[test]
-fn a_reload_in_place_keeps_what_is_known_in_a_zone() {
+fn a_reload_in_place_retains_the_state_of_a_zone() {
     if !ours_only("its zones begin anew") {
         return;
     }
@@ -182,7 +182,7 @@ fn a_reload_in_place_keeps_what_is_known_in_a_zone() {
         server.reload();
         // The first response of the new configuration shows whether it was sent to the failed server.
         let first = testkit::wait::until("the new configuration", Deadline::default(), || {
-            let response = ask(&server, &[]);
+            let response = send_request(&server, &[]);
             (response.field("x-stamp") == Some("after")).then_some(response)
         });
         let first = first.unwrap_or_else(|late| panic!("{late}\n{}", server.error_log()));

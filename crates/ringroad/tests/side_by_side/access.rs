@@ -123,7 +123,7 @@ fn compare(cases: Vec<Case>) {
 }
 
 #[test]
-fn addresses_behind_proxies() {
+fn realip_matches_nginx() {
     let mut cases = Vec::new();
     for value in [
         "192.0.2.7",
@@ -177,7 +177,7 @@ fn addresses_behind_proxies() {
 }
 
 #[test]
-fn names_and_passwords() {
+fn basic_authentication_matches_nginx() {
     let mut cases =
         vec![get("/basic"), ask("HEAD", "/basic", &[]), ask("POST", "/basic", &[("Content-Length", "0")])];
     let users = [
@@ -251,7 +251,7 @@ fn with_password(target: &str, user_and_password: &str) -> Case {
 }
 
 #[test]
-fn sites_and_links() {
+fn referers_and_secure_links_match_nginx() {
     let mut cases = vec![get("/ref"), get("/ref-strict"), get("/ref-unset")];
     for referer in [
         "x",
@@ -307,7 +307,7 @@ fn sites_and_links() {
 }
 
 #[test]
-fn browsers_and_cookies() {
+fn browser_and_userid_match_nginx() {
     let mut cases = Vec::new();
     for agent in [
         "Mozilla/5.0 (X11; U; Linux; rv:1.5) Gecko",
@@ -354,7 +354,7 @@ fn browsers_and_cookies() {
 
 /// PROXY protocol headers, in one write: nginx does not accept them in pieces.
 #[test]
-fn what_a_proxy_says() {
+fn proxy_protocol_headers_match_nginx() {
     const BEHIND: &str = r#"
 worker_processes 1;
 events {}

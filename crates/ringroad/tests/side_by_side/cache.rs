@@ -85,7 +85,7 @@ impl Case {
         self
     }
 
-    fn say(self, fields: &str) -> Case {
+    fn reply_with(self, fields: &str) -> Case {
         self.with("X-Say", fields)
     }
 
@@ -151,7 +151,7 @@ fn sides() -> Option<(Side, Side)> {
     Some((theirs, Side { _origin: origin, _setup: setup, server }))
 }
 
-fn answer(side: &Side, case: &Case) -> String {
+fn response_text(side: &Side, case: &Case) -> String {
     let fields: Vec<(&str, &str)> = case.fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let response = Client::connect(side.server.addr(0)).request(case.method, &case.target, &fields);
     shown(&response)
@@ -176,7 +176,7 @@ fn compare((theirs, ours): &(Side, Side), cases: &[Case]) {
     const PAGE: &str = include_str!("../../../../docs/caching.md");
     let mut wrong = Vec::new();
     for case in cases {
-        let (nginx, ringroad) = (answer(theirs, case), answer(ours, case));
+        let (nginx, ringroad) = (response_text(theirs, case), response_text(ours, case));
         let asked = format!("{} {} {:?}", case.method, case.target, case.fields);
         match case.differs {
             None if nginx != ringroad => {
@@ -196,7 +196,7 @@ fn at(seconds_from_now: i64) -> String {
 }
 
 /// Response fields, and the row of those that differ from the second request on.
-fn sayings() -> Vec<(String, Option<&'static str>)> {
+fn reply_fields() -> Vec<(String, Option<&'static str>)> {
     let (past, future) = (at(-3600), at(3600));
     let same = [
         String::new(),
@@ -245,14 +245,14 @@ fn sayings() -> Vec<(String, Option<&'static str>)> {
 }
 
 #[test]
-fn what_is_stored() {
+fn stored_responses_match_nginx() {
     let Some(sides) = sides() else { return };
     let mut cases = Vec::new();
-    for (number, (say, row)) in sayings().into_iter().enumerate() {
+    for (number, (say, row)) in reply_fields().into_iter().enumerate() {
         for location in ["/", "/valid/", "/any/", "/cookies/", "/hidden/"] {
             let target = format!("{location}{number}");
-            cases.push(get(&target).say(&say));
-            let again = get(&target).say(&say);
+            cases.push(get(&target).reply_with(&say));
+            let again = get(&target).reply_with(&say);
             cases.push(match row {
                 Some(row) => again.differs(row),
                 None => again,
@@ -260,32 +260,32 @@ fn what_is_stored() {
         }
         // Where these fields are ignored, the servers do not differ.
         let target = format!("/deaf/{number}");
-        cases.extend([get(&target).say(&say), get(&target).say(&say)]);
+        cases.extend([get(&target).reply_with(&say), get(&target).reply_with(&say)]);
     }
     compare(&sides, &cases);
 }
 
 #[test]
-fn statuses_methods_and_conditions() {
+fn cached_statuses_methods_and_conditions_match_nginx() {
     let Some(sides) = sides() else { return };
     let mut cases = Vec::new();
     for status in ["200", "201", "203", "301", "302", "307", "400", "403", "404", "410", "500", "503"] {
         for location in ["/", "/valid/", "/any/", "/page/"] {
             for say in ["", "Cache-Control: max-age=60"] {
                 let target = format!("{location}{status}?{}", say.len());
-                let case = || get(&target).with("X-Fault", status).say(say);
+                let case = || get(&target).with("X-Fault", status).reply_with(say);
                 cases.extend([case(), case(), case().by("HEAD")]);
             }
         }
     }
     let say = "Accept-Ranges: bytes|Cache-Control: max-age=60|ETag: \"a\"|Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT";
     for method in ["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"] {
-        cases.push(get("/methods").say(say).by(method).with("Content-Length", "0"));
+        cases.push(get("/methods").reply_with(say).by(method).with("Content-Length", "0"));
     }
-    cases.push(get("/methods").say(say).differs("C12"));
+    cases.push(get("/methods").reply_with(say).differs("C12"));
     for (number, method) in ["HEAD", "GET", "OPTIONS"].into_iter().enumerate() {
         let target = format!("/method{number}");
-        cases.extend(["GET", method, "GET"].map(|method| get(&target).say(say).by(method)));
+        cases.extend(["GET", method, "GET"].map(|method| get(&target).reply_with(say).by(method)));
     }
     for (name, value) in [
         ("If-None-Match", "\"a\""),
@@ -308,45 +308,45 @@ fn statuses_methods_and_conditions() {
         ("Accept-Encoding", "gzip"),
     ] {
         for location in ["/conditions", "/zip/conditions"] {
-            cases.push(get(location).say(say).with(name, value));
-            let head = get(location).say(say).with(name, value).by("HEAD");
+            cases.push(get(location).reply_with(say).with(name, value));
+            let head = get(location).reply_with(say).with(name, value).by("HEAD");
             cases.push(if name == "Range" { head.differs("C34") } else { head });
         }
     }
     for if_range in ["\"a\"", "\"b\"", "Mon, 02 Jan 2023 00:00:00 GMT", "Sun, 01 Jan 2023 00:00:00 GMT"] {
-        cases.push(get("/conditions").say(say).with("Range", "bytes=3-7").with("If-Range", if_range));
+        cases.push(get("/conditions").reply_with(say).with("Range", "bytes=3-7").with("If-Range", if_range));
     }
     compare(&sides, &cases);
 }
 
 #[test]
-fn variants_uses_bypass_and_chunks() {
+fn variants_min_uses_bypass_and_chunks_match_nginx() {
     let Some(sides) = sides() else { return };
     let mut cases = Vec::new();
     let say = "Cache-Control: max-age=60|Vary: Accept-Language";
     for language in ["de", "fr", "de", "it", "fr", "de", "it"] {
-        cases.push(get("/language").say(say).with("Accept-Language", language));
+        cases.push(get("/language").reply_with(say).with("Accept-Language", language));
     }
-    cases.extend([get("/language").say(say), get("/language").say(say)]);
-    cases.push(get("/language").say(say).with("Accept-Language", "").differs("C25"));
+    cases.extend([get("/language").reply_with(say), get("/language").reply_with(say)]);
+    cases.push(get("/language").reply_with(say).with("Accept-Language", "").differs("C25"));
     let kept = "Cache-Control: max-age=60";
-    cases.extend((0..4).map(|_| get("/uses/a").say(kept)));
+    cases.extend((0..4).map(|_| get("/uses/a").reply_with(kept)));
     for (name, value) in
         [("X-No-Cache", "1"), ("X-No-Cache", "0"), ("X-No-Cache", "1"), ("X-Bypass", "0"), ("X-Bypass", "1")]
     {
-        cases.push(get("/pass/a").say(kept).with(name, value));
+        cases.push(get("/pass/a").reply_with(kept).with(name, value));
     }
     for target in ["/chunked", "/valid/chunked"] {
-        cases.extend((0..2).map(|_| get(target).say(kept).with("X-Chunked", "1")));
+        cases.extend((0..2).map(|_| get(target).reply_with(kept).with("X-Chunked", "1")));
     }
     // A request with credentials: nginx reuses its stored response.
-    let log_in = || get("/own").say(kept).with("Authorization", "Basic YTpi");
+    let log_in = || get("/own").reply_with(kept).with("Authorization", "Basic YTpi");
     cases.extend([log_in(), log_in().differs("C7")]);
     compare(&sides, &cases);
 }
 
 #[test]
-fn what_is_served_when_it_is_stale() {
+fn stale_responses_match_nginx() {
     let Some(sides) = sides() else { return };
     let locations = ["error", "timeout", "invalid", "statuses", "all", "again", "valid"];
     let faults =
@@ -359,11 +359,11 @@ fn what_is_served_when_it_is_stale() {
         let has_time = matches!(location, "error" | "timeout" | "all");
         for fault in faults.into_iter().filter(|fault| has_time || *fault != "never") {
             let target = format!("/{location}/{fault}");
-            fills.push(get(format!("/fill{target}")).say(fill));
+            fills.push(get(format!("/fill{target}")).reply_with(fill));
             let case = || match (fault, location) {
-                ("same", "all" | "again") => get(&target).say(fill).with("X-Same", "1").differs("C11"),
-                ("same", _) => get(&target).say(fill).with("X-Same", "1"),
-                _ => get(&target).say("Cache-Control: max-age=60").with("X-Fault", fault),
+                ("same", "all" | "again") => get(&target).reply_with(fill).with("X-Same", "1").differs("C11"),
+                ("same", _) => get(&target).reply_with(fill).with("X-Same", "1"),
+                _ => get(&target).reply_with("Cache-Control: max-age=60").with("X-Fault", fault),
             };
             cases.push(case());
             // With `updating` the old response is correct until the new one is stored.

@@ -82,7 +82,7 @@ fn accepting(target: &str, accepted: &str) -> Case {
 }
 
 #[test]
-fn answers_and_settings() {
+fn compressed_responses_and_settings_match_nginx() {
     compare(vec![
         head("/a.html", &[]),
         head("/a.css", &[]),
@@ -114,7 +114,7 @@ fn answers_and_settings() {
 }
 
 #[test]
-fn what_clients_accept() {
+fn accept_encoding_matches_nginx() {
     let words = [
         "gzip",
         "GZIP",
@@ -151,7 +151,7 @@ fn what_clients_accept() {
 }
 
 #[test]
-fn proxies_versions_and_browsers() {
+fn compression_for_proxies_versions_and_browsers_matches_nginx() {
     let via = ("Via", "1.1 proxy");
     let agent = |agent| [("User-Agent", agent)];
     let mut cases = vec![
@@ -180,7 +180,7 @@ fn proxies_versions_and_browsers() {
 }
 
 #[test]
-fn files_that_were_compressed_before() {
+fn precompressed_files_match_nginx() {
     let mut cases = Vec::new();
     for folder in ["static", "static-silent", "always", "gunzip"] {
         for name in ["before.html", "a.html", "folder.html", "only.html", "none.html", "", "before.html/"] {

@@ -267,7 +267,7 @@ const PLACES: &[&str] = &[
 ];
 
 #[test]
-fn delete_mkcol_and_put_are_nginxs() {
+fn delete_mkcol_and_put_match_nginx() {
     let mut cases = Vec::new();
     for place in PLACES {
         // For `/`, the links that nginx removes depend on their order.
@@ -351,7 +351,7 @@ fn is_nested(source: &str, destination: &str) -> bool {
 }
 
 #[test]
-fn copy_and_move_are_nginxs() {
+fn copy_and_move_match_nginx() {
     let mut cases = Vec::new();
     for method in ["COPY", "MOVE"] {
         for source in SOURCES {
@@ -371,7 +371,7 @@ fn copy_and_move_are_nginxs() {
 }
 
 #[test]
-fn the_fields_of_copy_and_move_are_nginxs() {
+fn the_fields_of_copy_and_move_match_nginx() {
     let mut cases = Vec::new();
     for method in ["COPY", "MOVE"] {
         for (source, path) in [("/a.txt", "/new"), ("/dir/", "/new/"), ("/a.txt", "/new/"), ("/dir/", "/new")]
@@ -437,7 +437,7 @@ fn the_fields_of_copy_and_move_are_nginxs() {
 }
 
 #[test]
-fn an_upload_appears_as_a_whole() {
+fn an_upload_is_published_atomically() {
     let ours = Side::start("dav-whole", |conf| Some(Server::start(BINARY, conf))).expect("it starts");
     plant(&ours.site);
     let site = shown(&ours.site);
@@ -503,7 +503,7 @@ fn deep_and_wide_trees_are_copied_moved_and_removed() {
 }
 
 #[test]
-fn links_out_of_the_root_are_refused_where_the_location_says_so() {
+fn symlinks_out_of_the_root_are_refused_where_configured() {
     for rule in ["root_beneath on;", "disable_symlinks on from=@SITE@;"] {
         let data = TempDir::new("dav-beneath");
         let site = data.path().join("site");

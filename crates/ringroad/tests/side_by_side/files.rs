@@ -113,7 +113,7 @@ fn compare(cases: Vec<Case>) {
 }
 
 #[test]
-fn lists_of_folders() {
+fn directory_listings_match_nginx() {
     let mut cases = Vec::new();
     for form in ["", "/rounded", "/utf8", "/utf8rounded", "/json", "/jsonutf8", "/xml", "/xmlutf8", "/jsonp"]
     {
@@ -147,7 +147,7 @@ fn lists_of_folders() {
 }
 
 #[test]
-fn files_that_stand_for_folders() {
+fn random_index_and_index_match_nginx() {
     compare(vec![
         get("/random/one/"),
         get("/random/onlyhidden/").differs_in_head("H40"),
@@ -175,7 +175,7 @@ fn files_that_stand_for_folders() {
 }
 
 #[test]
-fn kept_files_and_links() {
+fn open_file_cache_and_symlinks_match_nginx() {
     let mut cases = Vec::new();
     for folder in
         ["kept", "kept", "nolinks", "nolinksfrom", "nolinksroot", "owner", "nolinkstry", "nolinksindex"]
@@ -190,7 +190,7 @@ fn kept_files_and_links() {
 }
 
 #[test]
-fn requests_beside_the_answer() {
+fn background_subrequests_match_nginx() {
     compare(vec![
         get("/mirrored/a.txt"),
         get("/mirrored/none"),

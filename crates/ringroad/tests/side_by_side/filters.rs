@@ -119,7 +119,7 @@ fn range(target: &str, range: &str) -> Case {
 }
 
 #[test]
-fn fields() {
+fn header_filters_match_nginx() {
     let tag = [("If-None-Match", "\"own\"")];
     compare(vec![
         get("/fields/a.html?x"),
@@ -172,7 +172,7 @@ fn fields() {
 }
 
 #[test]
-fn charsets() {
+fn charsets_match_nginx() {
     compare(vec![
         get("/utf8/a.html"),
         get("/utf8/a.png"),
@@ -214,7 +214,7 @@ fn charsets() {
 }
 
 #[test]
-fn changed_bodies() {
+fn body_filters_match_nginx() {
     let since = [("If-Modified-Since", "Sun, 06 Nov 1994 08:49:37 GMT")];
     compare(vec![
         get("/sub/a.html"),

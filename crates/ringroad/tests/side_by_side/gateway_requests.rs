@@ -206,7 +206,7 @@ impl Answer {
 
 impl Answer {
     /// Returns the lines that differ.
-    fn beside(&self, theirs: &Answer) -> String {
+    fn differences(&self, theirs: &Answer) -> String {
         let mut out = String::new();
         for (name, one, other) in [("nginx", theirs, self), ("ringroad", self, theirs)] {
             let fields = one.fields.iter().filter(|field| !other.fields.contains(field));
@@ -274,7 +274,7 @@ fn compare(gateway: Gateway, cases: u64) {
             let is_same =
                 mine.line == theirs.line && mine.fields == theirs.fields && mine.body == theirs.body;
             if !is_same && !is_documented(&mine, &theirs) {
-                wrong.push(format!("{what}\n{}", mine.beside(&theirs)));
+                wrong.push(format!("{what}\n{}", mine.differences(&theirs)));
             }
         }
     }
@@ -301,41 +301,41 @@ fn is_documented(mine: &Answer, theirs: &Answer) -> bool {
 }
 
 #[test]
-fn random_requests_to_fastcgi_are_nginxs() {
+fn random_requests_to_fastcgi_match_nginx() {
     compare(Gateway::FastCgi, 50);
 }
 
 #[test]
-fn random_requests_to_scgi_are_nginxs() {
+fn random_requests_to_scgi_match_nginx() {
     compare(Gateway::Scgi, 50);
 }
 
 #[test]
-fn random_requests_to_uwsgi_are_nginxs() {
+fn random_requests_to_uwsgi_match_nginx() {
     compare(Gateway::Uwsgi, 50);
 }
 
 #[test]
 #[ignore = "a thousand requests"]
-fn a_thousand_random_requests_to_fastcgi_are_nginxs() {
+fn a_thousand_random_requests_to_fastcgi_match_nginx() {
     compare(Gateway::FastCgi, 1_000);
 }
 
 #[test]
 #[ignore = "a thousand requests"]
-fn a_thousand_random_requests_to_scgi_are_nginxs() {
+fn a_thousand_random_requests_to_scgi_match_nginx() {
     compare(Gateway::Scgi, 1_000);
 }
 
 #[test]
 #[ignore = "a thousand requests"]
-fn a_thousand_random_requests_to_uwsgi_are_nginxs() {
+fn a_thousand_random_requests_to_uwsgi_match_nginx() {
     compare(Gateway::Uwsgi, 1_000);
 }
 
 #[test]
 #[ignore = "a thousand requests"]
-fn a_thousand_random_requests_to_memcached_are_nginxs() {
+fn a_thousand_random_requests_to_memcached_match_nginx() {
     compare_memcached(1_000);
 }
 
@@ -421,6 +421,6 @@ fn compare_memcached(cases: u64) {
 }
 
 #[test]
-fn random_requests_to_memcached_are_nginxs() {
+fn random_requests_to_memcached_match_nginx() {
     compare_memcached(50);
 }

@@ -57,7 +57,7 @@ http {
 "#;
 
 #[test]
-fn fields_are_those_of_headers_more() {
+fn fields_are_the_same_as_with_headers_more() {
     if !Path::new(MODULE).exists() {
         return testkit::skip("nginx's module headers-more is not installed");
     }

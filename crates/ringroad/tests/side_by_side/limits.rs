@@ -106,7 +106,7 @@ fn compare(cases: Vec<Case>) {
 /// The cases run in the same order on both servers, so buckets fill equally; at one request per minute the drain during
 /// the test is negligible.
 #[test]
-fn limits() {
+fn limits_match_nginx() {
     let long = "x".repeat(300);
     compare(vec![
         get("/req/"),
@@ -140,7 +140,7 @@ fn limits() {
 }
 
 #[test]
-fn a_subrequest_decides() {
+fn auth_request_matches_nginx() {
     let mut cases = Vec::new();
     for place in ["", "off/", "own/", "any/", "open/", "shut/", "page/", "static/a.txt"] {
         for status in ["200", "204", "299", "301", "302", "401", "403", "404", "444", "500"] {
@@ -158,7 +158,7 @@ fn a_subrequest_decides() {
 }
 
 #[test]
-fn statuses_and_old_browsers() {
+fn status_page_and_old_browsers_match_nginx() {
     // After so few requests each counter has one digit.
     let mut cases = vec![
         ask("HEAD", "/status", &[]),

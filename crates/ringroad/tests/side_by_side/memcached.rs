@@ -92,7 +92,7 @@ fn gzip() -> Vec<u8> {
     [&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], stored, &crc.to_le_bytes(), &len.to_le_bytes()].concat()
 }
 
-fn ask(server: &Server, method: &str, target: &str, fields: &[(&str, &str)], body: &str) -> String {
+fn send_request(server: &Server, method: &str, target: &str, fields: &[(&str, &str)], body: &str) -> String {
     let length = body.len().to_string();
     let mut all = vec![("Host", "example.org"), ("Connection", "close")];
     all.extend(fields);
@@ -191,7 +191,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn requests_and_responses_are_nginxs() {
+fn requests_and_responses_are_the_same_as_with_nginx() {
     let (app, other) = (
         Memcached::start(script),
         Memcached::start(|line| {
@@ -206,8 +206,10 @@ fn requests_and_responses_are_nginxs() {
     for (method, target, fields, body) in cases() {
         // Which of two servers is first depends on earlier requests.
         let is_turn = target.starts_with("/first/") || target.starts_with("/next/");
-        let (mine, theirs) =
-            (ask(&ours, method, &target, fields, body), ask(&nginx, method, &target, fields, body));
+        let (mine, theirs) = (
+            send_request(&ours, method, &target, fields, body),
+            send_request(&nginx, method, &target, fields, body),
+        );
         let same = |found: &str| found.contains("of the other") || found == mine || found.starts_with("502");
         if mine != theirs && !(is_turn && (same(&theirs) || mine.contains("of the other"))) {
             wrong.push(format!(
@@ -219,7 +221,7 @@ fn requests_and_responses_are_nginxs() {
 }
 
 #[test]
-fn connections_are_kept_behind_proper_ends_only() {
+fn connections_are_reused_only_after_complete_responses() {
     let other = Memcached::start(script);
     for (name, made) in
         [("a", 1), ("empty", 1), ("missing", 1), ("big", 1), ("trailer", 3), ("more", 3), ("error", 3)]
@@ -227,14 +229,14 @@ fn connections_are_kept_behind_proper_ends_only() {
         let app = Memcached::start(script);
         let server = setup(&app, &other).start(BINARY);
         for _ in 0..3 {
-            ask(&server, "GET", &format!("/kept/{name}"), &[], "");
+            send_request(&server, "GET", &format!("/kept/{name}"), &[], "");
         }
         assert_eq!(app.connections(), made, "{name}");
     }
 }
 
 #[test]
-fn hostile_servers_cause_nginxs_lines() {
+fn hostile_servers_cause_the_log_lines_of_nginx() {
     let (app, other) = (Memcached::start(script), Memcached::start(script));
     let cases = [
         ("/error", "memcached sent invalid response: \"ERROR\" while reading response header from upstream"),
@@ -258,13 +260,13 @@ fn hostile_servers_cause_nginxs_lines() {
     let setup = setup(&app, &other);
     let ours = setup.start(BINARY);
     for (target, words) in cases {
-        ask(&ours, "GET", target, &[], "");
+        send_request(&ours, "GET", target, &[], "");
         ours.wait_for_log(words, Deadline::default());
     }
     ours.wait_for_log(&format!("upstream: \"memcached://{}\"", app.address()), Deadline::default());
     let Some(nginx) = setup.start_nginx() else { return };
     for (target, words) in cases {
-        ask(&nginx, "GET", target, &[], "");
+        send_request(&nginx, "GET", target, &[], "");
         // The state that nginx names depends on how many bytes arrived together.
         let words = words.split(" while ").next().unwrap_or_default();
         nginx.wait_for_log(words, Deadline::default());
@@ -272,7 +274,7 @@ fn hostile_servers_cause_nginxs_lines() {
 }
 
 #[test]
-fn configurations_are_refused_in_nginxs_words() {
+fn wrong_configurations_cause_the_messages_of_nginx() {
     for (block, words) in [
         ("memcached_pass 127.0.0.1:1;", "unknown \"memcached_key\" variable"),
         ("set $memcached_key a; memcached_pass 127.0.0.1;", "no port in upstream \"127.0.0.1\""),
@@ -334,7 +336,7 @@ impl Real {
 }
 
 #[test]
-fn debians_memcached_serves_what_was_set() {
+fn debians_memcached_serves_stored_values() {
     let Some(real) = Real::start() else { return };
     real.set("/a", 0, b"first\n");
     real.set("/kept/big", 0, &b"0123456789".repeat(100_000));
@@ -346,7 +348,7 @@ fn debians_memcached_serves_what_was_set() {
         .value("APP", &format!("127.0.0.1:{}", real.1))
         .value("OTHER", &other.address().to_string());
     let server = setup.start(BINARY);
-    let text = |target: &str| ask(&server, "GET", target, &[], "");
+    let text = |target: &str| send_request(&server, "GET", target, &[], "");
     assert!(text("/a").ends_with("\nfirst\n"), "{}", text("/a"));
     for _ in 0..3 {
         assert_eq!(text("/kept/big").split_once('\n').map(|(_, body)| body.len()), Some(1_000_000));

@@ -294,7 +294,7 @@ const SPANS: &[&str] = &[
 ];
 
 #[test]
-fn parts_of_movies_are_nginxs_bytes() {
+fn parts_of_movies_have_the_bytes_of_nginx() {
     let site = TempDir::new("mp4");
     for (name, form) in FORMS {
         site.write(&format!("{name}.mp4"), movie(*form));
@@ -324,7 +324,7 @@ fn parts_of_movies_are_nginxs_bytes() {
 }
 
 #[test]
-fn fields_ranges_and_what_is_no_movie_are_nginxs() {
+fn fields_ranges_and_invalid_movies_match_nginx() {
     let site = TempDir::new("mp4-fields");
     site.write("a.mp4", movie(FORMS[5].1));
     site.write("a.flv", (0..5000_u32).map(|index| index as u8).collect::<Vec<_>>());
@@ -391,7 +391,7 @@ fn fields_ranges_and_what_is_no_movie_are_nginxs() {
 /// Truncated files, and files with modified bytes in the box: the result is always a response or an error, and the
 /// server continues.
 #[test]
-fn broken_files_are_errors() {
+fn broken_movies_cause_errors() {
     let site = TempDir::new("mp4-broken");
     let whole = movie(FORMS[5].1);
     let conf = CONF.replace("SITE", &site.path().display().to_string());
@@ -429,7 +429,7 @@ fn broken_files_are_errors() {
 }
 
 #[test]
-fn the_rate_follows_the_bit_rate() {
+fn the_rate_limit_follows_the_bit_rate() {
     let site = TempDir::new("mp4-rate");
     let bytes = movie(FORMS[0].1);
     site.write("a.mp4", bytes.clone());

@@ -215,7 +215,7 @@ fn post(target: &str, body: &str) -> Case {
 }
 
 #[test]
-fn uris_that_upstreams_see() {
+fn uris_sent_to_upstreams_match_nginx() {
     let paths = [
         "/a?b=c",
         "/a%20b/%2F?d%20e",
@@ -265,7 +265,7 @@ fn uris_that_upstreams_see() {
 }
 
 #[test]
-fn requests_that_upstreams_see() {
+fn requests_sent_to_upstreams_match_nginx() {
     let mut cases = vec![
         ask("HEAD", "/a", &[]),
         ask("OPTIONS", "/a", &[]),
@@ -309,7 +309,7 @@ fn requests_that_upstreams_see() {
 }
 
 #[test]
-fn answers_that_clients_see() {
+fn responses_sent_to_clients_match_nginx() {
     let targets = [
         "/a?r=fields",
         "/hide/a?r=fields",
@@ -368,7 +368,7 @@ fn answers_that_clients_see() {
 }
 
 #[test]
-fn answers_to_conditions_and_ranges() {
+fn proxied_conditions_and_ranges_match_nginx() {
     compare(vec![
         ask("GET", "/a?r=fields", &[("If-None-Match", "\"e\"")]),
         ask("GET", "/a?r=fields", &[("If-Modified-Since", "Thu, 01 Jan 2026 00:00:00 GMT")]),

@@ -116,7 +116,7 @@ fn compare(cases: Vec<Case>) {
 }
 
 #[test]
-fn files_and_folders() {
+fn files_and_directories_match_nginx() {
     compare(vec![
         get("/a.txt"),
         get("/empty.txt"),
@@ -156,7 +156,7 @@ fn files_and_folders() {
 }
 
 #[test]
-fn locations_and_redirects() {
+fn locations_and_redirects_match_nginx() {
     compare(vec![
         get("/204"),
         get("/200"),
@@ -191,7 +191,7 @@ fn locations_and_redirects() {
 }
 
 #[test]
-fn finding_and_listing() {
+fn empty_gif_and_listings_match_nginx() {
     compare(vec![
         get("/gif"),
         ask("HEAD", "/gif", &[]),
@@ -224,7 +224,7 @@ fn finding_and_listing() {
 }
 
 #[test]
-fn conditions() {
+fn conditional_requests_match_nginx() {
     let both = [("If-None-Match", ETAG), ("If-Modified-Since", EARLIER_TEXT)];
     let weak = format!("W/{ETAG}");
     let weak = weak.as_str();
@@ -256,7 +256,7 @@ fn conditions() {
 }
 
 #[test]
-fn ranges() {
+fn ranges_match_nginx() {
     let range = |value: &str| file_with(&[("Range", value)]);
     compare(vec![
         range("bytes=0-0"),
@@ -283,7 +283,7 @@ fn ranges() {
 }
 
 #[test]
-fn connections_and_versions() {
+fn connections_and_versions_match_nginx() {
     compare(vec![
         raw("GET /a.txt HTTP/1.0\r\n\r\n"),
         raw("GET /a.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
@@ -306,7 +306,7 @@ fn connections_and_versions() {
 }
 
 #[test]
-fn what_is_refused() {
+fn refused_requests_match_nginx() {
     let with = |lines: &str| raw(format!("GET /a.txt HTTP/1.1\r\nHost: a\r\n{lines}\r\n"));
     let chunked = |body: &str| {
         raw(format!("POST /200 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"))

@@ -162,7 +162,7 @@ fn compare(cases: Vec<Case>) {
 }
 
 #[test]
-fn rewrites() {
+fn rewrites_match_nginx() {
     compare(vec![
         get("/server/a"),
         get("/server-last/a?q"),
@@ -210,7 +210,7 @@ fn rewrites() {
 }
 
 #[test]
-fn conditions() {
+fn if_conditions_match_nginx() {
     let mut cases: Vec<Case> = [
         "",
         "a=1",
@@ -257,7 +257,7 @@ fn conditions() {
 }
 
 #[test]
-fn variables() {
+fn variables_match_nginx() {
     let with_host = |host: &str| ask("GET", "/map", &[("Host", host)]);
     let fields = [("X", "one"), ("Cookie", "b=2; a = 1 ;c=3"), ("Cookie", "a=4")];
     compare(vec![
@@ -291,7 +291,7 @@ fn variables() {
 }
 
 #[test]
-fn addresses_and_shares() {
+fn geo_and_split_clients_match_nginx() {
     let addresses = [
         "10.0.0.0",
         "10.0.0.1",

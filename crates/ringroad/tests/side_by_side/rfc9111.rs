@@ -27,7 +27,7 @@ fn ours() -> Site {
 }
 
 #[test]
-fn the_cache_does_what_the_rfcs_ask_for() {
+fn the_cache_conforms_to_the_rfcs() {
     let cases = cases();
     assert!(cases.len() >= 150, "{}", cases.len());
     let results = ours().run(&cases);
@@ -47,7 +47,7 @@ fn unexpected(cases: &[Case], results: &[Option<String>]) -> Vec<String> {
 
 #[test]
 #[ignore = "peers that are not part of the gate"]
-fn no_peer_is_right_where_this_server_is_wrong() {
+fn no_peer_passes_where_this_server_fails() {
     let cases = cases();
     let own = ours().run(&cases);
     let mut columns = vec![("Ringroad", own.clone())];

@@ -327,13 +327,13 @@ fn assert_same(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_hundred_clients_at_random_get_what_they_get_from_nginx() {
+fn a_hundred_random_tls_clients_get_the_results_of_nginx() {
     assert_same(0..100);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn thousands_of_clients_at_random_get_what_they_get_from_nginx() {
+fn thousands_of_random_tls_clients_get_the_results_of_nginx() {
     let count = std::env::var("RINGROAD_TEST_TLS_CLIENTS").ok().and_then(|count| count.parse().ok());
     assert_same(100..100 + count.unwrap_or(3_400));
 }

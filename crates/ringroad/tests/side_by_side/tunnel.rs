@@ -75,7 +75,7 @@ fn setup(body: usize, one: &Echo, two: &Echo) -> Setup {
 
 /// Sends a head, and `data` either after the response or immediately; returns all received bytes without the parts that
 /// differ.
-fn ask(server: &Server, head: &str, data: &[u8], at_once: bool) -> String {
+fn send_request(server: &Server, head: &str, data: &[u8], at_once: bool) -> String {
     let mut stream = TcpStream::connect(server.addr(0).tcp()).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
     stream.write_all(head.as_bytes()).expect("it reads");
@@ -106,7 +106,7 @@ fn ask(server: &Server, head: &str, data: &[u8], at_once: bool) -> String {
 }
 
 #[test]
-fn requests_and_responses_are_nginxs() {
+fn requests_and_responses_are_the_same_as_with_nginx() {
     let (one, two) = (Echo::start(b'1'), Echo::start(b'2'));
     let target = one.0.to_string();
     let heads = [
@@ -135,10 +135,10 @@ fn requests_and_responses_are_nginxs() {
         let nginx = if has_tunnels { setup.start_nginx() } else { None };
         for head in &heads {
             for at_once in [false, true] {
-                let found = ask(&ours, head, b"hello", at_once);
+                let found = send_request(&ours, head, b"hello", at_once);
                 passed += usize::from(found.ends_with("1hello\n") || found.ends_with("2hello\n"));
                 let Some(nginx) = &nginx else { continue };
-                let theirs = ask(nginx, head, b"hello", at_once);
+                let theirs = send_request(nginx, head, b"hello", at_once);
                 if found != theirs {
                     wrong
                         .push(format!("{text} {head:?} {at_once}\n--- nginx\n{theirs}--- ringroad\n{found}"));
@@ -151,7 +151,7 @@ fn requests_and_responses_are_nginxs() {
 }
 
 #[test]
-fn bytes_pass_in_both_directions_to_both_ends() {
+fn bytes_pass_in_both_directions_until_both_ends_close() {
     let (one, two) = (Echo::start(b'1'), Echo::start(b'2'));
     let server = setup(0, &one, &two).start(BINARY);
     let mut stream = TcpStream::connect(server.addr(0).tcp()).expect("it listens");
@@ -180,13 +180,15 @@ fn bytes_pass_in_both_directions_to_both_ends() {
         .unwrap_or_else(|_| panic!("{}", server.access_log()));
     // A silent tunnel is closed.
     let server = setup(7, &one, &two).start(BINARY);
-    let silent = ask(&server, &format!("CONNECT {} HTTP/1.1\r\nHost: a\r\n\r\n", one.0), b"abc", false);
+    let silent =
+        send_request(&server, &format!("CONNECT {} HTTP/1.1\r\nHost: a\r\n\r\n", one.0), b"abc", false);
     assert!(silent.starts_with("HTTP/1.1 200 "), "{silent}");
     // Connections of a group are never reused for tunnels.
     let server = setup(2, &one, &two).start(BINARY);
     for _ in 0..3 {
         assert!(
-            ask(&server, "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", b"hello", false).ends_with("1hello\n")
+            send_request(&server, "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", b"hello", false)
+                .ends_with("1hello\n")
         );
     }
 }

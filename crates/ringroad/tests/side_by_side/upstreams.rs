@@ -86,7 +86,7 @@ fn keys(count: usize, target: &str) -> Vec<Case> {
 }
 
 #[test]
-fn turns() {
+fn round_robin_matches_nginx() {
     let behind = Behind::new(3)
         .group("rr", "", &["0", "1", "2"])
         .group("weighted", "", &["0 weight=5", "1", "2 weight=2"])
@@ -98,7 +98,7 @@ fn turns() {
 }
 
 #[test]
-fn hashes() {
+fn hash_matches_nginx() {
     let behind = Behind::new(4)
         .group("hash", "hash $arg_k;", &["0", "1", "2", "3"])
         .group("weighted", "hash $arg_k$arg_l;", &["0 weight=3", "1", "2 weight=2"])
@@ -114,7 +114,7 @@ fn hashes() {
 }
 
 #[test]
-fn clients() {
+fn ip_hash_matches_nginx() {
     let behind = Behind::new(4).group("ip", "ip_hash;", &["0", "1", "2", "3"]).group(
         "weighted",
         "ip_hash;",
@@ -134,7 +134,7 @@ fn clients() {
 }
 
 #[test]
-fn servers_that_are_not_there() {
+fn unreachable_servers_match_nginx() {
     let behind = Behind::new(3)
         .group("rr", "", &["x", "0", "y max_fails=3", "1"])
         .group("weighted", "", &["x weight=6 max_fails=3", "0 weight=3", "1"])
@@ -160,7 +160,7 @@ fn servers_that_are_not_there() {
 }
 
 #[test]
-fn backups() {
+fn backup_servers_match_nginx() {
     let behind = Behind::new(3)
         .group("rr", "", &["x", "y", "0 backup", "1 backup weight=2"])
         .group("least", "least_conn;", &["x", "0 backup", "1 backup"])
@@ -175,7 +175,7 @@ fn backups() {
 }
 
 #[test]
-fn answers_that_count_as_failures() {
+fn failed_responses_match_nginx() {
     let behind = Behind::new(3)
         .group("rr", "", &["0 max_fails=2", "1", "2"])
         .group("tries", "", &["0 max_fails=0", "1 max_fails=0", "2 max_fails=0"])
@@ -193,7 +193,7 @@ fn answers_that_count_as_failures() {
 }
 
 #[test]
-fn names_of_groups() {
+fn names_of_groups_match_nginx() {
     let behind = Behind::new(2);
     let address = behind.address("1");
     behind

@@ -88,7 +88,7 @@ impl Site {
 }
 
 #[test]
-fn numbers_stand_under_the_paths_of_nginx() {
+fn the_api_has_the_paths_of_nginx() {
     if !ours_only("api") {
         return;
     }
@@ -137,7 +137,7 @@ fn numbers_stand_under_the_paths_of_nginx() {
 }
 
 #[test]
-fn limits_count_their_results() {
+fn results_of_limits_are_counted() {
     if !ours_only("api") {
         return;
     }
@@ -159,7 +159,7 @@ fn limits_count_their_results() {
 }
 
 #[test]
-fn unknown_paths_and_methods() {
+fn unknown_paths_and_methods_are_refused() {
     if !ours_only("api") {
         return;
     }
@@ -180,7 +180,7 @@ fn unknown_paths_and_methods() {
 }
 
 #[test]
-fn servers_are_taken_out_added_and_removed() {
+fn servers_are_disabled_added_and_removed() {
     if !ours_only("api") {
         return;
     }
@@ -216,7 +216,7 @@ fn servers_are_taken_out_added_and_removed() {
 }
 
 #[test]
-fn pages_of_other_sites_change_nothing() {
+fn cross_site_requests_change_nothing() {
     if !ours_only("api") {
         return;
     }
@@ -237,7 +237,7 @@ fn pages_of_other_sites_change_nothing() {
 
 /// Debian's exporter requests all paths, and reports that the server is up if each of them responds.
 #[test]
-fn the_exporter_for_prometheus_reads_it() {
+fn the_prometheus_exporter_reads_the_api() {
     if !ours_only("api") {
         return;
     }
@@ -287,7 +287,7 @@ http {
 ";
 
 #[test]
-fn changes_are_kept_in_a_file() {
+fn changes_are_stored_in_a_file() {
     if !ours_only("state") {
         return;
     }

@@ -60,7 +60,7 @@ fn snapshot(server: &Server) -> Value {
 }
 
 #[test]
-fn the_snapshot_has_what_the_page_shows() {
+fn the_snapshot_contains_all_values_of_the_page() {
     if !ours_only("dashboard") {
         return;
     }
@@ -87,7 +87,7 @@ fn the_snapshot_has_what_the_page_shows() {
 }
 
 #[test]
-fn the_page_may_load_nothing_but_its_numbers() {
+fn the_page_may_load_only_its_data() {
     if !ours_only("dashboard") {
         return;
     }
@@ -141,7 +141,7 @@ fn load(browser: &PathBuf, address: &str) -> (String, String) {
 }
 
 #[test]
-fn a_browser_shows_the_numbers_and_has_nothing_to_complain_of() {
+fn a_browser_shows_the_values_without_console_errors() {
     if !ours_only("dashboard") {
         return;
     }
@@ -166,7 +166,7 @@ fn a_browser_shows_the_numbers_and_has_nothing_to_complain_of() {
 }
 
 #[test]
-fn a_terminal_shows_the_same_numbers() {
+fn a_terminal_shows_the_same_values() {
     if !ours_only("ringroad stat") {
         return;
     }

@@ -27,7 +27,7 @@ fn deadline() -> Deadline {
 }
 
 #[test]
-fn checks_have_words_for_people_and_statuses_for_programs() {
+fn health_checks_return_a_text_and_a_status() {
     if !ours_only("health") {
         return;
     }
@@ -64,21 +64,21 @@ fn leaves(main: &str) {
 }
 
 #[test]
-fn clients_are_sent_elsewhere_before_the_end() {
+fn readiness_fails_before_the_server_stops() {
     if ours_only("shutdown_delay") {
         leaves("");
     }
 }
 
 #[test]
-fn the_same_without_a_master() {
+fn readiness_fails_before_the_stop_without_a_master() {
     if ours_only("shutdown_delay") {
         leaves("master_process off;");
     }
 }
 
 #[test]
-fn the_end_comes_by_itself() {
+fn the_server_stops_after_shutdown_delay() {
     if !ours_only("shutdown_delay") {
         return;
     }
@@ -139,7 +139,7 @@ fn drains(main: &str) {
 }
 
 #[test]
-fn an_operator_drains_a_server_and_takes_it_back() {
+fn an_operator_can_drain_and_resume_a_server() {
     if ours_only("drain") {
         drains("");
         drains("master_process off; ");
@@ -147,7 +147,7 @@ fn an_operator_drains_a_server_and_takes_it_back() {
 }
 
 #[test]
-fn a_server_that_ends_is_not_drained() {
+fn a_stopping_server_cannot_be_drained() {
     if !ours_only("drain") {
         return;
     }
@@ -164,7 +164,7 @@ fn a_server_that_ends_is_not_drained() {
 /// haproxy checks readiness every 20 ms, and all requests through it succeed while each of two servers in turn stops
 /// and starts again.
 #[test]
-fn no_request_through_haproxy_fails() {
+fn no_request_through_haproxy_fails_during_restarts() {
     if !ours_only("shutdown_delay") {
         return;
     }

@@ -140,7 +140,7 @@ impl Watch {
 }
 
 #[test]
-fn a_finished_request_shows_its_way() {
+fn a_finished_request_is_shown_with_its_details() {
     if !ours_only("admin_socket") {
         return;
     }
@@ -196,7 +196,7 @@ fn a_request_without_a_response_is_shown() {
 }
 
 #[test]
-fn commands_show_what_passes_their_filter() {
+fn commands_show_requests_that_match_their_filter() {
     if !ours_only("ringroad log") {
         return;
     }
@@ -266,7 +266,7 @@ fn top_ranks_names() {
 
 /// The client reads nothing until all requests have been served: lines that do not fit are dropped and counted.
 #[test]
-fn a_client_that_hangs_costs_lines_and_nothing_else() {
+fn a_stalled_log_client_only_loses_lines() {
     if !ours_only("admin_socket") {
         return;
     }
@@ -305,7 +305,7 @@ fn a_client_that_hangs_costs_lines_and_nothing_else() {
 }
 
 #[test]
-fn clients_that_leave_are_forgotten() {
+fn disconnected_log_clients_are_removed() {
     if !ours_only("admin_socket") {
         return;
     }
@@ -327,7 +327,7 @@ fn clients_that_leave_are_forgotten() {
 }
 
 #[test]
-fn a_client_goes_on_over_reloads_until_the_socket_is_closed() {
+fn a_log_client_survives_reloads_until_the_socket_closes() {
     if !ours_only("admin_socket") {
         return;
     }
@@ -361,7 +361,7 @@ fn a_client_goes_on_over_reloads_until_the_socket_is_closed() {
 }
 
 #[test]
-fn the_same_without_a_master() {
+fn requests_are_shown_without_a_master() {
     if !ours_only("admin_socket") {
         return;
     }
@@ -442,21 +442,21 @@ fn explains(main: &str) {
 }
 
 #[test]
-fn a_running_server_explains_a_request() {
+fn explain_can_query_a_running_server() {
     if ours_only("explain --running") {
         explains("");
     }
 }
 
 #[test]
-fn a_server_without_a_master_explains_a_request() {
+fn explain_can_query_a_server_without_a_master() {
     if ours_only("explain --running") {
         explains("master_process off;\n");
     }
 }
 
 #[test]
-fn a_socket_of_a_server_that_lives_is_not_taken() {
+fn the_socket_of_a_running_server_is_not_replaced() {
     if !ours_only("admin_socket") {
         return;
     }

@@ -149,7 +149,7 @@ fn load(server: &Server) -> HashMap<&'static str, (u64, u64)> {
 }
 
 #[test]
-fn counts_under_load_are_what_was_sent() {
+fn counters_under_load_match_the_requests_sent() {
     if !ours_only("metrics") {
         return;
     }
@@ -187,7 +187,7 @@ fn counts_under_load_are_what_was_sent() {
 }
 
 #[test]
-fn a_reload_in_place_keeps_the_counts() {
+fn a_reload_in_place_retains_the_counters() {
     if !ours_only("metrics") {
         return;
     }
@@ -214,7 +214,7 @@ fn settled_after_load(server: &Server, rounds: u64) -> Numbers {
 }
 
 #[test]
-fn scrapers_of_open_metrics_get_that() {
+fn openmetrics_scrapers_get_openmetrics() {
     if !ours_only("metrics") {
         return;
     }
@@ -230,7 +230,7 @@ fn scrapers_of_open_metrics_get_that() {
 }
 
 #[test]
-fn certificates_have_their_ends() {
+fn certificates_are_listed_with_their_expiration() {
     if !ours_only("metrics") {
         return;
     }
@@ -270,7 +270,7 @@ http {
 
 /// A running server warns when its certificate is about to expire, not only when it loads the certificate.
 #[test]
-fn certificates_that_end_meanwhile_are_warned_of() {
+fn a_running_server_warns_of_expiring_certificates() {
     if !ours_only("warnings of certificates") {
         return;
     }

@@ -46,7 +46,7 @@ fn get(server: &Server, target: &str) -> Vec<u8> {
 
 /// The alert rules of docs/status.md are valid for Prometheus, and name only existing metrics.
 #[test]
-fn the_alerts_of_the_documents_name_metrics_that_there_are() {
+fn documented_alerts_name_existing_metrics() {
     let page = include_str!("../../../../docs/status.md");
     let (_, rules) = page.split_once("```yaml\ngroups:").expect("the rules");
     let rules = format!("groups:{}", rules.split_once("```").expect("an end").0);
@@ -87,7 +87,7 @@ fn reload_conf(main: &str, location: &str) -> String {
 }
 
 #[test]
-fn reloads_are_counted_by_way_and_outlive_the_worker() {
+fn reloads_are_counted_by_method_across_workers() {
     if !ours_only("metrics") {
         return;
     }
@@ -145,7 +145,7 @@ fn a_server_without_a_master_counts_its_reloads() {
 /// Opens twice as many keep-alive connections as `worker_connections` allows. Each request gets its response, because older idle
 /// connections are closed.
 #[test]
-fn connections_that_make_room_are_counted() {
+fn connections_closed_for_new_clients_are_counted() {
     if !ours_only("metrics") {
         return;
     }
@@ -179,7 +179,7 @@ fn connections_that_make_room_are_counted() {
 }
 
 #[test]
-fn upstreams_without_a_place_are_counted() {
+fn upstream_connections_above_the_limit_are_counted() {
     if !ours_only("metrics") {
         return;
     }
@@ -214,7 +214,7 @@ http {
 const BODY: usize = 3 << 20;
 
 #[test]
-fn caches_count_bytes_and_the_age_of_hits() {
+fn caches_count_bytes_and_ages_of_hits() {
     if !ours_only("metrics") {
         return;
     }
@@ -267,7 +267,7 @@ fn caches_count_bytes_and_the_age_of_hits() {
 
 /// Reads of a file are delayed by the test. They count as in flight during the delay, and their durations include it.
 #[test]
-fn operations_of_disks_are_timed_from_submission_to_completion() {
+fn disk_operations_are_timed_from_submission_to_completion() {
     if !ours_only("metrics") {
         return;
     }
@@ -306,7 +306,7 @@ http {
 }
 
 #[test]
-fn zones_of_limits_show_how_full_they_are() {
+fn limit_zones_report_their_usage() {
     if !ours_only("metrics") {
         return;
     }
@@ -345,7 +345,7 @@ http {
 
 /// Writes to a full disk fail. A file name that contains a client's value does not become a label.
 #[test]
-fn lost_lines_are_counted_by_target() {
+fn lost_log_lines_are_counted_by_target() {
     if !ours_only("metrics") {
         return;
     }

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holder_at_a_time_and_none_after_it() {
+    fn a_lock_has_one_holder_and_is_released() {
         let dir = testkit::TempDir::new("rt-lock");
         let path = CString::new(dir.path().join("lock").as_os_str().as_bytes()).unwrap();
         let held = Lock::try_take(&path).unwrap().expect("nobody holds it");

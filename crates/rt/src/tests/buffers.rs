@@ -13,7 +13,7 @@ fn all(pool: &io::Pool) -> Vec<io::Buf> {
 }
 
 #[test]
-fn who_asks_first_is_served_first() {
+fn buffer_requests_are_served_in_order() {
     run(|fake| async move {
         let mut held = all(&fake.pool);
         let waiting: Vec<_> = (0..3).map(|_| watch(async { buffer(LARGE, 0).await })).collect();
@@ -42,7 +42,7 @@ fn who_asks_first_is_served_first() {
 }
 
 #[test]
-fn who_gives_up_leaves_its_place_and_what_it_was_lent() {
+fn a_dropped_request_releases_its_slot_and_its_buffer() {
     run(|fake| async move {
         let mut held = all(&fake.pool);
         let mut first = Box::pin(buffer(LARGE, 0));
@@ -59,7 +59,7 @@ fn who_gives_up_leaves_its_place_and_what_it_was_lent() {
 }
 
 #[test]
-fn a_part_is_left_to_others() {
+fn the_reserved_share_is_left_to_others() {
     run(|fake| async move {
         // A quarter is reserved for such buffers: it is used up first.
         let _own: Vec<_> = (0..2).map(|_| fake.pool.get(LARGE)).collect();
@@ -75,7 +75,7 @@ fn a_part_is_left_to_others() {
 }
 
 #[test]
-fn what_is_left_to_bodies_is_lent_whatever_heads_take() {
+fn the_reserve_for_bodies_is_available_whatever_heads_use() {
     run(|fake| async move {
         let heads: Vec<_> = std::iter::from_fn(|| fake.pool.get(4096)).collect();
         let spared = fake.pool.bytes_max() / 4;

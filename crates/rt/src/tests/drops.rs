@@ -81,7 +81,7 @@ fn a_dropped_future_abandons_its_operation() {
 }
 
 #[test]
-fn a_dropped_future_that_queued_is_forgotten() {
+fn a_dropped_queued_future_is_forgotten() {
     run(|fake| async move {
         fake.set_capacity(0);
         for (name, future) in cases() {
@@ -99,7 +99,7 @@ fn a_dropped_future_that_queued_is_forgotten() {
 }
 
 #[test]
-fn futures_that_are_done_but_not_looked_at_give_back_what_they_brought() {
+fn unpolled_completed_futures_release_their_results() {
     run(|fake| async move {
         let used = |fake: &Fake| fake.pool.counters().bytes - fake.pool.counters().idle_bytes;
         let file = a_file();
@@ -117,7 +117,7 @@ fn futures_that_are_done_but_not_looked_at_give_back_what_they_brought() {
 }
 
 #[test]
-fn a_zero_copy_send_can_be_dropped_between_its_count_and_its_end() {
+fn a_zero_copy_send_can_be_dropped_before_its_notification() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
         socket.writer.set_zero_copy(Some(1));
@@ -135,7 +135,7 @@ fn a_zero_copy_send_can_be_dropped_between_its_count_and_its_end() {
 }
 
 #[test]
-fn waits_without_an_operation_can_be_dropped() {
+fn waits_without_an_operation_can_be_dropped_safely() {
     run(|_| async {
         let (sender, mut receiver) = mailbox::channel(1);
         start_and_drop(receiver.recv()).await;
@@ -150,7 +150,7 @@ fn waits_without_an_operation_can_be_dropped() {
 }
 
 #[test]
-fn joined_futures_go_on_side_by_side() {
+fn joined_futures_run_concurrently() {
     run(|_| async {
         let (sender, mut receiver) = mailbox::channel(1);
         let sends = async {

@@ -36,7 +36,7 @@ fn tasks_run_in_the_order_of_their_start() {
 }
 
 #[test]
-fn who_steps_aside_goes_on_behind_the_others_in_the_same_turn() {
+fn a_yielding_task_continues_after_the_others_in_the_same_turn() {
     run(|_| async {
         let order = Rc::new(RefCell::new(Vec::new()));
         for number in 0..3 {
@@ -59,7 +59,7 @@ fn who_steps_aside_goes_on_behind_the_others_in_the_same_turn() {
 }
 
 #[test]
-fn a_task_that_never_rests_leaves_the_engine_its_turns() {
+fn a_busy_task_does_not_starve_the_engine() {
     run(|fake| async move {
         let stop = Rc::new(Cell::new(false));
         let stopped = Rc::clone(&stop);
@@ -86,7 +86,7 @@ fn a_task_that_never_rests_leaves_the_engine_its_turns() {
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn a_panic_costs_one_task() {
+fn a_panic_ends_only_its_task() {
     let fake = Fake::new();
     let mut runtime = Runtime::new(Box::new(fake.clone()));
     runtime.set_panic_hook(|text| {
@@ -123,7 +123,7 @@ fn a_panic_costs_one_task() {
 }
 
 #[test]
-fn a_stale_waker_wakes_nobody_else() {
+fn a_stale_waker_wakes_no_other_task() {
     run(|_| async {
         let kept: Rc<Cell<Option<Waker>>> = Rc::default();
         let keep = Rc::clone(&kept);
@@ -147,7 +147,7 @@ fn a_stale_waker_wakes_nobody_else() {
 }
 
 #[test]
-fn messages_of_another_thread_wake_a_sleeping_runtime() {
+fn messages_from_another_thread_wake_a_sleeping_runtime() {
     const ROUNDS: u32 = 10_000;
     let (to_pong, mut pong) = mailbox::channel::<(u32, mailbox::Sender<u32>)>(4);
     let echo = std::thread::spawn(move || {
@@ -171,7 +171,7 @@ fn messages_of_another_thread_wake_a_sleeping_runtime() {
 }
 
 #[test]
-fn a_mailbox_is_bounded_and_tells_its_ends() {
+fn a_mailbox_is_bounded_and_reports_closed_ends() {
     run(|_| async {
         let (sender, mut receiver) = mailbox::channel(2);
         sender.send(1).unwrap();
@@ -214,7 +214,7 @@ fn a_full_engine_delays_operations_and_loses_none() {
 }
 
 #[test]
-fn an_operation_that_queues_can_be_dropped() {
+fn a_queued_operation_can_be_dropped() {
     run(|fake| async move {
         fake.set_capacity(1);
         let reactor = reactor::current();
@@ -232,7 +232,7 @@ fn an_operation_that_queues_can_be_dropped() {
 }
 
 #[test]
-fn the_end_drops_tasks_and_closes_what_they_had_open() {
+fn the_end_of_the_runtime_drops_tasks_and_closes_their_files() {
     let fake = Fake::new();
     let mut runtime = Runtime::new(Box::new(fake.clone()));
     let (near, mut far) = pair();
@@ -265,7 +265,7 @@ fn select_prefers_the_first_and_drops_the_other() {
 }
 
 #[test]
-fn events_wake_all_who_wait() {
+fn events_wake_all_waiters() {
     run(|_| async {
         let event = Event::new();
         let waiting: Vec<_> = (0..3)
@@ -289,7 +289,7 @@ fn events_wake_all_who_wait() {
 }
 
 #[test]
-fn a_gauge_waits_for_the_last_to_leave() {
+fn a_gauge_waits_until_its_count_is_zero() {
     run(|_| async {
         let gauge = WaitGroup::new();
         gauge.none_left().await;
@@ -306,7 +306,7 @@ fn a_gauge_waits_for_the_last_to_leave() {
 }
 
 #[test]
-fn permits_are_handed_out_in_order() {
+fn permits_are_granted_in_order() {
     run(|_| async {
         let semaphore = Semaphore::new(1);
         let first = semaphore.try_acquire().unwrap();
@@ -326,7 +326,7 @@ fn permits_are_handed_out_in_order() {
 }
 
 #[test]
-fn a_waiter_that_goes_passes_its_turn_on() {
+fn a_dropped_waiter_passes_its_permit_on() {
     run(|_| async {
         let semaphore = Semaphore::new(1);
         let held = semaphore.try_acquire().unwrap();
@@ -348,7 +348,7 @@ fn a_waiter_that_goes_passes_its_turn_on() {
 
 /// The observer receives the time for which a task delayed all others, and the engine's counters.
 #[test]
-fn turns_are_shown_to_the_observer_of_the_thread() {
+fn turns_are_reported_to_the_observer_of_the_thread() {
     run(|_| async {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let copy = Rc::clone(&seen);

@@ -42,7 +42,7 @@ fn a_file_is_opened_and_closed_through_the_engine() {
 }
 
 #[test]
-fn an_open_that_is_dropped_is_abandoned() {
+fn a_dropped_open_is_abandoned() {
     run(|fake| async move {
         let timer = Timer::new();
         timer.expire_now();
@@ -53,7 +53,7 @@ fn an_open_that_is_dropped_is_abandoned() {
 }
 
 #[test]
-fn a_read_that_is_told_to_come_again_does() {
+fn a_read_with_eagain_is_retried() {
     run(|fake| async move {
         let file = File::new(some_file());
         let buf = crate::pool().get(100).unwrap();
@@ -78,7 +78,7 @@ fn a_read_that_is_told_to_come_again_does() {
 }
 
 #[test]
-fn the_buffer_comes_back_with_an_error() {
+fn the_buffer_is_returned_with_an_error() {
     run(|fake| async move {
         let file = File::new(some_file());
         let buf = crate::pool().get(100).unwrap();
@@ -93,7 +93,7 @@ fn the_buffer_comes_back_with_an_error() {
 }
 
 #[test]
-fn a_short_write_goes_on_where_it_stopped() {
+fn a_partial_write_is_continued() {
     run(|fake| async move {
         let file = File::new(some_file());
         let mut buf = crate::pool().get(100).unwrap();
@@ -111,7 +111,7 @@ fn a_short_write_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn shared_bytes_are_written_to_the_last_one() {
+fn shared_bytes_are_written_completely() {
     run(|fake| async move {
         let file = File::new(some_file());
         let write = || {
@@ -140,7 +140,7 @@ fn shared_bytes_are_written_to_the_last_one() {
 }
 
 #[test]
-fn paths_are_looked_at_and_removed() {
+fn paths_are_queried_and_removed() {
     run(|fake| async move {
         let stat = watch(file::stat_path(c"/a".into(), DEVICE, VIA));
         settle().await;
@@ -157,7 +157,7 @@ fn paths_are_looked_at_and_removed() {
 }
 
 #[test]
-fn an_inline_stat_tells_the_size() {
+fn an_inline_stat_returns_the_size() {
     run(|_| async {
         let path = std::env::current_exe().unwrap();
         let facts = File::new(open(&path)).stat_inline().unwrap();
@@ -167,7 +167,7 @@ fn an_inline_stat_tells_the_size() {
 }
 
 #[test]
-fn what_was_seen_in_memory_is_known_to_all_who_share_the_file() {
+fn resident_ranges_are_shared_by_all_handles_of_the_file() {
     run(|_| async {
         let file = File::new(some_file());
         let shared = file.clone();
@@ -182,7 +182,7 @@ fn what_was_seen_in_memory_is_known_to_all_who_share_the_file() {
 }
 
 #[test]
-fn a_folder_is_read_until_it_has_no_more() {
+fn a_directory_is_read_to_its_end() {
     run(|fake| async move {
         let file = File::new(some_file());
         let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, inode: 7, stat: None };
@@ -206,7 +206,7 @@ fn a_folder_is_read_until_it_has_no_more() {
 }
 
 #[test]
-fn a_close_that_is_waited_for_is_one_operation() {
+fn an_awaited_close_is_one_operation() {
     run(|_| async move {
         let file = File::new(some_file());
         let shared = file.clone();
@@ -222,7 +222,7 @@ fn a_close_that_is_waited_for_is_one_operation() {
 
 /// The observer is called for the start and the end of each file operation, or for its abandonment, but not for other operations.
 #[test]
-fn operations_on_files_are_shown_to_the_observer() {
+fn file_operations_are_reported_to_the_observer() {
     run(|fake| async move {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let copy = Rc::clone(&seen);

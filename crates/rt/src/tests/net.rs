@@ -17,7 +17,7 @@ fn text(text: &'static [u8]) -> Segments {
 }
 
 /// A `recv` that its timer ends immediately.
-async fn give_up(socket: &mut Socket) {
+async fn expire_recv(socket: &mut Socket) {
     settle().await;
     let timer = Timer::new();
     timer.expire_now();
@@ -25,10 +25,10 @@ async fn give_up(socket: &mut Socket) {
 }
 
 #[test]
-fn one_receive_serves_many_calls() {
+fn one_armed_receive_serves_many_calls() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         let recv = fake.only("Recv");
         fake.progress(recv, Ok(1), fake.bytes(b"a"));
         fake.progress(recv, Ok(1), fake.bytes(b"b"));
@@ -48,7 +48,7 @@ fn one_receive_serves_many_calls() {
 fn a_full_queue_stops_the_receive_and_loses_nothing() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         let recv = fake.only("Recv");
         for byte in [b"0", b"1", b"2", b"3", b"4"] {
             fake.progress(recv, Ok(1), fake.bytes(byte));
@@ -58,7 +58,7 @@ fn a_full_queue_stops_the_receive_and_loses_nothing() {
         for byte in b'0'..=b'4' {
             assert_eq!(&*socket.reader.recv().await.unwrap().unwrap(), [byte]);
         }
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         assert_ne!(fake.only("Recv"), recv, "armed anew once the queue is empty");
     });
 }
@@ -67,23 +67,23 @@ fn a_full_queue_stops_the_receive_and_loses_nothing() {
 fn receives_that_would_block_wait_for_readiness() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         fake.complete(fake.only("Recv"), Err(Errno::AGAIN), Payload::None);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         fake.complete(fake.only("Poll"), Ok(1), Payload::None);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         fake.complete(fake.only("Recv"), Err(Errno::INTR), Payload::None);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         fake.complete(fake.only("Recv"), Err(Errno::CONNRESET), Payload::None);
         assert_eq!(socket.reader.recv().await.unwrap_err(), Errno::CONNRESET);
     });
 }
 
 #[test]
-fn a_bulk_receive_takes_what_came_before_and_then_its_own_buffer() {
+fn a_bulk_receive_returns_received_bytes_and_then_uses_its_buffer() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         let stream = fake.only("Recv");
         fake.progress(stream, Ok(1), fake.bytes(b"a"));
         settle().await;
@@ -100,10 +100,10 @@ fn a_bulk_receive_takes_what_came_before_and_then_its_own_buffer() {
 }
 
 #[test]
-fn a_receive_behind_content_keeps_it_whatever_comes_first() {
+fn an_appending_receive_preserves_the_existing_content() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         let stream = fake.only("Recv");
         fake.progress(stream, Ok(1), fake.bytes(b"x"));
         settle().await;
@@ -135,7 +135,7 @@ fn a_receive_behind_content_keeps_it_whatever_comes_first() {
 }
 
 #[test]
-fn a_send_goes_on_until_all_is_sent() {
+fn a_send_continues_until_all_is_sent() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
         let sent = watch(async move { socket.writer.send(text(b"abcdef"), false).await.0 });
@@ -156,7 +156,7 @@ fn a_send_goes_on_until_all_is_sent() {
 }
 
 #[test]
-fn a_zero_copy_send_is_done_with_its_count_and_keeps_its_bytes() {
+fn a_zero_copy_send_ends_with_its_count_and_retains_its_bytes() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
         socket.writer.set_zero_copy(Some(4));
@@ -192,7 +192,7 @@ fn a_zero_copy_send_is_done_with_its_count_and_keeps_its_bytes() {
 }
 
 #[test]
-fn nothing_follows_a_send_that_was_dropped() {
+fn nothing_is_sent_after_a_dropped_send() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
         let timer = Timer::new();
@@ -211,7 +211,7 @@ fn a_socket_is_closed_after_its_receive_has_ended() {
         let (near, mut far) = pair();
         far.set_nonblocking(true).unwrap();
         let mut socket = Socket::new(near);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         let recv = fake.only("Recv");
         drop(socket);
         settle().await;
@@ -233,13 +233,13 @@ fn close_waits_for_the_end_and_can_be_dropped() {
     run(|fake| async move {
         let (near, mut far) = pair();
         let mut socket = Socket::new(near);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         socket.close().await;
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
         let (near, mut far) = pair();
         fake.set_obeys(false);
         let mut socket = Socket::new(near);
-        give_up(&mut socket).await;
+        expire_recv(&mut socket).await;
         let timer = Timer::new();
         timer.expire_now();
         assert!(timer.limit(socket.close()).await.is_err());
@@ -263,7 +263,7 @@ fn accepted(fake: &Fake) {
 }
 
 #[test]
-fn an_accept_that_is_dropped_loses_no_connection() {
+fn a_dropped_accept_loses_no_connection() {
     run(|fake| async move {
         let (mut listener, path) = listening();
         let timer = Timer::new();
@@ -284,7 +284,7 @@ fn an_accept_that_is_dropped_loses_no_connection() {
 }
 
 #[test]
-fn a_stopped_listener_hands_out_what_still_came_in() {
+fn a_stopped_listener_returns_already_accepted_connections() {
     run(|fake| async move {
         fake.set_obeys(false);
         let (mut listener, path) = listening();
@@ -316,7 +316,7 @@ fn a_stopped_listener_hands_out_what_still_came_in() {
 }
 
 #[test]
-fn a_stopper_keeps_no_socket_open() {
+fn a_stopper_does_not_keep_the_socket_open() {
     run(|_| async move {
         let (listener, path) = listening();
         let stopper = listener.stopper();
@@ -328,7 +328,7 @@ fn a_stopper_keeps_no_socket_open() {
 }
 
 #[test]
-fn a_listener_that_is_ready_has_taken_no_connection_and_an_armed_accept_can_be_stopped() {
+fn readiness_accepts_no_connection_and_an_armed_accept_can_be_stopped() {
     run(|fake| async move {
         let (mut listener, path) = listening();
         let ready = watch(async move {

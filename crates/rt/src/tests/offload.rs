@@ -10,7 +10,7 @@ use crate::offload::QUEUE_MAX;
 use crate::{Either, offload, select, spawn, spawn_blocking, yield_now};
 
 #[test]
-fn work_is_done_elsewhere_and_answered_here() {
+fn work_runs_on_a_pool_thread_and_its_result_returns() {
     run(|_| async {
         let here = thread::current().id();
         let (there, sum) =
@@ -21,7 +21,7 @@ fn work_is_done_elsewhere_and_answered_here() {
 }
 
 #[test]
-fn other_tasks_go_on_meanwhile() {
+fn other_tasks_run_during_offloaded_work() {
     run(|_| async {
         let (release, released) = mpsc::channel();
         let turns = Rc::new(Cell::new(0));
@@ -39,7 +39,7 @@ fn other_tasks_go_on_meanwhile() {
 }
 
 #[test]
-fn a_panic_is_no_answer_and_costs_no_thread() {
+fn a_panic_returns_no_result_and_ends_no_thread() {
     run(|_| async {
         for _ in 0..20 {
             assert_eq!(offload(|| -> u8 { panic!("as the test wants") }).await, None);
@@ -49,7 +49,7 @@ fn a_panic_is_no_answer_and_costs_no_thread() {
 }
 
 #[test]
-fn a_task_that_goes_loses_its_answer_only() {
+fn a_dropped_task_loses_only_its_result() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
         let (begins, begun) = mpsc::channel();
@@ -67,7 +67,7 @@ fn a_task_that_goes_loses_its_answer_only() {
 }
 
 #[test]
-fn work_that_waits_does_not_hold_up_work_that_computes() {
+fn blocking_work_does_not_delay_computing_work() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
         let released = std::sync::Arc::new(std::sync::Mutex::new(released));
@@ -86,7 +86,7 @@ fn work_that_waits_does_not_hold_up_work_that_computes() {
 }
 
 #[test]
-fn many_pieces_of_work_share_few_threads() {
+fn many_jobs_share_few_threads() {
     run(|_| async {
         let left = Rc::new(Cell::new(100));
         for number in 0..100u32 {
@@ -104,7 +104,7 @@ fn many_pieces_of_work_share_few_threads() {
 }
 
 #[test]
-fn work_that_finds_the_queue_full_waits_for_a_place() {
+fn work_waits_for_a_slot_in_a_full_queue() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
         let released = std::sync::Arc::new(std::sync::Mutex::new(released));

@@ -16,7 +16,7 @@ use crate::file::stat_of_turn;
 use crate::{Elapsed, File, Socket, Timer, counters, now, pool, yield_now};
 
 #[test]
-fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
+fn a_shutdown_and_an_fstat_need_no_engine_operation() {
     run(|_| async {
         let (near, mut far) = pair();
         far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -31,7 +31,7 @@ fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
 }
 
 #[test]
-fn bytes_are_sent_at_once_until_the_socket_is_full() {
+fn bytes_are_sent_immediately_until_the_socket_is_full() {
     run(|_| async {
         let (near, mut far) = pair();
         rustix::io::ioctl_fionbio(&near, true).unwrap();
@@ -67,7 +67,7 @@ fn bytes_are_sent_at_once_until_the_socket_is_full() {
 }
 
 #[test]
-fn a_deadline_is_no_operation_and_is_linked_to_none() {
+fn a_deadline_needs_no_engine_operation() {
     run(|fake| async move {
         let timer = Timer::new();
         timer.set(now() + Duration::from_millis(1));
@@ -82,7 +82,7 @@ fn a_deadline_is_no_operation_and_is_linked_to_none() {
 }
 
 #[test]
-fn what_is_here_is_received_and_the_end_made_without_an_operation() {
+fn available_bytes_and_the_shutdown_need_no_engine_operation() {
     run(|_| async {
         let (near, mut far) = pair();
         rustix::io::ioctl_fionbio(&near, true).unwrap();
@@ -99,7 +99,7 @@ fn what_is_here_is_received_and_the_end_made_without_an_operation() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_received_at_once() {
+fn the_end_of_a_stream_is_received_immediately() {
     run(|_| async {
         let (near, far) = pair();
         rustix::io::ioctl_fionbio(&near, true).unwrap();
@@ -115,7 +115,7 @@ fn the_end_of_a_stream_is_received_at_once() {
 }
 
 #[test]
-fn what_was_seen_of_a_file_holds_until_the_next_turn_or_receive() {
+fn bytes_read_from_a_file_are_reused_until_the_next_turn_or_receive() {
     run(|_| async {
         let (near, mut far) = pair();
         let mut socket = Socket::new(near);

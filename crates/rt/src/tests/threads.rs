@@ -30,7 +30,7 @@ fn status(name: &str) -> String {
 }
 
 #[test]
-fn a_worker_has_its_name_its_processors_and_no_signals() {
+fn a_worker_has_its_name_its_affinity_and_no_signals() {
     let facts = || async { (status("Name"), status("Cpus_allowed_list"), status("SigBlk")) };
     let worker = start(setup(), DRAIN, engine, facts).unwrap();
     let ((name, cpus, blocked), drained) = worker.join().unwrap();
@@ -71,7 +71,7 @@ fn a_worker_can_be_woken_and_ends_with_its_future() {
 }
 
 #[test]
-fn a_panic_of_the_main_future_reaches_the_one_who_joins() {
+fn a_panic_of_the_main_future_is_returned_by_join() {
     let worker = start(setup(), DRAIN, engine, || async { panic!("thrown in a worker") });
     assert!(worker.unwrap().join().is_err());
 }

@@ -26,7 +26,7 @@ fn a_sleep_ends_at_its_time_and_not_before() {
 }
 
 #[test]
-fn a_dropped_sleep_leaves_nothing() {
+fn a_dropped_sleep_leaves_no_timer() {
     run(|_| async {
         let timer = Timer::new();
         timer.set(now() + SHORT);
@@ -36,7 +36,7 @@ fn a_dropped_sleep_leaves_nothing() {
 }
 
 #[test]
-fn a_later_deadline_does_not_touch_the_wheel() {
+fn a_later_deadline_does_not_change_the_wheel() {
     run(|_| async {
         let timer = Timer::new();
         timer.set(now() + SHORT);
@@ -49,7 +49,7 @@ fn a_later_deadline_does_not_touch_the_wheel() {
 }
 
 #[test]
-fn an_earlier_deadline_counts_at_once() {
+fn an_earlier_deadline_applies_immediately() {
     run(|_| async {
         let timer = Timer::new();
         timer.set(now() + LONG);
@@ -60,7 +60,7 @@ fn an_earlier_deadline_counts_at_once() {
 }
 
 #[test]
-fn a_deadline_can_be_moved_while_it_is_waited_for() {
+fn a_deadline_can_be_moved_during_its_wait() {
     run(|_| async {
         let timer = Timer::new();
         let waiting = timer.clone();
@@ -74,7 +74,7 @@ fn a_deadline_can_be_moved_while_it_is_waited_for() {
 }
 
 #[test]
-fn an_idle_wait_can_be_ended_from_a_list() {
+fn an_idle_wait_can_be_expired_from_another_handle() {
     run(|_| async {
         let timer = Timer::new();
         timer.set(now() + LONG);
@@ -90,7 +90,7 @@ fn an_idle_wait_can_be_ended_from_a_list() {
 }
 
 #[test]
-fn what_is_done_in_time_is_not_late() {
+fn completed_work_does_not_time_out() {
     run(|_| async {
         let timer = Timer::new();
         timer.set(now());
@@ -104,7 +104,7 @@ fn what_is_done_in_time_is_not_late() {
 }
 
 #[test]
-fn the_time_of_day_stands_still_in_a_turn() {
+fn the_time_of_day_is_constant_within_a_turn() {
     run(|_| async {
         let (first, second) = (wall(), wall());
         assert_eq!(first, second);

@@ -63,7 +63,7 @@ fn threads_share_a_listener_evenly() {
 }
 
 #[test]
-fn a_listener_that_stops_hands_out_what_is_there() {
+fn a_stopping_listener_returns_pending_connections() {
     on_each_net(|pair| {
         pair.run(async {
             let (fd, address) = listening();

@@ -23,7 +23,7 @@ async fn rounds(socket: &mut Socket, timer: &Timer, mut bytes: Vec<u8>, count: u
 }
 
 #[test]
-fn a_round_trip_allocates_the_lists_of_its_sends_alone() {
+fn a_round_trip_allocates_only_the_lists_of_its_sends() {
     on_each_net(|pair| {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();

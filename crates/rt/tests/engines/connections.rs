@@ -123,7 +123,7 @@ fn pair_of_sockets() -> (Socket, UnixStream) {
 }
 
 #[test]
-fn a_dropped_socket_tells_its_peer_although_a_receive_is_armed() {
+fn a_dropped_socket_is_closed_although_a_receive_is_armed() {
     on_each_net(|pair| {
         pair.run(async {
             let (mut socket, mut far) = pair_of_sockets();
@@ -167,7 +167,7 @@ fn bytes_survive_a_dropped_receive() {
 }
 
 #[test]
-fn a_flood_is_held_back_and_arrives_whole() {
+fn a_flood_is_throttled_and_arrives_completely() {
     const BYTES: usize = 4 << 20;
     // The receive buffers of the engine, and some more.
     const HELD_MAX: u64 = 2 << 20;
@@ -244,7 +244,7 @@ fn a_send_to_a_peer_that_does_not_read_makes_no_progress() {
 }
 
 #[test]
-fn addresses_and_options_of_a_connection() {
+fn addresses_and_options_of_a_connection_are_available() {
     on_each_net(|pair| {
         pair.run(async {
             let (listener, address) = listening();

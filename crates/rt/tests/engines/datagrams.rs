@@ -27,7 +27,7 @@ async fn send(socket: &Datagram, bytes: &'static [u8]) {
 }
 
 #[test]
-fn a_question_has_its_answer() {
+fn a_datagram_query_gets_its_response() {
     on_each_net(|pair| {
         pair.run(async {
             let peer = peer();
@@ -53,7 +53,7 @@ fn a_question_has_its_answer() {
 }
 
 #[test]
-fn a_receive_that_is_given_up_loses_no_datagram() {
+fn a_dropped_receive_loses_no_datagram() {
     on_each_net(|pair| {
         pair.run(async {
             let peer = peer();
@@ -77,7 +77,7 @@ fn a_receive_that_is_given_up_loses_no_datagram() {
 }
 
 #[test]
-fn nobody_there_is_an_error_of_one_call() {
+fn an_unreachable_peer_fails_only_one_call() {
     on_each_net(|pair| {
         pair.run(async {
             let peer = peer();

@@ -70,7 +70,7 @@ fn lost(pair: Pair, listener: std::os::fd::OwnedFd, total: usize) -> usize {
 
 #[ignore = "takes seconds, and with a loss twenty"]
 #[test]
-fn peers_that_are_gone_at_once_leave_no_receive_behind() {
+fn peers_that_close_immediately_leave_no_receive_behind() {
     on_each_net(|pair| {
         let total = THREADS * CONNECTIONS;
         let (listener, address) = listening();

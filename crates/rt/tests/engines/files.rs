@@ -89,7 +89,7 @@ fn a_file_is_written_renamed_and_removed() {
 }
 
 #[test]
-fn a_file_goes_to_a_socket_that_fills_up() {
+fn a_file_is_sent_to_a_socket_that_fills_up() {
     let dir = TempDir::new("rt-files");
     let wanted = content(1 << 20);
     let path = dir.write("a", &wanted);
@@ -118,7 +118,7 @@ fn a_file_goes_to_a_socket_that_fills_up() {
 }
 
 #[test]
-fn a_file_is_made_without_a_name_and_published() {
+fn a_file_is_created_unnamed_and_published() {
     let dir = TempDir::new("rt-files");
     on_each_pair(|pair| {
         let folder = dir.path().join("cache");

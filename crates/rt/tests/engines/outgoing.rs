@@ -68,7 +68,7 @@ fn the_options_of_a_connection_are_set() {
 }
 
 #[test]
-fn a_connection_that_cannot_be_made_says_at_which_step() {
+fn a_failed_connect_reports_its_step() {
     on_each_net(|pair| {
         pair.run(async {
             let (listener, address) = listener();
@@ -99,7 +99,7 @@ fn sockets_of(own: Ipv4Addr) -> usize {
 }
 
 #[test]
-fn a_connect_that_is_given_up_leaves_nothing_open() {
+fn a_dropped_connect_leaves_no_open_socket() {
     // An address that no other test and no other run uses distinguishes these sockets.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 + high, middle, low);
@@ -126,14 +126,14 @@ fn a_connect_that_is_given_up_leaves_nothing_open() {
 }
 
 /// Lets `news` start its receive, and drops it, as a pool does when the connection is taken out of it.
-async fn put_away(socket: &mut Socket) {
+async fn make_idle(socket: &mut Socket) {
     let timer = Timer::new();
     timer.set(now() + Duration::from_millis(5));
     assert!(timer.limit(socket.reader.news()).await.is_err(), "there is no news");
 }
 
 #[test]
-fn a_kept_connection_is_quiet_and_goes_on() {
+fn an_idle_connection_is_quiet_and_can_be_reused() {
     on_each_net(|pair| {
         pair.run(async {
             let (listener, address) = listener();
@@ -141,7 +141,7 @@ fn a_kept_connection_is_quiet_and_goes_on() {
             let mut peer = listener.accept().unwrap().0;
             assert!(socket.reader.is_quiet(), "asked of the kernel: no receive is armed yet");
             for round in 0..3u8 {
-                put_away(&mut socket).await;
+                make_idle(&mut socket).await;
                 let entries = counters().engine.kernel_entries;
                 assert!(socket.reader.is_quiet());
                 assert_eq!(counters().engine.kernel_entries, entries);
@@ -156,14 +156,14 @@ fn a_kept_connection_is_quiet_and_goes_on() {
 }
 
 #[test]
-fn a_kept_connection_tells_what_its_peer_does_unasked() {
+fn an_idle_connection_reports_unexpected_data_and_close() {
     on_each_net(|pair| {
         pair.run(async {
             let (listener, address) = listener();
             // The peer closes it while it is idle.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let peer = listener.accept().unwrap().0;
-            put_away(&mut socket).await;
+            make_idle(&mut socket).await;
             drop(peer);
             socket.reader.news().await;
             assert!(!socket.reader.is_quiet());
@@ -171,7 +171,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
             // The peer sends data, which is not lost.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let mut peer = listener.accept().unwrap().0;
-            put_away(&mut socket).await;
+            make_idle(&mut socket).await;
             peer.write_all(b"HTTP/1.1 408").unwrap();
             socket.reader.news().await;
             assert!(!socket.reader.is_quiet());
@@ -180,7 +180,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
             // The peer resets it while no task waits in `news`.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let peer = listener.accept().unwrap().0;
-            put_away(&mut socket).await;
+            make_idle(&mut socket).await;
             sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
             drop(peer);
             while socket.reader.is_quiet() {
@@ -198,7 +198,7 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
 }
 
 #[test]
-fn a_tunnel_reads_and_writes_and_ends_each_side_alone() {
+fn a_tunnel_closes_each_direction_separately() {
     on_each_net(|pair| {
         pair.run(async {
             let (listener, address) = listener();

@@ -13,7 +13,7 @@ const TASKS: usize = 100;
 const STEPS: u64 = 20;
 
 #[test]
-fn many_tasks_of_a_thread_are_woken_by_one_ring() {
+fn many_tasks_of_a_thread_are_woken_by_one_wake_up() {
     on_each_net(|pair| {
         let (publisher, watcher) = watch::channel(0);
         let (report, reported) = mpsc::channel();

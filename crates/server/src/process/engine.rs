@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_follow_from_the_memory_that_there_may_be() {
+    fn buffer_sizes_depend_on_the_available_memory() {
         assert_eq!(buffer_pool(None, 8), 256 << 20);
         assert_eq!(buffer_pool(Some(16 << 30), 8), 256 << 20);
         assert_eq!(buffer_pool(Some(512 << 20), 4), 32 << 20);

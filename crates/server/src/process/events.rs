@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_thread_rings_and_a_panic_is_told_apart() {
+    fn the_exit_of_a_thread_is_signalled_and_a_panic_distinguished() {
         let events = Events::new().expect("a descriptor is free");
         let (first, second) = (Running::new(&events), Running::new(&events));
         assert!(!rings(&events) && events.running() == 2);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_answered_by_the_last_thread() {
+    fn a_request_to_threads_completes_with_the_last_thread() {
         let events = Events::new().expect("a descriptor is free");
         let first = Turn::new(7, &events);
         let second = Arc::clone(&first);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_retires_with_its_last_user() {
+    fn a_configuration_is_released_with_its_last_user() {
         let events = Events::new().expect("a descriptor is free");
         let first = InForce::new(1, &events);
         let request = Arc::clone(&first);

@@ -89,7 +89,7 @@ mod tests {
     use modules::testing::load;
 
     #[test]
-    fn what_a_process_cannot_change_is_compared() {
+    fn settings_fixed_per_process_are_compared() {
         let key = |text: &str| ProcessKey::of(&load(text).expect("a configuration").config);
         let why = |old: &str, new: &str| key(old).differences(&key(new)).join(", ");
         assert_eq!(why("", ""), "");

@@ -59,7 +59,7 @@ mod tests {
     use io::{Errno, Note};
 
     #[test]
-    fn what_threads_say_alike_is_new_once() {
+    fn equal_messages_of_threads_are_logged_once() {
         let written = Written::default();
         let note = |registered_bytes| Note::BuffersUnregistered { errno: Errno::NOMEM, registered_bytes };
         assert!(written.is_new(&note(0)));

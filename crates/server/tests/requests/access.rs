@@ -5,7 +5,7 @@ use crate::support::Site;
 use testkit::client::basic;
 
 #[test]
-fn realip_takes_the_address_of_a_trusted_proxy() {
+fn realip_uses_the_address_from_a_trusted_proxy() {
     let site = Site::start(
         "realip",
         "log_format own '$remote_addr'; access_log own.log own;
@@ -55,7 +55,7 @@ const BEHIND_PROXY: &str = "access_log off;
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[test]
-fn proxy_protocol_1_comes_whole_or_in_pieces() {
+fn proxy_protocol_1_is_read_complete_or_in_pieces() {
     let site = Site::start("proxy1", BEHIND_PROXY);
     let header = "PROXY TCP4 192.0.2.1 198.51.100.2 1234 8080\r\n";
     let shown = "192.0.2.1|1234|198.51.100.2|8080|192.0.2.1|1234|.";
@@ -73,7 +73,7 @@ fn proxy_protocol_1_comes_whole_or_in_pieces() {
 }
 
 #[test]
-fn proxy_protocol_2_carries_values() {
+fn proxy_protocol_2_provides_tlv_values() {
     let site = Site::start("proxy2", BEHIND_PROXY);
     let ssl = b"\x01\0\0\0\0\x22\0\x02me";
     let tlvs = [&b"\x01\0\x02h2\xea\0\x03vpc\x20\0\x0a"[..], ssl].concat();
@@ -92,7 +92,7 @@ fn proxy_protocol_2_carries_values() {
 }
 
 #[test]
-fn connections_without_a_proxy_header_end() {
+fn connections_without_a_proxy_header_are_closed() {
     let hasty =
         BEHIND_PROXY.replace("PORT proxy_protocol;", "PORT proxy_protocol; client_header_timeout 1s;");
     let site = Site::start("proxy3", &hasty);
@@ -122,7 +122,7 @@ fn connections_without_a_proxy_header_end() {
 
 /// Tests random bytes, some of them after a valid start.
 #[test]
-fn no_start_of_a_connection_hurts() {
+fn arbitrary_first_bytes_of_a_connection_are_harmless() {
     let site = Site::start("proxy4", BEHIND_PROXY);
     let starts: [&[u8]; 4] = [b"", b"PROXY ", b"PROXY TCP4 1.1.1.1 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0"];
     let mut state = 1_u64;
@@ -142,7 +142,7 @@ fn no_start_of_a_connection_hurts() {
 }
 
 /// Sends a request with a user name and a password.
-fn ask_as(site: &Site, target: &str, user_and_password: &str) -> testkit::Response {
+fn request_as(site: &Site, target: &str, user_and_password: &str) -> testkit::Response {
     site.client().request("GET", target, &[("Host", "a"), ("Authorization", &basic(user_and_password))])
 }
 
@@ -154,7 +154,7 @@ const USERS: &str = "plain:{PLAIN}secret:with a comment\nsha:{SHA}5en6G6MezRroT3
     yes:$y$j75$abcdefghijklmnop$vZlXu1XtxOBWRxjOpQqONp1WYfMO0dN.H4xeSMU2ZvC\nbad:$nothing\ndes:abNANd1rDfiNc";
 
 #[test]
-fn passwords_open_what_they_are_for() {
+fn passwords_give_access_to_their_locations() {
     let site = Site::start(
         "basic",
         "access_log own.log; auth_basic \"the $arg_r realm\"; auth_basic_user_file $document_root/users; root .;
@@ -181,12 +181,12 @@ fn passwords_open_what_they_are_for() {
     assert_eq!(site.text("/off"), "off");
     assert_eq!((site.text("/var?realm=off"), site.status("/var?realm=on")), ("for ".to_owned(), 401));
     for user in ["plain", "sha", "apr", "md5", "bcrypt", "sha256", "yes", "des"] {
-        let response = ask_as(&site, "/", &format!("{user}:secret"));
+        let response = request_as(&site, "/", &format!("{user}:secret"));
         assert_eq!((response.head.status, response.text()), (200, format!("for {user}")), "{user}");
-        assert_eq!(ask_as(&site, "/", &format!("{user}:secrets")).head.status, 401, "{user}");
+        assert_eq!(request_as(&site, "/", &format!("{user}:secrets")).head.status, 401, "{user}");
     }
     for wrong in ["bad:secret", "nobody:secret", "pla:secret", "plain", ":secret", "plain:", ""] {
-        let response = ask_as(&site, "/", wrong);
+        let response = request_as(&site, "/", wrong);
         assert_eq!(
             (response.head.status, response.field("WWW-Authenticate").is_some()),
             (401, true),
@@ -201,12 +201,12 @@ fn passwords_open_what_they_are_for() {
     let response = site.get("/page");
     assert_eq!((response.head.status, response.text().as_str()), (401, "who are you"));
     assert_eq!(response.field("WWW-Authenticate"), Some("Basic realm=\"the  realm\""));
-    assert_eq!(ask_as(&site, "/none", "plain:secret").head.status, 403);
-    assert_eq!(ask_as(&site, "/folder", "plain:secret").head.status, 500);
+    assert_eq!(request_as(&site, "/none", "plain:secret").head.status, 403);
+    assert_eq!(request_as(&site, "/folder", "plain:secret").head.status, 500);
     // A changed file applies to the next request.
     site.folder.write("users", "plain:{PLAIN}another");
-    assert_eq!(ask_as(&site, "/", "plain:secret").head.status, 401);
-    assert_eq!(ask_as(&site, "/", "plain:another").head.status, 200);
+    assert_eq!(request_as(&site, "/", "plain:secret").head.status, 401);
+    assert_eq!(request_as(&site, "/", "plain:another").head.status, 200);
     let path = site.folder.path().display();
     let lines = site.lines("error.log", 15);
     for text in [
@@ -221,7 +221,7 @@ fn passwords_open_what_they_are_for() {
 }
 
 #[test]
-fn satisfy_asks_one_or_all() {
+fn satisfy_requires_any_or_all_checks() {
     let site = Site::start(
         "satisfy",
         "access_log off; root .; auth_basic r; auth_basic_user_file $document_root/users; error_log info.log info;
@@ -238,15 +238,15 @@ fn satisfy_asks_one_or_all() {
     );
     site.folder.write("users", USERS);
     let statuses = |target: &str| {
-        let with = ask_as(&site, target, "plain:secret");
-        (site.status(target), ask_as(&site, target, "plain:x").head.status, with.head.status)
+        let with = request_as(&site, target, "plain:secret");
+        (site.status(target), request_as(&site, target, "plain:x").head.status, with.head.status)
     };
     assert_eq!(statuses("/any-open"), (200, 200, 200));
     assert_eq!(statuses("/any-shut"), (401, 401, 200));
     assert_eq!(statuses("/any-only-rules"), (403, 403, 403));
     assert_eq!(statuses("/all-open"), (401, 401, 200));
     assert_eq!(statuses("/all-shut"), (403, 403, 403));
-    assert_eq!(ask_as(&site, "/any-shut", "plain:secret").field("WWW-Authenticate"), None);
+    assert_eq!(request_as(&site, "/any-shut", "plain:secret").field("WWW-Authenticate"), None);
     assert_eq!(site.status("/post"), 401);
     let post = site.client().request("POST", "/post", &[("Host", "a"), ("Content-Length", "0")]);
     assert_eq!(post.head.status, 403);
@@ -261,7 +261,7 @@ fn satisfy_asks_one_or_all() {
 
 /// A client that closes its connection during `auth_delay` ends the delay.
 #[test]
-fn a_client_that_leaves_ends_its_delay() {
+fn a_client_that_disconnects_ends_its_auth_delay() {
     let site = Site::start(
         "delay",
         "access_log own.log; server { listen 127.0.0.1:PORT; auth_delay 1h; auth_basic r; auth_basic_user_file none;
@@ -275,7 +275,7 @@ fn a_client_that_leaves_ends_its_delay() {
 
 /// Slow hashes run on another thread, so that another connection of the same thread is served during that time.
 #[test]
-fn a_slow_hash_holds_nobody_up() {
+fn a_slow_hash_delays_no_other_connection() {
     let site = Site::start(
         "slow-hash",
         "access_log off; root .;
@@ -336,7 +336,7 @@ fn links_are_checked_against_their_hash() {
 }
 
 #[test]
-fn referring_sites_are_told_apart() {
+fn referring_sites_are_distinguished() {
     let site = Site::start(
         "referers",
         "access_log off; server { listen 127.0.0.1:PORT; server_name own.example; valid_referers blocked server_names *.ex.com;
@@ -355,7 +355,7 @@ fn referring_sites_are_told_apart() {
 }
 
 #[test]
-fn browsers_get_what_they_need() {
+fn browsers_get_variables_and_msie_workarounds() {
     let site = Site::start(
         "browsers",
         "access_log off; modern_browser unlisted; ancient_browser Lynx; modern_browser_value new; ancient_browser_value old;
@@ -386,7 +386,7 @@ fn browsers_get_what_they_need() {
 }
 
 #[test]
-fn clients_are_told_apart_by_cookies() {
+fn clients_are_distinguished_by_cookies() {
     let site = Site::start(
         "userid",
         "log_format ids '$uri $uid_got $uid_set'; access_log ids.log ids; error_log info.log info;
@@ -452,7 +452,7 @@ fn clients_are_told_apart_by_cookies() {
 
 /// Each attribute of the cookie is inherited from the level that sets it.
 #[test]
-fn cookies_have_their_attributes_from_each_level() {
+fn cookie_attributes_are_inherited_separately() {
     let site = Site::start(
         "userid-settings",
         "access_log off; userid on; userid_name id; userid_domain example.com; userid_service 1; userid_expires max;
@@ -477,7 +477,7 @@ fn cookies_have_their_attributes_from_each_level() {
 
 /// The log line about an invalid identifier shows only that cookie, because others of the request may be secrets.
 #[test]
-fn no_other_cookie_is_logged() {
+fn only_the_invalid_cookie_is_logged() {
     let site = Site::start(
         "userid-log",
         "access_log off; server { listen 127.0.0.1:PORT; userid on; location / { return 200 x; } }",
@@ -497,7 +497,7 @@ fn no_other_cookie_is_logged() {
 
 /// After an internal redirect, the cookie is searched under the name that the next location sets.
 #[test]
-fn a_redirected_client_is_known_by_the_cookie_of_its_location() {
+fn a_redirect_uses_the_cookie_name_of_the_new_location() {
     let site = Site::start(
         "userid-redirect",
         "access_log off; server { listen 127.0.0.1:PORT; userid on;

@@ -16,7 +16,7 @@ fn site(label: &str, more: &str) -> Site {
 }
 
 #[test]
-fn bodies_are_read_and_the_connection_goes_on() {
+fn bodies_are_read_and_the_connection_continues() {
     let site = site("bodies-read", "");
     let mut client = site.client();
     client.send(
@@ -42,7 +42,7 @@ fn bodies_are_read_and_the_connection_goes_on() {
 }
 
 #[test]
-fn large_bodies_go_to_a_file_that_nobody_finds() {
+fn large_bodies_are_written_to_an_unnamed_file() {
     let site = site("bodies-large", "client_body_buffer_size 1k;");
     let mut client = site.client();
     let body = "x".repeat(300_000);
@@ -62,7 +62,7 @@ fn large_bodies_go_to_a_file_that_nobody_finds() {
 }
 
 #[test]
-fn files_are_kept_or_cleaned_as_configured() {
+fn body_files_are_retained_or_removed_as_configured() {
     for (setting, stays) in [("on", true), ("clean", false)] {
         let site = site(&format!("bodies-{setting}"), &format!("client_body_in_file_only {setting};"));
         let mut client = site.client();
@@ -78,7 +78,7 @@ fn files_are_kept_or_cleaned_as_configured() {
 }
 
 #[test]
-fn bodies_that_are_wrong_are_refused() {
+fn invalid_bodies_are_refused() {
     let site = site("bodies-wrong", "client_max_body_size 10; client_body_timeout 100ms;");
     let ask = |text: &str| site.client().send(text).response().head.status;
     assert_eq!(ask("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n"), 413);
@@ -110,7 +110,7 @@ fn bodies_that_are_wrong_are_refused() {
 }
 
 #[test]
-fn clients_that_wait_are_told_to_go_on() {
+fn clients_that_expect_100_continue_get_it() {
     let site = site("bodies-expect", "");
     let mut client = site.client();
     client.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
@@ -143,7 +143,7 @@ fn a_location_can_depend_on_the_body() {
 }
 
 #[test]
-fn a_body_that_nobody_read_is_not_the_next_request() {
+fn an_unread_body_is_not_parsed_as_the_next_request() {
     let site = Site::start(
         "bodies-late",
         "access_log off; root .;

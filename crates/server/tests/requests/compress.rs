@@ -81,7 +81,7 @@ fn head(response: &Response) -> (u16, Option<&str>, Option<&str>, bool) {
 const SIZES: &[usize] = &[0, 1, 19, 20, 21, 5000, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1 << 20];
 
 #[test]
-fn files_of_all_sizes_come_back_in_all_codings() {
+fn files_of_all_sizes_are_served_in_all_codings() {
     let site = Site::start(
         "codings",
         "access_log off; root .; types { text/html html; application/x-noise noise; }
@@ -115,7 +115,7 @@ fn files_of_all_sizes_come_back_in_all_codings() {
 }
 
 #[test]
-fn the_first_coding_that_the_client_takes_is_sent() {
+fn the_first_coding_accepted_by_the_client_is_used() {
     let site = Site::start(
         "choice",
         "access_log off; gzip on; brotli on; zstd on; default_type text/html;
@@ -146,7 +146,7 @@ fn the_first_coding_that_the_client_takes_is_sent() {
 }
 
 #[test]
-fn only_what_gzip_is_for_is_compressed() {
+fn only_eligible_responses_are_compressed() {
     let site = Site::start(
         "eligible",
         "access_log off; root .; gzip on; gzip_vary on; types { text/html html; text/css css; text/plain txt; }
@@ -201,7 +201,7 @@ fn only_what_gzip_is_for_is_compressed() {
 }
 
 #[test]
-fn versions_proxies_and_old_browsers() {
+fn compression_depends_on_versions_proxies_and_browsers() {
     let site = Site::start(
         "clients",
         "access_log off; gzip on; root .; default_type text/html;
@@ -250,7 +250,7 @@ fn versions_proxies_and_old_browsers() {
 }
 
 #[test]
-fn head_tells_what_get_would_and_sends_nothing() {
+fn head_has_the_fields_of_get_without_a_body() {
     let site = Site::start(
         "head",
         "access_log off; gzip on; root .; default_type text/html; server { listen 127.0.0.1:PORT; }",
@@ -268,7 +268,7 @@ fn head_tells_what_get_would_and_sends_nothing() {
 }
 
 #[test]
-fn many_bodies_at_once_do_not_mix() {
+fn concurrent_compressed_bodies_do_not_mix() {
     let site = Site::start(
         "many",
         "access_log off; gzip on; brotli on; zstd on; zstd_comp_level 9; root .; default_type text/html;
@@ -292,7 +292,7 @@ fn many_bodies_at_once_do_not_mix() {
 }
 
 #[test]
-fn clients_that_leave_take_their_body_with_them() {
+fn disconnected_clients_end_their_compression() {
     let site = Site::start(
         "leave",
         "access_log off; gzip on; brotli on; root .; default_type text/html; server { listen 127.0.0.1:PORT; }",
@@ -311,7 +311,7 @@ fn clients_that_leave_take_their_body_with_them() {
 }
 
 #[test]
-fn ratios_are_variables() {
+fn compression_ratios_are_available_as_variables() {
     let site = Site::start(
         "ratios",
         "log_format ratios '$uri $gzip_ratio $brotli_ratio $zstd_ratio'; access_log ratios.log ratios;
@@ -332,7 +332,7 @@ fn ratios_are_variables() {
 }
 
 #[test]
-fn files_that_were_compressed_before_are_sent() {
+fn precompressed_files_are_sent() {
     let site = Site::start(
         "static",
         "access_log off; root .; types { text/html html; } gzip_vary on;
@@ -387,7 +387,7 @@ fn files_that_were_compressed_before_are_sent() {
 }
 
 #[test]
-fn what_is_stored_compressed_is_decompressed_for_others() {
+fn compressed_files_are_decompressed_for_other_clients() {
     let site = Site::start(
         "gunzip",
         "access_log off; root .; types { text/html html; } gzip_static always; gunzip on; gzip_vary on;
@@ -434,7 +434,7 @@ fn what_is_stored_compressed_is_decompressed_for_others() {
 }
 
 #[test]
-fn what_other_modules_make_of_a_body_is_compressed_as_a_whole() {
+fn output_of_other_filters_is_compressed_completely() {
     let site = Site::start(
         "behind",
         "access_log off; root .; types { text/html html; } gzip on; brotli on; zstd on; brotli_comp_level 5;
@@ -464,7 +464,7 @@ fn what_other_modules_make_of_a_body_is_compressed_as_a_whole() {
 }
 
 #[test]
-fn levels_windows_and_blocks_show_in_the_size() {
+fn levels_windows_and_blocks_change_the_size() {
     let site = Site::start(
         "levels",
         "access_log off; root .; default_type text/html; gzip on; brotli on; zstd on;
@@ -496,7 +496,7 @@ fn levels_windows_and_blocks_show_in_the_size() {
 }
 
 #[test]
-fn brotli_and_zstd_have_types_and_lengths_of_their_own() {
+fn brotli_and_zstd_have_separate_types_and_lengths() {
     let site = Site::start(
         "types",
         "access_log off; root .; types { text/html html; text/css css; text/plain txt; } brotli on; zstd on; gzip_vary on;

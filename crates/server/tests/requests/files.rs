@@ -20,7 +20,7 @@ fn remove(site: &Site, name: &str) {
 }
 
 #[test]
-fn folders_are_listed_in_each_form() {
+fn directories_are_listed_in_each_format() {
     let site = Site::start(
         "autoindex",
         "access_log off; root .; autoindex on;
@@ -86,7 +86,7 @@ fn folders_are_listed_in_each_form() {
 }
 
 #[test]
-fn a_large_folder_is_listed_whole_and_in_order() {
+fn a_large_directory_is_listed_completely_and_in_order() {
     let site = Site::start(
         "large",
         "access_log off; root .; autoindex on; autoindex_format json; server { listen 127.0.0.1:PORT; }",
@@ -105,7 +105,7 @@ fn a_large_folder_is_listed_whole_and_in_order() {
 }
 
 #[test]
-fn any_file_of_a_folder_is_its_index() {
+fn random_index_serves_any_file_of_a_directory() {
     let site = Site::start(
         "random",
         "access_log off; root .;
@@ -128,7 +128,7 @@ fn any_file_of_a_folder_is_its_index() {
 }
 
 #[test]
-fn a_gif_of_one_pixel() {
+fn empty_gif_serves_one_pixel() {
     let site = Site::start(
         "gif",
         "access_log off; server { listen 127.0.0.1:PORT; location /gif { empty_gif; location /gif/file { } } }",
@@ -149,7 +149,7 @@ fn a_gif_of_one_pixel() {
 }
 
 #[test]
-fn open_files_are_used_on() {
+fn open_files_are_reused() {
     let site = Site::start(
         "cache",
         "access_log off; root .; open_file_cache max=100 inactive=1h;
@@ -219,7 +219,7 @@ fn is_open(site: &Site, name: &str) -> bool {
 }
 
 #[test]
-fn a_file_that_stays_open_for_a_moment_is_answered_as_it_is_now() {
+fn a_briefly_open_file_is_served_with_its_current_content() {
     let site = Site::start(
         "held",
         "access_log off; root .; server { listen 127.0.0.1:PORT; location /off/ { open_file_cache off; } }",
@@ -249,7 +249,7 @@ fn a_file_that_stays_open_for_a_moment_is_answered_as_it_is_now() {
 }
 
 #[test]
-fn open_files_make_room_when_there_are_no_descriptors() {
+fn cached_open_files_are_closed_when_descriptors_run_out() {
     // Each second open fails with EMFILE.
     let site = Site::start_with_events(
         "room",
@@ -274,7 +274,7 @@ fn open_files_make_room_when_there_are_no_descriptors() {
 }
 
 #[test]
-fn links_are_refused_as_they_are_asked_to_be() {
+fn symlinks_are_refused_as_configured() {
     let site = Site::start(
         "links",
         "access_log off; server { listen 127.0.0.1:PORT; root site; disable_symlinks on from=$document_root;
@@ -325,7 +325,7 @@ fn links_are_refused_as_they_are_asked_to_be() {
 }
 
 #[test]
-fn what_was_found_below_a_pattern_is_served() {
+fn try_files_and_alias_work_in_regex_locations() {
     let site = Site::start(
         "pattern",
         "access_log off; root .;
@@ -349,7 +349,7 @@ fn what_was_found_below_a_pattern_is_served() {
 }
 
 #[test]
-fn open_files_make_room_for_connections() {
+fn cached_open_files_are_closed_for_connections() {
     // Each second accept fails with EMFILE.
     let site = Site::start_with_events(
         "room for connections",
@@ -363,7 +363,7 @@ fn open_files_make_room_for_connections() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_read_is_an_error() {
+fn an_unreadable_directory_is_an_error() {
     let site = Site::start_with_events(
         "unreadable",
         "engine_fault \"readdir error=EIO path=/; open delay=1ms\";",
@@ -382,7 +382,7 @@ fn a_folder_that_cannot_be_read_is_an_error() {
 /// Files for direct reads are opened with O_DIRECT. Files below the size of `directio` are read through the page cache,
 /// including their unaligned tail.
 #[test]
-fn small_files_and_folders_beside_direct_ones() {
+fn small_files_and_directories_are_served_with_directio() {
     let site = Site::start(
         "direct",
         "access_log off; root .; server { listen 127.0.0.1:PORT; location / { directio 4k; } }",
@@ -402,7 +402,7 @@ fn small_files_and_folders_beside_direct_ones() {
 
 /// On a file system without O_DIRECT files are opened without it.
 #[test]
-fn a_refused_direct_open_is_an_ordinary_one() {
+fn a_refused_direct_open_falls_back_to_a_normal_open() {
     let site = Site::start_with_events(
         "refused",
         "engine_fault \"open error=EINVAL every=2\";",
@@ -416,7 +416,7 @@ fn a_refused_direct_open_is_an_ordinary_one() {
 
 /// A small file is sent after a single read; if that is short, the remaining bytes are read before any are sent.
 #[test]
-fn short_reads_of_small_files_are_continued() {
+fn partial_reads_of_small_files_are_continued() {
     for fault in ["read short every=1", "read short every=2"] {
         let site = Site::start_with_events(
             "short",

@@ -4,7 +4,7 @@ use crate::support::Site;
 use testkit::Response;
 
 /// Returns the response to a request with these fields.
-fn ask(site: &Site, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
+fn send_request(site: &Site, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
     let fields: Vec<_> = [("Host", "a")].iter().chain(fields).copied().collect();
     site.client().request(method, target, &fields)
 }
@@ -22,7 +22,7 @@ fn all(response: &Response, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn fields_are_added_to_answers_that_went_well() {
+fn fields_are_added_to_successful_responses() {
     let site = Site::start(
         "headers",
         "access_log off; root .; add_header X-All 1 always; add_header X-Fine \"$uri|$status\"; add_header X-Empty $arg_none;
@@ -63,7 +63,7 @@ fn fields_are_added_to_answers_that_went_well() {
     );
     let response = site.get("/merged");
     assert_eq!((response.field("X-Own"), response.field("X-All")), (Some("2"), Some("1")));
-    let response = ask(&site, "HEAD", "/text", &[]);
+    let response = send_request(&site, "HEAD", "/text", &[]);
     assert_eq!((response.field("X-All"), response.field("Content-Length")), (Some("1"), Some("4")));
     // A decoded line end is replaced and stays in the value.
     assert_eq!(site.get("/inject%0d%0aX-Evil:%201").field("X-Text"), Some("/inject  X-Evil: 1"));
@@ -78,7 +78,7 @@ fn fields_are_added_to_answers_that_went_well() {
 }
 
 #[test]
-fn refused_requests_have_their_fields_too() {
+fn fields_are_added_to_refused_requests() {
     let site = Site::start(
         "refused",
         "access_log off; charset utf-8; gzip on; gzip_min_length 1; ssi on; sub_filter nginx x; sub_filter_types *; expires max; error_page 400 /page;
@@ -105,7 +105,7 @@ fn refused_requests_have_their_fields_too() {
 }
 
 #[test]
-fn validators_are_replaced_by_fields_of_their_names() {
+fn added_fields_replace_validators_of_the_same_name() {
     let site = Site::start(
         "validators",
         "access_log off; root .;
@@ -119,15 +119,15 @@ fn validators_are_replaced_by_fields_of_their_names() {
     assert_eq!((response.field("ETag"), response.field("Last-Modified")), (Some("\"own\""), Some("x")));
     // `If-Range` compares with this entity tag.
     let range = [("Range", "bytes=0-1"), ("If-Range", "\"own\"")];
-    assert_eq!(ask(&site, "GET", target, &range).text(), "co");
+    assert_eq!(send_request(&site, "GET", target, &range).text(), "co");
     let range = [("Range", "bytes=0-1"), ("If-Range", "\"other\"")];
-    assert_eq!(ask(&site, "GET", target, &range).text(), "content");
-    let response = ask(&site, "GET", target, &[("Range", "bytes=0-1,3-4")]);
+    assert_eq!(send_request(&site, "GET", target, &range).text(), "content");
+    let response = send_request(&site, "GET", target, &[("Range", "bytes=0-1,3-4")]);
     assert_eq!((response.status, response.field("ETag")), (206, Some("\"own\"")));
 }
 
 #[test]
-fn expires_says_how_long_an_answer_is_good() {
+fn expires_sets_the_lifetime_of_a_response() {
     let site = Site::start(
         "expires",
         "access_log off; root .;
@@ -229,7 +229,7 @@ fn trailers_follow_the_body() {
 }
 
 #[test]
-fn variables_show_what_was_sent() {
+fn variables_show_sent_fields() {
     let site = Site::start(
         "sent",
         "log_format own escape=none '$sent_http_content_type|$sent_http_content_length|$sent_http_last_modified|$sent_http_location|$sent_http_connection|$sent_http_keep_alive|$sent_http_transfer_encoding|$sent_http_cache_control|$sent_http_link|$sent_http_x_a|$sent_http_accept_ranges|$sent_http_etag';
@@ -260,7 +260,7 @@ fn variables_show_what_was_sent() {
 }
 
 #[test]
-fn charsets_are_named_behind_the_type() {
+fn charsets_are_appended_to_the_content_type() {
     let site = Site::start(
         "charset",
         "access_log off; root .; types { text/html html; image/png png; text/css css; }
@@ -302,16 +302,16 @@ fn charsets_are_named_behind_the_type() {
         ("/none", None),
     ] {
         assert_eq!(site.get(target).field("Content-Type"), expected, "{target}");
-        assert_eq!(ask(&site, "HEAD", target, &[]).field("Content-Type"), expected, "HEAD {target}");
+        assert_eq!(send_request(&site, "HEAD", target, &[]).field("Content-Type"), expected, "HEAD {target}");
     }
     let date = site.get("/a.html").field("Last-Modified").map(str::to_owned).expect("a date");
-    let response = ask(&site, "GET", "/a.html", &[("If-Modified-Since", &date)]);
+    let response = send_request(&site, "GET", "/a.html", &[("If-Modified-Since", &date)]);
     assert_eq!((response.status, response.field("Content-Type")), (304, None));
-    let response = ask(&site, "GET", "/a.html", &[("Range", "bytes=0-1,3-4")]);
+    let response = send_request(&site, "GET", "/a.html", &[("Range", "bytes=0-1,3-4")]);
     assert!(response.field("Content-Type").is_some_and(|text| !text.contains("charset")));
     assert_eq!(response.text().matches("\r\nContent-Type: text/html; charset=utf-8\r\n").count(), 2);
     for target in ["/a.html", "/a.png"] {
-        let response = ask(&site, "GET", target, &[("Range", "bytes=100-")]);
+        let response = send_request(&site, "GET", target, &[("Range", "bytes=100-")]);
         let found = (response.status, response.field("Content-Type"));
         assert_eq!(found, (416, Some("text/html; charset=utf-8")), "{target}");
     }
@@ -358,7 +358,7 @@ fn texts_are_recoded() {
     assert_eq!(client.get("/empty").body, b"");
     let response = client.get("/missing");
     assert_eq!((response.status, response.text().as_str()), (404, "\u{430}"));
-    let response = ask(&site, "HEAD", "/utf/big", &[]);
+    let response = send_request(&site, "HEAD", "/utf/big", &[]);
     assert_eq!((response.field("Content-Length"), response.field("Transfer-Encoding")), (None, None));
     let text = raw(&site, "GET /utf/page HTTP/1.0");
     assert!(text.ends_with("\r\n\r\n\u{430}") && text.contains("\r\nConnection: close\r\n"), "{text}");
@@ -438,7 +438,7 @@ fn texts_are_replaced() {
 }
 
 #[test]
-fn answers_of_subrequests_are_put_around_a_body() {
+fn addition_puts_subrequest_responses_around_a_body() {
     let site = Site::start(
         "addition",
         "access_log off; root .; charset_map koi8-r utf-8 { C1 D0B0; }

@@ -95,7 +95,7 @@ fn requests_above_the_delay_wait_for_their_turn() {
 }
 
 #[test]
-fn a_client_that_goes_away_ends_its_wait() {
+fn a_client_that_disconnects_ends_its_delay() {
     let site = start(
         "limit_req_gone",
         "limit_req_zone $server_name zone=one:1m rate=1r/m; error_log error.log info;
@@ -114,7 +114,7 @@ fn a_client_that_goes_away_ends_its_wait() {
 }
 
 #[test]
-fn a_dry_run_counts_and_tells() {
+fn a_dry_run_counts_and_logs() {
     let site = start(
         "limit_req_dry",
         "limit_req_zone $server_name zone=one:1m rate=1r/m; limit_req_dry_run on;
@@ -129,7 +129,7 @@ fn a_dry_run_counts_and_tells() {
 }
 
 #[test]
-fn a_request_that_one_limit_refuses_is_not_charged_by_the_others() {
+fn a_request_refused_by_one_limit_is_not_counted_by_others() {
     let site = start(
         "limit_req_several",
         "limit_req_zone $arg_a zone=a:1m rate=1r/m; limit_req_zone $arg_b zone=b:1m rate=1r/m;
@@ -146,7 +146,7 @@ fn a_request_that_one_limit_refuses_is_not_charged_by_the_others() {
 }
 
 /// Returns a connection whose response is in flight as long as the connection lives.
-fn hold(site: &Site, target: &str) -> Client {
+fn hold_request(site: &Site, target: &str) -> Client {
     let mut client = site.client();
     client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert_eq!(client.head().status, 200);
@@ -169,13 +169,13 @@ fn requests_above_the_limit_of_connections_are_refused() {
                   location /dry { alias html; limit_conn_dry_run on; }
                   location /429 { alias html; limit_conn_status 429; limit_conn_log_level info; } }",
     );
-    let first = hold(&site, "/large?key=a");
-    let second = hold(&site, "/large?key=a");
+    let first = hold_request(&site, "/large?key=a");
+    let second = hold_request(&site, "/large?key=a");
     assert_eq!(site.status("/?key=a"), 503);
     assert_eq!(site.status("/429/?key=a"), 429);
     assert_eq!(site.status("/dry/?key=a"), 200);
     assert_eq!(site.status("/?key=b"), 200);
-    let third = hold(&site, "/large?key=b");
+    let third = hold_request(&site, "/large?key=b");
     assert_eq!(site.status("/?key=b"), 503, "the other zone is full, and its count in the first goes back");
     let lines = site.lines("short.log", 5);
     let expected =

@@ -4,7 +4,7 @@
 use crate::support::Site;
 
 #[test]
-fn variables_have_nginxs_values() {
+fn variables_have_the_values_of_nginx() {
     let site = Site::start(
         "variables",
         "server { listen 127.0.0.1:PORT; server_name first second; root /data; access_log off;
@@ -45,7 +45,7 @@ fn variables_have_nginxs_values() {
 }
 
 #[test]
-fn return_answers_redirects_and_ends() {
+fn return_sends_text_redirects_and_closes() {
     let site = Site::start(
         "return",
         "access_log off; default_type text/x;
@@ -112,7 +112,7 @@ fn access_logs_follow_formats_and_conditions() {
 }
 
 #[test]
-fn index_finds_the_file_of_a_folder() {
+fn index_finds_the_file_of_a_directory() {
     let site = Site::start(
         "index",
         "access_log off; root .; index $arg_i.html index.html;
@@ -134,7 +134,7 @@ fn index_finds_the_file_of_a_folder() {
 }
 
 #[test]
-fn try_files_takes_the_first_that_is_there() {
+fn try_files_serves_the_first_existing_file() {
     let site = Site::start(
         "try",
         "access_log off; root .;
@@ -159,7 +159,7 @@ fn try_files_takes_the_first_that_is_there() {
 }
 
 #[test]
-fn access_is_by_address_method_and_origin() {
+fn access_depends_on_address_method_and_origin() {
     let site = Site::start(
         "access",
         "access_log off; root .;
@@ -184,7 +184,7 @@ fn access_is_by_address_method_and_origin() {
 
 /// Tests both methods to set a rate per request.
 #[test]
-fn a_rate_may_come_from_variables() {
+fn a_rate_may_be_set_by_variables() {
     let site = Site::start(
         "rate",
         "access_log off; root .; map $arg_slow $rate { 1 50k; default 0; }

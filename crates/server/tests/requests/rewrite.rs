@@ -4,7 +4,7 @@
 use crate::support::Site;
 
 #[test]
-fn maps_look_up_texts_patterns_and_host_names() {
+fn maps_match_strings_patterns_and_host_names() {
     let site = Site::start(
         "map",
         r#"access_log off;
@@ -65,7 +65,7 @@ fn maps_are_computed_once_unless_they_are_volatile() {
 }
 
 #[test]
-fn cycles_are_told_and_have_no_value() {
+fn cycles_of_variables_are_logged_and_have_no_value() {
     let site = Site::start(
         "cycle",
         r#"access_log off;
@@ -83,7 +83,7 @@ fn cycles_are_told_and_have_no_value() {
 }
 
 #[test]
-fn long_chains_end_before_the_stack_does() {
+fn long_chains_of_variables_do_not_overflow_the_stack() {
     let maps: String =
         (1..150).map(|link| format!("map $v{} $v{link} {{ ~^(.*)$ \"$1.\"; }}\n", link - 1)).collect();
     let conf = format!(
@@ -98,7 +98,7 @@ fn long_chains_end_before_the_stack_does() {
 }
 
 #[test]
-fn variables_may_be_assigned_behind_their_use() {
+fn variables_may_be_assigned_after_their_use() {
     let site = Site::start(
         "families",
         r#"log_format own "$http_x"; access_log own.log own;
@@ -118,7 +118,7 @@ fn variables_may_be_assigned_behind_their_use() {
 }
 
 #[test]
-fn geo_knows_the_client() {
+fn geo_uses_the_client_address() {
     let site = Site::start(
         "geo",
         r#"access_log off; set_real_ip_from 127.0.0.0/8;
@@ -135,7 +135,7 @@ fn geo_knows_the_client() {
 }
 
 #[test]
-fn rewrite_log_tells_what_happens() {
+fn rewrite_log_logs_each_step() {
     let site = Site::start(
         "rewrite-log",
         r#"access_log off;
@@ -191,7 +191,7 @@ fn files_are_tested_at_server_level_and_in_locations() {
 }
 
 #[test]
-fn settings_of_a_condition_hold_where_it_is_true() {
+fn settings_of_an_if_block_apply_if_its_condition_is_true() {
     let site = Site::start(
         "if",
         r#"access_log off; root .;
@@ -221,7 +221,7 @@ fn settings_of_a_condition_hold_where_it_is_true() {
 }
 
 #[test]
-fn nothing_is_left_for_the_next_request_of_a_connection() {
+fn no_state_remains_for_the_next_request_of_a_connection() {
     let site = Site::start(
         "next",
         r#"log_format own "$uri $logged"; map $status $logged { ~^2 yes; default no; }
@@ -240,7 +240,7 @@ fn nothing_is_left_for_the_next_request_of_a_connection() {
 }
 
 #[test]
-fn an_access_log_of_a_condition_takes_its_requests() {
+fn an_access_log_in_an_if_block_logs_its_requests() {
     let site = Site::start(
         "if-log",
         r#"log_format own $uri; access_log all.log own;
@@ -255,7 +255,7 @@ fn an_access_log_of_a_condition_takes_its_requests() {
 /// A regular expression that exceeds PCRE's limits on a client's text is an error and not a mismatch, so access stays
 /// denied.
 #[test]
-fn a_pattern_that_takes_too_long_lets_nobody_in() {
+fn a_pattern_beyond_the_pcre_limits_denies_access() {
     let site = Site::start(
         "too-long",
         r#"access_log off; map $arg_m $mapped { "~^(a+)+$|secret" found; default none; }
@@ -300,7 +300,7 @@ fn a_pattern_that_takes_too_long_lets_nobody_in() {
 
 /// The shares follow from nginx's hash: 5.7, 26.0, 84.3 and 63.2 percent of its range.
 #[test]
-fn split_clients_gives_the_same_client_the_same_part() {
+fn split_clients_gives_the_same_client_the_same_value() {
     let site = Site::start(
         "split",
         r#"access_log off; split_clients $arg_id $part { 5.72% none; 0.01% first; 20.27% second; * rest; }
@@ -320,7 +320,7 @@ fn split_clients_gives_the_same_client_the_same_part() {
 }
 
 #[test]
-fn geo_knows_ranges_proxies_and_both_families() {
+fn geo_supports_ranges_proxies_and_both_families() {
     let site = Site::start(
         "geo-ranges",
         r#"access_log off;

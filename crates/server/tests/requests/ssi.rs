@@ -141,7 +141,7 @@ fn site(label: &str, more: &str) -> Site {
 }
 
 #[test]
-fn pages_are_what_nginx_makes_of_them() {
+fn ssi_pages_match_nginx() {
     let site = site("ssi-pages", "");
     for (name, _, expected) in PAGES {
         let expected = expected.replace('~', FAILED);
@@ -166,7 +166,7 @@ fn pages_are_what_nginx_makes_of_them() {
 }
 
 #[test]
-fn errors_and_folders_are_put_in_as_they_are_answered() {
+fn included_errors_and_directories_are_inserted_as_served() {
     let site = site("ssi-errors", "error_page 403 /plain.html; location /no { return 403; }");
     site.folder.write("a.html", "a<!--#include virtual=\"/missing\"-->b");
     site.folder.write("b.html", "a<!--#include virtual=\"/dir\"-->b<!--#include virtual=\"/dir/\"-->c");
@@ -179,7 +179,7 @@ fn errors_and_folders_are_put_in_as_they_are_answered() {
 }
 
 #[test]
-fn loops_and_floods_come_to_an_end() {
+fn include_loops_and_floods_are_limited() {
     let site = site("ssi-loops", "");
     site.folder.write("loop.html", "x<!--#include virtual=\"/loop.html\"-->");
     assert_eq!(site.text("/loop.html"), format!("{}{FAILED}", "x".repeat(52)));
@@ -196,7 +196,7 @@ fn loops_and_floods_come_to_an_end() {
 }
 
 #[test]
-fn commands_may_lie_anywhere_in_large_pages() {
+fn commands_may_be_anywhere_in_large_pages() {
     let site = site("ssi-large", "");
     let command = "<!--#echo var=\"uri\"-->";
     // Around the offsets at which a page is split into slices.
@@ -211,7 +211,7 @@ fn commands_may_lie_anywhere_in_large_pages() {
 }
 
 #[test]
-fn heads_and_old_clients_are_answered() {
+fn ssi_responses_have_correct_header_fields() {
     let site = site("ssi-heads", "location /dated/ { alias ./; ssi_last_modified on; }");
     let response = site.get("/echo.html");
     assert_eq!(response.field("Transfer-Encoding"), Some("chunked"));
@@ -238,7 +238,7 @@ fn heads_and_old_clients_are_answered() {
 }
 
 #[test]
-fn settings_have_their_effects() {
+fn ssi_settings_are_applied() {
     let site = site(
         "ssi-settings",
         "access_log main.log plain; log_subrequest on;
@@ -264,7 +264,7 @@ fn settings_have_their_effects() {
 }
 
 #[test]
-fn hostile_pages_do_no_harm() {
+fn hostile_pages_are_harmless() {
     const PARTS: &[&str] = &[
         "<!--#",
         "-->",

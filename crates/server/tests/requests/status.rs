@@ -26,7 +26,7 @@ fn wait_for(client: &mut Client, stages: &str) -> u64 {
 }
 
 #[test]
-fn connections_are_counted_in_each_stage() {
+fn connections_are_counted_by_stage() {
     let site = Site::start(
         "stub_status",
         "server { listen 127.0.0.1:PORT;

@@ -50,7 +50,7 @@ fn auth_request_decides_by_status() {
 }
 
 #[test]
-fn mirror_makes_copies_beside_the_request() {
+fn mirror_sends_copies_in_the_background() {
     let site = Site::start(
         "mirror",
         "access_log off; log_subrequest on; log_format plain '$request_method $uri[$args] $status $depth'; root .;
@@ -80,7 +80,7 @@ fn mirror_makes_copies_beside_the_request() {
 }
 
 #[test]
-fn post_action_follows_the_answer() {
+fn post_action_follows_the_response() {
     let site = Site::start(
         "post",
         "log_format plain '$request $uri[$args] $status $body_bytes_sent $request_completion $was'; access_log main.log plain; root .;

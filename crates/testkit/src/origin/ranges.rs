@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_to_the_object() {
+    fn ranges_are_limited_to_the_object() {
         let parts = |list: &str| wanted(&request(&format!("Range: bytes={list}\r\n")), &own("\"a\""), 100);
         let one = |start: u64, end: u64| Wanted::Parts(std::iter::once(start..end).collect());
         assert_eq!(parts("0-0"), one(0, 1));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn if_range_wants_the_very_same() {
+    fn if_range_needs_an_identical_validator() {
         let wanted = |condition: &str, etag: &str| {
             let request = request(&format!("Range: bytes=0-0\r\nIf-Range: {condition}\r\n"));
             wanted(&request, &own(etag), 100) != Wanted::Whole
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_taken_in_their_order() {
+    fn conditions_are_evaluated_in_order() {
         let verdict = |fields: &str, etag: &str| precondition(&request(fields), &own(etag));
         let (old, same) = ("Sun, 06 Nov 1994 08:49:36 GMT", "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(verdict("", "\"a\""), Verdict::Answer);

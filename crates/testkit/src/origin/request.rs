@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_stay_as_they_came() {
+    fn lines_are_stored_unchanged() {
         let head =
             b"GET /a?b=c HTTP/1.1\r\nHost: x\r\nx-UP:  two\t\r\nX-up: \xff\r\nConnection: a, Close\r\n";
         let request = OriginRequest::parse(head).expect("it is well-formed");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_an_error() {
+    fn ambiguous_requests_are_errors() {
         let framing = |fields: &str| {
             OriginRequest::parse(format!("POST / HTTP/1.1\r\n{fields}").as_bytes())?.body_framing()
         };

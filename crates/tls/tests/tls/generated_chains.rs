@@ -202,7 +202,7 @@ fn case(seed: u64, keys: &[KeyPair]) -> (Case, Flaws) {
 }
 
 #[test]
-fn generated_chains_have_the_verdicts_of_openssl() {
+fn results_for_generated_chains_match_openssl() {
     if !has_openssl() {
         return;
     }

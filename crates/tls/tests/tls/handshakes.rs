@@ -12,7 +12,7 @@ use tls::{Server, Session};
 const BOTH: [Versions; 2] = [TLS12, TLS13];
 
 #[test]
-fn both_versions_shake_hands_in_pieces_of_every_kind() {
+fn handshakes_of_both_versions_succeed_in_pieces_of_any_size() {
     let server = server(|settings| settings.alpn = vec![b"http/1.1".to_vec()]);
     for versions in BOTH {
         for piece in [1, 2, 5, 6, 7, 100, 1000, usize::MAX] {
@@ -27,7 +27,7 @@ fn both_versions_shake_hands_in_pieces_of_every_kind() {
 }
 
 #[test]
-fn a_flight_may_be_cut_anywhere() {
+fn a_flight_may_be_split_anywhere() {
     let server = server(|_| {});
     for versions in BOTH {
         let len = {
@@ -50,7 +50,7 @@ fn a_flight_may_be_cut_anywhere() {
 }
 
 #[test]
-fn a_mebibyte_goes_both_ways() {
+fn a_mebibyte_is_sent_in_both_directions() {
     let data = pattern(1 << 20);
     let server = server(|_| {});
     for versions in BOTH {
@@ -65,7 +65,7 @@ fn a_mebibyte_goes_both_ways() {
 }
 
 #[test]
-fn all_lengths_around_records_fit_into_what_is_reckoned() {
+fn all_lengths_near_record_sizes_fit_into_the_computed_size() {
     for record in [1, 512, 4096, 16_384] {
         let server = server(|settings| settings.record_bytes = record);
         for versions in BOTH {
@@ -86,7 +86,7 @@ fn all_lengths_around_records_fit_into_what_is_reckoned() {
 }
 
 #[test]
-fn every_room_takes_what_is_promised() {
+fn every_output_size_holds_the_computed_length() {
     let server = server(|settings| settings.record_bytes = 600);
     for versions in BOTH {
         let mut pair = Pair::settled(&client(versions), &server);
@@ -102,7 +102,7 @@ fn every_room_takes_what_is_promised() {
 }
 
 #[test]
-fn records_hold_what_is_configured_at_most() {
+fn records_have_at_most_the_configured_size() {
     for record in [512, 1400, 4096] {
         let server = server(|settings| settings.record_bytes = record);
         let mut pair = Pair::settled(&client(TLS13), &server);
@@ -154,7 +154,7 @@ fn buffered_config(version: &'static rustls::SupportedProtocolVersion) -> rustls
 }
 
 #[test]
-fn the_buffered_client_of_rustls_understands_us() {
+fn the_buffered_client_of_rustls_interoperates() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let (mut peer, mut session) = (buffered(version), server(|_| {}).session().unwrap());
         let mut plain = Vec::new();
@@ -176,7 +176,7 @@ fn the_buffered_client_of_rustls_understands_us() {
 }
 
 #[test]
-fn a_peer_that_wants_new_keys_gets_them_though_the_buffer_is_full() {
+fn a_key_update_is_done_although_the_buffer_is_full() {
     let (mut peer, mut session) = (buffered(&rustls::version::TLS13), server(|_| {}).session().unwrap());
     let mut plain = Vec::new();
     settle(&mut peer, &mut session, &mut plain);
@@ -203,7 +203,7 @@ fn a_peer_that_wants_new_keys_gets_them_though_the_buffer_is_full() {
 }
 
 #[test]
-fn each_side_is_told_the_end() {
+fn each_side_receives_close_notify() {
     for versions in BOTH {
         let mut pair = Pair::settled(&client(versions), &server(|_| {}));
         let mut end = pair.client.close().unwrap();
@@ -219,7 +219,7 @@ fn each_side_is_told_the_end() {
 }
 
 #[test]
-fn bytes_behind_the_end_are_passed_over() {
+fn bytes_after_close_notify_are_ignored() {
     let mut pair = Pair::settled(&client(TLS13), &server(|_| {}));
     let mut end = pair.client.close().unwrap();
     end.extend(pattern(5000));
@@ -229,7 +229,7 @@ fn bytes_behind_the_end_are_passed_over() {
 }
 
 #[test]
-fn a_damaged_record_is_told_by_an_alert() {
+fn a_damaged_record_causes_an_alert() {
     for versions in BOTH {
         let mut pair = Pair::settled(&client(versions), &server(|_| {}));
         let mut sealed = seal(&mut pair.client, b"data", 100);
@@ -244,7 +244,7 @@ fn a_damaged_record_is_told_by_an_alert() {
 }
 
 #[test]
-fn versions_that_do_not_meet_are_told_by_an_alert() {
+fn disjoint_versions_cause_an_alert() {
     let server = server(|settings| settings.versions = TLS12);
     let mut pair = Pair::new(&client(TLS13), &server);
     assert!(pair.settle(usize::MAX).is_err());
@@ -269,7 +269,7 @@ fn resumes(versions: Versions, first: &Server, second: &Server) -> bool {
 }
 
 #[test]
-fn tickets_and_the_cache_resume_sessions_of_their_own_server_alone() {
+fn tickets_and_the_cache_resume_only_sessions_of_their_server() {
     let (keys, cache) = (keys(), SessionCache::new(1 << 20));
     let by_ticket = |scope: &str| {
         server(|settings| (settings.tickets, settings.scope) = (Some(Arc::clone(&keys)), scope.into()))
@@ -310,7 +310,7 @@ fn sessions_of_different_upstreams_do_not_mix() {
 }
 
 #[test]
-fn early_data_is_taken_where_it_is_allowed_alone() {
+fn early_data_is_accepted_only_if_allowed() {
     for allowed in [false, true] {
         let server = server(|settings| {
             settings.early_data = allowed;

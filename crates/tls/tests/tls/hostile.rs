@@ -74,7 +74,7 @@ const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 
 #[test]
-fn a_response_is_sealed_while_a_message_is_not_complete() {
+fn a_response_is_encrypted_while_a_message_is_incomplete() {
     // A KeyUpdate message without its body, after a request.
     for piece in [1, 7, usize::MAX] {
         let (mut hostile, mut session) = Hostile::connected();
@@ -104,7 +104,7 @@ fn other_records_within_a_message_are_refused() {
 }
 
 #[test]
-fn a_session_that_has_sent_no_hello_yet_seals_nothing() {
+fn a_session_encrypts_nothing_before_its_hello() {
     let pair = Pair::new(&client(TLS13), &server(|_| {}));
     for mut session in [pair.client, pair.server] {
         assert!(session.seal(b"x", &mut [0; 100]).is_err());
@@ -125,7 +125,7 @@ fn an_alert_within_a_handshake_message_is_refused() {
 }
 
 #[test]
-fn a_message_that_does_not_end_is_bounded() {
+fn an_endless_message_is_bounded() {
     for content in [1, 16, 1000] {
         let (mut hostile, mut session) = Hostile::connected();
         let mut first = hostile.record(HANDSHAKE, &[4, 0, 0xff, 0xff]);
@@ -148,7 +148,7 @@ fn a_message_that_does_not_end_is_bounded() {
 }
 
 #[test]
-fn empty_records_do_no_harm() {
+fn empty_records_are_harmless() {
     for kind in [DATA, HANDSHAKE] {
         for piece in [1, 10, 100, usize::MAX] {
             let (mut hostile, mut session) = Hostile::connected();
@@ -185,7 +185,7 @@ fn a_ticket_from_a_client_is_refused_with_an_alert() {
 }
 
 #[test]
-fn renegotiation_is_refused_or_passed_over() {
+fn renegotiation_is_refused_or_ignored() {
     let mut pair = Pair::settled(&client(TLS12), &server(|_| {}));
     let mut hello = vec![HANDSHAKE, 3, 3, 0, 4, 1, 0, 0, 0];
     assert!(pair.server.read(&mut hello, &mut |_| {}).is_err(), "in plaintext");
@@ -204,7 +204,7 @@ fn fragmented(hello: &[u8], bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_hello_is_read_when_it_is_complete_however_it_is_cut() {
+fn a_hello_is_parsed_when_complete_for_any_split() {
     let hello = hello();
     for bytes in [hello.clone(), fragmented(&hello, 1), fragmented(&hello, 3), fragmented(&hello, 100)] {
         for len in 0..bytes.len() {
@@ -218,7 +218,7 @@ fn a_hello_is_read_when_it_is_complete_however_it_is_cut() {
 }
 
 #[test]
-fn a_hello_that_comes_byte_by_byte_costs_no_parsing_each_time() {
+fn a_hello_received_byte_by_byte_is_not_reparsed_each_time() {
     // The longest input that a handshake accepts, in the smallest records.
     let mut endless = vec![22, 3, 1, 0, 4, 1, 0, 0xff, 0xff];
     while endless.len() < 16 << 10 {
@@ -233,7 +233,7 @@ fn a_hello_that_comes_byte_by_byte_costs_no_parsing_each_time() {
 }
 
 #[test]
-fn what_is_no_hello_fails_with_an_alert() {
+fn an_invalid_hello_causes_an_alert() {
     for bytes in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &[22, 3, 1, 0, 0],
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_records_behind_the_handshake_never_panic(
+    fn hostile_records_after_the_handshake_never_panic(
         records in prop::collection::vec((20..25_u8, prop::collection::vec(prop_oneof![Just(0), Just(24), any::<u8>()], 0..40)), 1..8),
         piece in 1..200_usize,
     ) {

@@ -117,7 +117,7 @@ impl Authorities {
 }
 
 #[test]
-fn requests_are_those_of_openssl() {
+fn ocsp_requests_match_openssl() {
     if !has_openssl() {
         return;
     }
@@ -128,7 +128,7 @@ fn requests_are_those_of_openssl() {
 }
 
 #[test]
-fn verdicts_are_those_of_openssl() {
+fn verification_results_match_openssl() {
     if !has_openssl() {
         return;
     }
@@ -178,7 +178,7 @@ fn verdicts_are_those_of_openssl() {
 }
 
 #[test]
-fn a_response_ends_when_its_time_is_over() {
+fn a_response_expires_at_next_update() {
     if !has_openssl() {
         return;
     }
@@ -196,7 +196,7 @@ fn a_response_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn a_stapled_response_needs_its_issuer_and_no_root() {
+fn a_stapled_response_needs_its_issuer_but_no_root() {
     if !has_openssl() {
         return;
     }

@@ -81,7 +81,7 @@ async fn send(stream: &mut Stream, bytes: &[u8]) {
 }
 
 /// Sends and receives concurrently, until as many bytes have arrived as were sent.
-async fn both_ways(stream: &mut Stream, bytes: &[u8]) {
+async fn exchange(stream: &mut Stream, bytes: &[u8]) {
     let mut data = Segments::new();
     for part in bytes.chunks(1 << 20) {
         data.push(Source::Vec(part.to_vec()));
@@ -101,18 +101,18 @@ async fn both_ways(stream: &mut Stream, bytes: &[u8]) {
 }
 
 #[test]
-fn ten_mebibytes_go_both_ways_at_once() {
+fn ten_mebibytes_are_sent_in_both_directions_concurrently() {
     on_each_net(64 << 20, || async {
         for versions in [TLS12, TLS13] {
             let (mut near, mut far) = streams(versions).await;
             let data = pattern(10 << 20);
-            rt::join(both_ways(&mut near, &data), both_ways(&mut far, &data)).await;
+            rt::join(exchange(&mut near, &data), exchange(&mut far, &data)).await;
         }
     });
 }
 
 #[test]
-fn streams_go_on_while_the_pool_is_used_up() {
+fn streams_continue_while_the_pool_is_exhausted() {
     on_each_net(4 << 20, || async {
         for versions in [TLS12, TLS13] {
             let (mut near, mut far) = streams(versions).await;
@@ -146,7 +146,7 @@ fn streams_go_on_while_the_pool_is_used_up() {
 }
 
 #[test]
-fn short_data_is_sealed_without_a_buffer_of_the_pool() {
+fn small_data_is_encrypted_without_a_pool_buffer() {
     on_each_net(4 << 20, || async {
         let (mut near, mut far) = streams(TLS13).await;
         let mut held = Vec::new();
@@ -165,7 +165,7 @@ fn short_data_is_sealed_without_a_buffer_of_the_pool() {
 }
 
 #[test]
-fn many_small_parts_arrive_in_their_order() {
+fn many_small_pieces_arrive_in_order() {
     on_each_net(64 << 20, || async {
         let (mut near, mut far) = streams(TLS13).await;
         let bytes = pattern(100_000);
@@ -190,7 +190,7 @@ fn many_small_parts_arrive_in_their_order() {
 }
 
 #[test]
-fn a_peer_that_ends_with_or_without_a_word_ends_the_stream() {
+fn a_close_with_or_without_close_notify_ends_the_stream() {
     on_each_net(64 << 20, || async {
         for says_goodbye in [false, true] {
             let (mut near, mut far) = streams(TLS13).await;
@@ -210,7 +210,7 @@ fn a_peer_that_ends_with_or_without_a_word_ends_the_stream() {
 }
 
 #[test]
-fn a_damaged_record_fails_and_the_peer_is_told() {
+fn a_damaged_record_is_an_error_and_sends_an_alert() {
     on_each_net(64 << 20, || async {
         let (mut near, mut far) = streams(TLS13).await;
         let mut bytes = Segments::from([&[23, 3, 3, 0, 30][..], &[7; 30]].concat());
@@ -224,7 +224,7 @@ fn a_damaged_record_fails_and_the_peer_is_told() {
 }
 
 #[test]
-fn a_writer_and_a_handle_send_beside_the_reader() {
+fn a_writer_and_a_handle_send_concurrently_with_the_reader() {
     on_each_net(64 << 20, || async {
         let (mut near, mut far) = streams(TLS13).await;
         let handle = far.handle();
@@ -253,7 +253,7 @@ fn a_writer_and_a_handle_send_beside_the_reader() {
 }
 
 #[test]
-fn a_send_that_is_dropped_leaves_no_gap_in_the_records() {
+fn a_dropped_send_leaves_no_gap_in_the_records() {
     on_each_net(64 << 20, || async {
         let (mut near, mut far) = streams(TLS13).await;
         let bytes = pattern(8 << 20);
@@ -283,7 +283,7 @@ fn a_send_that_is_dropped_leaves_no_gap_in_the_records() {
 }
 
 #[test]
-fn streams_that_are_dropped_on_their_way_leave_nothing_in_flight() {
+fn dropped_streams_leave_nothing_in_flight() {
     on_each_net(64 << 20, || async {
         let (near, mut far) = streams(TLS13).await;
         let mut data = Segments::from(pattern(8 << 20));

@@ -59,7 +59,7 @@ async fn flood(order: &Order, turns: &Turns, steps: usize, work: impl Fn() + Cop
 }
 
 #[test]
-fn requests_are_served_between_handshakes_that_come_at_once() {
+fn requests_are_served_between_concurrent_handshakes() {
     run(async {
         const STEPS: usize = 100;
         let (order, turns) = (Order::default(), Turns::default());
@@ -80,7 +80,7 @@ fn requests_are_served_between_handshakes_that_come_at_once() {
 }
 
 #[test]
-fn a_step_that_takes_long_is_the_last_of_its_turn() {
+fn a_long_handshake_step_is_the_last_of_its_turn() {
     run(async {
         const STEPS: usize = 12;
         let (order, turns) = (Order::default(), Turns::default());
@@ -99,7 +99,7 @@ fn a_step_that_takes_long_is_the_last_of_its_turn() {
 }
 
 #[test]
-fn steps_that_are_given_up_leave_the_queue() {
+fn dropped_handshake_steps_leave_the_queue() {
     run(async {
         let turns = Turns::default();
         for _ in 0..STEPS_PER_TURN_MAX {
@@ -121,7 +121,7 @@ fn steps_that_are_given_up_leave_the_queue() {
 }
 
 #[test]
-fn a_step_on_another_thread_is_counted_and_lets_others_go_on() {
+fn a_step_on_another_thread_is_counted_and_does_not_block_others() {
     run(async {
         let turns = Turns::default();
         let (release, released) = std::sync::mpsc::channel();

@@ -123,7 +123,7 @@ fn revocations(any: &Made, root: &Made) -> Vec<Case> {
 }
 
 #[test]
-fn verdicts_are_those_of_openssl() {
+fn verification_results_match_openssl() {
     if !has_openssl() {
         return;
     }
@@ -139,7 +139,7 @@ fn verdicts_are_those_of_openssl() {
 }
 
 #[test]
-fn a_chain_that_is_too_long_is_not_one_with_an_unknown_root() {
+fn a_too_long_chain_is_distinguished_from_an_unknown_root() {
     // `optional_no_ca` accepts clients whose only error is an unknown root.
     let root = authority("root", None, |_| {});
     let middle = authority("middle", Some(&root), |_| {});
@@ -155,7 +155,7 @@ fn a_chain_that_is_too_long_is_not_one_with_an_unknown_root() {
 }
 
 #[test]
-fn a_certificate_of_version_1_is_judged_as_by_openssl() {
+fn a_version_1_certificate_is_verified_as_by_openssl() {
     if !has_openssl() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_certificate_of_version_1_is_judged_as_by_openssl() {
 }
 
 #[test]
-fn keys_of_every_form_are_read() {
+fn keys_of_every_format_are_parsed() {
     if !has_openssl() {
         return;
     }

@@ -150,7 +150,7 @@ mod tests {
     /// Rows of the table in docs/engines.md: settings, file size, and the expected mover with all engines, without
     /// io_uring, and with threads alone.
     #[test]
-    fn the_table() {
+    fn the_documented_table_of_engines_is_correct() {
         let base = Sending::default();
         let with = |change: fn(&mut Sending)| {
             let mut conf = base.clone();

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_in_order() {
+    fn pieces_are_returned_in_order() {
         let content = bytes(200_000);
         let mut body = RangedBody::of_bytes(Source::Vec(content.clone()), 10..200_000);
         body.pieces = smallvec![
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_cut_wherever_its_pieces_end() {
+    fn a_stream_is_cut_independently_of_its_pieces() {
         let content = bytes(1000);
         for (start, end) in [(0, 1000), (0, 1), (99, 101), (100, 200), (999, 1000), (250, 730), (5, 5)] {
             let source = RangedBody::of_bytes(Source::Vec(content.clone()), 0..1000).into_source();

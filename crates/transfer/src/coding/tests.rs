@@ -139,7 +139,7 @@ fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
 
 /// After a flush all bytes so far can be decoded, and the body continues.
 #[test]
-fn what_was_flushed_can_be_decoded() {
+fn flushed_bytes_can_be_decoded() {
     for settings in [gzip(1), gzip(6), gzip(9), brotli(0), brotli(4), brotli(9), zstd(-3), zstd(3), zstd(12)]
     {
         let mut state = State::new(&settings, None).expect("it starts");
@@ -158,7 +158,7 @@ fn what_was_flushed_can_be_decoded() {
 }
 
 #[test]
-fn bodies_come_back_whatever_their_size_and_slices() {
+fn bodies_of_all_sizes_and_slices_are_decoded() {
     let low = [gzip(1), gzip(9), brotli(0), brotli(3), brotli(6), zstd(-3), zstd(1), zstd(6)];
     for settings in low {
         let mut state = None;
@@ -175,7 +175,7 @@ fn bodies_come_back_whatever_their_size_and_slices() {
 }
 
 #[test]
-fn all_levels_make_text_small_that_can_be_read() {
+fn all_levels_compress_text_that_can_be_decoded() {
     let body = text(100_000);
     let gzips = (1..=9).map(gzip);
     let others = (0..=11).map(brotli).chain([-100, 3, 9, 13, 16, 19, 20, 22].map(zstd));
@@ -191,7 +191,7 @@ fn all_levels_make_text_small_that_can_be_read() {
 }
 
 #[test]
-fn windows_and_blocks_are_kept() {
+fn windows_and_blocks_are_limited_as_configured() {
     let body = [noise(40_000), noise(40_000)].concat();
     let of = |window_bits| {
         let settings = Settings::Gzip(gzip::Settings { level: 6, window_bits });
@@ -213,7 +213,7 @@ fn windows_and_blocks_are_kept() {
 }
 
 #[test]
-fn a_dictionary_helps_both_ends() {
+fn a_dictionary_is_used_by_both_ends() {
     let body = text(2000);
     let dictionary = Some(Arc::new(body[..1500].to_vec()));
     let with = Settings::Zstd(zstd::Settings { level: 3, target_block: None, dictionary });
@@ -231,7 +231,7 @@ fn a_dictionary_helps_both_ends() {
 }
 
 #[test]
-fn members_of_gzip_follow_each_other() {
+fn concatenated_gzip_members_are_decoded() {
     let one = compressed(&mut State::new(&gzip(6), None).expect("it starts"), b"one, ", 8);
     let two = compressed(&mut State::new(&gzip(1), None).expect("it starts"), &text(200_000), 8192);
     let expected = [b"one, ".to_vec(), text(200_000)].concat();
@@ -255,7 +255,7 @@ fn members_of_gzip_follow_each_other() {
 }
 
 #[test]
-fn a_pool_keeps_what_is_used_and_has_an_end() {
+fn a_pool_retains_states_up_to_its_limit() {
     let pool = Pool::default();
     assert!(pool.take(&gzip(1)).is_none());
     pool.put(gzip(1), State::new(&gzip(1), None).expect("it starts"));
@@ -272,10 +272,10 @@ fn a_pool_keeps_what_is_used_and_has_an_end() {
 }
 
 /// Prints the cost of calls on a worker thread, and of bodies that it compresses in one call. Run it in release:
-/// `cargo test --release -p server --lib coding::tests::measure -- --ignored --nocapture`.
+/// `cargo test --release -p server --lib coding::tests::cost_per_call -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table for a person"]
-fn measure() {
+fn cost_per_call() {
     let body = text(4 << 20);
     println!("{:24} {:>9} {:>9} {:>7} {:>7} {:>7}", "", "slice", "MB/s", "mean", "p99", "max us");
     // Settings with which a worker thread encodes bodies of any length.

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_unused_for_longest_makes_room() {
+    fn the_least_recently_used_file_is_evicted() {
         let mut cache = Clock::new(3);
         for path in ["a", "b", "c"] {
             cache.put(path, Ok(Found::Folder));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_leaves_and_the_rest_is_looked_at_again() {
+    fn unused_files_are_dropped_and_used_ones_revalidated() {
         let mut cache = Clock::new(10);
         cache.put("idle", Ok(Found::Folder));
         cache.put("busy", Ok(Found::Folder));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_are_another_question() {
+    fn other_rules_need_a_separate_lookup() {
         let mut cache = Clock::new(10);
         cache.put("a", Ok(Found::Folder));
         let other = Rules { directio: Some(1), ..Rules::default() };
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_path_alone_are_kept_and_only_if_wanted() {
+    fn only_path_errors_are_cached_and_only_if_configured() {
         let mut cache = Clock::new(10);
         cache.put("none", failure(Errno::NOENT));
         cache.put("broken", failure(Errno::IO));

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_tried_seldom_and_what_succeeds_always() {
+    fn failing_tries_become_rare_and_successful_ones_continue() {
         let predictor = TryPredictor::default();
         let trials = |hit: bool| {
             (0..1300).filter(|_| predictor.is_worth_trying()).map(|_| predictor.note(hit)).count()

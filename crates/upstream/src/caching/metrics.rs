@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_values_are_omitted() {
         let mut sums = Sums::default();
         (0..).zip(&mut sums.cells).for_each(|(number, cell)| *cell = number);
         sums.hit_ages.add(std::time::Duration::from_micros(20));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_and_the_row_have_the_same_reasons() {
+    fn the_store_and_the_metric_have_the_same_reasons() {
         let values: Vec<&str> = REFUSED.metric.values().iter().map(|(value, _)| *value).collect();
         assert_eq!(values, Refused::NAMES);
     }

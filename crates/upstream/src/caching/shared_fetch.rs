@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_joins_what_was_asked_for_before_a_purge() {
+    fn requests_do_not_join_a_fetch_begun_before_a_purge() {
         let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let later = now + Duration::from_secs(1);
         let (one, two) = (Key::of(b"one"), Key::of(b"two"));
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_of_a_key_parts_its_variants_from_their_fetches() {
+    fn a_purge_of_a_key_detaches_the_fetches_of_its_variants() {
         let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let (one, other) = (Key::of(b"one"), Key::of(b"other"));
         let join = |primary: &Key, variant: &[u8]| match shared_fetches.join(
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_bounded_in_time_and_number_and_counted() {
+    fn marks_of_unshareable_keys_are_limited_and_counted() {
         let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let key = |number: usize| Key::of(&number.to_be_bytes());
         let is_over = now + MARK_LIFETIME;
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_remembered_and_never_too_many() {
+    fn changes_are_remembered_up_to_a_limit() {
         let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let (before, after) = (now - Duration::from_millis(1), now + Duration::from_millis(1));
         let key = |number: usize| Key::of(&number.to_be_bytes());

@@ -280,7 +280,7 @@ mod tests {
     use http::vary::VaryError;
 
     #[test]
-    fn the_places_of_values_are_those_that_count() {
+    fn label_values_match_the_counted_cells() {
         for status in [Status::Miss, Status::Bypass, Status::Expired, Status::Stale, Status::Updating] {
             let (value, _) = REQUESTS.metric.values()[status as usize];
             assert_eq!(value, status.name().to_ascii_lowercase());
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_caches_are_told_apart() {
+    fn threads_and_caches_are_counted_separately() {
         let (first, second) = (Tallies::start(), Tallies::start());
         let threads = [Own::default(), Own::default()];
         for _ in 0..3 {

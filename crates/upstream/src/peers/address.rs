@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_nginx_reads_them() {
+    fn addresses_are_parsed_as_in_nginx() {
         for (text, expected) in [
             ("127.0.0.1", Ok(("127.0.0.1", 80, false, "127.0.0.1:80"))),
             ("127.0.0.1:8080", Ok(("127.0.0.1", 8080, true, "127.0.0.1:8080"))),

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn averages_follow_by_a_twentieth() {
+    fn averages_move_by_a_twentieth() {
         let mut average = 0;
         for (value, expected) in [(100, 100), (200, 105), (105, 105), (0, 100), (113, 101)] {
             Times::follow(&mut average, value);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_taken_in_steps_with_a_limit_and_fade() {
+    fn times_are_quantised_limited_and_fade() {
         let mut state = state();
         let peer = &mut state.sets[0].peers[0];
         for (time, conns, seconds, expected) in [
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_count_with_their_time() {
+    fn waiting_requests_count_with_their_waiting_time() {
         let mut state = state();
         let peer = &mut state.sets[0].peers[0];
         peer.times.begin(at(100));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_has_the_addresses_of_names_that_stay() {
+    fn the_next_process_has_the_addresses_of_unchanged_names() {
         let before = of_names(&["a.example:8080", "b.example", "gone.example"]);
         put(&before, "a.example", &["127.0.0.1:8080", "[::1]:8080"]);
         put(&before, "gone.example", &["127.0.0.3:80"]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_and_bounded_and_nonsense_is_passed_over() {
+    fn lines_are_complete_and_bounded_and_invalid_ones_are_skipped() {
         let before = of_names(&["a.example"]);
         put(&before, "a.example", &["127.0.0.1:80", "127.0.0.2:80"]);
         let whole = before.known_addresses(usize::MAX);

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_point_is_a_crc_of_host_port_and_zeros() {
+    fn the_first_point_is_the_crc_of_host_port_and_zeros() {
         // crc32("127.0.0.1" "\0" "8080" "\0\0\0\0"), computed with zlib; for the next point that value replaces the zeros.
         let ring = ring(&[("127.0.0.1:8080", 1)]);
         assert_eq!(ring.points.len(), 160);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_more_takes_its_share_and_moves_nothing_else() {
+    fn an_added_server_only_moves_its_own_share() {
         let names: Vec<String> = (0..10).map(|number| format!("10.0.0.{number}:80")).collect();
         let servers: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let (before, after) = (ring(&servers[..9]), ring(&servers));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_beyond_all_measure_are_held_back() {
+    fn excessive_weights_are_limited() {
         let names: [Arc<str>; 2] = ["a".into(), "b".into()];
         let ring = Ring::bounded([(&names[0], 0, i64::MAX), (&names[1], 1, 1)].into_iter(), 1000);
         assert!(ring.points.len() as u64 <= 1000 + 2, "{}", ring.points.len());

@@ -102,7 +102,7 @@ impl Bench {
 }
 
 #[test]
-fn weights_are_spread_smoothly() {
+fn weighted_servers_are_interleaved_smoothly() {
     for (weights, expected) in [
         (&[1, 1, 1][..], "abcabc"),
         (&[5, 1, 1], "aabacaaaabacaa"),
@@ -116,7 +116,7 @@ fn weights_are_spread_smoothly() {
 }
 
 #[test]
-fn a_server_that_fails_is_left_alone_and_tried_once_in_a_while() {
+fn a_failed_server_is_avoided_and_retried_occasionally() {
     let mut bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     assert_eq!(bench.run_failing(4, "a"), "bbbb");
     // It is unavailable for more than ten seconds; then one request is sent to it and fails.
@@ -131,7 +131,7 @@ fn a_server_that_fails_is_left_alone_and_tried_once_in_a_while() {
 }
 
 #[test]
-fn nobody_is_asked_twice_for_one_request() {
+fn no_server_is_tried_twice_for_one_request() {
     let bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     let mut selection = bench.select();
     assert_eq!(selection.tries(), 2);
@@ -148,7 +148,7 @@ fn hash(text: &str) -> Method {
 }
 
 #[test]
-fn weights_are_kept_over_many_requests() {
+fn weights_are_obeyed_over_many_requests() {
     let bench = Bench::new(Method::RoundRobin, weighted(&[7, 3, 2, 1, 1]));
     let run = bench.run(14 * 50);
     let count = |name| run.matches(name).count();
@@ -156,7 +156,7 @@ fn weights_are_kept_over_many_requests() {
 }
 
 #[test]
-fn failures_take_weight_and_give_it_back_bit_by_bit() {
+fn failures_reduce_the_weight_which_recovers_gradually() {
     let mut bench = Bench::new(
         Method::RoundRobin,
         vec![line(0, |line| (line.weight, line.max_fails) = (4, 2)), line(1, |line| line.weight = 4)],
@@ -171,7 +171,7 @@ fn failures_take_weight_and_give_it_back_bit_by_bit() {
 }
 
 #[test]
-fn failures_are_forgiven_by_an_answer_to_a_later_try_only() {
+fn only_a_successful_later_try_clears_failures() {
     let mut bench = Bench::new(
         Method::RoundRobin,
         vec![line(0, |line| (line.max_fails, line.fail_timeout) = (2, 5)), line(1, |_| {})],
@@ -187,7 +187,7 @@ fn failures_are_forgiven_by_an_answer_to_a_later_try_only() {
 }
 
 #[test]
-fn one_request_at_a_time_tries_a_server_whose_time_is_over() {
+fn one_request_at_a_time_retries_a_server_after_fail_timeout() {
     let mut bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     assert_eq!(bench.run_failing(1, "a"), "b");
     bench.pass(11);
@@ -206,7 +206,7 @@ fn one_request_at_a_time_tries_a_server_whose_time_is_over() {
 }
 
 #[test]
-fn a_server_that_is_alone_is_asked_whatever_it_did() {
+fn a_single_server_is_tried_despite_failures() {
     let bench = Bench::new(Method::LeastConn, weighted(&[1]));
     assert_eq!(bench.run_failing(3, "a"), "---");
     assert_eq!(bench.run(1), "a");
@@ -217,7 +217,7 @@ fn a_server_that_is_alone_is_asked_whatever_it_did() {
 }
 
 #[test]
-fn the_log_hears_of_a_server_that_is_left_alone_once_it_is() {
+fn a_server_is_logged_when_it_becomes_unavailable() {
     let lines = vec![line(0, |line| line.max_fails = 2), line(1, |line| line.max_fails = 0)];
     let bench = Bench::new(Method::RoundRobin, lines);
     let mut told = String::new();
@@ -233,7 +233,7 @@ fn the_log_hears_of_a_server_that_is_left_alone_once_it_is() {
 }
 
 #[test]
-fn backups_are_asked_when_nobody_else_can_be() {
+fn backups_are_used_when_no_other_server_is_available() {
     let lines = vec![line(0, |_| {}), line(1, |_| {}), line(2, |line| line.backup = true)];
     let mut bench = Bench::new(Method::RoundRobin, lines);
     assert_eq!(bench.select().tries(), 3);
@@ -246,7 +246,7 @@ fn backups_are_asked_when_nobody_else_can_be() {
 }
 
 #[test]
-fn a_server_that_is_alone_but_for_a_backup_is_judged() {
+fn a_single_server_with_a_backup_can_become_unavailable() {
     let lines = vec![line(0, |_| {}), line(1, |line| line.backup = true)];
     for method in [Method::RoundRobin, Method::LeastConn, hash("x")] {
         let bench = Bench::new(method, lines.clone());
@@ -257,7 +257,7 @@ fn a_server_that_is_alone_but_for_a_backup_is_judged() {
 }
 
 #[test]
-fn servers_that_are_down_are_never_asked_and_draining_ones_only_by_their_clients() {
+fn down_servers_are_never_used_and_draining_ones_only_by_sessions() {
     let down = |down| move |line: &mut Line| (line.takes, line.route) = (down, Some("x".into()));
     for (state, sessions) in [(Takes::Nobody, "bbb"), (Takes::Sessions, "aaa")] {
         let mut bench = Bench::new(Method::RoundRobin, vec![line(0, down(state)), line(1, |_| {})]);
@@ -273,7 +273,7 @@ fn servers_that_are_down_are_never_asked_and_draining_ones_only_by_their_clients
 }
 
 #[test]
-fn no_server_has_more_requests_than_it_may_have() {
+fn no_server_has_more_requests_than_max_conns() {
     for method in [
         Method::RoundRobin,
         Method::LeastConn,
@@ -304,7 +304,7 @@ fn no_server_has_more_requests_than_it_may_have() {
 }
 
 #[test]
-fn the_least_loaded_for_its_weight_is_next_and_equals_take_turns() {
+fn the_least_loaded_by_weight_is_next_and_equals_alternate() {
     let bench = Bench::new(Method::LeastConn, weighted(&[2, 1, 1]));
     // Idle servers are chosen in round robin, by weight.
     assert_eq!(bench.run(8), "abcaabca");
@@ -319,7 +319,7 @@ fn the_least_loaded_for_its_weight_is_next_and_equals_take_turns() {
 }
 
 #[test]
-fn the_fastest_is_next_until_it_has_too_much_to_do() {
+fn the_fastest_server_is_next_until_it_is_overloaded() {
     for (whole, inflight) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut bench = Bench::new(Method::LeastTime { whole, inflight }, weighted(&[1, 1]));
         // Without measurements the servers alternate; then a responds in 100 ms and b in 10 ms.
@@ -346,7 +346,7 @@ fn the_fastest_is_next_until_it_has_too_much_to_do() {
 }
 
 #[test]
-fn a_client_stays_at_its_server_by_its_network() {
+fn ip_hash_selects_a_server_by_the_client_network() {
     // (89 * 113 + byte) % 6271 over three bytes, modulo the sum of the weights: computed by hand.
     let expected = |ip: [u8; 4], weights: &[i64]| {
         let hash = ip[..3].iter().fold(89_u32, |hash, byte| (hash * 113 + u32::from(*byte)) % 6271);
@@ -378,7 +378,7 @@ fn a_client_stays_at_its_server_by_its_network() {
 }
 
 #[test]
-fn a_key_stays_at_its_server_and_goes_on_when_that_fails() {
+fn a_key_selects_the_same_server_until_it_fails() {
     let bench = Bench::new(hash("key"), weighted(&[1, 1, 1, 1]));
     let first = bench.one();
     assert_eq!(bench.run(5), first.to_string().repeat(5));
@@ -397,7 +397,7 @@ fn a_key_stays_at_its_server_and_goes_on_when_that_fails() {
 }
 
 #[test]
-fn an_empty_key_and_a_single_server_go_by_turns() {
+fn an_empty_key_and_a_single_server_use_round_robin() {
     for method in [hash(""), Method::Ring(Template::text(""))] {
         assert_eq!(Bench::new(method.clone(), weighted(&[1, 1])).run(4), "abab");
         assert_eq!(Bench::new(method, weighted(&[1])).run(2), "aa");
@@ -405,7 +405,7 @@ fn an_empty_key_and_a_single_server_go_by_turns() {
 }
 
 #[test]
-fn a_key_on_the_ring_goes_on_to_the_next_point() {
+fn a_key_moves_to_the_next_point_of_the_hash_ring() {
     let bench = Bench::new(Method::Ring(Template::text("key")), weighted(&[1, 1, 1]));
     let first = bench.one();
     assert_eq!(bench.run(3), first.to_string().repeat(3));
@@ -415,7 +415,7 @@ fn a_key_on_the_ring_goes_on_to_the_next_point() {
 }
 
 #[test]
-fn chance_keeps_to_the_weights() {
+fn random_selection_follows_the_weights() {
     let bench = Bench::new(Method::Random { two: false }, weighted(&[8, 1, 1]));
     let run = bench.run(4000);
     let share = run.matches('a').count() as f64 / 4000.0;
@@ -428,7 +428,7 @@ fn chance_keeps_to_the_weights() {
 }
 
 #[test]
-fn a_server_that_comes_back_gets_its_weight_little_by_little() {
+fn a_recovered_server_regains_its_weight_gradually() {
     let slow = |line: &mut Line| line.slow_start_ms = 20_000;
     let mut bench = Bench::new(Method::RoundRobin, vec![line(0, slow), line(1, |_| {})]);
     assert_eq!(bench.run(4), "abab", "at first there is nothing to come back from");
@@ -448,7 +448,7 @@ fn a_server_that_comes_back_gets_its_weight_little_by_little() {
 }
 
 #[test]
-fn a_session_goes_to_its_server_as_long_as_that_can_be_asked() {
+fn a_session_uses_its_server_while_it_is_available() {
     let route = |name: &'static str| move |line: &mut Line| line.route = Some(name.into());
     for method in [
         Method::RoundRobin,
@@ -477,7 +477,7 @@ fn a_session_goes_to_its_server_as_long_as_that_can_be_asked() {
 }
 
 #[test]
-fn sessions_do_not_take_the_turns_of_others() {
+fn sessions_do_not_change_the_round_robin_order() {
     let mut bench =
         Bench::new(Method::RoundRobin, vec![line(0, |line| line.route = Some("x".into())), line(1, |_| {})]);
     bench.with_sticky();
@@ -490,7 +490,7 @@ fn sessions_do_not_take_the_turns_of_others() {
 }
 
 #[test]
-fn names_have_the_addresses_that_are_put_and_keep_what_is_known_of_them() {
+fn resolved_addresses_are_set_and_retain_their_state() {
     let url = Url::parse("name.example:81", 80).expect("a name");
     let named = || Line::new("name.example:81", &url);
     let mut bench = Bench::new(Method::RoundRobin, vec![named()]);
@@ -527,7 +527,7 @@ fn found(address: &str) -> Found {
 }
 
 #[test]
-fn services_bring_weights_names_and_backups() {
+fn srv_records_provide_weights_names_and_backups() {
     let url = Url::parse("name.example", 80).expect("a name");
     let mut line = Line::new("name.example", &url);
     let Source::Named(named) = &mut line.source else { panic!("it is a name") };
@@ -552,7 +552,7 @@ fn services_bring_weights_names_and_backups() {
 }
 
 #[test]
-fn a_request_goes_on_when_servers_come_and_go_meanwhile() {
+fn a_request_continues_while_servers_are_added_and_removed() {
     let url = Url::parse("name.example", 80).expect("a name");
     for method in [Method::RoundRobin, Method::Ring(Template::text("x")), hash("x")] {
         let bench = Bench::new(method.clone(), vec![Line::new("name.example", &url), line(8, |_| {})]);
@@ -596,7 +596,7 @@ fn group_of(upstreams: &Upstreams) -> Arc<Group> {
 }
 
 #[test]
-fn a_reload_keeps_what_is_known_in_the_same_zone() {
+fn a_reload_retains_the_state_of_the_same_zone() {
     let begin = |first: Option<u64>, second: Option<u64>, change: fn(&mut Draft)| {
         let (before, zones) = configured(weighted(&[1, 1]), first, |_| {});
         zones.begin(&Zones::default());
@@ -636,7 +636,7 @@ fn name_line(text: &str, at_run_time: bool, service: Option<&str>) -> Line {
 }
 
 #[test]
-fn addresses_of_names_go_over_to_the_next_configuration() {
+fn resolved_addresses_are_passed_to_the_next_configuration() {
     let (before, _) = configured(vec![name_line("name.example", false, None)], None, |_| {});
     before.begin(&Upstreams::default());
     let named = group_of(&before).names().next().expect("there is one").clone();
@@ -649,7 +649,7 @@ fn addresses_of_names_go_over_to_the_next_configuration() {
 }
 
 #[test]
-fn a_name_whose_port_or_lookup_changes_keeps_its_addresses() {
+fn a_name_with_a_changed_port_or_lookup_retains_its_addresses() {
     let begin = |before: &Upstreams, after: &Upstreams| {
         before.begin(&Upstreams::default());
         let group = before.groups().next().expect("there is one");
@@ -680,7 +680,7 @@ fn a_name_whose_port_or_lookup_changes_keeps_its_addresses() {
 }
 
 #[test]
-fn addresses_share_a_group_and_blocks_have_no_port() {
+fn equal_addresses_share_a_group_and_blocks_have_no_port() {
     let statement = statement();
     let place = statement.span();
     let mut upstreams = Upstreams::default();
@@ -704,7 +704,7 @@ fn addresses_share_a_group_and_blocks_have_no_port() {
 proptest! {
     /// For any sequence of events: no server gets a request twice, none exceeds its limit, and at the end none has requests.
     #[test]
-    fn requests_are_accounted_for(
+    fn any_event_sequence_counts_requests_correctly(
         method in 0..8_usize,
         limits in vec((1..5_i64, 0..4_u64, 0..3_u64, any::<bool>()), 1..7),
         steps in vec((0..6_u8, any::<bool>(), 0..8_u64), 1..60),
@@ -761,7 +761,7 @@ proptest! {
 }
 
 #[test]
-fn choosing_takes_no_memory() {
+fn choosing_a_server_allocates_nothing() {
     for method in [Method::RoundRobin, Method::LeastConn, Method::Random { two: true }] {
         for weights in [&[1][..], &[3, 1, 1]] {
             let bench = Bench::new(method.clone(), weighted(weights));
@@ -798,7 +798,7 @@ fn threads_share_a_group_while_its_servers_change() {
 }
 
 #[test]
-fn tries_are_counted_and_a_reload_keeps_the_counts() {
+fn tries_are_counted_and_the_counts_survive_a_reload() {
     let bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     let mut selection = bench.select();
     for (status, outcome) in [(502, Outcome::Failed), (200, Outcome::Answered)] {

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_limit_and_keeps_what_is_used() {
+    fn the_table_is_limited_and_retains_used_names() {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let at = |number: usize| now + Duration::from_micros(number as u64);
         for number in 0..NAMES_MAX + 10 {
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn lookups_have_a_limit_and_are_joined() {
+    fn lookups_are_limited_and_shared() {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let mut leads = Vec::new();
         for number in 0..LOOKUPS_MAX {

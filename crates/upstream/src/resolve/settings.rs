@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_have_nginxs_words() {
+    fn wrong_arguments_cause_the_messages_of_nginx() {
         for (text, expected) in [
             ("127.0.0.1 valid=x", "invalid parameter: valid=x"),
             ("127.0.0.1 ipv4=1", "invalid parameter: ipv4=1"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_file_is_read_as_its_library_does() {
+    fn resolv_conf_is_parsed_as_in_libc() {
         let text = "# nameserver 10.0.0.9\nnameserver 10.0.0.1\nnameserver ::1 \nnameserver fe80::1%eth0\n\
                     search a.example b.example\noptions edns0 ndots:2\nnameserver 10.0.0.2\nnameserver 10.0.0.3\n";
         let settings = SystemSettings::parse(text);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_hosts_file_are_known_as_such() {
+    fn names_in_the_hosts_file_are_recognised() {
         let folder = testkit::TempDir::new("resolve-hosts");
         let system = System::for_tests(folder.path(), |_| Ok(addresses(&["10.0.0.1"])));
         let found = |name: &str| system.look_up_now(name).expect("found").hosts;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_this_machine_cannot_reach_are_left_out() {
+    fn unreachable_address_families_are_omitted() {
         let folder = testkit::TempDir::new("resolve-v6");
         let all = ["10.0.0.1", "::1", "2001:db8::1", "10.0.0.1"];
         let system = System::for_tests(folder.path(), move |name| match name {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_knows_localhost_and_says_what_it_does_not_know() {
+    fn the_system_resolves_localhost_and_reports_unknown_names() {
         let found = System::default().look_up_now("localhost").expect("every machine has it");
         assert!(found.all.iter().all(IpAddr::is_loopback), "{found:?}");
         // A name that is too long is not sent to name servers.

@@ -47,7 +47,7 @@ async fn find(resolver: &Arc<Resolver>, name: &str) -> Result<Vec<IpAddr>, Unres
 }
 
 #[test]
-fn both_families_are_found_ipv4_first() {
+fn both_address_families_are_found_with_ipv4_first() {
     let dns = DnsServer::start();
     dns.set_addresses("a", &["2001:db8::1", "10.0.0.1"], 60).set_addresses("four", &["10.0.0.4"], 60);
     dns.set("half", Kind::A, Answer::addresses(&["10.0.0.2"], 60)).set("half", Kind::Aaaa, Answer::ServFail);
@@ -61,14 +61,14 @@ fn both_families_are_found_ipv4_first() {
 }
 
 #[test]
-fn a_family_that_says_nothing_does_not_hold_up_the_other_for_long() {
+fn a_missing_response_for_one_family_hardly_delays_the_other() {
     let dns = DnsServer::start();
     dns.set("a", Kind::A, Answer::addresses(&["10.0.0.1"], 60)).set("a", Kind::Aaaa, Answer::Lost);
     run(async { assert_eq!(find(&of(&dns, ""), "a").await, Ok(addresses(&["10.0.0.1"]))) });
 }
 
 #[test]
-fn another_server_is_asked_where_one_is_away_or_has_failed() {
+fn another_name_server_is_tried_after_a_failure_or_timeout() {
     let (bad, good) = (DnsServer::start(), DnsServer::start());
     bad.set("a", Kind::A, Answer::Refused);
     good.set_addresses("a", &["10.0.0.1"], 0);
@@ -85,7 +85,7 @@ fn another_server_is_asked_where_one_is_away_or_has_failed() {
 }
 
 #[test]
-fn what_holds_no_longer_serves_while_name_servers_fail() {
+fn expired_addresses_are_used_while_name_servers_fail() {
     let dns = DnsServer::start();
     dns.set_addresses("a", &["10.0.0.1"], 0);
     let resolver = of(&dns, "ipv6=off");
@@ -109,7 +109,7 @@ fn what_holds_no_longer_serves_while_name_servers_fail() {
 }
 
 #[test]
-fn an_answer_holds_as_long_as_it_says_or_as_the_configuration_says() {
+fn a_response_is_valid_for_its_ttl_or_the_configured_time() {
     let dns = DnsServer::start();
     dns.set_addresses("a", &["10.0.0.1"], 60).set_addresses("b", &["10.0.0.1"], 0);
     run(async {
@@ -126,7 +126,7 @@ fn an_answer_holds_as_long_as_it_says_or_as_the_configuration_says() {
 }
 
 #[test]
-fn a_circle_of_aliases_has_an_end() {
+fn a_cycle_of_aliases_ends() {
     let dns = DnsServer::start();
     dns.set("a", Kind::A, Answer::Records(vec![Record::cname("b", 60)]));
     dns.set("b", Kind::A, Answer::Records(vec![Record::cname("a", 60)]));
@@ -206,7 +206,7 @@ impl Kept {
 }
 
 #[test]
-fn a_name_of_the_system_follows_its_time_and_keeps_its_last_good_addresses() {
+fn a_system_name_is_refreshed_and_retains_its_last_good_addresses() {
     let dns = DnsServer::start();
     dns.set_addresses("name.example", &["10.0.0.1"], 1);
     run(async {
@@ -241,7 +241,7 @@ fn a_name_of_the_hosts_file_follows_the_file() {
 }
 
 #[test]
-fn the_time_of_an_answer_is_that_of_name_servers_which_give_the_same() {
+fn equal_responses_of_name_servers_determine_the_ttl() {
     let dns = DnsServer::start();
     dns.set_addresses("a.example", &["10.0.0.1", "2001:db8::1"], 7).set_addresses(
         "long.example",

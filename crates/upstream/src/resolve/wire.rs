@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_what_name_servers_can_have() {
+    fn only_valid_dns_names_are_accepted() {
         assert_eq!(name("A.b.").to_string(), "a.b");
         assert_eq!(Name::parse(b"a.b"), Name::parse(b"A.B"));
         let long = "a".repeat(63);
@@ -380,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_what_the_rfc_says() {
+    fn a_query_is_encoded_as_in_the_rfc() {
         let bytes = question("ab.c", Kind::Aaaa).to_bytes();
         assert_eq!(bytes, b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02ab\x01c\0\0\x1c\0\x01");
     }
 
     #[test]
-    fn addresses_come_with_the_shortest_time() {
+    fn addresses_are_returned_with_the_shortest_ttl() {
         let asked = question("a.example", Kind::A);
         let records = [
             Out("", 1, 60, vec![10, 0, 0, 1]),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_are_followed_but_not_in_circles() {
+    fn aliases_are_followed_but_not_in_cycles() {
         let asked = question("a", Kind::A);
         let alias = |from: &'static str, to: &str, ttl_s| Out(from, 5, ttl_s, wire(to));
         let said = |records: &[Out<'_>]| {
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_read() {
+    fn srv_records_are_parsed() {
         let asked = question("_http._tcp.a", Kind::Srv);
         let data = [&[0, 1, 0, 2, 0x1f, 0x90], &*wire("b.a")].concat();
         let bytes = response(&asked, OK, &[Out("", 33, 7, data)]);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_response_to_our_question_counts() {
+    fn only_the_response_to_the_sent_query_is_accepted() {
         let asked = question("a", Kind::A);
         let parse = |bytes: &[u8]| Response::parse(bytes, &asked).map(|found| found.code);
         assert_eq!(parse(&response(&asked, OK, &[])), Ok(0));
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_lead_back_only() {
+    fn compression_pointers_must_point_backwards() {
         let asked = question("a", Kind::A);
         let owner = |pointer: &[u8]| {
             let mut bytes = response(&asked, OK, &[]);
@@ -480,13 +480,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_harm(bytes in vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_are_parsed_without_a_panic(bytes in vec(any::<u8>(), 0..600)) {
             let asked = question("a.example", Kind::A);
             let _ = Response::parse(&bytes, &asked);
         }
 
         #[test]
-        fn broken_responses_are_read_without_harm(
+        fn broken_responses_are_parsed_without_a_panic(
             changes in vec((0..200usize, any::<u8>()), 1..8),
             kind in prop_oneof![Just(Kind::A), Just(Kind::Aaaa), Just(Kind::Srv)],
         ) {
@@ -508,7 +508,7 @@ mod tests {
         }
 
         #[test]
-        fn names_come_back_as_they_went(labels in vec("[a-z0-9_-]{1,63}", 1..4)) {
+        fn names_are_decoded_as_they_were_encoded(labels in vec("[a-z0-9_-]{1,63}", 1..4)) {
             let text = labels.join(".");
             let parsed = name(&text);
             prop_assert_eq!(parsed.to_string(), text);

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_that_do_not_work_in_the_site_are_changed() {
+    fn links_that_do_not_work_in_the_site_are_rewritten() {
         let files = workspace::files().expect("the repository is readable");
         let pages = Pages::of(&files).expect("the list is whole");
         let text = "[a](logging.md#x) ![b](../bench/aims.json) [`c`](../crates) [d](decisions) [h](guides/README.md#x)\n\

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_the_order_of_the_documentation() {
+    fn the_page_list_has_the_order_of_the_documentation() {
         let files = tree();
         let pages = Pages::of(&files).expect("nothing is missing");
         let expected = "# Summary\n\n[Ringroad](README.md)\n\n# Documentation\n\n- [Documentation](docs/README.md)\n\
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_no_list_names_is_a_problem() {
+    fn an_unlisted_page_is_a_problem() {
         let mut files = tree();
         files.push(file("docs/lost.md", "# Lost\n"));
         let failure = Pages::of(&files).err().expect("a problem").to_string();

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dead_links_and_what_is_loaded_from_elsewhere_are_found() {
+    fn dead_links_and_external_resources_are_found() {
         let html = "<a href=\"b.html#x\">1</a><a class=\"c\" href=\"b.html#y\">2</a><a href=\"none.html\">3</a><a href=\"#here\">4</a>\
                     <a href=\"https://example.org\">5</a><h1 id=\"here\"></h1><img src=\"https://example.org/a.svg\">";
         let root = PathBuf::from("/site");

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_needs_no_rights() {
+    fn listen_needs_no_privileges() {
         let cases = [
             ("80", "20080"),
             ("[::]:443", "[::]:20443"),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_belongs_to_another_machine_changes() {
+    fn only_machine_specific_values_are_changed() {
         let machine = machine();
         let rewrite = Rewrite { machine: &machine, groups: ["app".to_string()].into() };
         let changed = |text: &str, block: &str| {

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_and_written() {
+    fn a_line_is_parsed_and_written() {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         let text = format!("a/b\t{commit}\tx/y.conf\thttp\tPORT=80, NAME=a b\tloads");
         let row = row(&text).expect("all columns are there");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_in_order_and_names_no_file_twice() {
+    fn the_list_is_sorted_and_has_no_duplicates() {
         let rows = read().expect("the list is complete");
         let names: Vec<_> =
             rows.iter().map(|row| (row.repository.to_lowercase(), row.path.clone())).collect();

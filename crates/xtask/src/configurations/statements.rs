@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_end_as_in_nginx() {
+    fn parameters_end_as_in_nginx() {
         let source = "a 'b c;' ${d}e; # f\nmap $x $y { ~^\\;\\{z{2} \"1\"; }";
         let read = parse(source);
         assert_eq!(read[0], Statement::new(&["a", "'b c;'", "${d}e"], ';'));

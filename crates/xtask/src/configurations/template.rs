@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_environment_are_filled_in() {
+    fn environment_variables_are_filled_in() {
         let values = [("NAME".to_string(), "x".to_string())];
         let filled = |text: &str| fill(text, &values);
         assert_eq!(filled("${NAME} $NAME; ${name} $name ${PORT:-81}"), "x x; ${name} $name 81");

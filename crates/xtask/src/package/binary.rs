@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readelf_is_understood() {
+    fn the_output_of_readelf_is_parsed() {
         let text = "  0x01 (NEEDED)  Shared library: [libgcc_s.so.1]\n 0x01 (NEEDED)  Shared library: [libc.so.6]\n\
             0x0e (SONAME) Library soname: [x]\n    Build ID: 00ff\n";
         assert_eq!(libraries(text), ["libgcc_s.so.1", "libc.so.6"]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_symbol_decides_on_the_c_library() {
+    fn the_newest_symbol_determines_the_required_c_library() {
         assert_eq!(newest_libc(b"..GLIBC_2.17\0GLIBC_2.34\0GLIBC_2.9\0GLIBC_2."), "2.34");
         assert_eq!(newest_libc(b""), "2.17");
     }

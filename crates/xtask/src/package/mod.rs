@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_kinds_are_made_unless_some_are_named() {
+    fn all_package_kinds_are_built_unless_some_are_named() {
         let all = parse(&[]).expect("no argument is all");
         assert!(all.deb && all.rpm && all.image && all.revision == 1);
         let one = parse(&["deb", "--revision", "2", "--binary", "b"]).expect("valid");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_changelog() {
+    fn the_version_is_taken_from_the_changelog() {
         let version = version().expect("Cargo.toml has one");
         let notes = notes::of_version(&workspace::read("CHANGELOG.md").expect("it is there"), &version);
         assert!(notes.is_ok_and(|notes| notes.contains("* ")), "{version}");

@@ -46,7 +46,7 @@ mod tests {
     const TEXT: &str = "# Changelog\n\n## Unreleased\n\n* new\n\n## 0.2.0 - 2026-11-26\n\n### Added\n\n* two\n\n## 0.1.0\n\n* one\n";
 
     #[test]
-    fn a_version_has_the_lines_to_the_next_heading() {
+    fn the_notes_of_a_version_end_at_the_next_heading() {
         assert_eq!(
             of_version(TEXT, "0.2.0").expect("there"),
             "## 0.2.0 - 2026-11-26\n\n### Added\n\n* two\n"
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn debian_reads_its_entry() {
+    fn debian_parses_its_changelog_entry() {
         let entry = debian("0.1.0", 2, "Thu, 26 Nov 2026 12:00:00 +0000");
         assert!(entry.starts_with("ringroad (0.1.0-2) unstable; urgency=medium\n\n  * "));
         assert!(entry.ends_with(">  Thu, 26 Nov 2026 12:00:00 +0000\n"));

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lists_have_every_crate_once() {
+    fn both_sboms_list_every_crate_once() {
         let tree = "ringroad v0.1.0 (/a/b)|MIT\nb v2.0.0+x|MIT/Apache-2.0\na v1.0.0 (proc-macro)|Zlib\nb v2.0.0+x|MIT/Apache-2.0 (*)\n";
         let linked = parse(tree);
         assert_eq!(linked.len(), 2, "{linked:?}");

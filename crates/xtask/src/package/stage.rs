@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_the_list_is_there_and_none_is_nginx_s() {
+    fn every_listed_file_exists_and_none_conflicts_with_nginx() {
         for (from, to, _) in FILES {
             assert!(workspace::root().join(from).is_file(), "{from}");
             assert!(!to.starts_with("etc/nginx"), "{to}");

@@ -11,7 +11,7 @@ use super::chroot::{is_root, make_named, run};
 
 #[test]
 #[ignore = "needs root, buildah, skopeo, umoci, crun and a release build"]
-fn the_image_serves_with_io_uring_by_the_profile_and_without() {
+fn the_image_serves_with_and_without_the_seccomp_profile() {
     if !is_root() {
         return skip("containers need root");
     }

@@ -19,7 +19,7 @@ use testkit::{Client, Deadline, ListenAddr, TempDir, skip, wait};
 
 #[test]
 #[ignore = "needs root, debootstrap and a release build"]
-fn the_package_comes_upgrades_under_load_and_goes() {
+fn the_package_installs_upgrades_under_load_and_uninstalls() {
     if !is_root() {
         return skip("chroot needs root");
     }
@@ -94,7 +94,7 @@ fn the_package_comes_upgrades_under_load_and_goes() {
 /// upgrades under load. `RINGROAD_REPORT` names a file for the commands and their output.
 #[test]
 #[ignore = "needs root, debootstrap and a release build"]
-fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
+fn a_fresh_machine_serves_the_nginx_configuration_and_upgrades() {
     if !is_root() {
         return skip("chroot needs root");
     }
@@ -157,7 +157,7 @@ fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
 
 #[test]
 #[ignore = "needs a release build"]
-fn lintian_and_rpmlint_have_no_complaint() {
+fn lintian_and_rpmlint_report_no_problem() {
     let out = TempDir::new("packages");
     let deb = make_package(out.path(), &["deb", "rpm"], "1");
     let listing = std::fs::read_dir(deb.parent().expect("a directory")).expect("a directory");

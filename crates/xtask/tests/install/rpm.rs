@@ -11,7 +11,7 @@ use super::chroot::{Chroot, is_root, make_named, run, under_load};
 
 #[test]
 #[ignore = "needs root, debootstrap, rpm and a release build"]
-fn the_rpm_comes_upgrades_under_load_and_goes() {
+fn the_rpm_installs_upgrades_under_load_and_uninstalls() {
     if !is_root() {
         return skip("chroot needs root");
     }

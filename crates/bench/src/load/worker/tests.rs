@@ -69,7 +69,7 @@ fn engines() -> Vec<NetKind> {
 }
 
 #[test]
-fn what_is_due_within_a_grain_goes_out_together_and_counts_from_when_it_was_due() {
+fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
     const GRAIN: Duration = Duration::from_millis(10);
     const REQUESTS: u64 = 1000;
     for net in engines() {
@@ -101,7 +101,7 @@ fn what_is_due_within_a_grain_goes_out_together_and_counts_from_when_it_was_due(
 }
 
 #[test]
-fn a_request_allocates_the_list_of_its_send() {
+fn a_request_allocates_only_the_list_of_its_send() {
     for net in engines() {
         for depth in [1, 4] {
             let plan = Plan {
@@ -127,7 +127,7 @@ fn a_request_allocates_the_list_of_its_send() {
 }
 
 #[test]
-fn a_load_that_is_too_short_ends_with_its_first_answer() {
+fn a_load_that_is_too_short_ends_after_its_first_response() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     std::thread::spawn(move || {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_from_elsewhere_and_nothing_is_taken_for_markup() {
+    fn the_page_loads_nothing_external_and_escapes_markup() {
         let html = page(&sample());
         for foreign in ["<script", "src=", "@import", "url(", "<iframe", "<b>"] {
             assert!(!html.contains(foreign), "{foreign}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_said() {
+    fn failures_are_shown() {
         let mut report = sample();
         report.incomplete = Some("interrupted <at> cold".to_owned());
         report.scale = "quick".to_owned();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_up_is_shown_in_full_once_and_folded_afterwards() {
+    fn a_write_up_is_expanded_once_and_collapsed_afterwards() {
         let html = page(&sample());
         assert_eq!(
             html.matches("<aside class=\"writeup\">\n<h3>The write-up: io_uring optimises nginx").count(),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_cell_has_its_form() {
+    fn every_kind_of_cell_is_formatted() {
         let figure =
             Cell::Figure { summary: Summary { median: 1234.5, low: 1200.0, high: 1300.0 }, decimals: 1 };
         let cells = vec![figure, Cell::Text("60M".to_owned()), Cell::Text("up to 8".to_owned())];
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_document() {
+    fn the_complete_document_is_written() {
         let expected = "\
 # Ringroad benchmark report
 
@@ -344,7 +344,7 @@ What does a request cost?
     }
 
     #[test]
-    fn a_write_up_is_there_with_its_figures_once() {
+    fn a_write_up_appears_once_with_its_figures() {
         let mut report = small();
         report.sections[0].seed = Some("004".to_owned());
         report.sections.push(report.sections[0].clone());

@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_axis_begins_at_zero_and_ends_at_a_label() {
+    fn a_linear_axis_starts_at_zero_and_ends_at_a_label() {
         let scale = PlotScale::of(AxisScale::Linear, [70.0, 93_000.0].into_iter(), 5, false);
         assert_eq!(labels(&scale), ["0", "20k", "40k", "60k", "80k", "100k"]);
         assert_eq!(scale.place(50_000.0), Some(0.5));
     }
 
     #[test]
-    fn few_values_of_x_are_the_labels() {
+    fn a_few_x_values_are_used_as_labels() {
         let scale = PlotScale::of(AxisScale::Logarithmic, [1.0, 10.0, 100.0, 1000.0].into_iter(), 7, true);
         assert_eq!(labels(&scale), ["1", "10", "100", "1k"]);
         assert!((scale.place(10.0).unwrap() - 1.0 / 3.0).abs() < 1e-9);
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_would_touch_are_left_out() {
+    fn overlapping_labels_are_omitted() {
         let scale = PlotScale::of(AxisScale::Linear, [1.0, 2.0, 100.0].into_iter(), 6, true);
         assert_eq!(labels(&scale), ["1", "100"]);
     }
 
     #[test]
-    fn a_logarithmic_axis_of_little_reach_has_labels_between_decades() {
+    fn a_short_logarithmic_axis_has_labels_between_decades() {
         let scale = PlotScale::of(AxisScale::Logarithmic, [3.0, 40.0].into_iter(), 6, false);
         assert_eq!(labels(&scale), ["2", "5", "10", "20", "50"]);
         assert_eq!(scale.place(2.0), Some(0.0));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nines_of_a_percentile_are_equally_far_apart() {
+    fn nines_of_a_percentile_are_equally_spaced() {
         let scale = PlotScale::of(AxisScale::Percentile, [0.0, 50.0, 99.9, 100.0].into_iter(), 6, true);
         assert_eq!(labels(&scale), ["0", "50", "90", "99", "99.9"]);
         let [ninety, two, three] = [90.0, 99.0, 99.9].map(|value| scale.place(value).unwrap());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_and_no_value_make_an_axis() {
+    fn an_axis_is_possible_for_one_value_and_no_value() {
         for kind in [AxisScale::Linear, AxisScale::Logarithmic] {
             let scale = PlotScale::of(kind, std::iter::once(7.0), 5, false);
             assert!(scale.place(7.0).is_some_and(f64::is_finite));

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_judged_by_the_figures_and_the_control_run_is_apart() {
+    fn claims_are_judged_by_the_figures_without_the_control_run() {
         let pair = |ring, libaio| {
             let limited =
                 [("ringroad io_uring, direct", Some(ring)), ("ringroad libaio, direct", Some(libaio))];
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_failed_has_its_reason_in_every_cell_and_nginx_is_taken_at_its_best() {
+    fn a_failed_server_shows_its_reason_and_nginx_uses_its_best_result() {
         let rates = [
             ("nginx sendfile", Some(10.0)),
             ("nginx threads", Some(5.0)),

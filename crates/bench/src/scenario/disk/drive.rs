@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_is_inside_of_the_file() {
+    fn every_block_is_inside_the_file() {
         for pattern in Pattern::NAMES {
             let mut places = Places::new(&job(pattern), 3);
             for _ in 0..1000 {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_workers_begin_apart_and_go_round() {
+    fn sequential_workers_start_apart_and_wrap_around() {
         let mut places = Places::new(&job("read"), 1);
         let offsets: Vec<u64> = (0..50).map(|_| places.next().offset / 4096).collect();
         assert_eq!(offsets[..2], [16, 17]);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixed_job_reads_about_half() {
+    fn a_mixed_job_uses_reads_for_about_half() {
         let mut places = Places::new(&job("randrw"), 0);
         let writes = (0..10_000).filter(|_| places.next().write).count();
         assert!((4_500..5_500).contains(&writes), "{writes}");

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_the_same_in_fios_words() {
+    fn a_job_is_translated_to_fio_options() {
         let job = Job {
             engine: EngineKind::Libaio,
             pattern: Pattern { random: true, read_percent: 50 },
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_said() {
+    fn invalid_fio_results_are_reported() {
         assert!(read(Path::new("/nowhere/result.json")).unwrap_err().starts_with("fio's result"));
     }
 }

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_are_parsed_as_they_are_printed() {
         for name in Pattern::NAMES {
             assert_eq!(Pattern::parse(name).unwrap().name(), name);
         }
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_are_counted_in_powers_of_two() {
+    fn queue_depths_are_powers_of_two() {
         let mut outcome = JobOutcome::default();
         for depth in [1, 2, 3, 4, 16, 17, 64, 65, 500] {
             outcome.count_depth(depth);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn times_survive_the_way_between_processes() {
+    fn times_are_unchanged_between_processes() {
         let mut times = Times::default();
         for value in [80, 1_000_000, 7_654_321] {
             times.record(value);

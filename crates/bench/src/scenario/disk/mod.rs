@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_are_parsed_with_units() {
         let table = [("4k", 4 << 10), ("128K", 128 << 10), ("1m", 1 << 20), ("2g", 2 << 30), ("512", 512)];
         for (text, bytes) in table {
             assert_eq!(size(text), Ok(bytes), "{text}");

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_differs_from_itself_decides_nothing() {
+    fn a_device_with_inconsistent_runs_gives_no_verdict() {
         let verdict = |ours: &[u64], fio: &[u64]| {
             let mut section = Section::default();
             let items = [add(&mut section, Runner::Ours, ours), add(&mut section, Runner::Fio, fio)];

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_varied_at_a_time() {
+    fn one_parameter_is_varied_at_a_time() {
         let words = |points: &EchoPoints| -> Vec<String> {
             points.messages().into_iter().map(EchoPoint::words).collect()
         };
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_differ_in_engine_and_shots_only() {
+    fn servers_differ_only_in_engine_and_shots() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         let words = |way: Way| command(&way, "messages", 4096, &instance);
         assert_eq!(words(EPOLL), words(RING_MULTI).replace("uring", "epoll"));

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_and_failures_are_no_figures() {
+    fn figures_are_parsed_and_failures_are_not_figures() {
         let text = |failed: u32| {
             format!(
                 "starting benchmark...\n\nfinished in 1.00s, 98765.43 req/s, 10.2MB/s\nrequests: 99000 total, 98800 \

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_have_names_of_their_own() {
+    fn case_names_are_unique() {
         let names: std::collections::BTreeSet<String> =
             FILE_CASES.iter().chain(&CALL_CASES).map(|case| case.name()).collect();
         assert_eq!(names.len(), FILE_CASES.len() + CALL_CASES.len());

@@ -442,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_workers_are_measured_with_the_most_connections_only() {
+    fn more_workers_are_measured_only_with_the_most_connections() {
         let points =
             Points { workers: vec![1, 2], connections: vec![1, 10], short: vec![10], product: false };
         let names = |workers| -> Vec<_> {
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_accepts_how_is_told_of_short_connections() {
+    fn accept_settings_are_described_for_short_connections() {
         let accepts = |way: Way, workers, kind| {
             let labels = Point { kind, workers, connections: 10 }.labels_of(&way);
             labels.into_iter().find(|(name, _)| *name == "accepts").map(|(_, value)| value)

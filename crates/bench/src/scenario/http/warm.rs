@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_differ_in_what_their_names_say() {
+    fn servers_differ_only_as_their_names_indicate() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         let text = |way: usize| configuration(&WAYS[way], &instance, Path::new("/files"));
         assert_eq!(text(4), text(3).replace("root", "open_file_cache max=100; root"));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_file_is_asked_for_in_both_ways() {
+    fn the_smallest_file_is_requested_in_both_ways() {
         let titles: Vec<String> = WarmCase::all().map(WarmCase::title).collect();
         assert_eq!(titles.len(), FILES.len() + 1);
         assert_eq!(titles[0], "A file of 1k in memory, one worker, 100 long connections");

@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_ours_alone() {
+    fn faults_are_injected_only_into_ringroad() {
         let disk = SlowDisk::of_faults("/slow".into());
         let instance = Instance { port: 8080, directory: "/x".into() };
         for way in WAYS {

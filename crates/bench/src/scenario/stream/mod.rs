@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
         assert_eq!(percentile(values.clone(), 50.0), 100.0);
         assert_eq!(percentile(values.clone(), 99.0), 198.0);

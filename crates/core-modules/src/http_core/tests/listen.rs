@@ -18,7 +18,7 @@ fn at(addr: &str) -> Address {
 }
 
 #[test]
-fn addresses_in_every_form() {
+fn addresses_of_every_form_are_parsed() {
     for (text, expected) in [
         ("8080", vec!["0.0.0.0:8080"]),
         ("*:8080", vec!["0.0.0.0:8080"]),
@@ -40,7 +40,7 @@ fn addresses_in_every_form() {
 }
 
 #[test]
-fn options_of_a_socket() {
+fn socket_options_are_parsed() {
     let config = server(
         "listen 80 backlog=5 rcvbuf=8k sndbuf=16k fastopen=3 deferred reuseport so_keepalive=30m::10 ipv6only=off;",
     );
@@ -138,7 +138,7 @@ fn servers_share_an_address() {
 }
 
 #[test]
-fn a_wildcard_takes_the_addresses_on_its_port() {
+fn a_wildcard_includes_the_addresses_on_its_port() {
     let config = loaded(
         "server { listen 127.0.0.1:81; } server { listen 81; } server { listen 127.0.0.2:81 backlog=3; }
          server { listen [::1]:81; } server { listen 127.0.0.1:82; }",
@@ -152,7 +152,7 @@ fn a_wildcard_takes_the_addresses_on_its_port() {
 }
 
 #[test]
-fn proxy_protocol_belongs_to_an_address() {
+fn proxy_protocol_applies_to_an_address() {
     let config = loaded(
         "server { listen 127.0.0.1:81 proxy_protocol; listen 82; }
          server { listen 127.0.0.1:81; listen 127.0.0.1:82 proxy_protocol; }",

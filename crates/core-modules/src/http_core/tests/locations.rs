@@ -17,7 +17,7 @@ fn find<'c>(config: &'c Config, uri: &str) -> &'c str {
 }
 
 #[test]
-fn the_example_of_the_documentation() {
+fn the_documentation_example_selects_the_documented_locations() {
     let config = server(
         "location = / {} location / {} location /documents/ {} location ^~ /images/ {}
          location ~* \\.(gif|jpg|jpeg)$ {}",
@@ -75,7 +75,7 @@ fn nested_locations_are_searched_first() {
 }
 
 #[test]
-fn names_with_and_without_a_space() {
+fn modifiers_with_and_without_a_space_are_parsed() {
     let config = server("location =/x {} location ^~/y {} location ~*^/Z {} location ~^/w {} location @n {}");
     for (uri, expected) in [
         ("/x", "= /x"),
@@ -95,7 +95,7 @@ fn names_with_and_without_a_space() {
 }
 
 #[test]
-fn tables_know_whether_a_search_needs_the_request() {
+fn tables_report_whether_a_search_needs_the_request() {
     for (text, expected) in [
         ("location / {}", false),
         ("location = $args {} location /$args {}", false),
@@ -111,7 +111,7 @@ fn tables_know_whether_a_search_needs_the_request() {
 }
 
 #[test]
-fn a_location_knows_how_it_is_found() {
+fn a_location_stores_how_it_is_matched() {
     let config =
         server("location /a { alias /x; location /a/b { } location ~ c { } } location ~ b { alias /y$uri; }");
     let core = |name: &str| {
@@ -157,7 +157,7 @@ fn wrong_locations_are_refused_as_in_nginx() {
 }
 
 #[test]
-fn limit_except_has_settings_of_its_own() {
+fn limit_except_has_separate_settings() {
     let config = server("location / { etag off; limit_except GET put { access_log off; } }");
     let location = &config.http.locations[1];
     let limit = location.scope.core.limit_except.as_ref().expect("it was set");

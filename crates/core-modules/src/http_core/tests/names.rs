@@ -14,7 +14,7 @@ fn choose(names: &[&str], host: &str) -> Option<u32> {
 }
 
 #[test]
-fn the_order_of_nginx() {
+fn names_are_matched_in_the_order_of_nginx() {
     let names = [
         "~^www\\.(?<what>.+)\\.net$",
         "www.example.*",
@@ -51,7 +51,7 @@ fn the_order_of_nginx() {
 }
 
 #[test]
-fn hostname_stands_for_the_machine() {
+fn hostname_is_replaced_by_the_machine_name() {
     let config = loaded("server { server_name $hostname; }");
     let hostname = config.http.hostname.clone();
     assert_eq!(choose(&["a", "$hostname"], &hostname), Some(1));
@@ -59,7 +59,7 @@ fn hostname_stands_for_the_machine() {
 }
 
 #[test]
-fn the_first_name_is_shown() {
+fn the_first_name_is_the_primary_name() {
     for (names, expected) in [("a b", "a"), (".A.b", "a.b"), ("~^x$", "~^x$"), ("*.a", "*.a"), ("\"\"", "")] {
         let config = loaded(&format!("server {{ server_name {names}; }}"));
         assert_eq!(config.server(ServerId(0)).name, expected);
@@ -68,7 +68,7 @@ fn the_first_name_is_shown() {
 }
 
 #[test]
-fn wrong_and_conflicting_names() {
+fn wrong_and_conflicting_names_are_reported() {
     for (name, expected) in [
         ("*", "server name \"*\" is invalid"),
         ("*a.b", "server name \"*a.b\" is invalid"),
@@ -119,7 +119,7 @@ fn slow(names: &[&str], host: &str) -> Option<u32> {
 }
 
 #[test]
-fn tables_find_what_a_slow_search_finds() {
+fn tables_match_the_result_of_a_linear_search() {
     let names = ["a.b", "*.b", "*.a.b", ".c.b", "a.*", "a.b.*", "b.a.*", "*.c", "b", ".a"];
     let servers: String =
         names.iter().map(|name| format!("server {{ listen 81; server_name {name}; }}")).collect();

@@ -25,7 +25,7 @@ fn core(text: &str) -> Core {
 }
 
 #[test]
-fn files_and_their_way() {
+fn settings_of_files_are_parsed() {
     let conf = core(
         "root /data/; root_beneath on; default_type a/b; sendfile on; sendfile_max_chunk 1m; aio_write on;
          aio_sendfile 512k; directio 4m; directio_alignment 4k; output_buffers 2 64k; read_ahead 1k; tcp_nopush on;
@@ -54,7 +54,7 @@ fn files_and_their_way() {
 }
 
 #[test]
-fn aio_names_an_engine() {
+fn aio_selects_an_engine() {
     for (text, expected) in [
         ("aio on;", Aio::On),
         ("aio off;", Aio::Off),
@@ -75,7 +75,7 @@ fn aio_names_an_engine() {
 }
 
 #[test]
-fn connections_and_requests() {
+fn settings_of_connections_and_requests_are_parsed() {
     let conf = core(
         "keepalive_timeout 10 20; keepalive_min_timeout 1s; keepalive_requests 7; keepalive_time 2m;
          keepalive_disable none; lingering_close always; lingering_time 1s; lingering_timeout 2s;
@@ -113,7 +113,7 @@ fn connections_and_requests() {
 }
 
 #[test]
-fn what_responses_say() {
+fn settings_of_responses_are_parsed() {
     let conf = core(
         "error_page 404 500 =200 /e.html; error_page 497 @x; error_page 403 = /f; recursive_error_pages on;
          server_tokens off; etag off; if_modified_since before; max_ranges 0; chunked_transfer_encoding off;
@@ -146,7 +146,7 @@ fn what_responses_say() {
 }
 
 #[test]
-fn blocks_inherit_what_they_do_not_set() {
+fn blocks_inherit_values_that_they_do_not_set() {
     let config = loaded(
         "etag off; keepalive_timeout 10 20; error_page 404 /a; auth_delay 3s; satisfy any; msie_refresh on;
          server { keepalive_timeout 30; location /x { internal; error_page 500 /b; location /x/y { etag on; } } }",
@@ -173,7 +173,7 @@ fn blocks_inherit_what_they_do_not_set() {
 }
 
 #[test]
-fn settings_of_subrequests_are_inherited_one_by_one() {
+fn settings_of_subrequests_are_inherited_separately() {
     let config = loaded(
         "log_subrequest on; subrequest_output_buffer_size 8k; server { post_action /a;
            location /x { post_action /b; } location /y { log_subrequest off; subrequest_output_buffer_size 1; } }",
@@ -192,7 +192,7 @@ fn settings_of_subrequests_are_inherited_one_by_one() {
 }
 
 #[test]
-fn directives_apply_to_blocks_above_them() {
+fn directives_apply_to_preceding_nested_blocks() {
     let config = loaded("server { location / { } root /late; } sendfile on;");
     let location = &config.http.locations[1].scope.core;
     assert!(
@@ -202,7 +202,7 @@ fn directives_apply_to_blocks_above_them() {
 }
 
 #[test]
-fn types_replace_inherited_ones() {
+fn types_replace_inherited_types() {
     let config = loaded("types { a/a a; } types { b/b b B2; } server { } server { types { c/c c; } }");
     let types = |server: u32| &config.location(config.server(ServerId(server)).root).scope.core.files.types;
     assert_eq!((types(0).find(b"/x.a"), types(0).find(b"/x.B")), (Some("a/a"), Some("b/b")));
@@ -295,7 +295,7 @@ fn wrong_values_are_refused_as_in_nginx() {
 }
 
 #[test]
-fn browsers_of_several_directives_add_up_within_a_block() {
+fn browsers_of_several_directives_in_a_block_are_combined() {
     let disable = |text: &str| {
         let config = loaded(text);
         let disable = core_of(&config).keeping.keepalive_disable;
@@ -306,7 +306,7 @@ fn browsers_of_several_directives_add_up_within_a_block() {
 }
 
 #[test]
-fn warnings_of_nginx() {
+fn warnings_match_nginx() {
     let at = |text: &str| warnings(&format!("http {{ server {{\n{text} }} }}"));
     assert_eq!(at("send_lowat 1;"), ["\"send_lowat\" is not supported, ignored in /conf/nginx.conf:2"]);
     assert_eq!(at("keepalive_disable msie6 msie6;"), ["duplicate value \"msie6\" in /conf/nginx.conf:2"]);

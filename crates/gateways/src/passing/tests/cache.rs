@@ -17,7 +17,7 @@ fn conf_of(http: &str) -> CacheConf {
 }
 
 #[test]
-fn a_cache_is_named_inherited_and_turned_off() {
+fn a_cache_is_selected_inherited_and_turned_off() {
     let name = |http: &str| match conf_of(&format!("{PATH} {http}")).zone {
         Zone::Off => "off".to_owned(),
         Zone::Named(zone) => zone.name().to_owned(),
@@ -33,7 +33,7 @@ fn a_cache_is_named_inherited_and_turned_off() {
 }
 
 #[test]
-fn all_of_a_path_is_read() {
+fn all_parameters_of_a_cache_path_are_parsed() {
     let config = loaded(
         "proxy_cache_path /c/ levels=1:2:2 use_temp_path=on keys_zone=one:10m inactive=4d max_size=1400g min_free=1m
            memory=256m store=files verify=2h scrub=1w loader_files=1 loader_sleep=2 loader_threshold=3 manager_files=4 manager_sleep=5
@@ -60,7 +60,7 @@ fn all_of_a_path_is_read() {
 }
 
 #[test]
-fn times_of_statuses() {
+fn lifetimes_by_status_are_parsed() {
     let conf =
         conf_of("proxy_cache_valid 1m; server { proxy_cache_valid 200 302 10m; proxy_cache_valid any 1s; }");
     let seconds = |status: u16| conf.valid_for(status).map(|time| time.as_secs());
@@ -72,7 +72,7 @@ fn times_of_statuses() {
 }
 
 #[test]
-fn sets_and_conditions() {
+fn sets_and_conditions_are_parsed() {
     let conf = conf_of(
         "proxy_cache_bypass $arg_a; proxy_no_cache $arg_a $arg_b; proxy_cache_purge $arg_p;
          server { proxy_cache_bypass $arg_c; proxy_cache_bypass $arg_d $arg_e; proxy_cache_methods POST;
@@ -91,7 +91,7 @@ fn sets_and_conditions() {
 }
 
 #[test]
-fn numbers_times_and_flags() {
+fn numbers_times_and_flags_are_parsed() {
     let conf = conf_of("server { location / { } }");
     assert_eq!((conf.min_uses, conf.lock, conf.max_range_offset, conf.convert_head), (1, None, None, true));
     assert_eq!((conf.lock_timeout, conf.lock_age), (Duration::from_secs(5), Duration::from_secs(5)));
@@ -181,7 +181,7 @@ fn wrong_statements_are_refused() {
 }
 
 #[test]
-fn a_key_with_the_credential_and_no_time_is_warned_of() {
+fn a_key_with_credentials_and_without_a_lifetime_causes_a_warning() {
     let of = |cache: &str| {
         let locations = "location /a { proxy_pass http://b; } location /b { proxy_pass http://b; }";
         warnings(&format!(

@@ -33,7 +33,7 @@ fn inherited<T: PartialEq + std::fmt::Debug>(
 }
 
 #[test]
-fn defaults_are_nginxs() {
+fn defaults_match_nginx() {
     let conf = conf_of("server { location / { } }");
     let minute = Duration::from_secs(60);
     let upstream = &conf.upstream;
@@ -100,7 +100,7 @@ fn lists_are_inherited_until_a_block_has_its_own() {
 }
 
 #[test]
-fn sets_of_words_add_up_in_a_block() {
+fn sets_of_keywords_are_combined_in_a_block() {
     let next = |http: &str| conf_of(http).upstream.next_upstream;
     let http = "proxy_next_upstream http_500; server { proxy_next_upstream error; proxy_next_upstream http_404 non_idempotent; }";
     assert_eq!(next(http), NextUpstream::ERROR | NextUpstream::HTTP_404 | NextUpstream::NON_IDEMPOTENT);
@@ -113,7 +113,7 @@ fn sets_of_words_add_up_in_a_block() {
 }
 
 #[test]
-fn an_address_to_go_out_from() {
+fn local_addresses_for_connections_are_parsed() {
     let bind = |text: &str| conf_of(&format!("server {{ proxy_bind {text}; }}")).upstream.bind;
     let fixed = |text: &str| match bind(text) {
         Some(bind) => match bind.address {
@@ -130,7 +130,7 @@ fn an_address_to_go_out_from() {
 }
 
 #[test]
-fn requests_are_passed_on_in_one_block_and_its_conditions() {
+fn proxy_pass_applies_to_its_block_and_its_if_blocks() {
     let config = loaded(
         "server { location /a/ { proxy_pass http://127.0.0.1/b/; if ($uri) { } limit_except GET { }
            location /a/c { } } }",
@@ -146,7 +146,7 @@ fn requests_are_passed_on_in_one_block_and_its_conditions() {
 }
 
 #[test]
-fn a_location_says_what_the_uri_replaces() {
+fn the_uri_replaces_the_location_prefix() {
     let pass = |http: &str| conf_of(http).pass.expect("it passes on");
     let shown = |pass: &Pass| (pass.location().to_owned(), pass.redirects_to_slash());
     assert_eq!(
@@ -231,7 +231,7 @@ fn errors_of_addresses_name_the_remedy() {
 }
 
 #[test]
-fn sizes_have_to_fit_together() {
+fn buffer_sizes_must_be_consistent() {
     const LARGEST: &str = "equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \
                            \"proxy_buffers\"";
     const ALL: &str =
@@ -276,7 +276,7 @@ fn sizes_have_to_fit_together() {
 }
 
 #[test]
-fn what_would_be_dangerous_or_has_no_effect_is_told() {
+fn dangerous_or_ineffective_settings_cause_warnings() {
     for (text, expected) in [
         ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
         ("proxy_ssl_protocols TLSv1 TLSv1.2;", "versions that are not supported are left out: TLSv1"),
@@ -287,7 +287,7 @@ fn what_would_be_dangerous_or_has_no_effect_is_told() {
 }
 
 #[test]
-fn certificates_with_variables_are_read_by_handshakes() {
+fn certificates_with_variables_are_read_during_handshakes() {
     let secure = |text: &str| {
         let conf = conf_of(&format!("server {{ location / {{ proxy_pass https://127.0.0.1:1; {text} }} }}"));
         conf.upstream.secure.clone().expect("an upstream with TLS")
@@ -321,7 +321,7 @@ fn certificates_with_variables_are_read_by_handshakes() {
 }
 
 #[test]
-fn every_directive_of_the_module_is_here() {
+fn every_directive_of_the_module_exists() {
     let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();
     let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
     let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
@@ -329,7 +329,7 @@ fn every_directive_of_the_module_is_here() {
 }
 
 #[test]
-fn commands_of_openssl_choose_versions_and_suites() {
+fn openssl_commands_select_versions_and_suites() {
     let location = |command: &str| {
         format!(
             "http {{ server {{ location / {{ proxy_pass https://127.0.0.1:1;\nproxy_ssl_conf_command {command};\n}} }} }}"

@@ -68,7 +68,7 @@ fn load(http: &str) -> Result<Loaded, Error> {
 }
 
 #[test]
-fn a_second_protocol_has_the_directives_under_its_own_prefix() {
+fn each_protocol_has_the_directives_under_its_own_prefix() {
     let loaded = load(
         "echo_cache_path /c keys_zone=one:1m; echo_buffers 4 8k; proxy_buffers 5 8k;
          server { location / { echo_pass echo://127.0.0.1; } }",

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_taken_out_of_records_in_pieces_of_any_size() {
+    fn responses_are_decoded_from_records_in_pieces_of_any_size() {
         let head = b"Status: 404 Not here\r\nContent-Type: text/plain\r\n\r\n";
         let bytes = [
             record(STDERR, b"note", 4),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_that_of_the_field_or_follows_from_location() {
+    fn the_status_is_taken_from_its_field_or_from_location() {
         for (head, expected) in [
             ("Content-Type: a\r\n\r\n", Ok(200)),
             ("Content-Type: a\n\n", Ok(200)),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_ends_have_to_agree() {
+    fn lengths_and_ends_must_agree() {
         let head = |length: &str| record(STDOUT, format!("Content-Length: {length}\r\n\r\n").as_bytes(), 0);
         let body = record(STDOUT, b"abc", 0);
         let get = |bytes: &[Vec<u8>], piece| {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_no_response_has_are_refused() {
+    fn unexpected_records_are_refused() {
         for (bytes, expected) in [
             (vec![2, 6, 0, 1, 0, 0, 0, 0], "upstream sent unsupported FastCGI protocol version"),
             (vec![1, 6, 0, 2, 0, 0, 0, 0], "upstream sent unexpected FastCGI request id"),
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_messages_is_cut_off() {
+    fn a_flood_of_messages_is_truncated() {
         let mut decoder = Decoder::new(Method::Get, Limits::default());
         let mut kept = 0;
         for _ in 0..100 {

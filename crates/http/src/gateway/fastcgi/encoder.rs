@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_its_beginning_its_parameters_and_their_end() {
+    fn a_request_consists_of_begin_parameters_and_their_end() {
         let mut encoder = Encoder::new(true);
         encoder.param(b"A", b"bc");
         encoder.param(b"EMPTY", b"");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_in_records_that_an_empty_one_ends() {
+    fn a_body_is_sent_in_records_and_ends_with_an_empty_one() {
         let framing = Encoder::new(false).end().framing();
         assert_eq!(framing.around(3), (vec![1, 5, 0, 1, 0, 3, 0, 0], &b""[..]));
         assert_eq!((framing.end(), framing.piece_max()), (&[1, 5, 0, 1, 0, 0, 0, 0][..], 65_528));

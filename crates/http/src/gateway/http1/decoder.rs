@@ -259,7 +259,7 @@ mod tests {
     ];
 
     #[test]
-    fn bodies_end_where_their_heads_say_in_pieces_of_any_size() {
+    fn bodies_end_as_framed_in_pieces_of_any_size() {
         for (head, bytes, body, behind, keeps) in ROWS {
             let text = format!("HTTP/{head}{bytes}");
             for piece in 1..=bytes.len().max(1) {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_connection_ends_a_body_without_framing_only() {
+    fn the_end_of_the_connection_ends_only_bodies_without_framing() {
         for (head, bytes, _, behind, _) in ROWS.iter().filter(|row| row.3.is_none()) {
             let text = format!("HTTP/{head}{bytes}");
             let (mut decoder, len) = decoder(Method::Get, text.as_bytes());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_heads_heads_and_their_absence_are_told_apart() {
+    fn interim_final_and_missing_heads_are_distinguished() {
         let mut decoder = Decoder::new(Method::Get, Limits::default());
         let mut head = ReplyHead::new();
         let text = b"HTTP/1.1 103 x\r\nA: 1\r\n\r\nHTTP/1.1 200 x\r\n\r\n";
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_may_leave_the_status_line_out() {
+    fn a_script_may_omit_the_status_line() {
         for (text, status, body) in [
             ("Status: 404 x\r\nContent-Length: 2\r\n\r\nab", 404, "ab"),
             ("HTTP/1.1 201 Made\r\nContent-Length: 2\r\n\r\nab", 201, "ab"),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_that_may_stand_there_are_returned() {
+    fn permitted_trailers_are_returned() {
         let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (mut decoder, _) = decoder(Method::Get, text);
         let section = b"0\r\nX-Sum: 1\r\nContent-Length: 7\r\nServer-Timing: a\r\n\r\n";
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_without_their_form_are_refused() {
+    fn malformed_chunks_are_refused() {
         let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
         for bytes in ["zz\r\n", "2\r\nabc", "1\na"] {
             let (mut decoder, _) = decoder(Method::Get, text);
@@ -347,7 +347,7 @@ mod tests {
 
     /// `ends_within` is true only for a body that ends with its last chunk at the end of the input.
     #[test]
-    fn a_whole_chunked_body_is_told_from_a_part() {
+    fn a_complete_chunked_body_is_distinguished_from_a_partial_one() {
         let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
         let whole = |bytes: &str| decoder(Method::Get, text).0.ends_within(bytes.as_bytes());
         assert!(whole("3\r\nabc\r\n0\r\n\r\n"));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_text_with_the_body_in_its_framing() {
+    fn requests_are_encoded_with_their_body_framing() {
         let rows: [(Version, BodyLength, &[&str], &str); 4] = [
             (Version::Http10, BodyLength::None, &[], "PUT /a?b HTTP/1.0\r\nHost: h\r\nX: \r\n\r\n"),
             (
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_missed() {
+    fn a_missing_target_is_refused() {
         assert!(!Encoder::new(Version::Http11).begin(b"GET", |_| {}));
     }
 }

@@ -153,7 +153,7 @@ mod tests {
 
     /// RFC 7541 section 5.2.
     #[test]
-    fn every_byte_comes_back() {
+    fn every_byte_is_encoded_and_decoded() {
         for first in 0..=255u8 {
             for second in [0, b'a', b'z', 0xff] {
                 let text = [first, second, first];
@@ -167,7 +167,7 @@ mod tests {
 
     /// RFC 7541 appendix C.4.1 and C.6.1.
     #[test]
-    fn the_examples_of_the_rfc_are_read_and_written() {
+    fn the_examples_of_the_rfc_are_decoded_and_encoded() {
         let coded = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
         assert_eq!(decoded(&coded).as_deref(), Ok(&b"www.example.com"[..]));
         let mut out = Vec::new();

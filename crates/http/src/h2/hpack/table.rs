@@ -171,7 +171,7 @@ mod tests {
 
     /// RFC 7541 sections 2.3.2, 4.1 and 4.4.
     #[test]
-    fn the_oldest_entries_make_room() {
+    fn the_oldest_entries_are_evicted() {
         let mut table = Table::new(2 * (2 + 32));
         table.add(b"a", b"1");
         table.add(b"b", b"2");
@@ -191,7 +191,7 @@ mod tests {
 
     /// RFC 7541 section 4.4: the name may belong to an entry that is evicted.
     #[test]
-    fn a_name_is_kept_whose_entry_is_evicted() {
+    fn a_name_is_retained_when_its_entry_is_evicted() {
         let mut table = Table::new(36);
         table.add(b"ab", b"1");
         table.add_named_as(0, b"23");
@@ -200,7 +200,7 @@ mod tests {
 
     /// RFC 7541 section 4.3.
     #[test]
-    fn a_smaller_table_keeps_the_newest() {
+    fn a_smaller_table_retains_the_newest_entries() {
         let mut table = Table::new(4096);
         for value in [b"1", b"2", b"3"] {
             table.add(b"a", value);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_however_many_entries_come() {
+    fn memory_is_bounded_for_any_number_of_entries() {
         let mut table = Table::new(200);
         for number in 0..1000 {
             table.add(b"name", format!("{number}").as_bytes());

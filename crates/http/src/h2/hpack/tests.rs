@@ -19,7 +19,7 @@ fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<String>, HpackErro
 
 /// RFC 7541 appendix C.1.
 #[test]
-fn numbers_of_the_rfc() {
+fn integers_of_the_rfc_are_decoded() {
     for (value, prefix, hex) in [(10, 5, "0a"), (1337, 5, "1f9a0a"), (42, 8, "2a")] {
         let mut out = Vec::new();
         push_integer(&mut out, 0, prefix, value);
@@ -30,7 +30,7 @@ fn numbers_of_the_rfc() {
 
 /// RFC 7541 section 5.1: a number that exceeds its valid range is an error.
 #[test]
-fn numbers_that_are_too_large_or_cut_are_refused() {
+fn too_large_or_truncated_integers_are_refused() {
     assert_eq!(integer(&bytes("1f"), 5), Err(HpackError::Truncated));
     assert_eq!(integer(&bytes("1f ff ff ff"), 5), Err(HpackError::Truncated));
     assert_eq!(integer(&bytes("1f ff ff ff 7f"), 5), Err(HpackError::Integer));
@@ -40,7 +40,7 @@ fn numbers_that_are_too_large_or_cut_are_refused() {
 
 /// RFC 7541 appendices C.2.1 to C.2.4.
 #[test]
-fn each_form_of_a_field_is_read() {
+fn each_field_representation_is_decoded() {
     let decoder = || Decoder::new(4096);
     for (hex, wanted) in [
         ("400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572", "custom-key: custom-header"),
@@ -54,7 +54,7 @@ fn each_form_of_a_field_is_read() {
 
 /// RFC 7541 section 2.3.2: the dynamic table may contain equal entries.
 #[test]
-fn equal_entries_are_no_error() {
+fn equal_entries_are_allowed() {
     let mut decoder = Decoder::default();
     let twice = bytes("4001 61 01 62 4001 61 01 62 be bf");
     assert_eq!(decoded(&mut decoder, &twice), Ok(vec!["a: b".to_owned(); 4]));
@@ -62,7 +62,7 @@ fn equal_entries_are_no_error() {
 
 /// RFC 7541 sections 6.2.3 and 7.1.3: a never-indexed field is recognised, and encoded in the same representation.
 #[test]
-fn fields_that_are_never_indexed_stay_so() {
+fn never_indexed_fields_remain_never_indexed() {
     let mut decoder = Decoder::default();
     // The first field is indexed. The others are not: their names are from the static table, from the dynamic table, and a literal.
     let block = bytes("4001 62 01 31 1f08 03 616263 1f2f 01 32 1001 63 01 33");
@@ -151,7 +151,7 @@ fn responses_of_the_rfc_evict_entries() {
 
 /// RFC 7541 sections 2.3.3, 4.2, 5.1, 5.2 and 6.1: invalid blocks.
 #[test]
-fn what_is_no_block_is_refused() {
+fn invalid_blocks_are_refused() {
     for (hex, wanted) in [
         ("80", HpackError::Index),
         ("be", HpackError::Index),
@@ -181,7 +181,7 @@ fn compressed(encoder: &mut Encoder, status: u16, fields: &[(&str, &str)]) -> Ve
 }
 
 #[test]
-fn what_is_said_again_takes_a_byte() {
+fn a_repeated_field_is_encoded_in_one_byte() {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
     let fields = [("Server", "ringroad"), ("Content-Length", "12"), ("X-Own", "a value"), ("ETag", "\"1\"")];
     let wanted = [":status: 418", "server: ringroad", "content-length: 12", "x-own: a value", "etag: \"1\""];
@@ -195,7 +195,7 @@ fn what_is_said_again_takes_a_byte() {
 
 /// RFC 7541 section 4.2: a size change is announced before the first field, with the smallest intermediate size.
 #[test]
-fn a_smaller_table_is_told_before_the_next_block() {
+fn a_smaller_table_is_announced_before_the_next_block() {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
     let fields = [("server", "ringroad")];
     let first = compressed(&mut encoder, 200, &fields);
@@ -212,7 +212,7 @@ fn a_smaller_table_is_told_before_the_next_block() {
 }
 
 #[test]
-fn static_names_are_found_but_for_seldom_ones() {
+fn static_names_are_found_except_rare_ones() {
     for (index, (name, _)) in table::STATIC.iter().enumerate().skip(14) {
         let mut block = Vec::new();
         push_field(&mut block, name.to_uppercase().as_bytes(), b"");
@@ -238,7 +238,7 @@ fn static_names_are_found_but_for_seldom_ones() {
 proptest! {
     /// Whatever fields a server sends in whatever order, the client decodes the same.
     #[test]
-    fn blocks_at_random_come_back(
+    fn random_blocks_are_decoded_unchanged(
         heads in prop::collection::vec(
             (100u16..600, prop::collection::vec(("[a-z-]{1,12}", "[ -~]{0,80}"), 0..12), 0usize..300),
             1..20,
@@ -260,7 +260,7 @@ proptest! {
 
     /// Malicious bytes are decoded to fields or cause an error.
     #[test]
-    fn bytes_at_random_do_no_harm(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..8)) {
+    fn random_bytes_are_decoded_or_refused(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..8)) {
         let mut decoder = Decoder::new(4096);
         for block in blocks {
             if decoded(&mut decoder, &block).is_err() {

@@ -46,7 +46,7 @@ fn choice(backends: &mut Backends, op: Op) -> Route {
 
 /// io_submit(2) blocks for everything except direct reads.
 #[test]
-fn libaio_gets_direct_reads_and_nothing_else() {
+fn libaio_gets_only_direct_reads() {
     let Some(mut backends) = backends(true, 1) else { return };
     let (direct, buffered) = files("backend");
     let (device, via) = (DeviceId::default(), DiskVia::Libaio);
@@ -70,7 +70,7 @@ fn libaio_gets_direct_reads_and_nothing_else() {
 }
 
 #[test]
-fn without_libaio_the_pool_reads_and_without_a_pool_the_thread_itself() {
+fn reads_fall_back_from_libaio_to_the_pool_to_the_thread() {
     let (Some(direct), _) = files("missing") else { return };
     for (pools, expected) in [(1, Route::Pool(0, DeviceId::default())), (0, Route::Sync)] {
         let Some(mut backends) = backends(false, pools) else { return };

@@ -30,7 +30,7 @@ fn read(bench: &mut Bench, file: &Fd, offset: u64, len: u32, room: usize) -> Com
 }
 
 #[test]
-fn direct_reads_register_their_chunk_and_trim_lets_go() {
+fn direct_reads_register_their_chunk_and_trim_unregisters_it() {
     let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
     let Some((file, path)) = direct_file("fixed") else { return };
     std::fs::remove_file(path).unwrap();
@@ -60,7 +60,7 @@ fn buffered_reads_lock_no_memory() {
 }
 
 #[test]
-fn without_room_for_locked_memory_reads_go_on_and_it_is_said_once() {
+fn reads_continue_without_locked_memory_and_one_warning_is_logged() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let Some(chunks) = limit.map(|bytes| bytes as usize / CHUNK_BYTES).filter(|&chunks| chunks < 64) else {
         return eprintln!("skipped: the limit on locked memory is too high to be reached");
@@ -91,7 +91,7 @@ fn without_room_for_locked_memory_reads_go_on_and_it_is_said_once() {
 }
 
 #[test]
-fn the_descriptor_of_a_ring_ends_a_wait_of_epoll() {
+fn completions_wake_an_epoll_wait_on_the_ring_descriptor() {
     use rustix::event::epoll;
     let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();

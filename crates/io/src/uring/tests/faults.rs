@@ -31,7 +31,7 @@ fn negative(errno: Errno) -> i32 {
 }
 
 #[test]
-fn a_stream_that_the_kernel_ends_silently_is_started_again() {
+fn a_stream_ended_silently_by_the_kernel_is_restarted() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
     let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
@@ -47,7 +47,7 @@ fn a_stream_that_the_kernel_ends_silently_is_started_again() {
 }
 
 #[test]
-fn a_cancelled_stream_that_ends_with_data_tells_both() {
+fn a_cancelled_stream_that_ends_with_data_reports_both() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, _peer) = pair();
     let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
@@ -61,7 +61,7 @@ fn a_cancelled_stream_that_ends_with_data_tells_both() {
 }
 
 #[test]
-fn accept_ends_with_an_error_that_its_caller_sees() {
+fn accept_reports_its_final_error_to_the_caller() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let listener = Fd::from(OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap()));
     let id = bench.pretend(Op::Accept { listener, multishot: true });
@@ -71,7 +71,7 @@ fn accept_ends_with_an_error_that_its_caller_sees() {
 }
 
 #[test]
-fn an_accept_that_the_kernel_ends_silently_is_started_again() {
+fn an_accept_ended_silently_by_the_kernel_is_restarted() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -88,7 +88,7 @@ fn an_accept_that_the_kernel_ends_silently_is_started_again() {
 }
 
 #[test]
-fn zero_copy_owns_its_bytes_until_the_notification_even_after_an_error() {
+fn zero_copy_holds_its_bytes_until_the_notification_after_an_error() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     if !bench.uring.send_zero_copy() {
         return eprintln!("skipped: no zero-copy sends");
@@ -120,7 +120,7 @@ fn zero_copy_owns_its_bytes_until_the_notification_even_after_an_error() {
 }
 
 #[test]
-fn late_completions_are_counted_and_their_buffers_go_back() {
+fn late_completions_are_counted_and_their_buffers_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let id = bench.start(Op::Nop);
     assert_eq!(bench.next().id, id);
@@ -141,7 +141,7 @@ fn late_completions_are_counted_and_their_buffers_go_back() {
 }
 
 #[test]
-fn what_an_abandoned_stream_still_brings_goes_back() {
+fn buffers_received_by_an_abandoned_stream_are_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, _peer) = pair();
     let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
@@ -155,7 +155,7 @@ fn what_an_abandoned_stream_still_brings_goes_back() {
 }
 
 #[test]
-fn a_busy_file_system_is_the_callers_to_ask_again_with_the_same_buffer() {
+fn a_busy_file_system_returns_the_buffer_for_a_retry() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
     let buf = bench.pool.get(4096).unwrap();
@@ -185,7 +185,7 @@ fn an_overflowing_completion_queue_loses_nothing() {
 }
 
 #[test]
-fn the_doorbell_rings_again_and_again() {
+fn the_doorbell_can_wake_repeatedly() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
     let bell = Fd::from(rustix::event::eventfd(0, flags).unwrap());
@@ -221,7 +221,7 @@ fn is_mapped(address: usize) -> bool {
 }
 
 #[test]
-fn what_the_kernel_may_still_write_to_is_leaked_by_an_unclean_end() {
+fn memory_in_use_by_the_kernel_is_leaked_at_an_unclean_end() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
     let mut buf = bench.pool.get(4096).unwrap();

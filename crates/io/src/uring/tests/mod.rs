@@ -148,7 +148,7 @@ fn bytes(payload: &Payload) -> &[u8] {
 }
 
 #[test]
-fn each_step_of_the_ladder_gives_a_working_ring() {
+fn each_fallback_step_creates_a_working_ring() {
     let steps = [
         (0, SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG),
         (NO_SQARRAY, SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG),
@@ -176,7 +176,7 @@ fn each_step_of_the_ladder_gives_a_working_ring() {
 }
 
 #[test]
-fn one_turn_is_one_kernel_entry_and_an_idle_one_is_none() {
+fn one_turn_is_one_system_call_and_an_idle_turn_is_none() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let entries = bench.entries(|bench| {
         for _ in 0..50 {
@@ -198,7 +198,7 @@ fn one_turn_is_one_kernel_entry_and_an_idle_one_is_none() {
 }
 
 #[test]
-fn more_operations_than_the_queue_holds_are_all_carried_out() {
+fn operations_beyond_the_queue_size_are_all_executed() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let ids: Vec<OpId> = (0..1000).map(|_| bench.start(Op::Nop)).collect();
     let mut ended: Vec<OpId> = ids.iter().map(|_| bench.next().id).collect();
@@ -209,7 +209,7 @@ fn more_operations_than_the_queue_holds_are_all_carried_out() {
 }
 
 #[test]
-fn a_stream_brings_buffers_until_the_end() {
+fn a_stream_delivers_buffers_until_its_end() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
     let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
@@ -227,7 +227,7 @@ fn a_stream_brings_buffers_until_the_end() {
 }
 
 #[test]
-fn receives_that_find_no_buffer_wait_and_nobody_notices() {
+fn receives_without_a_buffer_wait_and_continue_transparently() {
     let mut config = config();
     config.recv_buffers = 4;
     let Some(mut bench) = Bench::new(&config) else { return };
@@ -252,7 +252,7 @@ fn receives_that_find_no_buffer_wait_and_nobody_notices() {
 }
 
 #[test]
-fn a_burst_widens_the_ring_of_buffers() {
+fn a_burst_enlarges_the_buffer_ring() {
     let mut config = config();
     config.recv_buffers = 512;
     // With DEFER_TASKRUN, the kernel runs 20 pieces of work per turn, so a burst would be split into small parts.
@@ -282,7 +282,7 @@ fn a_burst_widens_the_ring_of_buffers() {
 }
 
 #[test]
-fn an_empty_pool_starves_and_a_dropped_buffer_feeds() {
+fn receives_starve_with_an_empty_pool_and_resume_with_a_buffer() {
     let mut config = config();
     config.recv_buffers = 4;
     config.recv_buffer_bytes = 1 << 20;
@@ -315,7 +315,7 @@ fn an_empty_pool_starves_and_a_dropped_buffer_feeds() {
 }
 
 #[test]
-fn buffers_of_abandoned_receives_go_back() {
+fn buffers_of_abandoned_receives_are_released() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
     let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
@@ -356,7 +356,7 @@ fn cancelling_at_any_moment_ends_a_receive() {
 }
 
 #[test]
-fn sends_one_piece_and_many() {
+fn sends_one_piece_and_several_pieces() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = tcp_pair();
     let op = Op::Send { socket: socket.clone(), data: text(b"one"), more: true, zero_copy: false };
@@ -376,7 +376,7 @@ fn sends_one_piece_and_many() {
 }
 
 #[test]
-fn a_large_send_is_carried_out_whole_while_the_peer_reads() {
+fn a_large_send_is_completed_while_the_peer_reads() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = tcp_pair();
     let content: Vec<u8> = (0..8 << 20).map(|index: u32| (index % 251) as u8).collect();
@@ -394,7 +394,7 @@ fn a_large_send_is_carried_out_whole_while_the_peer_reads() {
 }
 
 #[test]
-fn sending_to_a_closed_peer_is_an_error_and_no_signal() {
+fn sending_to_a_closed_peer_is_an_error_without_a_signal() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, peer) = pair();
     drop(peer);
@@ -404,7 +404,7 @@ fn sending_to_a_closed_peer_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn zero_copy_tells_the_count_then_gives_the_bytes_back() {
+fn zero_copy_reports_the_count_and_then_returns_the_bytes() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     if !bench.uring.send_zero_copy() {
         return eprintln!("skipped: no zero-copy sends");
@@ -445,7 +445,7 @@ fn zero_copy_on_a_unix_socket_copies() {
 }
 
 #[test]
-fn connects_polls_and_closes() {
+fn connects_polls_and_closes_sockets() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

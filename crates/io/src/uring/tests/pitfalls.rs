@@ -29,7 +29,7 @@ fn without_buffers() -> Option<(Bench, Vec<Completion>, Buf)> {
 }
 
 #[test]
-fn a_receive_without_a_buffer_waits_for_data_first() {
+fn a_receive_without_a_buffer_first_waits_for_data() {
     for into in [(|| RecvInto::Pool) as fn() -> RecvInto, || RecvInto::Stream] {
         let Some((mut bench, held, _rest)) = without_buffers() else { return };
         let starved = bench.uring.counters().recv_starved;
@@ -47,7 +47,7 @@ fn a_receive_without_a_buffer_waits_for_data_first() {
 }
 
 #[test]
-fn receives_that_starve_go_on_when_half_of_the_buffers_are_back() {
+fn starved_receives_resume_when_half_of_the_buffers_are_free() {
     let Some((mut bench, mut held, _rest)) = without_buffers() else { return };
     let mut peers = Vec::new();
     for byte in 0..3 {
@@ -73,7 +73,7 @@ fn receives_that_starve_go_on_when_half_of_the_buffers_are_back() {
 }
 
 #[test]
-fn a_turn_that_does_not_wait_runs_what_the_kernel_has_deferred() {
+fn a_turn_without_a_wait_runs_deferred_kernel_work() {
     for denied in [0, NO_SQARRAY | TASKRUN_FLAG] {
         let limits = Limits { denied, completions: None };
         let Some(mut bench) = Bench::with_limits(&config(), limits) else { return };
@@ -102,7 +102,7 @@ fn an_overflow_is_fetched_without_a_wait() {
 }
 
 #[test]
-fn the_completion_queue_has_room_for_all_that_may_be_pending() {
+fn the_completion_queue_has_room_for_all_pending_operations() {
     let mut config = config();
     config.ops_max = 40_000;
     config.recv_buffers = 1024;
@@ -111,7 +111,7 @@ fn the_completion_queue_has_room_for_all_that_may_be_pending() {
 }
 
 #[test]
-fn kernel_workers_are_as_many_as_the_settings_say() {
+fn the_number_of_kernel_workers_follows_the_settings() {
     for role in [Role::NetAndDisk, Role::DiskOnly] {
         let Some(bench) = Bench::with_role(&config(), role) else { return };
         assert_eq!(bench.uring.ring.workers_max()[0], config().iowq_workers);
@@ -120,7 +120,7 @@ fn kernel_workers_are_as_many_as_the_settings_say() {
 }
 
 #[test]
-fn a_connection_whose_requests_are_answered_at_once_is_never_looked_at() {
+fn a_connection_with_immediate_responses_is_never_checked_for_its_end() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = tcp_pair();
     socket.set_tcp();
@@ -146,7 +146,7 @@ fn a_connection_whose_requests_are_answered_at_once_is_never_looked_at() {
 }
 
 #[test]
-fn one_look_settles_all_doubts_and_moves_only_what_has_ended() {
+fn one_check_finds_all_ended_connections() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let mut peers = Vec::new();
     for index in 0..10 {
@@ -173,7 +173,7 @@ fn one_look_settles_all_doubts_and_moves_only_what_has_ended() {
 }
 
 #[test]
-fn a_ring_takes_nothing_but_what_the_engine_submits() {
+fn a_ring_accepts_only_operations_of_the_engine() {
     let socket = || io_uring::types::Fd(pair().0.as_raw_fd());
     for role in [Role::NetAndDisk, Role::DiskOnly] {
         let Some(mut bench) = Bench::with_role(&config(), role) else { return };
@@ -243,7 +243,7 @@ fn mappings() -> Vec<Mapped> {
 }
 
 #[test]
-fn a_child_gets_no_copy_of_what_the_kernel_writes_to() {
+fn memory_written_by_the_kernel_is_not_copied_to_a_child() {
     let Some(bench) = Bench::new(&config()) else { return };
     let buffers = bench.uring.recv.as_ref().unwrap().memory().0 as usize;
     // Other tests create rings too, and one of them may just have been mapped and not marked yet.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_settings() {
+    fn fields_of_a_change_are_server_settings() {
         let found = read(json!({ "weight": 5, "fail_timeout": "1m", "slow_start": "2s", "drain": true }));
         let expected = ServerChange {
             weight: Some(5),

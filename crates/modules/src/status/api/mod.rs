@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_those_of_an_object_or_of_each() {
+    fn fields_are_selected_from_an_object_or_each_member() {
         let value = json!({ "a": { "x": 1, "y": 2 }, "b": { "y": 3 } });
         let fields = ["y".to_owned()];
         assert_eq!(with_fields(value.clone(), &fields, true), json!({ "a": { "y": 2 }, "b": { "y": 3 } }));

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn collections_have_objects_by_name() {
+    fn collections_contain_objects_by_name() {
         assert!(is_collection(&["http", "server_zones"]) && is_collection(&["slabs"]));
         assert!(!is_collection(&["http", "requests"]) && !is_collection(&["nginx"]));
         assert!(!is_collection(&["http", "server_zones", "a"]));

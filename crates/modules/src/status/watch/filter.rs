@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn all_terms_hold_and_one_value_of_each() {
+    fn a_filter_needs_all_terms_and_one_value_of_each() {
         for (text, admits) in [
             ("", true),
             ("code=503", true),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_terms_say_what_is_right() {
+    fn wrong_terms_are_refused_with_the_valid_ones() {
         let wrong = |text: &str| Filter::parse(text).map_err(|error| error.to_string()).expect_err(text);
         assert_eq!(wrong("503"), "\"503\" is no term of a filter; write KEY=VALUE");
         assert_eq!(wrong("=a"), "\"=a\" is no term of a filter; write KEY=VALUE");

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_the_address_of_listening() {
+    fn certificate_names_include_the_listen_address() {
         let address = |text: &str| names(text.parse().expect("an address"));
         assert!(address("192.0.2.7:1").contains(&"192.0.2.7".to_owned()));
         assert!(!address("0.0.0.0:1").contains(&"0.0.0.0".to_owned()));
@@ -261,7 +261,7 @@ mod tests {
 
     /// A root is replaced long before its expiry, and its user is warned.
     #[test]
-    fn a_root_near_its_end_is_replaced_with_a_warning() {
+    fn a_root_near_expiration_is_replaced_with_a_warning() {
         let data = std::env::temp_dir().join(format!("ringroad-old-authority-{}", std::process::id()));
         let directory = data.join(DIRECTORY);
         let nine_years = Duration::from_secs(9 * 365 * DAY_S);
@@ -280,7 +280,7 @@ mod tests {
 
     /// A start that was interrupted before the rename leaves nothing that the next start uses.
     #[test]
-    fn half_a_directory_is_no_authority() {
+    fn an_incomplete_authority_directory_is_not_used() {
         let data = std::env::temp_dir().join(format!("ringroad-authority-{}", std::process::id()));
         let directory = data.join(DIRECTORY);
         let left = directory.with_extension(format!("new.{}", std::process::id()));

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_and_an_address() {
+    fn a_directory_and_an_address_are_parsed() {
         let site = |listen: &str| Ok(("site".to_owned(), listen.to_owned()));
         assert_eq!(read("site"), site("127.0.0.1:8080"));
         assert_eq!(read("site --listen 0.0.0.0:80"), site("0.0.0.0:80"));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_names_the_way_out() {
+    fn a_port_in_use_is_reported_with_the_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let listen = taken.local_addr().expect("it is bound");
         let wanted = Wanted { folder: std::env::temp_dir(), listen, tls: None, is_default: false };

@@ -59,7 +59,7 @@ fn await_reset(conn: &mut Conn, stream: u32, codes: &Sender<u32>) {
 
 /// `grpc_deadline`: a call ends when its `grpc-timeout` has passed, before or during the response. The upstream stream is reset.
 #[test]
-fn calls_end_with_their_deadline_where_the_directive_asks_for_it() {
+fn calls_end_at_their_deadline_with_grpc_deadline() {
     let (app, resets) = unfinished();
     let server = start(&app);
     let mut client = http2::connect(&server);
@@ -87,7 +87,7 @@ fn calls_end_with_their_deadline_where_the_directive_asks_for_it() {
 /// Further upstreams are tried before the deadline, but not after it. The requests have no body: a request whose body is passed on
 /// while it is received has only one try.
 #[test]
-fn tries_stay_within_the_deadline_of_their_call() {
+fn retries_stop_at_the_deadline_of_their_call() {
     let (silent, resets) = unfinished();
     let refusing = Http2Origin::answering(|conn, asked| {
         conn.frame(RESET, 0, asked.stream, &7u32.to_be_bytes());
