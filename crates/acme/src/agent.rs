@@ -18,7 +18,7 @@ use tls::signing::{SigningKey, generate, random_fraction};
 use tls::x509::Certificate;
 
 use crate::client::{AcmeError, Client, Problem, check};
-use crate::schedule::{self, ASK_TIME};
+use crate::schedule::{self, QUERY_TIME};
 use crate::settings::{AccountKey, Issuer, Order};
 use crate::state::{self, State};
 
@@ -40,7 +40,7 @@ pub enum Level {
 
 /// The host has exited, so the agent must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct HostExited;
 
 /// The resource that a CA will request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +64,15 @@ pub enum Challenge {
 /// The server for which certificates are obtained.
 pub trait Host {
     /// Installs a challenge in all threads before it returns.
-    fn install(&mut self, challenge: &Challenge) -> Result<(), Gone>;
+    fn install(&mut self, challenge: &Challenge) -> Result<(), HostExited>;
     /// Removes a challenge that has ended.
-    fn remove(&mut self, challenge: &Challenge) -> Result<(), Gone>;
+    fn remove(&mut self, challenge: &Challenge) -> Result<(), HostExited>;
     /// Delivers a new certificate: the chain with its private key, in PEM.
-    fn deliver(&mut self, id: &str, pem: &[u8]) -> Result<(), Gone>;
+    fn deliver(&mut self, id: &str, pem: &[u8]) -> Result<(), HostExited>;
     /// Logs a line.
     fn log(&mut self, level: Level, text: &str);
     /// Sleeps for at most this time.
-    fn wait(&mut self, time: Duration) -> Result<(), Gone>;
+    fn wait(&mut self, time: Duration) -> Result<(), HostExited>;
 }
 
 /// A CA with its account.
@@ -95,13 +95,13 @@ struct Task<'a> {
     /// Time when the certificate is obtained or renewed.
     due: i64,
     /// Time of the next query for renewal information.
-    ask_at: Option<i64>,
+    query_at: Option<i64>,
     failures: u32,
 }
 
 /// Obtains and renews the certificates of these CAs until the host exits. `known` contains certificates that are stored only in
 /// memory.
-pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host) -> Gone {
+pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host) -> HostExited {
     let account = |issuer| Account { issuer, state: None, client: None, key: None };
     let mut accounts: Vec<Account<'_>> = issuers.iter().map(account).collect();
     let mut tasks = Vec::new();
@@ -113,16 +113,17 @@ pub fn run(issuers: &[Issuer], known: &[(String, Vec<u8>)], host: &mut dyn Host)
     loop {
         let mut is_unavailable = vec![None; accounts.len()];
         for task in &mut tasks {
-            if let Err(Gone) = task.step(&mut accounts[task.account], &mut is_unavailable[task.account], host)
+            if let Err(HostExited) =
+                task.step(&mut accounts[task.account], &mut is_unavailable[task.account], host)
             {
-                return Gone;
+                return HostExited;
             }
         }
-        let next = tasks.iter().flat_map(|task| [Some(task.due), task.ask_at]).flatten().min();
+        let next = tasks.iter().flat_map(|task| [Some(task.due), task.query_at]).flatten().min();
         let left =
             next.map_or(SLEEP_MAX, |next| Duration::from_secs(u64::try_from(next - now()).unwrap_or(0)));
-        if let Err(Gone) = host.wait(left.clamp(Duration::from_secs(1), SLEEP_MAX)) {
-            return Gone;
+        if let Err(HostExited) = host.wait(left.clamp(Duration::from_secs(1), SLEEP_MAX)) {
+            return HostExited;
         }
     }
 }
@@ -151,7 +152,7 @@ impl<'a> Task<'a> {
         let kept = kept.or_else(|| known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.clone()));
         // The file may belong to another order or may have been edited; it must match these names.
         let kept = kept.filter(|pem| check(pem, order).is_ok());
-        let mut task = Task { account, order, id, current: None, due: now(), ask_at: None, failures: 0 };
+        let mut task = Task { account, order, id, current: None, due: now(), query_at: None, failures: 0 };
         task.set(kept.as_deref().and_then(first_of));
         task
     }
@@ -162,7 +163,7 @@ impl<'a> Task<'a> {
         if let Some((begins, expires)) = times {
             self.due = schedule::renewal(begins, expires, None, random_fraction());
             // Only the CA can announce that the certificate will be revoked, so the query is due immediately.
-            self.ask_at = Some(now());
+            self.query_at = Some(now());
         }
         self.current = certificate;
     }
@@ -173,9 +174,9 @@ impl<'a> Task<'a> {
         account: &mut Account<'a>,
         unavailable: &mut Option<Duration>,
         host: &mut dyn Host,
-    ) -> Result<(), Gone> {
-        if self.ask_at.is_some_and(|at| at <= now()) {
-            self.ask(account, unavailable, host);
+    ) -> Result<(), HostExited> {
+        if self.query_at.is_some_and(|at| at <= now()) {
+            self.query_renewal(account, unavailable, host);
         }
         if self.due > now() {
             return Ok(());
@@ -192,16 +193,16 @@ impl<'a> Task<'a> {
                 let pause = self.pause(&error);
                 *unavailable = Some(pause);
                 self.complain(account.issuer, &error, pause, host);
-                return if matches!(error, AcmeError::Gone) { Err(Gone) } else { Ok(()) };
+                return if matches!(error, AcmeError::HostExited) { Err(HostExited) } else { Ok(()) };
             }
         };
         match done {
             Ok(()) => {
                 self.failures = 0;
-                self.ask(account, unavailable, host);
+                self.query_renewal(account, unavailable, host);
                 Ok(())
             }
-            Err(AcmeError::Gone) => Err(Gone),
+            Err(AcmeError::HostExited) => Err(HostExited),
             Err(error) => {
                 self.failures += 1;
                 let pause = self.pause(&error);
@@ -257,10 +258,15 @@ impl<'a> Task<'a> {
     }
 
     /// Queries when to renew. A failure has no effect, because a time of renewal is already scheduled.
-    fn ask(&mut self, account: &mut Account<'a>, unavailable: &mut Option<Duration>, host: &mut dyn Host) {
-        self.ask_at = Some(after(ASK_TIME));
+    fn query_renewal(
+        &mut self,
+        account: &mut Account<'a>,
+        unavailable: &mut Option<Duration>,
+        host: &mut dyn Host,
+    ) {
+        self.query_at = Some(after(QUERY_TIME));
         let Some(current) = &self.current else {
-            self.ask_at = None;
+            self.query_at = None;
             return;
         };
         if unavailable.is_some() {
@@ -273,7 +279,7 @@ impl<'a> Task<'a> {
         let shown = self.order.shown();
         match asked {
             Ok(Some(renewal)) => {
-                self.ask_at = Some(after(renewal.ask_after));
+                self.query_at = Some(after(renewal.query_after));
                 let times = current.begins().zip(current.expires()).unwrap_or_default();
                 self.due = schedule::renewal(times.0, times.1, Some(renewal.window), random_fraction());
                 let days = (self.due - now()) / 86_400;
@@ -283,7 +289,7 @@ impl<'a> Task<'a> {
                     &format!("acme: the certificate for {shown} is renewed in {days} days{why}"),
                 );
             }
-            Ok(None) => self.ask_at = None,
+            Ok(None) => self.query_at = None,
             Err(error) => {
                 if account.client.is_none() {
                     *unavailable = Some(schedule::pause(1, random_fraction()));
@@ -333,7 +339,7 @@ impl<'a> Account<'a> {
     fn account_key(&mut self) -> Result<Vec<u8>, AcmeError> {
         let kind = match &self.issuer.account_key {
             AccountKey::Pem(pem) => return Ok(pem.clone()),
-            AccountKey::Made(kind) => *kind,
+            AccountKey::Generated(kind) => *kind,
         };
         if let Some(kept) = self.state.as_ref().and_then(State::account_key) {
             return Ok(kept);

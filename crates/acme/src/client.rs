@@ -18,11 +18,11 @@ use tls::signing::{SigningKey, generate};
 use tls::x509::{Certificate, NameForm};
 use tls::{certificate, issue};
 
-use crate::agent::{Challenge, Gone, Host, Level};
+use crate::agent::{Challenge, Host, HostExited, Level};
 use crate::base64url;
 use crate::fetch::{FetchError, Fetcher, Response};
 use crate::jws::{self, Signer};
-use crate::schedule::{ASK_TIME, ASK_TIME_BOUNDS, Window, parse_time};
+use crate::schedule::{QUERY_TIME, QUERY_TIME_BOUNDS, Window, parse_time};
 use crate::settings::{ChallengeKind, Issuer, Order};
 use crate::url::{Url, alternate};
 
@@ -96,7 +96,7 @@ pub enum AcmeError {
     /// The certificate is not the requested one.
     Certificate(String),
     /// The host has exited.
-    Gone,
+    HostExited,
 }
 
 impl fmt::Display for AcmeError {
@@ -121,7 +121,7 @@ impl fmt::Display for AcmeError {
             AcmeError::TimedOut(what) => write!(f, "the authority took too long for {what}"),
             AcmeError::Key(reason) => write!(f, "a key cannot be used: {reason}"),
             AcmeError::Certificate(reason) => write!(f, "the certificate cannot be used: {reason}"),
-            AcmeError::Gone => f.write_str("the server is gone"),
+            AcmeError::HostExited => f.write_str("the server is gone"),
         }
     }
 }
@@ -132,9 +132,9 @@ impl From<FetchError> for AcmeError {
     }
 }
 
-impl From<Gone> for AcmeError {
-    fn from(Gone: Gone) -> AcmeError {
-        AcmeError::Gone
+impl From<HostExited> for AcmeError {
+    fn from(HostExited: HostExited) -> AcmeError {
+        AcmeError::HostExited
     }
 }
 
@@ -177,7 +177,7 @@ pub struct Renewal {
     /// The CA's explanation, if any.
     pub explanation: Option<String>,
     /// The time until the next query for renewal information.
-    pub ask_after: Duration,
+    pub query_after: Duration,
 }
 
 impl<'a> Client<'a> {
@@ -426,7 +426,7 @@ impl<'a> Client<'a> {
                 let proof = tls::digest(text.as_bytes());
                 let proof = proof.as_slice().try_into().map_err(|_| AcmeError::Malformed("digest"))?;
                 let pem = issue::challenge(name, proof).map_err(|error| AcmeError::Key(error.to_string()))?;
-                Challenge::Tls { name: asked_name(name), pem: pem.into_bytes() }
+                Challenge::Tls { name: challenge_name(name), pem: pem.into_bytes() }
             }
         };
         Ok((challenge, url.to_owned()))
@@ -461,7 +461,7 @@ impl<'a> Client<'a> {
     fn download(&mut self, url: &str) -> Result<Vec<u8>, AcmeError> {
         let response = self.post(url, None)?;
         let Some(wanted) = &self.issuer.preferred_chain else { return Ok(response.body) };
-        if leads_to(&response.body, wanted) {
+        if is_issued_by(&response.body, wanted) {
             return Ok(response.body);
         }
         let base = Url::parse(url);
@@ -472,7 +472,7 @@ impl<'a> Client<'a> {
             .collect();
         for other in others {
             let chain = self.post(&other, None)?.body;
-            if leads_to(&chain, wanted) {
+            if is_issued_by(&chain, wanted) {
                 return Ok(chain);
             }
         }
@@ -492,11 +492,11 @@ impl<'a> Client<'a> {
         let time = |name: &str| object["suggestedWindow"][name].as_str().and_then(parse_time);
         let window = time("start").zip(time("end")).filter(|(start, end)| start < end);
         let (start, end) = window.ok_or(AcmeError::Malformed("window for renewal"))?;
-        let ask_after = retry_after(&response).unwrap_or(ASK_TIME);
+        let query_after = retry_after(&response).unwrap_or(QUERY_TIME);
         Ok(Some(Renewal {
             window: Window { start, end },
             explanation: object["explanationURL"].as_str().map(printable),
-            ask_after: ask_after.clamp(ASK_TIME_BOUNDS.0, ASK_TIME_BOUNDS.1),
+            query_after: query_after.clamp(QUERY_TIME_BOUNDS.0, QUERY_TIME_BOUNDS.1),
         }))
     }
 }
@@ -553,7 +553,7 @@ fn is_token(token: &str) -> bool {
 
 /// Returns the server name that a CA sends in the handshake of a challenge. For an address it is the name for reverse lookups
 /// (RFC 8738 section 6).
-fn asked_name(name: &str) -> String {
+fn challenge_name(name: &str) -> String {
     match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => {
             let [a, b, c, d] = address.octets();
@@ -585,7 +585,7 @@ fn unverified(name: &str, authorization: &Value) -> AcmeError {
 }
 
 /// Whether the last certificate of a chain was issued by a root with this common name.
-fn leads_to(chain: &[u8], name: &str) -> bool {
+fn is_issued_by(chain: &[u8], name: &str) -> bool {
     let chain = certificate::certificates(chain).unwrap_or_default();
     let last = chain.last().and_then(|last| Certificate::from_der(last));
     let issuer = last.and_then(|last| last.issuer(NameForm::Rfc2253)).unwrap_or_default();
@@ -608,10 +608,10 @@ mod tests {
 
     #[test]
     fn sni_names_for_addresses_are_reverse_lookup_names() {
-        assert_eq!(asked_name("Example.Org"), "example.org");
-        assert_eq!(asked_name("192.0.2.1"), "1.2.0.192.in-addr.arpa");
+        assert_eq!(challenge_name("Example.Org"), "example.org");
+        assert_eq!(challenge_name("192.0.2.1"), "1.2.0.192.in-addr.arpa");
         let expected = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";
-        assert_eq!(asked_name("2001:db8::1"), expected);
+        assert_eq!(challenge_name("2001:db8::1"), expected);
     }
 
     #[test]

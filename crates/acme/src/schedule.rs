@@ -12,10 +12,10 @@ const PAUSE_MIN: Duration = Duration::from_secs(60);
 pub const PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Time between queries for renewal information if the CA sets none (RFC 9773 section 4.3.1).
-pub const ASK_TIME: Duration = Duration::from_secs(6 * 60 * 60);
+pub const QUERY_TIME: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Minimum and maximum of a time between queries that the CA sets.
-pub const ASK_TIME_BOUNDS: (Duration, Duration) =
+pub const QUERY_TIME_BOUNDS: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(24 * 60 * 60));
 
 /// The time window in which a CA requests renewal of a certificate (RFC 9773 section 4.2).

@@ -29,7 +29,7 @@ impl ChallengeKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountKey {
     /// A key that is generated and stored in the state directory.
-    Made(KeyKind),
+    Generated(KeyKind),
     /// A configured key in PEM.
     Pem(Vec<u8>),
 }
@@ -97,7 +97,7 @@ impl Issuer {
         Issuer {
             name: name.to_owned(),
             uri: String::new(),
-            account_key: AccountKey::Made(KeyKind::default()),
+            account_key: AccountKey::Generated(KeyKind::default()),
             challenge: ChallengeKind::default(),
             contacts: Vec::new(),
             external_account: None,

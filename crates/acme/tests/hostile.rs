@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acme::agent::{Challenge, Gone, Host, Level, run};
+use acme::agent::{Challenge, Host, HostExited, Level, run};
 use acme::fetch::{FetchError, Fetcher};
 use acme::settings::{Issuer, Order};
 use http::request::Method;
@@ -134,17 +134,17 @@ struct Notes {
 }
 
 impl Host for Notes {
-    fn install(&mut self, challenge: &Challenge) -> Result<(), Gone> {
+    fn install(&mut self, challenge: &Challenge) -> Result<(), HostExited> {
         self.installed.push(challenge.clone());
         Ok(())
     }
 
-    fn remove(&mut self, challenge: &Challenge) -> Result<(), Gone> {
+    fn remove(&mut self, challenge: &Challenge) -> Result<(), HostExited> {
         self.installed.retain(|known| known != challenge);
         Ok(())
     }
 
-    fn deliver(&mut self, _: &str, pem: &[u8]) -> Result<(), Gone> {
+    fn deliver(&mut self, _: &str, pem: &[u8]) -> Result<(), HostExited> {
         self.delivered.push(pem.to_vec());
         Ok(())
     }
@@ -153,9 +153,9 @@ impl Host for Notes {
         self.lines.push(text.to_owned());
     }
 
-    fn wait(&mut self, time: Duration) -> Result<(), Gone> {
+    fn wait(&mut self, time: Duration) -> Result<(), HostExited> {
         // Polls continue; the pause after a failure is longer.
-        if time < Duration::from_secs(10) { Ok(()) } else { Err(Gone) }
+        if time < Duration::from_secs(10) { Ok(()) } else { Err(HostExited) }
     }
 }
 
@@ -184,7 +184,7 @@ fn agent(label: &str, respond: impl Fn(u16, &str) -> Vec<u8> + Send + 'static) -
         ..Issuer::new("one")
     };
     let mut notes = Notes::default();
-    assert_eq!(run(&[issuer], &[], &mut notes), Gone);
+    assert_eq!(run(&[issuer], &[], &mut notes), HostExited);
     (notes, state)
 }
 

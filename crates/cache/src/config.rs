@@ -111,7 +111,7 @@ pub struct Notify(pub Arc<dyn Fn(Note) + Send + Sync>);
 
 impl Notify {
     /// Returns a receiver that ignores all notes.
-    pub fn nobody() -> Notify {
+    pub fn ignore() -> Notify {
         Notify(Arc::new(|_| ()))
     }
 }
@@ -135,7 +135,7 @@ pub struct Access {
     pub sends_files: bool,
     /// Whether the client can receive the bytes immediately, so that they occupy memory only for the duration of the
     /// read.
-    pub has_room: bool,
+    pub client_has_space: bool,
     /// See [`Config::calls_directly`].
     pub calls_directly: bool,
 }
@@ -173,7 +173,7 @@ impl Config {
             via: DiskVia::Ring,
             direct: false,
             calls_directly: false,
-            notify: Notify::nobody(),
+            notify: Notify::ignore(),
         }
     }
 

@@ -101,7 +101,7 @@ pub enum Refused {
     /// The disk has failed and is not used for a while.
     PassThrough,
     /// `max_size` leaves no space, and not enough could be evicted immediately.
-    NoRoom,
+    NoSpace,
     /// The entry would occupy more than a quarter of `max_size`.
     TooLarge,
     /// `min_free` leaves no space.
@@ -115,7 +115,7 @@ pub enum Refused {
     /// The new header section does not fit into the space of the old one.
     HeadTooLong,
     /// The entry that was to be changed has been removed.
-    Gone,
+    Removed,
     /// No buffer was available.
     NoMemory,
     /// A disk operation has just failed.
@@ -123,9 +123,9 @@ pub enum Refused {
     /// The cache is being stopped.
     Stopping,
     /// More complete entries wait for the disk than allowed.
-    Behind,
+    BacklogFull,
     /// The response to a later request is already complete.
-    Older,
+    Superseded,
 }
 
 impl Refused {
@@ -153,19 +153,19 @@ impl Refused {
         match self {
             Refused::NotOwner => 0,
             Refused::PassThrough => 1,
-            Refused::NoRoom => 2,
+            Refused::NoSpace => 2,
             Refused::TooLarge => 3,
             Refused::DiskFull => 4,
             Refused::NotAdmitted => 5,
             Refused::Busy => 6,
             Refused::Unstorable => 7,
             Refused::HeadTooLong => 8,
-            Refused::Gone => 9,
+            Refused::Removed => 9,
             Refused::NoMemory => 10,
             Refused::Disk(_) => 11,
             Refused::Stopping => 12,
-            Refused::Behind => 13,
-            Refused::Older => 14,
+            Refused::BacklogFull => 13,
+            Refused::Superseded => 14,
         }
     }
 
@@ -191,7 +191,7 @@ pub enum FillError {
         /// Number of bytes received.
         got: u64,
         /// Number of bytes announced.
-        wanted: u64,
+        expected: u64,
     },
     /// The body is longer than announced, or a piece is outside of it.
     TooLong,
@@ -211,7 +211,7 @@ impl fmt::Display for FillError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FillError::Refused(refused) => refused.fmt(f),
-            FillError::Incomplete { got, wanted } => write!(f, "{got} of {wanted} bytes came"),
+            FillError::Incomplete { got, expected } => write!(f, "{got} of {expected} bytes came"),
             FillError::TooLong => f.write_str("more bytes came than were announced"),
             FillError::Empty => f.write_str("no whole chunk came"),
             FillError::Purged => f.write_str("it was purged meanwhile"),

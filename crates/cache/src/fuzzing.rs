@@ -4,7 +4,7 @@
 use crate::format::crc32c;
 use crate::format::header::{self, Header, Identity, Unread};
 use crate::index::s3fifo::KeyBytes;
-use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};
+use crate::purge::{Log, Purge, PurgeEffect, Purges, Scope, Subject, encode};
 
 /// The header of an entry: decodes raw bytes, and the same bytes behind a valid start and with a valid checksum.
 ///
@@ -15,12 +15,12 @@ pub fn entry_header(bytes: &[u8]) {
     check_header(bytes);
     let mut file = bytes.to_vec();
     file.resize(file.len().max(header::FIXED_BYTES), 0);
-    let room = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize;
+    let slot_bytes = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize;
     repair(&mut file, 0);
     check_header(&file);
     // A second slot, at the offset that the first slot specifies.
-    if room.is_multiple_of(512) && room + header::FIXED_BYTES <= file.len() {
-        repair(&mut file, room);
+    if slot_bytes.is_multiple_of(512) && slot_bytes + header::FIXED_BYTES <= file.len() {
+        repair(&mut file, slot_bytes);
         check_header(&file);
     }
 }
@@ -54,7 +54,7 @@ fn check_read(header: &Header, bytes: &[u8]) {
     let mut slot = Vec::new();
     header::encode(&identity, text, head, &header.meta, &mut slot);
     // A small entry has slot A only; a large entry needs room for both slots.
-    slot.resize(slot.len().max(if layout.is_small { 0 } else { 2 * layout.room as usize }), 0);
+    slot.resize(slot.len().max(if layout.is_small { 0 } else { 2 * layout.slot_bytes as usize }), 0);
     let again = header::decode(&slot).expect("a header that was written can be read");
     assert_eq!((&slot[again.text.clone()], &slot[again.head.clone()]), (text, head));
     assert_eq!((again.layout, again.meta), (layout, header.meta.clone()));
@@ -97,7 +97,7 @@ fn subject(purge: &Purge) -> Subject<'_> {
 fn check_log(bytes: &[u8]) {
     let mut log = Log::new(bytes, crc32c::of);
     let purges: Vec<Purge> = log.by_ref().collect();
-    let good = &bytes[..log.good];
+    let good = &bytes[..log.valid_len];
     let mut written = Vec::new();
     let is_whole = purges.iter().all(|purge| encode(purge, crc32c::of, &mut written));
     assert!(is_whole && written == good, "the log is not written as it was read");
@@ -107,13 +107,13 @@ fn check_log(bytes: &[u8]) {
     purges.iter().for_each(|purge| applied.apply(purge));
     assert!(applied.len() <= purges.len());
     assert!(purges.iter().all(|purge| purge.sequence <= applied.sequence()));
-    applied.add(Scope::All, Fate::Stale);
+    applied.add(Scope::All, PurgeEffect::Stale);
     // The content of a rewritten log must have the same purges.
     let mut again = Purges::default();
     (0..Purges::PARTS).flat_map(|part| applied.part(part)).for_each(|purge| again.apply(&purge));
     assert_eq!(again.sequence(), applied.sequence());
     for purge in &purges {
         let subject = subject(purge);
-        assert_eq!(again.fate(&subject), applied.fate(&subject));
+        assert_eq!(again.purge_effect(&subject), applied.purge_effect(&subject));
     }
 }

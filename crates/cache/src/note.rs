@@ -35,7 +35,7 @@ pub enum Note {
         name: String,
     },
     /// The staging directory fails; for a while entries are staged inside of the cache.
-    TempElsewhere {
+    StagingFailed {
         /// The zone.
         name: String,
         /// The directory.
@@ -63,7 +63,7 @@ pub enum Note {
         /// The system's error for that path.
         errno: Errno,
         /// Number of unreadable directories.
-        folders: u64,
+        directories: u64,
     },
     /// Loading has completed: all entries are in the index.
     Loaded {
@@ -95,7 +95,7 @@ impl Note {
             Note::PassThrough { .. }
                 | Note::Damaged { .. }
                 | Note::Unreadable { .. }
-                | Note::TempElsewhere { .. }
+                | Note::StagingFailed { .. }
         )
     }
 }
@@ -117,7 +117,7 @@ impl fmt::Display for Note {
                 path.display()
             ),
             Note::Owner { name } => write!(f, "cache \"{name}\": this process fills it"),
-            Note::TempElsewhere { name, path, doing, errno } => write!(
+            Note::StagingFailed { name, path, doing, errno } => write!(
                 f,
                 "cache \"{name}\": {doing} in \"{}\" failed: {}; entries are written inside of the cache's directory \
                  until that works again",
@@ -127,9 +127,9 @@ impl fmt::Display for Note {
             Note::Damaged { name, path, damage } => {
                 write!(f, "cache \"{name}\": \"{}\" is dropped: {damage}", path.display())
             }
-            Note::Unreadable { name, path, errno, folders } => write!(
+            Note::Unreadable { name, path, errno, directories } => write!(
                 f,
-                "cache \"{name}\": \"{}\" cannot be read: {} ({folders} such folders); what lies there is found when it \
+                "cache \"{name}\": \"{}\" cannot be read: {} ({directories} such folders); what lies there is found when it \
                  is asked for, and counts for max_size from then on, or when the folder can be read",
                 path.display(),
                 os(errno)

@@ -46,7 +46,7 @@ pub struct Stats {
     /// Writes to the purge log; each is flushed once for all purges in it.
     pub purge_writes: u64,
     /// Purges that are stored because some entry may be older.
-    pub purges_kept: u64,
+    pub purges_stored: u64,
     /// Entries dropped because they were damaged.
     pub damaged: u64,
     /// Reads that failed.

@@ -32,8 +32,8 @@ use crate::manager::snapshot::set_aside;
 use crate::meta::Meta;
 use crate::note::Note;
 use crate::purge::log::PurgeLog;
-use crate::purge::settling::Asked;
-use crate::purge::{Fate, Scope, Subject};
+use crate::purge::settling::PendingRequest;
+use crate::purge::{PurgeEffect, Scope, Subject};
 use crate::stats::Stats;
 
 /// One cache. All async functions must be called on a thread with a runtime.
@@ -108,7 +108,7 @@ impl Store {
             memory_bytes: entries.memory.bytes(),
             purges: entries.purges.confirmed.get(),
             purge_writes: entries.purges.writes.get(),
-            purges_kept: entries.purges.set().len() as u64,
+            purges_stored: entries.purges.set().len() as u64,
             is_loaded: self.is_loaded(),
             is_measured: self.is_measured(),
             is_owner: self.is_owner(),
@@ -186,8 +186,8 @@ impl Store {
     }
 
     /// Registers a request that is sent to an upstream now, for [`crate::New::asked`].
-    pub fn ask(&self) -> Arc<Asked> {
-        self.entries.ask()
+    pub fn register_request(&self) -> Arc<PendingRequest> {
+        self.entries.register_request()
     }
 
     /// Begins an entry: reserves its disk space and its slot in the index.
@@ -234,19 +234,19 @@ impl Store {
 /// Purges and removals.
 impl Store {
     /// Purges. Returns when the purge is durable. The matching entries are deleted when they are found.
-    pub async fn purge(&self, scope: Scope, fate: Fate) -> Result<(), StoreError> {
-        self.purge_together(vec![scope], fate).await
+    pub async fn purge(&self, scope: Scope, effect: PurgeEffect) -> Result<(), StoreError> {
+        self.purge_together(vec![scope], effect).await
     }
 
     /// Purges several scopes with one write to the log.
-    pub async fn purge_together(&self, scopes: Vec<Scope>, fate: Fate) -> Result<(), StoreError> {
+    pub async fn purge_together(&self, scopes: Vec<Scope>, effect: PurgeEffect) -> Result<(), StoreError> {
         let key_of = |scope: &Scope| match scope {
             Scope::Key(key) => Some(Key(*key)),
             _ => None,
         };
         let keys: Vec<_> = scopes.iter().map(key_of).collect();
-        let first = self.entries.purges.add(scopes, fate).await?;
-        if fate == Fate::Gone {
+        let first = self.entries.purges.add(scopes, effect).await?;
+        if effect == PurgeEffect::Unusable {
             let numbered = (first..).zip(keys).filter_map(|(number, key)| Some((number, key?)));
             numbered.for_each(|(number, key)| self.entries.carry_out(&key, number));
         }
@@ -266,14 +266,14 @@ impl Store {
     }
 
     /// Returns the effect of purges on a response that is not an entry yet, as if it were one.
-    pub fn fate(&self, key: &Key, text: &[u8], tags: &[u8], sequence: u64) -> Option<Fate> {
+    pub fn purge_effect(&self, key: &Key, text: &[u8], tags: &[u8], sequence: u64) -> Option<PurgeEffect> {
         let subject = Subject { primary: &key.0, key: text, tags, sequence };
-        self.entries.purges.set().fate(&subject)
+        self.entries.purges.set().purge_effect(&subject)
     }
 
     /// Evicts a bounded number of the least valuable entries, to free about this many bytes of the file system for
     /// other writers. Returns whether an entry was evicted.
-    pub async fn give_room(&self, bytes: u64) -> bool {
-        self.entries.give_room(bytes).await
+    pub async fn reclaim(&self, bytes: u64) -> bool {
+        self.entries.reclaim(bytes).await
     }
 }

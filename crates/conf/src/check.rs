@@ -57,7 +57,9 @@ impl Scope<'_> {
         let kind = match (has_block, statement.block.is_some()) {
             (false, true) => ErrorKind::NotTerminated(name()),
             (true, false) => ErrorKind::NoOpening(name()),
-            _ if !takes.allows(given) => ErrorKind::ArgumentCount { name: name(), takes, given },
+            _ if !takes.allows(given) => {
+                ErrorKind::ArgumentCount { name: name(), allowed: takes, found: given }
+            }
             _ => return Ok(()),
         };
         let error = Error::new(kind, statement);

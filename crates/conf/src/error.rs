@@ -49,7 +49,7 @@ impl Error {
     }
 
     /// Creates an error without a location, such as `no "events" section in configuration`.
-    pub fn nowhere(message: impl fmt::Display) -> Error {
+    pub fn without_location(message: impl fmt::Display) -> Error {
         Error::unplaced(ErrorKind::Message(message.to_string()))
     }
 
@@ -195,9 +195,9 @@ pub enum ErrorKind {
         /// The directive.
         name: String,
         /// Number of arguments allowed.
-        takes: Args,
+        allowed: Args,
         /// Number of arguments found.
-        given: usize,
+        found: usize,
     },
     /// The directive occurs twice in one block.
     Duplicate(String),
@@ -299,7 +299,7 @@ impl ErrorKind {
                 None => write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION),
             },
             ErrorKind::NotAllowedHere { allowed, .. } => write!(f, "; it is allowed in {allowed}"),
-            ErrorKind::ArgumentCount { takes, given, .. } => write!(f, "; it takes {takes}, not {given}"),
+            ErrorKind::ArgumentCount { allowed, found, .. } => write!(f, "; it takes {allowed}, not {found}"),
             ErrorKind::Value { value, error, .. } => error.write_hint(f, value),
             ErrorKind::NoEffect { why: text, .. } | ErrorKind::Differs { how: text, .. } => {
                 write!(f, "; {text}")

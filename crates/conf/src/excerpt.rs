@@ -97,7 +97,7 @@ fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     let may_be_end =
         matches!(fault.kind(), ErrorKind::Unexpected('}') | ErrorKind::UnexpectedEnd { quote: None });
     match words.last() {
-        Some((_, range)) if may_be_end => behind(range),
+        Some((_, range)) if may_be_end => after(range),
         _ if is_quote => {
             Mark { range: lexer.range().start..lexer.range().start + 1, label: Some("opened here") }
         }
@@ -105,7 +105,7 @@ fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     }
 }
 
-fn behind(range: &Range<usize>) -> Mark {
+fn after(range: &Range<usize>) -> Mark {
     Mark { range: range.end..range.end + 1, label: Some("a \";\" is missing here") }
 }
 
@@ -115,7 +115,7 @@ fn missing_semicolon(words: &Words) -> Option<Mark> {
     let pair = words
         .windows(2)
         .find(|pair| pair[1].0.span.line > pair[0].0.span.line && is_directive(&pair[1].0))?;
-    Some(behind(&pair[0].1))
+    Some(after(&pair[0].1))
 }
 
 /// Works like [`missing_semicolon`], if the word at the start of a line is not a known directive. Either the statement has too many
@@ -129,15 +129,15 @@ fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
     };
     let starts = |at: usize| words[at].0.span.line > words[at - 1].0.span.line && may_be_name(&words[at].0);
     let at = match error.kind() {
-        ErrorKind::ArgumentCount { takes, given, .. } if !takes.allows(*given) => {
-            (1..words.len()).find(|at| starts(*at) && takes.allows(at - 1))?
+        ErrorKind::ArgumentCount { allowed, found, .. } if !allowed.allows(*found) => {
+            (1..words.len()).find(|at| starts(*at) && allowed.allows(at - 1))?
         }
         ErrorKind::Value { value, .. } => {
             (2..words.len()).find(|at| starts(*at) && words[*at].0.text == *value)?
         }
         _ => return None,
     };
-    Some(behind(&words[at - 1].1))
+    Some(after(&words[at - 1].1))
 }
 
 /// Returns the word of a statement that a message refers to; `None` if it refers to another statement.

@@ -24,7 +24,7 @@ impl<T> Default for Layered<T> {
 
 impl<T: Clone> Layered<T> {
     /// Returns the list for changes in the block with this number; cleared first if it was inherited.
-    pub fn own(&mut self, block: u32) -> &mut Vec<T> {
+    pub fn make_mut(&mut self, block: u32) -> &mut Vec<T> {
         let items = Arc::make_mut(&mut self.items);
         if self.block != block {
             items.clear();
@@ -59,12 +59,12 @@ mod tests {
     #[test]
     fn a_block_replaces_inherited_values_and_adds_to_its_own() {
         let mut outer = Layered::<u8>::default();
-        outer.own(1).push(1);
-        outer.own(1).push(2);
+        outer.make_mut(1).push(1);
+        outer.make_mut(1).push(2);
         let mut inner = outer.clone();
         assert_eq!(inner.items(), [1, 2]);
-        inner.own(2).push(3);
-        inner.own(2).push(4);
+        inner.make_mut(2).push(3);
+        inner.make_mut(2).push(4);
         assert_eq!(inner.items(), [3, 4]);
         assert_eq!(outer.items(), [1, 2]);
     }

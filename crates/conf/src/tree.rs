@@ -156,9 +156,9 @@ pub fn parse_past_faults(source: &Source, loader: &dyn Loader) -> Result<Tree, E
     read(source, loader, true)
 }
 
-fn read(source: &Source, loader: &dyn Loader, goes_on: bool) -> Result<Tree, Error> {
+fn read(source: &Source, loader: &dyn Loader, recovers: bool) -> Result<Tree, Error> {
     let mut reader = Reader {
-        goes_on,
+        recovers,
         loader,
         prefix: &source.prefix,
         files: Sources::default(),
@@ -191,7 +191,7 @@ enum Ends {
 
 struct Reader<'a> {
     /// Whether a fault ends only the file that contains it.
-    goes_on: bool,
+    recovers: bool,
     loader: &'a dyn Loader,
     prefix: &'a Path,
     files: Sources,
@@ -269,7 +269,7 @@ impl Reader<'_> {
         };
         for path in found {
             match self.file(&path, out) {
-                Ok(progress) if !self.goes_on => progress?,
+                Ok(progress) if !self.recovers => progress?,
                 Ok(_) => {}
                 Err(kind) => self.miss_named(lexer, out, kind, name)?,
             }
@@ -300,7 +300,7 @@ impl Reader<'_> {
             ));
         }
         let stopped = stop(lexer, out, error);
-        if self.goes_on && !is_limit { Progress::Continue(()) } else { stopped }
+        if self.recovers && !is_limit { Progress::Continue(()) } else { stopped }
     }
 
     /// Returns `Err` if the file cannot be opened, which is a fault of the including statement.

@@ -37,13 +37,13 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
     settings: &[SettingsType::of::<Draft>(), SettingsType::of::<Acme>()],
-    http: &[HttpType::of::<Wanted>(), HttpType::of::<Slots>()],
+    http: &[HttpType::of::<Issuers>(), HttpType::of::<Slots>()],
     blocks: BlockHooks { end, ..BlockHooks::NONE },
     // The handler runs before the server's own handlers, such as a redirect to https: the authority follows redirects,
     // but the target may have no certificate yet.
-    take_part: |http, scope, plan| {
-        let wanted = &http.of::<Wanted>().issuers;
-        if wanted.iter().any(|issuer| issuer.challenge == ChallengeKind::Http01 && !issuer.orders.is_empty())
+    add_to_plan: |http, scope, plan| {
+        let issuers = &http.of::<Issuers>().issuers;
+        if issuers.iter().any(|issuer| issuer.challenge == ChallengeKind::Http01 && !issuer.orders.is_empty())
         {
             plan.now(Phase::PostRead, scope.shared::<Acme>(), serve_challenge);
         }
@@ -119,13 +119,13 @@ const VARIABLES: &[Variable] = &[
 /// The blocks are added first, wherever they are written, because a server may name a block that follows. The orders of
 /// a server are added at the end of its block.
 #[derive(Debug, Default)]
-struct Wanted {
+struct Issuers {
     issuers: Vec<Issuer>,
 }
 
 /// Returns the authorities, with the certificates that a configuration orders from each.
 pub fn issuers(config: &Config) -> &[Issuer] {
-    &config.http.of::<Wanted>().issuers
+    &config.http.of::<Issuers>().issuers
 }
 
 /// The `acme_certificate` of a server. Locations inherit the value without using it. The slot is created at the end of
@@ -173,7 +173,7 @@ const ROWS: [(&str, usize, usize, bool); 12] = [
 /// them (`ssl_verify`, `ssl_trusted_certificate`) have another meaning outside the block.
 fn add_issuer(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, statement) = (cx.arg(0), cx.statement);
-    if cx.http.of::<Wanted>().issuers.iter().any(|issuer| issuer.name == name) {
+    if cx.http.of::<Issuers>().issuers.iter().any(|issuer| issuer.name == name) {
         return Err(cx.error("\"acme_issuer\" directive is duplicate"));
     }
     // The name becomes part of the default state directory's path, and of the identifiers of orders.
@@ -202,7 +202,7 @@ fn add_issuer(cx: &mut Cx<'_>) -> Result<(), Error> {
     if issuer.uri.is_empty() {
         return Err(Error::at(&statement.end, "acme_issuer: \"uri\" is missing"));
     }
-    cx.http.own::<Wanted>().issuers.push(issuer);
+    cx.http.make_mut::<Issuers>().issuers.push(issuer);
     Ok(())
 }
 
@@ -221,7 +221,7 @@ fn read_row(issuer: &mut Issuer, what: &str, cx: &mut Cx<'_>) -> Result<(), Erro
         }
         "account_key" => {
             issuer.account_key = match key_kind(text) {
-                Some(Ok(kind)) => AccountKey::Made(kind),
+                Some(Ok(kind)) => AccountKey::Generated(kind),
                 Some(Err(reason)) => return Err(cx.error(format_args!("account_key: {reason}"))),
                 None => AccountKey::Pem(read_key(cx, text)?),
             }
@@ -330,7 +330,7 @@ fn set_certificate(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             }
         }
     }
-    *scope.own::<Draft>() = draft;
+    *scope.make_mut::<Draft>() = draft;
     Ok(())
 }
 
@@ -390,15 +390,15 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     // A placeholder is created for each server, although most have a certificate soon after. This takes some 30 us, and
     // only the master and the worker know later which certificates are stored.
     let order = Order { names, key };
-    let mut issuers = http.own::<Wanted>().issuers.iter_mut();
+    let mut issuers = http.make_mut::<Issuers>().issuers.iter_mut();
     let found = issuers.find(|known| known.name == issuer);
     let found = found.ok_or_else(|| at(format!("issuer \"{issuer}\" is missing")))?;
     let id = found.id_of(&order);
     if !found.orders.contains(&order) {
         found.orders.push(order);
     }
-    let slot = http.own::<Slots>().0.entry(id).or_insert_with(|| Slot::new(placeholder));
-    scope.own::<Acme>().slot = Some(std::sync::Arc::clone(slot));
+    let slot = http.make_mut::<Slots>().0.entry(id).or_insert_with(|| Slot::new(placeholder));
+    scope.make_mut::<Acme>().slot = Some(std::sync::Arc::clone(slot));
     Ok(())
 }
 
@@ -447,7 +447,7 @@ mod tests {
              acme_shared_zone zone=x:1M;",
         );
         let [one, two] = issuers(&config) else { panic!("two issuers") };
-        assert_eq!(one.account_key, AccountKey::Made(KeyKind::EcdsaP384));
+        assert_eq!(one.account_key, AccountKey::Generated(KeyKind::EcdsaP384));
         assert_eq!(one.challenge, ChallengeKind::TlsAlpn01);
         assert_eq!(one.contacts, ["mailto:a@b.example", "tel:1"]);
         assert_eq!(one.external_account.as_ref().map(|account| account.secret.as_slice()), Some(&b"foo"[..]));

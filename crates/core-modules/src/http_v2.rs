@@ -57,7 +57,7 @@ const DIRECTIVES: &[Directive] = &[
             "Whether clients may speak HTTP/2: where TLS agrees on it, and by prior knowledge in clear text.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Http2>().enabled),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Http2>().enabled),
     ),
     // A stream that was reset counts until its work has ended, so that a client gains nothing by immediate resets.
     Directive::scope(
@@ -68,7 +68,7 @@ const DIRECTIVES: &[Directive] = &[
             "Requests that a connection may have at once; one counts until its work has ended.",
         )
         .default("128"),
-        |scope, cx| cx.number_in(&mut scope.own::<Http2>().streams_max, 1, u32::MAX),
+        |scope, cx| cx.number_in(&mut scope.make_mut::<Http2>().streams_max, 1, u32::MAX),
     ),
     // The window of each stream (RFC 9113 section 6.9.2); a body that is needed completely gets a larger window.
     Directive::scope(
@@ -115,7 +115,7 @@ fn read_preread_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if size > WINDOW_MAX {
         return Err(cx.error(format_args!("the maximum body preread buffer size is {WINDOW_MAX}")));
     }
-    scope.own::<Http2>().preread = size as u32;
+    scope.make_mut::<Http2>().preread = size as u32;
     Ok(())
 }
 
@@ -126,7 +126,7 @@ fn read_chunk_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if size == 0 {
         return Err(cx.error("the http2 chunk size cannot be zero"));
     }
-    scope.own::<Http2>().chunk_size = size.min(PAYLOAD_MAX);
+    scope.make_mut::<Http2>().chunk_size = size.min(PAYLOAD_MAX);
     Ok(())
 }
 
@@ -138,7 +138,7 @@ fn read_recv_buffer_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
         let name = &cx.statement.name.text;
         return Err(cx.error(format_args!("\"{name}\" directive value is too small")));
     }
-    scope.own::<Http2>().recv_buffer_size = size;
+    scope.make_mut::<Http2>().recv_buffer_size = size;
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use exchange::subrequest::{self, Subrequest};
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().uris.items().is_empty() {
             plan.now(Phase::Precontent, scope.shared::<Conf>(), run);
         }
@@ -45,7 +45,7 @@ const DIRECTIVES: &[Directive] = &[
             "Whether the copies have the request's body, which is read first then.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().request_body),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().request_body),
     ),
 ];
 
@@ -68,13 +68,13 @@ impl Default for Conf {
 
 /// Adds a URI; `off` must be the only one in its block.
 fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let conf = scope.own::<Conf>();
+    let conf = scope.make_mut::<Conf>();
     let is_off = cx.arg(0) == "off";
     let has_own = !conf.uris.items().is_empty() && conf.uris.is_of(cx.block);
     if conf.off == cx.block || (is_off && has_own) {
         return Err(cx.error("\"mirror\" directive is duplicate"));
     }
-    let uris = conf.uris.own(cx.block);
+    let uris = conf.uris.make_mut(cx.block);
     if is_off {
         conf.off = cx.block;
     } else {
@@ -95,7 +95,7 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
     for uri in conf.uris.items() {
         // The query is the client's; a URI of the configuration is used unchanged, including question marks.
         let (uri, args) = (uri.as_bytes().to_vec(), request.args.clone());
-        let wanted = Subrequest { uri, args, keeps_method: true, ..Subrequest::default() };
+        let wanted = Subrequest { uri, args, uses_parent_method: true, ..Subrequest::default() };
         if !subrequest::in_background(request, &wanted) {
             return Step::Status(500);
         }

@@ -20,7 +20,7 @@ use telemetry::Level;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if let Some(files) = &scope.of::<Conf>().0 {
             plan.later(Phase::Precontent, Arc::clone(files), |files, request| Box::pin(run(files, request)));
         }
@@ -59,16 +59,16 @@ impl Conf {
 /// The arguments of a directive, shared by all copies of its scope.
 #[derive(Debug)]
 struct Files {
-    wanted: Vec<Wanted>,
+    candidates: Vec<Candidate>,
     otherwise: Otherwise,
 }
 
 /// A file or directory to check.
 #[derive(Debug)]
-struct Wanted {
+struct Candidate {
     name: Template,
     /// Whether it must be a directory; then it was written with a trailing slash, which is removed.
-    folder: bool,
+    is_directory: bool,
 }
 
 /// The fallback when no file exists.
@@ -87,10 +87,10 @@ const STATUS_MAX: u16 = 999;
 fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (last, texts) = texts.split_last().expect("the table promises two arguments");
-    let mut wanted = Vec::new();
+    let mut candidates = Vec::new();
     for text in texts {
         let name = text.strip_suffix('/');
-        wanted.push(Wanted { name: cx.template(name.unwrap_or(text))?, folder: name.is_some() });
+        candidates.push(Candidate { name: cx.template(name.unwrap_or(text))?, is_directory: name.is_some() });
     }
     let otherwise = match last.strip_prefix('=') {
         None => Otherwise::Uri(cx.template(last)?),
@@ -99,13 +99,13 @@ fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             Otherwise::Status(code.ok_or_else(|| cx.error(format_args!("invalid code \"{last}\"")))?)
         }
     };
-    *scope.own() = Conf(Some(Arc::new(Files { wanted, otherwise })));
+    *scope.make_mut() = Conf(Some(Arc::new(Files { candidates, otherwise })));
     Ok(())
 }
 
 /// Checks the files in order. The first that exists becomes the URI, and the next handler serves it.
 async fn run(files: &Files, request: &mut Request) -> Step {
-    if files::alias_is_lost(request) {
+    if files::is_alias_undefined(request) {
         return Step::Status(500);
     }
     // The cloned pointer keeps the settings accessible while the request is changed.
@@ -113,11 +113,11 @@ async fn run(files: &Files, request: &mut Request) -> Step {
     let scope = &generation.config.location(request.location).scope;
     let mut root = Vec::new();
     files::root_of(request, &mut root);
-    for wanted in &files.wanted {
+    for candidate in &files.candidates {
         // Rendered per request, because of variables such as `$uri`.
-        let name = below_alias(request, &scope.core, &wanted.name);
-        if is_there(request, &root, &name, wanted.folder).await {
-            take(request, &scope.core, name, wanted.folder);
+        let name = below_alias(request, &scope.core, &candidate.name);
+        if exists(request, &root, &name, candidate.is_directory).await {
+            take(request, &scope.core, name, candidate.is_directory);
             return Step::Next;
         }
     }
@@ -126,7 +126,7 @@ async fn run(files: &Files, request: &mut Request) -> Step {
         Otherwise::Status(status) => Step::Status(*status),
         Otherwise::Uri(uri) => {
             let uri = below_alias(request, &scope.core, uri);
-            go_to(request, uri)
+            continue_at(request, uri)
         }
     }
 }
@@ -145,10 +145,10 @@ fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
 }
 
 /// Checks that a file exists. Errors other than a missing file are logged; the search continues in any case.
-async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> bool {
+async fn exists(request: &Request, root: &[u8], name: &[u8], is_directory: bool) -> bool {
     let path = [root, name].concat();
-    match files::look(request, &path).await {
-        Ok(kind) => (kind == Kind::Folder) == folder,
+    match files::stat_path(request, &path).await {
+        Ok(kind) => (kind == Kind::Directory) == is_directory,
         Err(failure) => {
             if !matches!(failure.errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) {
                 request.log(Level::Crit, format_args!("{}", failure.at(&path)));
@@ -159,11 +159,11 @@ async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> 
 }
 
 /// Sets the request's URI to that of the file.
-fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
+fn take(request: &mut Request, core: &Core, name: Vec<u8>, is_directory: bool) {
     match core.files.root {
         Root::Root(_) => request.uri = name,
         // The alias of a regular expression replaces the complete URI, so for a directory the URI is unchanged.
-        Root::Alias(_) if core.files.by_pattern && folder => {}
+        Root::Alias(_) if core.files.by_pattern && is_directory => {}
         Root::Alias(_) if core.files.by_pattern => files::set_found_below_alias(request, name),
         Root::Alias(_) => {
             let mut uri = core.files.location_prefix.as_bytes().to_vec();
@@ -174,7 +174,7 @@ fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
 }
 
 /// Continues at the fallback: a named location retains the URI, another URI starts a new search for a location.
-fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
+fn continue_at(request: &mut Request, target: Vec<u8>) -> Step {
     if target.first() == Some(&b'@') {
         let name = String::from_utf8_lossy(&target);
         return match request.server().locations.named(&name) {
@@ -208,8 +208,11 @@ mod tests {
     #[test]
     fn files_directories_and_the_fallback_are_read() {
         let files = files_of("$uri $uri/ /index.html");
-        assert_eq!(files.wanted.iter().map(|wanted| wanted.folder).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(files.wanted[0].name, files.wanted[1].name);
+        assert_eq!(
+            files.candidates.iter().map(|candidate| candidate.is_directory).collect::<Vec<_>>(),
+            [false, true]
+        );
+        assert_eq!(files.candidates[0].name, files.candidates[1].name);
         assert!(matches!(&files.otherwise, Otherwise::Uri(uri) if uri.constant() == Some("/index.html")));
         assert!(matches!(files_of("a =404").otherwise, Otherwise::Status(404)));
         assert!(matches!(&files_of("a b/").otherwise, Otherwise::Uri(uri) if uri.constant() == Some("b/")));

@@ -20,7 +20,7 @@ pub fn gzip(request: &Request) -> bool {
     if !has_gzip(accepted) {
         return false;
     }
-    let conf = &request.scope().core.answering.gzip_clients;
+    let conf = &request.scope().core.responding.gzip_clients;
     let agent = request.header(HeaderId::UserAgent);
     if conf.disable_msie6 && agent.is_some_and(http::connection::Browser::is_msie6) {
         return false;

@@ -53,8 +53,8 @@ fn change<T>(change: impl FnOnce(&mut Challenges) -> T) -> T {
 /// challenges.
 pub fn install_http(token: String, text: String) -> bool {
     change(|challenges| {
-        let has_room = challenges.http.len() < CHALLENGES_MAX;
-        has_room.then(|| challenges.http.insert(token, text)).is_some()
+        let has_space = challenges.http.len() < CHALLENGES_MAX;
+        has_space.then(|| challenges.http.insert(token, text)).is_some()
     })
 }
 
@@ -62,8 +62,8 @@ pub fn install_http(token: String, text: String) -> bool {
 /// challenges.
 pub fn install_tls(name: String, server: Server) -> bool {
     change(|challenges| {
-        let has_room = challenges.tls.len() < CHALLENGES_MAX;
-        has_room.then(|| challenges.tls.insert(name, server)).is_some()
+        let has_space = challenges.tls.len() < CHALLENGES_MAX;
+        has_space.then(|| challenges.tls.insert(name, server)).is_some()
     })
 }
 

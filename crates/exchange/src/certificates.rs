@@ -53,14 +53,14 @@ pub struct NamedCertificates {
 #[derive(Debug)]
 pub struct CertificateCache {
     limits: CacheLimits,
-    pairs: Mutex<HashMap<Pair, Kept>>,
+    pairs: Mutex<HashMap<Pair, CachedPair>>,
 }
 
 /// The expanded names of a certificate and its key.
 type Pair = (String, String);
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedPair {
     loaded: LoadedPair,
     checked: Instant,
     used: Instant,
@@ -95,9 +95,9 @@ impl CertificateCache {
     /// Returns a cached pair, and whether its files have to be checked.
     fn get(&self, pair: &Pair, now: Instant) -> Option<(LoadedPair, bool)> {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = pairs.get_mut(pair)?;
-        kept.used = now;
-        Some((kept.loaded.clone(), now.saturating_duration_since(kept.checked) > self.limits.valid))
+        let cached = pairs.get_mut(pair)?;
+        cached.used = now;
+        Some((cached.loaded.clone(), now.saturating_duration_since(cached.checked) > self.limits.valid))
     }
 
     /// Adds a pair. A full cache first evicts pairs that were not used for `inactive`, then the least recently used
@@ -105,13 +105,13 @@ impl CertificateCache {
     fn put(&self, pair: Pair, loaded: LoadedPair, now: Instant) {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
         if pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
-            pairs.retain(|_, kept| now.saturating_duration_since(kept.used) <= self.limits.inactive);
+            pairs.retain(|_, cached| now.saturating_duration_since(cached.used) <= self.limits.inactive);
         }
         while pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
-            let oldest = pairs.iter().min_by_key(|(_, kept)| kept.used).map(|(pair, _)| pair.clone());
+            let oldest = pairs.iter().min_by_key(|(_, cached)| cached.used).map(|(pair, _)| pair.clone());
             oldest.and_then(|oldest| pairs.remove(&oldest));
         }
-        pairs.insert(pair, Kept { loaded, checked: now, used: now });
+        pairs.insert(pair, CachedPair { loaded, checked: now, used: now });
     }
 
     fn remove(&self, pair: &Pair) {

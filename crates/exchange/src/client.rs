@@ -13,7 +13,7 @@ pub trait Client {
     fn hung_up(&self) -> Pin<Box<dyn Future<Output = ()>>>;
 
     /// Returns the number of response bytes that can be sent without waiting.
-    fn room(&self) -> u64;
+    fn send_space(&self) -> u64;
 
     /// Sends an interim response. A closed connection is not reported here.
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>>;
@@ -42,7 +42,7 @@ const WATCH_AFTER: Duration = Duration::from_millis(20);
 
 /// Waits until this client has closed its connection, but for `WATCH_AFTER` at least. Most responses arrive before
 /// that, and watching costs an operation of the engine. Without a client it waits forever.
-pub async fn gone(client: Option<Rc<dyn Client>>) {
+pub async fn closed(client: Option<Rc<dyn Client>>) {
     let Some(client) = client else { return std::future::pending().await };
     rt::sleep_until(rt::now() + WATCH_AFTER).await;
     client.hung_up().await;

@@ -5,11 +5,11 @@
 //! and touches no shared counter. Directive names do not appear here; they belong to the modules.
 
 mod ids;
+mod keywords;
 mod location_names;
 mod resolve;
 mod scope;
 mod settings;
-mod words;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +21,15 @@ pub use crate::settings::listen::Listen;
 pub use crate::settings::pools::Pools;
 pub use conf::Layered;
 pub use ids::{LocationId, ServerId};
+pub use keywords::Keywords;
 pub use resolve::{Problems, examine, load};
 pub use scope::Scope;
 pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
 pub use settings::{HttpValues, SettingsTable};
-pub use words::Words;
 
+use crate::capacity::ReclaimsSpace;
 use crate::module::{ModuleTable, SubrequestHooks};
 use crate::phases::Plan;
-use crate::room::GivesRoom;
 use crate::settings::events::EventsConf;
 use crate::settings::listen::ListenSpec;
 use crate::settings::locations::Locations;
@@ -86,9 +86,9 @@ pub struct Http {
     /// Shared zones, by name.
     pub zones: Zones,
     /// Components that can remove files to free space for others.
-    pub room_givers: Vec<Arc<dyn GivesRoom>>,
+    pub space_reclaimers: Vec<Arc<dyn ReclaimsSpace>>,
     /// Directories of temporary files that directives name, with the position of the directive.
-    pub temp_folders: Vec<(PathBuf, conf::Span)>,
+    pub temp_directories: Vec<(PathBuf, conf::Span)>,
     /// Additional files that directives read, such as dictionaries.
     pub data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
     /// Settings of each `open_file_cache` directive; scopes refer to theirs by index.
@@ -110,8 +110,8 @@ impl Http {
     }
 
     /// Returns the same value, to be changed while the configuration is read.
-    pub fn own<T: Any>(&mut self) -> &mut T {
-        self.values.own()
+    pub fn make_mut<T: Any>(&mut self) -> &mut T {
+        self.values.make_mut()
     }
 }
 
@@ -125,7 +125,7 @@ pub struct Server {
     /// The locations in it.
     pub locations: Locations,
     /// Whether one of the locations accepts CONNECT.
-    pub takes_connect: bool,
+    pub accepts_connect: bool,
 }
 
 /// One `location` block, or a server's own scope.
@@ -176,7 +176,7 @@ pub struct Needs {
     /// Log files, which are opened before privileges are dropped.
     pub log_files: BTreeSet<PathBuf>,
     /// Directories that workers write to.
-    pub temp_folders: BTreeSet<PathBuf>,
+    pub temp_directories: BTreeSet<PathBuf>,
     /// Whether connections to upstreams may use non-local source addresses (`proxy_bind … transparent`). The kernel
     /// allows this only to processes with `CAP_NET_RAW` (ip(7)).
     pub transparent_bind: bool,
@@ -212,13 +212,13 @@ impl Config {
     }
 
     /// Returns the directories that workers write to: for large bodies, and for caches.
-    pub fn temp_folders(&self) -> Vec<PathBuf> {
-        self.needs.temp_folders.iter().cloned().collect()
+    pub fn temp_directories(&self) -> Vec<PathBuf> {
+        self.needs.temp_directories.iter().cloned().collect()
     }
 
     /// Returns the directories of temporary files that directives name, each with the position of the first directive.
-    pub fn written_temp_folders(&self) -> BTreeMap<&Path, &conf::Span> {
-        self.http.temp_folders.iter().rev().map(|(path, span)| (path.as_path(), span)).collect()
+    pub fn written_temp_directories(&self) -> BTreeMap<&Path, &conf::Span> {
+        self.http.temp_directories.iter().rev().map(|(path, span)| (path.as_path(), span)).collect()
     }
 
     /// Returns the additional files of the configuration. With them and the text it can be loaded on another machine.

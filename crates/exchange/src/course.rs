@@ -20,7 +20,7 @@ use telemetry::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Send the response.
-    Answer,
+    Respond,
     /// Close the connection without a response.
     Drop,
 }
@@ -42,17 +42,17 @@ pub struct PhaseCursor {
     /// Whether a 401 response is delayed (`auth_delay`).
     delay: Delay,
     /// Whether the last handler is called again when the body was read, or is being read.
-    wants_body: Wants,
+    body_need: BodyNeed,
 }
 
 /// The form in which a handler needs the request's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wants {
+pub enum BodyNeed {
     /// Nothing.
     #[default]
     Nothing,
     /// The complete body.
-    Whole,
+    Complete,
     /// The complete body, or pieces of it if no temporary file is available.
     Buffered,
     /// Pieces of the body as they arrive.
@@ -77,7 +77,7 @@ pub enum Progress {
     /// The request waits; the resulting step is to be passed to [`PhaseCursor::take`].
     Waits(Waiting),
     /// A handler needs the request's body first.
-    WantsBody,
+    NeedsBody,
 }
 
 /// The reason why the phases of a request wait.
@@ -109,7 +109,7 @@ impl Waiting {
 impl PhaseCursor {
     /// Returns a cursor at the start of a phase, without a pending step.
     fn at(phase: Phase) -> PhaseCursor {
-        PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
+        PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, body_need: BodyNeed::Nothing }
     }
 
     /// Starts the phases of a request after its header section. `listen` is the address of its connection, unless a
@@ -132,13 +132,13 @@ impl PhaseCursor {
     /// Starts the phases of a subrequest, which has its server and its URI.
     pub fn of_subrequest(request: &mut Request) -> PhaseCursor {
         let mut cursor = PhaseCursor::at(Phase::ServerRewrite);
-        cursor.go_to_server(request);
+        cursor.restart_at_server(request);
         cursor
     }
 
     /// Returns how the body is needed before the phases continue, and resets it.
-    pub fn take_wants(&mut self) -> Wants {
-        std::mem::take(&mut self.wants_body)
+    pub fn take_body_need(&mut self) -> BodyNeed {
+        std::mem::take(&mut self.body_need)
     }
 
     /// Continues until the request has to wait, or an outcome is known.
@@ -146,8 +146,8 @@ impl PhaseCursor {
         // The cloned pointer keeps the handlers accessible while the request is borrowed mutably.
         let generation = Rc::clone(&request.generation);
         loop {
-            if self.wants_body != Wants::Nothing {
-                return Progress::WantsBody;
+            if self.body_need != BodyNeed::Nothing {
+                return Progress::NeedsBody;
             }
             if self.delay == Delay::Due {
                 self.delay = Delay::Over;
@@ -193,17 +193,17 @@ impl PhaseCursor {
                     self.delay = Delay::Due;
                     return None;
                 }
-                Step::ReadBody => return self.want(Wants::Whole),
-                Step::BufferBody => return self.want(Wants::Buffered),
-                Step::StreamBody => return self.want(Wants::Pieces),
-                Step::Done => return Some(Outcome::Answer),
-                Step::Drop => return Some(end_without_answer(request, 444)),
-                Step::Gone => return Some(end_without_answer(request, 499)),
+                Step::ReadBody => return self.request_body(BodyNeed::Complete),
+                Step::BufferBody => return self.request_body(BodyNeed::Buffered),
+                Step::StreamBody => return self.request_body(BodyNeed::Pieces),
+                Step::Done => return Some(Outcome::Respond),
+                Step::Drop => return Some(close_without_response(request, 444)),
+                Step::ClientClosed => return Some(close_without_response(request, 499)),
                 // As in nginx: a client that timed out or has closed its connection gets no error page.
-                Step::Status(status @ (408 | 499)) => return Some(end_without_answer(request, status)),
+                Step::Status(status @ (408 | 499)) => return Some(close_without_response(request, status)),
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
-                    None => return Some(Outcome::Answer),
+                    None => return Some(Outcome::Respond),
                 },
                 Step::Internal if request.redirects >= REDIRECTS_MAX => {
                     let uri = String::from_utf8_lossy(&request.uri).into_owned();
@@ -220,7 +220,7 @@ impl PhaseCursor {
                     request.left_location = false;
                     request.facts.clear();
                     request.uri_replaced = true;
-                    self.go_to_server(request);
+                    self.restart_at_server(request);
                     return None;
                 }
                 Step::Named(location) => {
@@ -235,9 +235,9 @@ impl PhaseCursor {
     }
 
     /// Requests the body and has the handler called again when it is available.
-    fn want(&mut self, wants: Wants) -> Option<Outcome> {
+    fn request_body(&mut self, body_need: BodyNeed) -> Option<Outcome> {
         self.handler -= 1;
-        self.wants_body = wants;
+        self.body_need = body_need;
         None
     }
 
@@ -260,7 +260,7 @@ impl PhaseCursor {
     }
 
     /// Restarts at the server's rewrites, for a new URI.
-    fn go_to_server(&mut self, request: &mut Request) {
+    fn restart_at_server(&mut self, request: &mut Request) {
         request.location = request.server().root;
         self.refusal = None;
         self.enter(Phase::ServerRewrite);
@@ -269,7 +269,7 @@ impl PhaseCursor {
     /// Ends a phase in which no handler refused the request.
     fn end_phase(&mut self, request: &mut Request) -> Step {
         match self.phase {
-            Phase::PostRead => self.go_to_server(request),
+            Phase::PostRead => self.restart_at_server(request),
             Phase::ServerRewrite => {
                 return match find_location(request) {
                     Ok(()) => self.enter_location(request),
@@ -291,7 +291,7 @@ impl PhaseCursor {
                 self.enter(Phase::Precontent);
             }
             Phase::Precontent => self.enter(Phase::Content),
-            Phase::Content => return nobody_answers(request),
+            Phase::Content => return end_without_handler(request),
         }
         Step::Next
     }
@@ -325,7 +325,7 @@ impl PhaseCursor {
 }
 
 /// Closes the connection; the access log gets this status.
-fn end_without_answer(request: &mut Request, status: u16) -> Outcome {
+fn close_without_response(request: &mut Request, status: u16) -> Outcome {
     request.response.status = status;
     Outcome::Drop
 }
@@ -352,12 +352,12 @@ async fn hold_back(request: &mut Request) -> Step {
 /// Waits until a deadline, or until the client has closed its connection.
 pub async fn pause(request: &Request, until: Instant) -> Step {
     let client = request.conn.client.borrow().clone();
-    let Some(client) = client else { return Step::Gone };
+    let Some(client) = client else { return Step::ClientClosed };
     match select(rt::sleep_until(until), client.hung_up()).await {
         Either::Left(()) => Step::Next,
         Either::Right(()) => {
             request.log(Level::Info, format_args!("client prematurely closed connection"));
-            Step::Gone
+            Step::ClientClosed
         }
     }
 }
@@ -434,7 +434,7 @@ pub async fn run_unfiltered(request: &mut Request) {
 }
 
 /// Replaces the response of a subrequest with this text.
-pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
+pub fn respond_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
     request.error_status = None;
     request.response.clear();
     request.response.status = 200;
@@ -478,7 +478,7 @@ async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Ou
         match run(cursor, request).await {
             Some(outcome) => return outcome,
             None => {
-                cursor.take_wants();
+                cursor.take_body_need();
                 request.body.get_or_insert_default();
             }
         }
@@ -490,7 +490,7 @@ pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outc
     loop {
         let decided = match cursor.advance(request) {
             Progress::Decided(outcome) => Some(outcome),
-            Progress::WantsBody => return None,
+            Progress::NeedsBody => return None,
             Progress::Waits(waiting) => {
                 let step = waiting.step(request).await;
                 cursor.take(request, step)
@@ -529,7 +529,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     if let Some(listen) = listen {
         let (default, names) = listen.lookup(&request.conn.local);
         let named = names.find(&host).map_err(|gave_up| {
-            gave_up.tell(&host, request);
+            gave_up.log(&host, request);
             500_u16
         })?;
         request.server = named.as_ref().map_or(default, |named| named.server);
@@ -571,7 +571,7 @@ fn admit_connect(request: &mut Request) -> Result<(), u16> {
         request.log(Level::Info, format_args!("client sent CONNECT {what}"));
         Err(status)
     };
-    if request.head.version() != Version::Http11 || !request.server().takes_connect {
+    if request.head.version() != Version::Http11 || !request.server().accepts_connect {
         return refused("method", 405);
     }
     match request.head.body() {
@@ -581,7 +581,7 @@ fn admit_connect(request: &mut Request) -> Result<(), u16> {
 }
 
 /// Ends a request without a content handler as nginx does: 403 for a directory without an index, 404 otherwise.
-fn nobody_answers(request: &mut Request) -> Step {
+fn end_without_handler(request: &mut Request) -> Step {
     if request.uri.last() != Some(&b'/') {
         return Step::Status(404);
     }
@@ -628,8 +628,8 @@ fn search_location(request: &mut Request) -> bool {
     let config = &generation.config;
     let server = config.server(request.server);
     if server.locations.has_predicates() {
-        let asked = server.locations.ask(&config.http.locations, request);
-        return asked.inspect_err(|gave_up| gave_up.tell(&request.uri, request)).is_ok();
+        let asked = server.locations.select(&config.http.locations, request);
+        return asked.inspect_err(|gave_up| gave_up.log(&request.uri, request)).is_ok();
     }
     let uri = std::mem::take(&mut request.uri);
     let found = server.locations.find(&config.http.locations, &uri);
@@ -640,7 +640,7 @@ fn search_location(request: &mut Request) -> bool {
                 matched.store(&uri, request);
             }
         }
-        Err(gave_up) => gave_up.tell(&uri, request),
+        Err(gave_up) => gave_up.log(&uri, request),
     }
     request.uri = uri;
     found.is_ok()

@@ -177,15 +177,15 @@ impl<'a> Cx<'a> {
 
     /// Parses the arguments of a directory for temporary files and the digits of its levels. The directory is created
     /// with its first file.
-    pub fn temp_folder(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
+    pub fn temp_directory(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
         let mut levels = Vec::new();
         for text in self.statement.texts().skip(1) {
             let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
             levels.push(level.ok_or_else(|| self.invalid(text))?);
         }
-        let folder = self.path(self.arg(0));
-        self.http.temp_folders.push((folder.clone(), self.statement.span().clone()));
-        Ok((folder, levels))
+        let directory = self.path(self.arg(0));
+        self.http.temp_directories.push((directory.clone(), self.statement.span().clone()));
+        Ok((directory, levels))
     }
 
     /// Compiles a regular expression whose named groups become variables.

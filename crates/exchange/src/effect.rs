@@ -6,8 +6,8 @@ use http::request::{Policy, Version};
 use io::op::PeerAddr;
 
 use crate::request::{Address, Request};
-use crate::settings::answering::ServerTokens;
 use crate::settings::core::Core;
+use crate::settings::responding::ServerTokens;
 use transfer::body::Rate;
 
 /// Returns the parser's limits for a header section under these settings.
@@ -59,12 +59,12 @@ pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
 
 /// Returns the `Location` field. A path is prefixed with scheme, host and port if the settings require it.
 pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
-    if location.first() != Some(&b'/') || !conf.answering.absolute_redirect {
+    if location.first() != Some(&b'/') || !conf.responding.absolute_redirect {
         return Cow::Borrowed(location);
     }
     let mut absolute = format!("{}://", request.conn.scheme()).into_bytes();
     let name = &request.server().name;
-    if conf.answering.server_name_in_redirect && !name.is_empty() {
+    if conf.responding.server_name_in_redirect && !name.is_empty() {
         absolute.extend_from_slice(name.as_bytes());
     } else if !request.host.is_empty() {
         absolute.extend_from_slice(&request.host);
@@ -74,7 +74,7 @@ pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'
         absolute.extend_from_slice(address.ip().to_string().as_bytes());
     }
     let port = if let Address::Inet(address) = &request.conn.local { address.port() } else { 80 };
-    if conf.answering.port_in_redirect && port != 80 {
+    if conf.responding.port_in_redirect && port != 80 {
         absolute.extend_from_slice(format!(":{port}").as_bytes());
     }
     absolute.extend_from_slice(location);

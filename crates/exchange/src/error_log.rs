@@ -20,7 +20,7 @@ pub fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
 }
 
 /// Writes a line as [`write()`] does, but not to the target `about`, which the line is about.
-pub fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
+pub fn write_except(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, Some(about), level, message);
 }
 
@@ -56,7 +56,7 @@ impl Request {
     pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         // Checked before the text is formatted: most lines are below the configured level.
         let log = &self.scope().core.error_log;
-        if log.takes(level) {
+        if log.accepts(level) {
             self.write(level, message, About::Request(self));
         }
     }
@@ -106,7 +106,7 @@ impl Line<'_> {
     fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<LogTarget>], skip: Option<&Target>) {
         let takes = |target: &Target, level| self.level <= level && skip != Some(target);
         for target in log.targets.items().iter().filter(|target| takes(&target.target, target.level)) {
-            sinks[target.id.place()].append(Some(self.level), |out| match target.form {
+            sinks[target.id.index()].append(Some(self.level), |out| match target.form {
                 Form::Text => self.text(thread, out),
                 Form::Json => self.json(thread, out),
             });

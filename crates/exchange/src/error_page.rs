@@ -12,7 +12,7 @@ use crate::effect;
 use crate::phases::Step;
 use crate::request::Request;
 use crate::response::{ContentType, Response};
-use crate::settings::answering::ErrorPage;
+use crate::settings::responding::ErrorPage;
 
 /// Redirects internally by `error_page`, or makes the built-in response and returns no further step.
 pub fn special(request: &mut Request, status: u16) -> Option<Step> {
@@ -22,12 +22,12 @@ pub fn special(request: &mut Request, status: u16) -> Option<Step> {
     }
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
-    let page = core.answering.error_pages.items().iter().find(|page| page.status == status);
+    let page = core.responding.error_pages.items().iter().find(|page| page.status == status);
     // If the error page itself fails, the built-in page is used, unless `recursive_error_pages` is on.
-    let may_go = request.error_status.is_none() || core.answering.recursive_error_pages;
+    let may_go = request.error_status.is_none() || core.responding.recursive_error_pages;
     match page.filter(|_| may_go && status != 444) {
-        Some(page) => go_to(request, page, status),
-        None if matches!(status, 301 | 302) && wants_refresh(request) => {
+        Some(page) => follow(request, page, status),
+        None if matches!(status, 301 | 302) && needs_refresh(request) => {
             refresh(request);
             None
         }
@@ -39,8 +39,8 @@ pub fn special(request: &mut Request, status: u16) -> Option<Step> {
 }
 
 /// Whether a redirect is sent as an HTML page with a refresh (`msie_refresh`).
-fn wants_refresh(request: &Request) -> bool {
-    request.scope().core.answering.msie.refresh
+fn needs_refresh(request: &Request) -> bool {
+    request.scope().core.responding.msie.refresh
         && request.response.location.is_some()
         && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).msie)
 }
@@ -59,7 +59,7 @@ fn refresh(request: &mut Request) {
 }
 
 /// Follows an `error_page`; without a further step the response is complete: a redirect, or an error.
-fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
+fn follow(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
     // Fields set by the failed handler must not appear in the response of the page.
@@ -100,7 +100,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
             request.response.location = Some(target);
             // The client requests that URL itself and does not see the original status.
             request.error_status = None;
-            match wants_refresh(request) {
+            match needs_refresh(request) {
                 true => refresh(request),
                 false => respond(request, code),
             }
@@ -124,10 +124,10 @@ pub fn built_in(request: &mut Request, status: u16) {
     let mut page = Vec::new();
     let code = StatusCode::new(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let core = &request.scope().core;
-    let signature = effect::signature(&core.answering.server_tokens, request);
+    let signature = effect::signature(&core.responding.server_tokens, request);
     // Only for browsers that replace short error pages with their own.
-    let padded = core.answering.msie.padding
-        && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).wants_padding());
+    let padded = core.responding.msie.padding
+        && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).needs_padding());
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;
     response.status = status;

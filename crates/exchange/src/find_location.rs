@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use conf::{Error, Statement};
 
 use crate::config::{Location, LocationId};
-use crate::pattern::{GaveUp, Match};
+use crate::pattern::{Match, SearchAborted};
 use crate::request::Request;
 use crate::settings::locations::{Found, Kind, Locations, Name, Prefix};
 use crate::template::Template;
@@ -65,7 +65,7 @@ pub enum Candidate {
     /// The URI begins with its path; the longest such path counts. The flag is `^~`.
     Prefix {
         /// Whether regular expressions are skipped then.
-        keeps_patterns_out: bool,
+        skips_regex: bool,
     },
     /// The location's regular expression matches.
     Pattern,
@@ -81,8 +81,8 @@ impl Locations {
         let exact = self.exact.iter().filter(|(path, _)| path.as_ref() == uri);
         let mut found: Vec<_> = exact.map(|(_, location)| (*location, Candidate::Exact)).collect();
         for prefix in self.prefixes.iter().rev().filter(|prefix| uri.starts_with(&prefix.path)) {
-            let keeps_patterns_out = prefix.keeps_patterns_out;
-            found.push((prefix.location, Candidate::Prefix { keeps_patterns_out }));
+            let skips_regex = prefix.skips_regex;
+            found.push((prefix.location, Candidate::Prefix { skips_regex }));
         }
         for (pattern, location) in &self.patterns {
             let matches = pattern.is_match(uri);
@@ -109,11 +109,11 @@ impl Locations {
                     Ok(_) => return Err(duplicate()),
                     Err(place) => locations.exact.insert(place, (path, location)),
                 },
-                Kind::Prefix { keeps_patterns_out } => {
+                Kind::Prefix { skips_regex } => {
                     match locations.prefixes.binary_search_by(|known| known.path.cmp(&path)) {
                         Ok(_) => return Err(duplicate()),
                         Err(place) => {
-                            let prefix = Prefix { path, location, keeps_patterns_out, shorter: None };
+                            let prefix = Prefix { path, location, skips_regex, shorter: None };
                             locations.prefixes.insert(place, prefix);
                         }
                     }
@@ -131,14 +131,18 @@ impl Locations {
     }
 
     /// Sets the request's location by its URI, considering predicates.
-    pub fn ask<'c>(&'c self, arena: &'c [Location], request: &mut Request) -> Result<(), GaveUp<'c>> {
+    pub fn select<'c>(
+        &'c self,
+        arena: &'c [Location],
+        request: &mut Request,
+    ) -> Result<(), SearchAborted<'c>> {
         let uri = request.uri.clone();
         self.search(arena, &uri, &mut Asking { request, uri: &uri }).map(drop)
     }
 
     /// Returns the location of a URI in tables without predicates. `arena` contains the locations that these tables
     /// refer to.
-    pub fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, GaveUp<'c>> {
+    pub fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, SearchAborted<'c>> {
         let mut found = Found::default();
         self.search(arena, uri, &mut found)?;
         Ok(found)
@@ -173,7 +177,7 @@ impl Locations {
         arena: &'c [Location],
         uri: &[u8],
         seeker: &mut impl Seeker<'c>,
-    ) -> Result<bool, GaveUp<'c>> {
+    ) -> Result<bool, SearchAborted<'c>> {
         if let Ok(place) = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)) {
             seeker.enter(self.exact[place].1, None);
             return Ok(true);
@@ -181,7 +185,7 @@ impl Locations {
         let mut try_patterns = true;
         if let Some(prefix) = self.longest_prefix(uri) {
             seeker.enter(prefix.location, None);
-            try_patterns = !prefix.keeps_patterns_out;
+            try_patterns = !prefix.skips_regex;
             if arena[prefix.location.0 as usize].nested.search(arena, uri, seeker)? {
                 return Ok(true);
             }

@@ -137,7 +137,7 @@ pub struct Module {
     pub http: &'static [HttpType],
     /// Adds its handlers and filters to the plan of a location with these settings. Called after the complete
     /// configuration was read.
-    pub take_part: fn(&Http, &Scope, &mut Plan),
+    pub add_to_plan: fn(&Http, &Scope, &mut Plan),
     /// Its hooks for blocks while the configuration is read.
     pub blocks: BlockHooks,
     /// Checks the complete configuration after it was read.
@@ -169,13 +169,13 @@ pub struct ThreadHooks {
     /// Called when the thread stops accepting connections.
     pub drain: fn(&Thread),
     /// Closes an idle connection; returns whether there was one.
-    pub give_up_idle: fn(&Thread) -> bool,
+    pub close_idle: fn(&Thread) -> bool,
 }
 
 impl ThreadHooks {
     /// The hooks of a module without state on threads.
     pub const NONE: ThreadHooks =
-        ThreadHooks { make: |_| {}, configured: |_, _| {}, drain: |_| {}, give_up_idle: |_| false };
+        ThreadHooks { make: |_| {}, configured: |_, _| {}, drain: |_| {}, close_idle: |_| false };
 }
 
 /// Hooks of a module for blocks when the configuration is read.
@@ -234,7 +234,7 @@ impl Module {
             prefixed: &[],
             settings: &[],
             http: &[],
-            take_part: |_, _, _| {},
+            add_to_plan: |_, _, _| {},
             blocks: BlockHooks::NONE,
             check: |_, _| Ok(()),
             subrequest: SubrequestHooks { begin: None, detach: None },

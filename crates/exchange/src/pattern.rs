@@ -57,8 +57,8 @@ impl Pattern {
 
     /// Returns the first match in `subject`. A search that PCRE aborts is an error and not a mismatch: otherwise text
     /// that takes too long would bypass a pattern that denies access.
-    pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, GaveUp<'_>> {
-        let gave_up = |error: pcre2::Error| GaveUp { pattern: self, code: error.code() };
+    pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, SearchAborted<'_>> {
+        let gave_up = |error: pcre2::Error| SearchAborted { pattern: self, code: error.code() };
         // The positions of a match need memory; most searches end without one.
         if !self.regex.is_match(subject).map_err(gave_up)? {
             return Ok(None);
@@ -71,13 +71,13 @@ impl Pattern {
 
 /// A search that met one of PCRE's limits, which stop excessive backtracking.
 #[derive(Debug)]
-pub struct GaveUp<'p> {
+pub struct SearchAborted<'p> {
     pattern: &'p Pattern,
     /// PCRE's error code.
     code: i32,
 }
 
-impl GaveUp<'_> {
+impl SearchAborted<'_> {
     /// Returns the log message in nginx's words.
     pub(crate) fn words(&self, subject: &[u8]) -> String {
         let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);

@@ -50,7 +50,7 @@ pub enum Step {
     /// Close the connection without a response (nginx's 444).
     Drop,
     /// The client closed its connection during a wait: as [`Step::Drop`], with nginx's 499 in the log.
-    Gone,
+    ClientClosed,
     /// Read the request's body, then call this handler again. In a subrequest nothing is read, and the handler is
     /// called again immediately.
     ReadBody,
@@ -129,7 +129,7 @@ impl Plan {
     pub fn of(modules: &ModuleTable, http: &Http, scope: &Scope) -> Plan {
         let mut plan = Plan::default();
         for module in modules.modules() {
-            (module.take_part)(http, scope, &mut plan);
+            (module.add_to_plan)(http, scope, &mut plan);
         }
         plan
     }

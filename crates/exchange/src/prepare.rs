@@ -39,7 +39,7 @@ pub fn filter(request: &mut Request) -> Option<u16> {
 }
 
 /// Returns header section and body if both are in memory; otherwise returns the header section.
-pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
+pub fn try_read(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
     let mut data = Segments::new();
     let has_none = request.method == Method::Head || request.response.has_no_content();
     if request.response.is_filtered() && !has_none {
@@ -67,12 +67,13 @@ pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<
             data.push_range(source, range.start, range.end);
         }
         Body::File(file) => {
-            let Some(at_hand) = file.at_hand(&mut head, core.sending.output_buffers.map(|(_, bytes)| bytes))
+            let Some(try_read) =
+                file.try_read(&mut head, core.sending.output_buffers.map(|(_, bytes)| bytes))
             else {
                 return Err(head);
             };
-            request.keep_spare(head);
-            data = at_hand;
+            request.store_spare(head);
+            data = try_read;
         }
         Body::Ranged(_) | Body::Source(_) | Body::Tunnel(_) => return Err(head),
     }

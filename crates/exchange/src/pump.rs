@@ -17,7 +17,7 @@ use std::rc::Rc;
 use io::{Errno, Segments};
 use rt::{Either, select};
 
-use crate::course::{self, Outcome, PhaseCursor, Progress, Waiting, Wants};
+use crate::course::{self, BodyNeed, Outcome, PhaseCursor, Progress, Waiting};
 use crate::phases::Step;
 use crate::request::Request;
 use crate::request_body::{BodyFailure, Feed};
@@ -55,7 +55,7 @@ struct PendingResponse {
     head: Vec<u8>,
     rate: Option<Box<Rate>>,
     /// Whether a 100 (Continue) response is to be sent first.
-    tells_to_go_on: bool,
+    sends_continue: bool,
 }
 
 /// Runs a request to its end; its header section may be invalid.
@@ -64,7 +64,7 @@ pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, receive
     let mut pending = pump.received(received);
     // The boxed states are rare and large.
     loop {
-        pump.leave_buffers(&pending);
+        pump.release_buffers(&pending);
         pending = match pending {
             Pending::Nothing(after) => return after,
             Pending::Step(mut cursor, waiting) => {
@@ -79,11 +79,11 @@ pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, receive
                 pump.decided(outcome)
             }
             Pending::Error(status) => match Box::pin(course::replace(pump.request, status)).await {
-                Outcome::Answer => pump.answer(),
+                Outcome::Respond => pump.begin_response(),
                 Outcome::Drop => dropped(pump.request),
             },
             Pending::Sending(mut rest) => {
-                let sent = pump.transport.send_rest(pump.request, &mut rest).await;
+                let sent = pump.transport.send_remaining(pump.request, &mut rest).await;
                 pump.sent(sent)
             }
             Pending::Read(read) => match read.await {
@@ -96,7 +96,7 @@ pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, receive
             }
             Pending::Takeover(head) => {
                 let after = Box::pin(pump.take_over(head)).await;
-                pump.answered(after)
+                pump.end_response(after)
             }
             Pending::Afterwards(after) => return Box::pin(pump.end(after)).await,
         }
@@ -113,20 +113,20 @@ struct Pump<'p, T> {
 impl<T: Transport> Pump<'_, T> {
     /// Releases the receive buffers of a request that waits, or whose client may read slowly. Otherwise thousands of
     /// slow downloads would hold all buffers.
-    fn leave_buffers(&mut self, pending: &Pending<T::Rest>) {
+    fn release_buffers(&mut self, pending: &Pending<T::Unsent>) {
         let takes_long = match pending {
             Pending::Nothing(_) => false,
             Pending::Pieces(_) | Pending::Takeover(_) => true,
             _ => rt::buffers_are_scarce(),
         };
         if takes_long {
-            self.request.leave_buffer();
-            self.transport.leave_buffers();
+            self.request.release_buffer();
+            self.transport.release_buffers();
         }
     }
 
     /// Handles the result of reading a header section, which is in the request.
-    fn received(&mut self, received: Received) -> Pending<T::Rest> {
+    fn received(&mut self, received: Received) -> Pending<T::Unsent> {
         match received {
             Received::Head => {}
             Received::Refused(status) => {
@@ -142,45 +142,46 @@ impl<T: Transport> Pump<'_, T> {
         let generation = Rc::clone(&self.request.generation);
         match PhaseCursor::begin(self.request, self.transport.listen(&generation)) {
             (_, Some(outcome)) => self.decided(outcome),
-            (cursor, None) if wants_early_body(self.request) => Pending::Body(cursor),
+            (cursor, None) if needs_early_body(self.request) => Pending::Body(cursor),
             (cursor, None) => self.advance(cursor),
         }
     }
 
     /// Runs the phases of the request, until they wait.
-    fn advance(&mut self, mut cursor: PhaseCursor) -> Pending<T::Rest> {
+    fn advance(&mut self, mut cursor: PhaseCursor) -> Pending<T::Unsent> {
         match cursor.advance(self.request) {
             Progress::Decided(outcome) => self.decided(outcome),
             Progress::Waits(waiting) => Pending::Step(cursor, waiting),
-            Progress::WantsBody => Pending::Body(cursor),
+            Progress::NeedsBody => Pending::Body(cursor),
         }
     }
 
-    fn decided(&mut self, outcome: Outcome) -> Pending<T::Rest> {
+    fn decided(&mut self, outcome: Outcome) -> Pending<T::Unsent> {
         if outcome == Outcome::Drop {
             return dropped(self.request);
         }
-        if !self.request.body_is_taken && self.transport.body_is_broken(self.request) {
+        if !self.request.is_body_consumed && self.transport.body_is_broken(self.request) {
             self.request.keepalive = false;
             return Pending::Error(400);
         }
-        self.answer()
+        self.begin_response()
     }
 
     /// Reads the body that a handler needs, and continues with it.
     async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> Outcome {
         loop {
-            let wants = cursor.take_wants();
-            let is_in_pieces = wants == Wants::Pieces && self.request.body.is_none();
+            let body_need = cursor.take_body_need();
+            let is_in_pieces = body_need == BodyNeed::Pieces && self.request.body.is_none();
             // As in nginx a body that arrived with the header section counts as complete (`$request_body`).
-            if is_in_pieces && !self.transport.has_whole_body(self.request) {
+            if is_in_pieces && !self.transport.has_complete_body(self.request) {
                 let feed = self.transport.begin_feed(self.request).await;
                 if let Some(outcome) = self.decide_with_pieces(cursor, feed).await {
                     return outcome;
                 }
                 continue;
             }
-            let outcome = match self.transport.read_body(self.request, wants == Wants::Buffered).await {
+            let outcome = match self.transport.read_body(self.request, body_need == BodyNeed::Buffered).await
+            {
                 Ok(None) => None,
                 Ok(Some(feed)) => match self.decide_with_pieces(cursor, Ok(*feed)).await {
                     None => continue,
@@ -202,13 +203,13 @@ impl<T: Transport> Pump<'_, T> {
     async fn decide_with_pieces(
         &mut self,
         cursor: &mut PhaseCursor,
-        feed: Result<Feed<T::BodyRest>, BodyFailure>,
+        feed: Result<Feed<T::UnreadBody>, BodyFailure>,
     ) -> Option<Outcome> {
         let Pump { transport, request } = self;
         let feed = match feed {
             Ok(feed) => feed,
             Err(failure) => {
-                (request.body_is_taken, request.keepalive) = (true, false);
+                (request.is_body_consumed, request.keepalive) = (true, false);
                 request.body.get_or_insert_default();
                 return match failed(cursor, request, failure) {
                     None => course::run(cursor, request).await,
@@ -226,12 +227,12 @@ impl<T: Transport> Pump<'_, T> {
         request.incoming = None;
         request.received += incoming.received();
         // The remaining body could not be distinguished from a following request.
-        request.body_is_taken = true;
-        if !incoming.is_whole() {
+        request.is_body_consumed = true;
+        if !incoming.is_complete() {
             request.keepalive = false;
             // The upstream has responded before it received the complete request.
             if Rc::strong_count(&incoming) > 1 {
-                transport.go_on_feeding(request, &incoming);
+                transport.continue_feeding(request, &incoming);
             }
         }
         // A handler that requests the body later gets none; `body_was_streamed` distinguishes that from an empty body.
@@ -244,7 +245,7 @@ impl<T: Transport> Pump<'_, T> {
 /// The steps of a response.
 impl<T: Transport> Pump<'_, T> {
     /// Sends the response.
-    fn answer(&mut self) -> Pending<T::Rest> {
+    fn begin_response(&mut self) -> Pending<T::Unsent> {
         if let Some(status) = prepare::filter(self.request) {
             return Pending::Error(status);
         }
@@ -255,11 +256,11 @@ impl<T: Transport> Pump<'_, T> {
     }
 
     /// Writes the header section. Returns the complete response if it is in memory, or the state of its body.
-    fn prepare(&mut self) -> Result<Segments, Pending<T::Rest>> {
+    fn prepare(&mut self) -> Result<Segments, Pending<T::Unsent>> {
         let Pump { transport, request } = self;
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let tells_to_go_on = transport.begin_response(request, core);
+        let sends_continue = transport.begin_response(request, core);
         let mut head = std::mem::take(&mut request.spare);
         if !transport.write_head(request, core, &mut head) {
             request.log(Level::Error, format_args!("a response header field has a control character"));
@@ -270,22 +271,22 @@ impl<T: Transport> Pump<'_, T> {
             transport.write_head(request, core, &mut head);
         }
         request.sent_head = head.len() as u64;
-        request.answered = rt::now();
+        request.header_ready = rt::now();
         if let Body::Tunnel(_) = request.response.body {
             return Err(Pending::Takeover(head));
         }
         let rate = effect::rate(core, request);
-        if rate.is_some() || tells_to_go_on {
-            return Err(Pending::Pieces(PendingResponse { head, rate: rate.map(Box::new), tells_to_go_on }));
+        if rate.is_some() || sends_continue {
+            return Err(Pending::Pieces(PendingResponse { head, rate: rate.map(Box::new), sends_continue }));
         }
-        prepare::at_hand(request, core, head).map_err(|head| match prepare::in_one_read(request, core) {
-            Some((file, read)) => Pending::Read(Box::pin(file.read_behind(head, read))),
-            None => Pending::Pieces(PendingResponse { head, rate: None, tells_to_go_on }),
+        prepare::try_read(request, core, head).map_err(|head| match prepare::in_one_read(request, core) {
+            Some((file, read)) => Pending::Read(Box::pin(file.read_after_head(head, read))),
+            None => Pending::Pieces(PendingResponse { head, rate: None, sends_continue }),
         })
     }
 
     /// Sends a response that is completely in memory.
-    fn send(&mut self, data: Segments) -> Pending<T::Rest> {
+    fn send(&mut self, data: Segments) -> Pending<T::Unsent> {
         match self.transport.send(self.request, data) {
             Ok(Some(rest)) => Pending::Sending(rest),
             sent => self.sent(sent.map(drop)),
@@ -297,11 +298,11 @@ impl<T: Transport> Pump<'_, T> {
         let Pump { transport, request } = self;
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let PendingResponse { head, rate, tells_to_go_on } = held;
-        let mut outlet = transport.outlet(request, core, rate.map(|rate| *rate), tells_to_go_on);
+        let PendingResponse { head, rate, sends_continue } = held;
+        let mut outlet = transport.outlet(request, core, rate.map(|rate| *rate), sends_continue);
         let sent = sending::send(&mut outlet, head, request).await;
         request.sent = outlet.sent();
-        request.keep_spare(outlet.take_spare());
+        request.store_spare(outlet.take_spare());
         drop(outlet);
         if let Err(error) = &sent {
             transport.settle(request, core, error).await;
@@ -327,7 +328,7 @@ impl<T: Transport> Pump<'_, T> {
     }
 
     /// Handles the result of sending the response.
-    fn sent(&mut self, sent: Result<(), BodyError>) -> Pending<T::Rest> {
+    fn sent(&mut self, sent: Result<(), BodyError>) -> Pending<T::Unsent> {
         self.request.completed = sent.is_ok();
         let after = match sent {
             Ok(()) if self.request.keepalive => After::KeepAlive,
@@ -337,7 +338,7 @@ impl<T: Transport> Pump<'_, T> {
                 After::Drop
             }
         };
-        self.answered(after)
+        self.end_response(after)
     }
 
     /// Handles a failure: the client has received at most a part of the response.
@@ -347,9 +348,9 @@ impl<T: Transport> Pump<'_, T> {
     }
 
     /// Writes the logs, unless further work on the request comes first.
-    fn answered(&mut self, after: After) -> Pending<T::Rest> {
+    fn end_response(&mut self, after: After) -> Pending<T::Unsent> {
         let has_post_action = self.request.scope().core.subrequests.post_action.is_some();
-        if has_post_action || has_rest(self.request, after) {
+        if has_post_action || has_unread_body(self.request, after) {
             return Pending::Afterwards(after);
         }
         self.request.end();
@@ -360,7 +361,7 @@ impl<T: Transport> Pump<'_, T> {
     async fn end(&mut self, after: After) -> After {
         course::post_action(self.request).await;
         self.request.end();
-        match has_rest(self.request, after) {
+        match has_unread_body(self.request, after) {
             true if self.transport.discard_body(self.request).await => after,
             true => After::Close,
             false => after,
@@ -398,12 +399,12 @@ fn log_end(request: &Request, reason: Ended) {
 }
 
 /// Whether an unread body precedes the next request.
-fn has_rest(request: &Request, after: After) -> bool {
-    after == After::KeepAlive && !request.body_is_taken && request.head.body().has_body()
+fn has_unread_body(request: &Request, after: After) -> bool {
+    after == After::KeepAlive && !request.is_body_consumed && request.head.body().has_body()
 }
 
 /// Whether the body is to be read before a location is chosen (`client_body_early_read`).
-fn wants_early_body(request: &Request) -> bool {
+fn needs_early_body(request: &Request) -> bool {
     let texts = request.scope().core.reading.client_body_early_read.items();
     !texts.is_empty()
         && request.head.body().has_body()

@@ -147,7 +147,7 @@ pub struct Request {
     /// The same time by the wall clock.
     pub started_wall: SystemTime,
     /// Time at which the response's header section was ready to be sent; before that, the same as `started`.
-    pub answered: Instant,
+    pub header_ready: Instant,
     /// Bytes of the request received, header section and body.
     pub received: u64,
     /// Bytes of the response sent, header section and body.
@@ -176,7 +176,7 @@ pub struct Request {
     pub incoming: Option<Rc<IncomingBody>>,
     /// Whether the connection has read the body, or as much of it as possible, so that the next request can follow. A
     /// handler that requests the body after the response gets none, and this stays false.
-    pub body_is_taken: bool,
+    pub is_body_consumed: bool,
     /// Whether a handler consumed the body piece by piece, so that it cannot be read again.
     pub body_was_streamed: bool,
     /// Background subrequests of this request.
@@ -202,13 +202,13 @@ pub struct Shared {
 
 impl Shared {
     /// Returns the state for a request that continues independently: the same identifier, and nothing else.
-    pub fn apart(&self) -> Shared {
+    pub fn detached(&self) -> Shared {
         Shared { id: self.id.clone(), ..Shared::default() }
     }
 
-    /// As [`Shared::apart`], with the current values of the configuration's variables.
-    pub fn apart_with_values(&self) -> Shared {
-        Shared { slots: self.slots.clone(), ..self.apart() }
+    /// As [`Shared::detached`], with the current values of the configuration's variables.
+    pub fn detached_with_values(&self) -> Shared {
+        Shared { slots: self.slots.clone(), ..self.detached() }
     }
 }
 
@@ -256,7 +256,7 @@ impl Request {
             captures: Captures::default(),
             response: Response::default(),
             started: rt::now(),
-            answered: rt::now(),
+            header_ready: rt::now(),
             started_wall: rt::wall(),
             received: 0,
             sent: 0,
@@ -271,7 +271,7 @@ impl Request {
             extensions: Extensions::default(),
             body: None,
             incoming: None,
-            body_is_taken: false,
+            is_body_consumed: false,
             body_was_streamed: false,
             background: None,
             spare: Vec::new(),
@@ -290,7 +290,7 @@ impl Request {
         self.server = server;
         self.location = generation.config.server(server).root;
         self.started = rt::now();
-        self.answered = self.started;
+        self.header_ready = self.started;
         self.started_wall = rt::wall();
     }
 
@@ -327,7 +327,7 @@ impl Request {
         self.facts.clear();
         (self.mover, self.limit_rate, self.limit_rate_after) = (None, None, None);
         self.extensions.clear();
-        (self.body, self.body_is_taken, self.background) = (None, false, None);
+        (self.body, self.is_body_consumed, self.background) = (None, false, None);
         (self.incoming, self.body_was_streamed) = (None, false);
     }
 
@@ -342,7 +342,7 @@ impl Request {
         let mut raw = rt::pool().get(bytes.len())?;
         raw.append(bytes);
         child.take_head(Source::Buf(raw), 0);
-        child.leave_buffer_if_scarce();
+        child.release_buffer_if_scarce();
         child.real_client.clone_from(&self.real_client);
         child.host.clone_from(&self.host);
         child.limit_rate = self.limit_rate;
@@ -410,7 +410,7 @@ impl Request {
 
     /// Copies the header section into memory of its size and releases the receive buffer, for a request that may take
     /// long.
-    pub fn leave_buffer(&mut self) {
+    pub fn release_buffer(&mut self) {
         if let Some(Source::Buf(_)) = &self.raw {
             let bytes = self.bytes().to_vec();
             self.take_head(Source::Vec(bytes), 0);
@@ -418,14 +418,14 @@ impl Request {
     }
 
     /// Does the same if buffers are scarce; called for each wait, because most waits are brief.
-    pub fn leave_buffer_if_scarce(&mut self) {
+    pub fn release_buffer_if_scarce(&mut self) {
         if rt::buffers_are_scarce() {
-            self.leave_buffer();
+            self.release_buffer();
         }
     }
 
     /// Retains the memory of a header section that was sent.
-    pub fn keep_spare(&mut self, mut head: Vec<u8>) {
+    pub fn store_spare(&mut self, mut head: Vec<u8>) {
         head.clear();
         self.spare = head;
     }
@@ -440,7 +440,7 @@ impl Request {
     pub fn line(&self) -> Cow<'_, [u8]> {
         let bytes = self.bytes();
         match self.head.request_line().of(bytes) {
-            b"" if self.head.is_begun() => {
+            b"" if self.head.is_started() => {
                 let (method, target) = (self.head.method_span().of(bytes), self.head.target_span().of(bytes));
                 let mut line = Vec::with_capacity(method.len() + target.len() + " HTTP/2.0 ".len());
                 [method, b" ", target, b" "].into_iter().for_each(|part| line.extend_from_slice(part));

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::capacity::DiskSpace;
 use crate::request::Request;
-use crate::room::DiskRoom;
 use crate::settings::core::Core;
 use telemetry::{Level, Reason};
 use transfer::body::choose;
@@ -32,28 +32,28 @@ pub struct Feed<R> {
     /// `client_max_body_size`
     pub most: u64,
     /// `client_body_timeout`
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl<R> Feed<R> {
     /// Returns a feed without a body.
     pub fn of(core: &Core) -> Feed<R> {
-        let (most, patience) = (core.reading.client_max_body_size, core.reading.client_body_timeout);
-        Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
+        let (most, timeout) = (core.reading.client_max_body_size, core.reading.client_body_timeout);
+        Feed { incoming: Rc::default(), held: None, rest: None, most, timeout }
     }
 
     /// Passes the bytes received earlier, as fast as the handler reads them.
     ///
     /// # Errors
     /// The temporary file cannot be read.
-    pub async fn give_held(&mut self) -> Result<(), BodyAborted> {
+    pub async fn feed_held(&mut self) -> Result<(), BodyAborted> {
         let Some(mut held) = self.held.take() else { return Ok(()) };
         held.seal();
         let mut taken = 0;
         while let Some(piece) = held.next_piece(&mut taken).await.map_err(BodyAborted::Lost)? {
             self.incoming.add_source(piece);
-            if !self.incoming.has_room() {
-                self.incoming.taken().await;
+            if !self.incoming.has_space() {
+                self.incoming.consumed().await;
             }
         }
         Ok(())
@@ -72,11 +72,11 @@ pub enum WithoutFile {
 }
 
 impl WithoutFile {
-    /// Returns how a body of this location is read without a file; `takes_pieces` is whether the handler accepts
+    /// Returns how a body of this location is read without a file; `accepts_pieces` is whether the handler accepts
     /// pieces.
-    pub fn of(core: &Core, takes_pieces: bool) -> WithoutFile {
+    pub fn of(core: &Core, accepts_pieces: bool) -> WithoutFile {
         match core.body_files.in_file_only {
-            BodyInFile::Off if takes_pieces => WithoutFile::Pieces,
+            BodyInFile::Off if accepts_pieces => WithoutFile::Pieces,
             BodyInFile::Off => WithoutFile::Memory,
             // The file itself is required.
             BodyInFile::On | BodyInFile::Clean => WithoutFile::Fails,
@@ -91,12 +91,12 @@ pub const WITHOUT_FILE_BYTES_MAX: usize = 1 << 20;
 const WITHOUT_FILE_BODIES_MAX: usize = 64;
 
 /// Keeps a body in memory; returns `false` if it is too large, or if too many are in memory.
-async fn keep(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
-    let bodies = &request.conn.thread.room.bodies;
-    let has_room = body.byte_count() + left <= WITHOUT_FILE_BYTES_MAX as u64
+async fn store_in_memory(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
+    let bodies = &request.conn.thread.capacity.bodies;
+    let has_space = body.byte_count() + left <= WITHOUT_FILE_BYTES_MAX as u64
         && bodies.count() < WITHOUT_FILE_BODIES_MAX
         && !rt::buffers_are_scarce();
-    has_room && body.leave_file(bodies.enter()).await.is_ok()
+    has_space && body.read_back(bodies.enter()).await.is_ok()
 }
 
 /// Moves the received bytes to a file, and logs the first time, because that is slower than a larger buffer. If the
@@ -112,19 +112,19 @@ pub async fn spill(
 ) -> Result<WithoutFile, BodyFailure> {
     let is_first = body.path().is_none();
     let via = choose::path_engine(core.sending.aio, &rt::caps());
-    let mut room = DiskRoom::new(&request.conn.thread, &core.body_files.temp_path.0);
+    let mut space = DiskSpace::new(&request.conn.thread, &core.body_files.temp_path.0);
     let mut spilled = body.spill(&core.body_files, via).await;
     while let Err((_, _, errno)) = &spilled
-        && room.make(*errno).await
+        && space.make(*errno).await
     {
         spilled = body.spill(&core.body_files, via).await;
     }
     if let Err((call, path, errno)) = spilled {
         let without = match without {
-            WithoutFile::Memory if !keep(request, body, left).await => WithoutFile::Fails,
+            WithoutFile::Memory if !store_in_memory(request, body, left).await => WithoutFile::Fails,
             without => without,
         };
-        if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
+        if let Some(more) = request.conn.thread.capacity.alarms.temp_files.due(rt::now()) {
             let (path, reason) = (path.display(), Reason(errno));
             let then = match without {
                 WithoutFile::Pieces => {

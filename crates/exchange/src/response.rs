@@ -42,7 +42,7 @@ pub struct Response {
     /// The body.
     pub body: Body,
     /// Whether the upstream has evaluated the request's preconditions already, so that none is evaluated here.
-    pub is_judged: bool,
+    pub is_precondition_evaluated: bool,
     /// Whether this is a stored response of a cache; its dates are compared by RFC 9111 section 4.3.2.
     pub is_stored: bool,
     /// The reason phrase of the upstream.
@@ -182,7 +182,7 @@ impl Response {
             allow_ranges,
             fields,
             body,
-            is_judged,
+            is_precondition_evaluated,
             is_stored,
             reason,
             server,
@@ -199,7 +199,7 @@ impl Response {
             never_indexed,
         } = self;
         (*status, *content_length, *last_modified, *refusal) = (0, None, None, None);
-        (*allow_ranges, *is_judged, *is_stored) = (false, false, false);
+        (*allow_ranges, *is_precondition_evaluated, *is_stored) = (false, false, false);
         (*vary_accept_encoding, *chunked) = (false, false);
         (*etag, *location, *content_range) = (None, None, None);
         (*reason, *server, *date, *charset) = (None, None, None, None);

@@ -14,7 +14,7 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let location = response.location.as_deref().map(|location| effect::location(core, request, location));
-    let signature = effect::signature(&core.answering.server_tokens, request);
+    let signature = effect::signature(&core.responding.server_tokens, request);
     let mut date = *request.conn.thread.dates().http();
     if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
         date = http::date::http(theirs);
@@ -32,7 +32,7 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
         last_modified: response.last_modified,
         location: location.as_deref(),
         vary_accept_encoding: response.vary_accept_encoding
-            && request.scope().core.answering.gzip_clients.vary,
+            && request.scope().core.responding.gzip_clients.vary,
         ..ResponseHead::new(status, &date)
     })
 }

@@ -63,7 +63,7 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
 
 /// The location of a path in a server.
 #[derive(Debug)]
-pub struct Place {
+pub struct FoundLocation {
     /// The locations from the outermost to the innermost, as written; empty for the server's own settings.
     pub chain: Vec<String>,
     /// Other locations that were checked, and why they do not match.
@@ -76,7 +76,7 @@ pub struct Place {
 }
 
 /// Finds the location of a decoded path.
-pub fn place(config: &Config, server: usize, uri: &[u8]) -> Result<Place, String> {
+pub fn find_location(config: &Config, server: usize, uri: &[u8]) -> Result<FoundLocation, String> {
     let server = config.server(ServerId(server as u32));
     let arena = &config.http.locations;
     let found =
@@ -100,7 +100,7 @@ pub fn place(config: &Config, server: usize, uri: &[u8]) -> Result<Place, String
         }
     }
     let chain = chain.into_iter().map(|id| config.location(id).name.clone()).collect();
-    Ok(Place { chain, losers, how, has_predicates: server.locations.has_predicates(), id })
+    Ok(FoundLocation { chain, losers, how, has_predicates: server.locations.has_predicates(), id })
 }
 
 /// Whether the argument of `allow` or `deny` includes an address: `all`, an address or a network.
@@ -122,7 +122,7 @@ fn trace(config: &Config, tables: &Locations, id: LocationId, chain: &mut Vec<Lo
 }
 
 /// Returns the engine for the body of a file of this size.
-pub fn mover(config: &Config, caps: &io::engine::Caps, place: &Place, bytes: u64) -> String {
+pub fn mover(config: &Config, caps: &io::engine::Caps, place: &FoundLocation, bytes: u64) -> String {
     transfer::body::choose::mover(&config.location(place.id).scope.core.sending, caps, bytes).to_string()
 }
 

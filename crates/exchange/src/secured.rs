@@ -109,7 +109,7 @@ impl Secured {
                 client: own
                     .map(|der| Box::new(ClientCertificate { der: der.to_vec(), parsed: OnceCell::new() })),
                 verdict,
-                early: session.may_answer_early().then(|| handshaken.progress()),
+                early: session.may_respond_early().then(|| handshaken.progress()),
             })
         })
     }

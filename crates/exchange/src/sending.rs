@@ -34,7 +34,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
             outlet.push_range(source, range.start, range.end);
         }
         Body::File(mut file) => {
-            if !outlet.takes_files() {
+            if !outlet.accepts_files() {
                 file.mover = file.mover.reading();
                 request.mover = Some(file.mover);
             }
@@ -58,7 +58,7 @@ pub fn log_failure(request: &Request, error: &BodyError) {
             let why = Reason(Errno::TIMEDOUT);
             request.log(Level::Info, format_args!("client timed out ({why}) {doing}"));
         }
-        BodyError::Send(SendError::Gone(errno)) => {
+        BodyError::Send(SendError::Closed(errno)) => {
             request.log(Level::Info, format_args!("send() failed ({}) {doing}", Reason(*errno)));
         }
         BodyError::Read(errno) => {

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::pattern::{GaveUp, Match};
+use crate::pattern::{Match, SearchAborted};
 use crate::request::Request;
 use crate::variables::Origin;
 use telemetry::Level;
@@ -38,9 +38,9 @@ enum Value {
 }
 
 /// The result of reading a slot.
-enum Look {
+enum SlotRead {
     /// The slot is known; whether it has a value, which was appended to the output.
-    Answer(bool),
+    Computed(bool),
     /// The value has to be computed.
     Unset,
     /// The value is being computed.
@@ -54,14 +54,14 @@ impl Slots {
         self.depth.set(0);
     }
 
-    fn look(&self, slot: u32, out: &mut Vec<u8>) -> Look {
+    fn read(&self, slot: u32, out: &mut Vec<u8>) -> SlotRead {
         match self.values.borrow().get(slot as usize) {
-            None | Some(Value::Unset) => Look::Unset,
-            Some(Value::Pending) => Look::Pending,
-            Some(Value::Nothing) => Look::Answer(false),
+            None | Some(Value::Unset) => SlotRead::Unset,
+            Some(Value::Pending) => SlotRead::Pending,
+            Some(Value::Nothing) => SlotRead::Computed(false),
             Some(Value::Text(text)) => {
                 out.extend_from_slice(text);
-                Look::Answer(true)
+                SlotRead::Computed(true)
             }
         }
     }
@@ -90,10 +90,10 @@ struct Matched {
 impl Request {
     /// Appends the value of a variable of the configuration, computing it if necessary; returns `false` if it has none.
     pub fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
-        match self.shared.slots.look(slot, out) {
-            Look::Answer(found) => found,
-            Look::Unset => self.make(slot, out),
-            Look::Pending => self.refuse_cycle(self.config().http.registry.name(slot)),
+        match self.shared.slots.read(slot, out) {
+            SlotRead::Computed(found) => found,
+            SlotRead::Unset => self.make(slot, out),
+            SlotRead::Pending => self.refuse_cycle(self.config().http.registry.name(slot)),
         }
     }
 
@@ -171,9 +171,9 @@ impl Request {
     }
 }
 
-impl GaveUp<'_> {
+impl SearchAborted<'_> {
     /// Logs the aborted search.
-    pub fn tell(&self, subject: &[u8], request: &Request) {
+    pub fn log(&self, subject: &[u8], request: &Request) {
         request.log(Level::Alert, format_args!("{}", self.words(subject)));
     }
 }

@@ -14,8 +14,8 @@ use io::op::DeviceId;
 use io::{DiskVia, Errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
+use crate::capacity::DiskSpace;
 use crate::config::Cx;
-use crate::room::DiskRoom;
 use crate::thread::Thread;
 use conf::Error;
 use transfer::received;
@@ -33,7 +33,7 @@ pub struct Destination {
     /// permission.
     pub mode: u32,
     /// Whether missing parent directories are created.
-    pub makes_folders: bool,
+    pub creates_directories: bool,
     /// The modification time to set.
     pub modified: Option<i64>,
     /// Expected length in bytes, if known.
@@ -68,9 +68,9 @@ impl Writer {
         // Stored immediately, so that the file is removed if a write fails.
         self.file = Some((file.clone(), path.clone()));
         for piece in bytes.chunks(WRITE_MAX) {
-            let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
+            let mut space = DiskSpace::new(&self.thread, &self.plan.temp);
             while let Err(errno) = write_piece(&file, self.written, piece, self.plan.via).await {
-                if !room.make(errno).await {
+                if !space.make(errno).await {
                     return Err(("write", path, errno));
                 }
             }
@@ -84,10 +84,10 @@ impl Writer {
         if let Some(opened) = self.file.take() {
             return Ok(opened);
         }
-        let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
+        let mut space = DiskSpace::new(&self.thread, &self.plan.temp);
         loop {
             match received::create(&self.plan.temp, &self.plan.levels, true).await {
-                Err((_, errno)) if room.make(errno).await => {}
+                Err((_, errno)) if space.make(errno).await => {}
                 made => return made.map_err(|(path, errno)| ("open", path, errno)),
             }
         }
@@ -146,20 +146,20 @@ fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     dress(temp, plan)?;
     // The rename is atomic: readers of an older file continue with it, new readers open the new file.
     let mut renamed = rustix::fs::rename(temp, &plan.path);
-    if renamed == Err(Errno::NOENT) && plan.makes_folders {
-        let mode = Mode::from_raw_mode(folder_mode(plan.mode));
-        received::make_folders(&plan.path, mode).map_err(|errno| ("mkdir", plan.path.clone(), errno))?;
+    if renamed == Err(Errno::NOENT) && plan.creates_directories {
+        let mode = Mode::from_raw_mode(directory_mode(plan.mode));
+        received::create_parents(&plan.path, mode).map_err(|errno| ("mkdir", plan.path.clone(), errno))?;
         renamed = rustix::fs::rename(temp, &plan.path);
     }
     match renamed {
-        Err(Errno::XDEV) => copy_over(temp, plan),
+        Err(Errno::XDEV) => copy_across(temp, plan),
         renamed => renamed.map_err(|errno| ("rename", plan.path.clone(), errno)),
     }
 }
 
 /// Returns the permissions of directories for files with these permissions: readers of the files may also search the
 /// directories, as in nginx.
-pub fn folder_mode(mode: u32) -> u32 {
+pub fn directory_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
 
@@ -201,7 +201,7 @@ fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
 
 /// Copies the file to another file system, first to a temporary name in the final directory, so that the rename is atomic.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
-fn copy_over(temp: &Path, plan: &Destination) -> Result<(), Fault> {
+fn copy_across(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
     // The temporary file's name makes this name unique.
     name.push(".");

@@ -22,30 +22,30 @@ pub async fn send(
     stream: &mut dyn BodySource,
     request: &mut Request,
 ) -> Result<(), BodyError> {
-    let mut left = Left(request.response.content_length);
+    let mut left = Remaining(request.response.content_length);
     outlet.begin(head);
     // The header section of an event stream must not wait for the first event. A body of known length is no event stream.
     let mut waits = !stream.is_unbuffered() && left.0.is_some();
     if !waits {
         // The task that reads the body runs first: often the first piece has already arrived.
-        rt::step_aside().await;
+        rt::yield_to_ready().await;
     }
     let (mut ahead, mut had_a_turn) = (None, false);
     loop {
         let takes_turns = stream.is_read_at_will() && buffer_turns::are_on();
         if takes_turns {
             let room = buffer_turns::wait(outlet, buffer_turns::TURN_BYTES).await?;
-            stream.set_room(room);
+            stream.set_client_space(room);
         }
-        let gone = client::gone(request.client_if(stream.minds_client()));
+        let closed = client::closed(request.client_if(stream.needs_client()));
         // While bodies take turns for buffers, no read is started that must wait for an earlier send.
         let most = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
-        let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };
-        let gathered = select(gathering.run(stream), gone).await;
+        let gathering = Gathering { first: ahead.take(), waits, most, reads_ahead: !takes_turns };
+        let gathered = select(gathering.run(stream), closed).await;
         let (pieces, state) = match gathered {
             Either::Left(gathered) => gathered,
             // Without a send, a closed connection would go unnoticed.
-            Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
+            Either::Right(()) => return Err(SendError::Closed(Errno::CONNRESET).into()),
         };
         if let (State::Pause, true, false) = (&state, pieces.is_empty(), had_a_turn) {
             // Bytes received in this event-loop turn are sent with the header section.
@@ -96,7 +96,7 @@ struct Gathering {
     /// Number of bytes at which no further piece is added.
     most: Option<u64>,
     /// Whether the piece after a full send is read from the stream.
-    looks_ahead: bool,
+    reads_ahead: bool,
 }
 
 impl Gathering {
@@ -107,7 +107,7 @@ impl Gathering {
         let most = self.most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes());
         loop {
             let is_full = pieces.len() >= PIECES_MAX || bytes >= most;
-            if is_full && !self.looks_ahead {
+            if is_full && !self.reads_ahead {
                 return (pieces, State::Pause);
             }
             match next(stream, self.waits && pieces.is_empty()).await {
@@ -125,9 +125,9 @@ impl Gathering {
 }
 
 /// Remaining bytes of the announced length; nothing if there is none.
-struct Left(Option<u64>);
+struct Remaining(Option<u64>);
 
-impl Left {
+impl Remaining {
     fn is_complete(&self) -> bool {
         matches!(self.0, None | Some(0))
     }

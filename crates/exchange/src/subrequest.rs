@@ -4,7 +4,7 @@
 //! configuration with its parent. It starts with the server's rewrites and skips the access phase. Its creator may use
 //! or discard its response.
 
-mod wanted;
+mod spec;
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ use rt::{Either, select};
 
 use crate::request::Request;
 use crate::{course, effect};
+pub use spec::Subrequest;
 use telemetry::Level;
-pub use wanted::Subrequest;
 
 /// A subrequest that runs concurrently up to its response. Dropping this value abandons it.
-pub struct UnderWay {
+pub struct RunningSubrequest {
     child: Rc<RefCell<Option<Box<Request>>>>,
     done: Event,
-    given_up: Event,
+    aborted: Event,
 }
 
 /// Sets an event when dropped, so that waiting tasks continue after a panic.
@@ -35,7 +35,7 @@ impl Drop for SetOnDrop {
     }
 }
 
-impl UnderWay {
+impl RunningSubrequest {
     /// Whether the response is complete, or the subrequest has failed.
     pub fn is_done(&self) -> bool {
         self.done.is_set()
@@ -52,9 +52,9 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningSubrequest {
     fn drop(&mut self) {
-        self.given_up.set();
+        self.aborted.set();
     }
 }
 
@@ -67,22 +67,22 @@ const COUNT_MAX: u32 = 64_535;
 
 /// Runs a subrequest up to its response, which is returned and not sent. Returns `None` if the subrequest is not
 /// allowed. The result must be passed to [`finish`].
-pub async fn answer(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
-    let mut child = start(parent, wanted)?;
+pub async fn fetch(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> {
+    let mut child = start(parent, spec)?;
     carry_out(&mut child).await;
     Some(child)
 }
 
 /// As [`answer`], concurrently with other work for `parent`.
-pub fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
-    let mut child = start(parent, wanted)?;
-    let under_way = UnderWay { child: Rc::default(), done: Event::new(), given_up: Event::new() };
-    let (place, given_up) = (Rc::clone(&under_way.child), under_way.given_up.clone());
+pub fn begin(parent: &Request, spec: &Subrequest) -> Option<RunningSubrequest> {
+    let mut child = start(parent, spec)?;
+    let under_way = RunningSubrequest { child: Rc::default(), done: Event::new(), aborted: Event::new() };
+    let (result, aborted) = (Rc::clone(&under_way.child), under_way.aborted.clone());
     let done = SetOnDrop(under_way.done.clone());
     rt::spawn(async move {
-        let carried = select(carry_out(&mut child), given_up.wait()).await;
+        let carried = select(carry_out(&mut child), aborted.wait()).await;
         if let Either::Left(()) = carried {
-            place.replace(Some(child));
+            result.replace(Some(child));
         }
         drop(done);
     });
@@ -91,9 +91,9 @@ pub fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
 
 /// Runs a subrequest in the background with a copy of the variables, and discards its response. The connection waits
 /// for it before its next request. Returns `false` if the subrequest is not allowed.
-pub fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
-    let Some(mut child) = start(parent, wanted) else { return false };
-    child.shared = Rc::new(parent.shared.apart_with_values());
+pub fn in_background(parent: &mut Request, spec: &Subrequest) -> bool {
+    let Some(mut child) = start(parent, spec) else { return false };
+    child.shared = Rc::new(parent.shared.detached_with_values());
     child.shared.subrequests.set(parent.shared.subrequests.get());
     detach(parent, &mut child);
     let counted = parent.background.get_or_insert_default().enter();
@@ -133,7 +133,7 @@ pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
 /// about the body, ranges, or the client's cached copy.
 fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     let mut child = parent.child()?;
-    child.shared = Rc::new(parent.shared.apart());
+    child.shared = Rc::new(parent.shared.detached());
     child.head = Head::new();
     let (bytes, policy) = (parent.bytes(), effect::policy(&parent.scope().core));
     let mut composed = Vec::with_capacity(bytes.len() + target.len());
@@ -181,7 +181,7 @@ pub fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
 pub fn parse_uri(request: &Request, text: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let question = memchr::memchr(b'?', text);
     let (coded, args) = match question {
-        Some(place) => (&text[..place], &text[place + 1..]),
+        Some(result) => (&text[..result], &text[result + 1..]),
         None => (text, &b""[..]),
     };
     let mut path = Vec::with_capacity(coded.len());
@@ -194,15 +194,15 @@ pub fn parse_uri(request: &Request, text: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((path, args.to_vec()))
 }
 
-fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
-    if !is_allowed(parent, &wanted.uri) {
+fn start(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> {
+    if !is_allowed(parent, &spec.uri) {
         return None;
     }
     let mut child = parent.child()?;
-    child.uri.clone_from(&wanted.uri);
-    child.args.clone_from(&wanted.args);
+    child.uri.clone_from(&spec.uri);
+    child.args.clone_from(&spec.args);
     // As in nginx it uses GET, whatever the parent's method is.
-    child.method = if wanted.keeps_method { parent.method } else { Method::Get };
+    child.method = if spec.uses_parent_method { parent.method } else { Method::Get };
     let made = &parent.shared.subrequests;
     made.set(made.get() + 1);
     for begin in parent.config().http.subrequest_hooks.iter().filter_map(|hooks| hooks.begin) {

@@ -12,10 +12,10 @@ use http::response::Opening;
 use io::engine::NetKind;
 use rt::local::{Counted, Event, WaitGroup};
 
+use crate::capacity::{Capacity, Waits};
 use crate::config::{Config, ServerId};
 use crate::extensions::Extensions;
 use crate::request::{ConnInfo, Generation, Request};
-use crate::room::{Room, Waits};
 use telemetry::Level;
 use telemetry::clock::Clock;
 use telemetry::files::{LogFiles, Opened};
@@ -77,7 +77,7 @@ pub struct Thread {
     /// The `stub_status` counters of this thread.
     pub tally: Arc<Tally>,
     /// Limits on open connections and descriptors.
-    pub room: Room,
+    pub capacity: Capacity,
     /// Limits the work of TLS handshakes in one event-loop turn.
     pub handshakes: Turns,
     /// The time of day, for log lines and header fields.
@@ -99,12 +99,12 @@ const SPARE_REQUESTS_MAX: usize = 256;
 impl Thread {
     /// Creates the state of the calling thread.
     pub fn new(shared: Arc<Shared>, version: ConfigVersion, logs: LogFiles, files: Opened) -> Thread {
-        let places_max = version.config.events().worker_connections as usize;
+        let slots_max = version.config.events().worker_connections as usize;
         let mut locals = Extensions::default();
         for module in version.config.modules.modules() {
             (module.thread.make)(&mut locals);
         }
-        let room = Room::new(places_max, version.config.main().workers.count());
+        let capacity = Capacity::new(slots_max, version.config.main().workers.count());
         Thread {
             tally: shared.new_tally(),
             clock: Rc::clone(logs.clock()),
@@ -118,7 +118,7 @@ impl Thread {
             connections: WaitGroup::new(),
             caches: WaitGroup::new(),
             fetches: WaitGroup::new(),
-            room,
+            capacity,
             handshakes: Turns::default(),
             opening: RefCell::default(),
             encoders: Rc::default(),
@@ -129,18 +129,18 @@ impl Thread {
 
     /// Lets the modules start their work on this thread.
     pub fn begin(self: &Rc<Self>) {
-        self.tell_modules(None);
+        self.notify_modules(None);
     }
 
-    fn tell_modules(self: &Rc<Self>, before: Option<&Generation>) {
+    fn notify_modules(self: &Rc<Self>, before: Option<&Generation>) {
         for module in self.generation().config.modules.modules() {
             (module.thread.configured)(self, before);
         }
     }
 
     /// Lets a module close an idle connection to free a slot; returns whether there was one.
-    pub fn give_up_idle(&self) -> bool {
-        self.generation().config.modules.modules().iter().any(|module| (module.thread.give_up_idle)(self))
+    pub fn close_idle(&self) -> bool {
+        self.generation().config.modules.modules().iter().any(|module| (module.thread.close_idle)(self))
     }
 
     /// Returns the state of a module on this thread.
@@ -170,8 +170,8 @@ impl Thread {
         let old = self.generation.replace(Rc::new(generation(version, &self.logs, files)));
         // Spare requests hold references to the old configuration.
         self.spare_requests.borrow_mut().clear();
-        self.room.wake(|_| true);
-        self.tell_modules(Some(&old));
+        self.capacity.wake(|_| true);
+        self.notify_modules(Some(&old));
         drop(old);
     }
 
@@ -187,7 +187,7 @@ impl Thread {
         for module in self.generation().config.modules.modules() {
             (module.thread.drain)(self);
         }
-        self.room.wake(|kind| kind == Waits::Idle);
+        self.capacity.wake(|kind| kind == Waits::Idle);
     }
 
     /// Whether this thread is stopping.
@@ -202,7 +202,7 @@ impl Thread {
 
     /// Counts a client connection until the result is dropped.
     pub fn enter(&self) -> (Counted, Counted) {
-        (self.connections.enter(), self.room.enter())
+        (self.connections.enter(), self.capacity.enter())
     }
 
     /// Returns a request for a connection, with the memory of the last ended request.
@@ -230,7 +230,7 @@ impl Thread {
     ) {
         let request = self.take_request(generation, conn, server);
         request.log_plain(level, message);
-        self.keep_request(request);
+        self.recycle_request(request);
     }
 
     /// Releases the memory of spare requests; returns their number.
@@ -239,7 +239,7 @@ impl Thread {
     }
 
     /// Ends a request: releases its resources and retains its memory.
-    pub fn keep_request(&self, mut request: Box<Request>) {
+    pub fn recycle_request(&self, mut request: Box<Request>) {
         request.clear();
         let mut spare = self.spare_requests.borrow_mut();
         if spare.len() < SPARE_REQUESTS_MAX && Rc::ptr_eq(&request.generation, &self.generation.borrow()) {

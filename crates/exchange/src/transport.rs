@@ -44,10 +44,10 @@ pub enum After {
 /// The protocol operations of one request.
 pub trait Transport {
     /// The unsent bytes of a response in memory.
-    type Rest;
+    type Unsent;
 
     /// State of the unread bytes of a request's body.
-    type BodyRest;
+    type UnreadBody;
 
     /// The outlet for bodies that are not completely in memory.
     type Outlet<'a>: Outlet
@@ -58,34 +58,34 @@ pub trait Transport {
     fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen>;
 
     /// Releases the receive buffers, because the request may take long.
-    fn leave_buffers(&mut self);
+    fn release_buffers(&mut self);
 
     /// Whether the body bytes received with the header section are invalid, so that the request can still be refused.
     fn body_is_broken(&self, request: &Request) -> bool;
 
     /// Whether the complete body was received and is in memory.
-    fn has_whole_body(&self, request: &Request) -> bool;
+    fn has_complete_body(&self, request: &Request) -> bool;
 
     /// Reads the complete body into the request. If no temporary file can be used and the handler accepts pieces
-    /// (`takes_pieces`), returns a feed for the handler: the received bytes, and the state of the remaining ones.
+    /// (`accepts_pieces`), returns a feed for the handler: the received bytes, and the state of the remaining ones.
     fn read_body(
         &mut self,
         request: &mut Request,
-        takes_pieces: bool,
-    ) -> impl Future<Output = Result<Option<Box<Feed<Self::BodyRest>>>, BodyFailure>>;
+        accepts_pieces: bool,
+    ) -> impl Future<Output = Result<Option<Box<Feed<Self::UnreadBody>>>, BodyFailure>>;
 
     /// Prepares the feed for [`Transport::feed`].
     fn begin_feed(
         &mut self,
         request: &mut Request,
-    ) -> impl Future<Output = Result<Feed<Self::BodyRest>, BodyFailure>>;
+    ) -> impl Future<Output = Result<Feed<Self::UnreadBody>, BodyFailure>>;
 
     /// Reads the body as fast as the handler consumes it. It never returns: the reader of the body ends first.
-    fn feed(&mut self, feed: Feed<Self::BodyRest>) -> impl Future<Output = Infallible>;
+    fn feed(&mut self, feed: Feed<Self::UnreadBody>) -> impl Future<Output = Infallible>;
 
     /// Continues to pass the body to its reader while the response is sent, if possible. The feed has ended, and the
     /// reader needs more.
-    fn go_on_feeding(&mut self, _: &Request, _: &IncomingBody) {}
+    fn continue_feeding(&mut self, _: &Request, _: &IncomingBody) {}
 
     /// Discards an unread body; returns `false` if no further request can follow.
     fn discard_body(&mut self, request: &mut Request) -> impl Future<Output = bool>;
@@ -103,23 +103,23 @@ pub trait Transport {
     ///
     /// # Errors
     /// The client has closed the connection.
-    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Self::Rest>, BodyError>;
+    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Self::Unsent>, BodyError>;
 
     /// Sends the bytes that [`Transport::send`] did not send.
-    fn send_rest(
+    fn send_remaining(
         &mut self,
         request: &mut Request,
-        rest: &mut Self::Rest,
+        rest: &mut Self::Unsent,
     ) -> impl Future<Output = Result<(), BodyError>>;
 
-    /// Returns the outlet for a response whose body is not completely in memory. With `tells_to_go_on` a 100 response
+    /// Returns the outlet for a response whose body is not completely in memory. With `sends_continue` a 100 response
     /// is sent first.
     fn outlet<'a>(
         &'a mut self,
         request: &Request,
         core: &Core,
         rate: Option<Rate>,
-        tells_to_go_on: bool,
+        sends_continue: bool,
     ) -> Self::Outlet<'a>;
 
     /// If closing now would discard bytes in flight to the client, waits until they have arrived.

@@ -219,7 +219,7 @@ pub struct Registry {
 struct Slot {
     name: String,
     /// The position of its first use, while it is undefined.
-    wanted: Option<Span>,
+    first_use: Option<Span>,
     origin: Origin,
 }
 
@@ -245,7 +245,7 @@ impl fmt::Debug for Registry {
 
 impl Registry {
     /// Returns a registry without definitions, with these variables of modules.
-    pub fn over(modules: Arc<ModuleVariables>) -> Registry {
+    pub fn with_modules(modules: Arc<ModuleVariables>) -> Registry {
         Registry { modules, ..Registry::default() }
     }
 
@@ -266,7 +266,7 @@ impl Registry {
     pub fn reference_named(&mut self, name: &str, statement: &Statement) -> VarRef {
         // Names are case-insensitive, as in nginx.
         let name = name.to_ascii_lowercase();
-        match self.known(&name) {
+        match self.lookup(&name) {
             Some(VarRef::Member(member)) => {
                 self.members.insert(name, Arc::clone(&member));
                 VarRef::Member(member)
@@ -280,12 +280,12 @@ impl Registry {
     pub fn find(&self, name: &str) -> Option<VarRef> {
         match name.as_bytes() {
             [digit @ b'1'..=b'9'] => Some(VarRef::Capture(digit - b'0')),
-            _ => self.known(&name.to_ascii_lowercase()),
+            _ => self.lookup(&name.to_ascii_lowercase()),
         }
     }
 
     /// Returns a known variable; those of the configuration take precedence over a family.
-    fn known(&self, name: &str) -> Option<VarRef> {
+    fn lookup(&self, name: &str) -> Option<VarRef> {
         if let Some(&slot) = self.by_name.get(name) {
             return Some(VarRef::Slot(slot));
         }
@@ -337,24 +337,24 @@ impl Registry {
             Some(&slot) => slot,
             None => self.add(name, None),
         };
-        self.slots[slot as usize].wanted = None;
+        self.slots[slot as usize].first_use = None;
         slot
     }
 
-    fn add(&mut self, name: String, wanted: Option<Span>) -> u32 {
+    fn add(&mut self, name: String, first_use: Option<Span>) -> u32 {
         let slot = self.slots.len() as u32;
         if let Some(member) = self.members.get(&name) {
             // The cell is empty, because a name gets a slot only once.
             let _ = member.slot.set(slot);
         }
         self.by_name.insert(name.clone(), slot);
-        self.slots.push(Slot { name, wanted, origin: Origin::Unknown });
+        self.slots.push(Slot { name, first_use, origin: Origin::Unknown });
         slot
     }
 
     /// Fails if a used variable is undefined.
     pub fn finish(&self) -> Result<(), Error> {
-        let missing = self.slots.iter().find_map(|slot| Some((slot.wanted.as_ref()?, &slot.name)));
+        let missing = self.slots.iter().find_map(|slot| Some((slot.first_use.as_ref()?, &slot.name)));
         match missing {
             Some((span, name)) => {
                 let error = Error::at(span, format_args!("unknown \"{name}\" variable"));
@@ -371,7 +371,8 @@ impl Registry {
     fn similar(&self, name: &str) -> Option<&str> {
         // For very short names everything is similar.
         let slips_max = if name.len() < 3 { return None } else { conf::slips_max(name) };
-        let defined = self.slots.iter().filter(|slot| slot.wanted.is_none()).map(|slot| slot.name.as_str());
+        let defined =
+            self.slots.iter().filter(|slot| slot.first_use.is_none()).map(|slot| slot.name.as_str());
         let known = self.modules.single.iter().map(|variable| variable.name).chain(defined);
         let distances = known.map(|known| (conf::edit_distance(name, known), known));
         distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)

@@ -19,7 +19,7 @@ use exchange::subrequest::Subrequest;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -35,17 +35,17 @@ const DIRECTIVES: &[Directive] = &[
     // In nginx an empty text in a location cancels the inherited one.
     Directive::scope(
         spec("add_before_body", Args::Exactly(1), "A URI whose response precedes bodies; empty for none."),
-        |scope, cx| set(&mut scope.own::<Conf>().before, cx),
+        |scope, cx| set(&mut scope.make_mut::<Conf>().before, cx),
     ),
     Directive::scope(
         spec("add_after_body", Args::Exactly(1), "A URI whose response follows bodies; empty for none."),
-        |scope, cx| set(&mut scope.own::<Conf>().after, cx),
+        |scope, cx| set(&mut scope.make_mut::<Conf>().after, cx),
     ),
     Directive::scope(
         spec("addition_types", Args::AtLeast(1), "Types that text is added to, beside HTML.")
             .many()
             .default("text/html"),
-        |scope, cx: &mut Cx<'_>| scope.own::<Conf>().types.parse(cx),
+        |scope, cx: &mut Cx<'_>| scope.make_mut::<Conf>().types.parse(cx),
     ),
 ];
 

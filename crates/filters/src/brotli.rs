@@ -27,7 +27,7 @@ pub(crate) static MODULE: Module = Module {
         help: "The ratio by which brotli reduced the body of the response.",
     }],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -52,36 +52,36 @@ const DIRECTIVES: &[Directive] = &[
             "Compresses responses with brotli.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().enabled),
     ),
     // HTML is always included.
     Directive::scope(
         spec("brotli_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.own::<Conf>().types.parse(cx),
+        |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     // From level 4 on other threads compress all but short responses.
     Directive::scope(
         spec("brotli_comp_level", Args::Exactly(1), "How hard to compress, from 0 to 11.").default("6"),
         |scope, cx| {
-            let mut quality = u32::from(scope.own::<Conf>().settings.quality);
+            let mut quality = u32::from(scope.make_mut::<Conf>().settings.quality);
             cx.number_in(&mut quality, 0, 11)?;
-            scope.own::<Conf>().settings.quality = quality as u8;
+            scope.make_mut::<Conf>().settings.quality = quality as u8;
             Ok(())
         },
     ),
     // For a shorter body compression would not save a packet.
     Directive::scope(
         spec("brotli_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().min_length),
     ),
     // A short response uses a window of its size, which saves memory at both ends.
     Directive::scope(
         spec("brotli_window", Args::Exactly(1), "How far back repetitions are searched for.").default("512k"),
         |scope, cx| {
             let (min, max) = (coding::brotli::WINDOW_BITS_MIN, coding::brotli::WINDOW_BITS_MAX);
-            scope.own::<Conf>().settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;
+            scope.make_mut::<Conf>().settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;
             Ok(())
         },
     ),

@@ -18,7 +18,7 @@ use transfer::coding::gzip::Decoder;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -38,7 +38,7 @@ const DIRECTIVES: &[Directive] = &[
             "Decompresses gzip responses for clients that do not accept them.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().enabled),
     ),
     Directive::scope(
         Spec::new(
@@ -91,15 +91,15 @@ struct Gunzip {
 }
 
 /// Maximum output bytes per push: a body may become a thousand times larger.
-const ROOM: usize = 64 << 10;
+const OUTPUT_MAX: usize = 64 << 10;
 
 impl BodyFilter for Gunzip {
     fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
         let skip = usize::from(self.ahead);
         let bytes = out.bytes();
-        let used = skip + self.decoder.push(&input[skip..], ROOM, bytes)?;
+        let used = skip + self.decoder.push(&input[skip..], OUTPUT_MAX, bytes)?;
         // If the output space is used up, the last input byte may have further output.
-        self.ahead = bytes.len() == ROOM && used == input.len();
+        self.ahead = bytes.len() == OUTPUT_MAX && used == input.len();
         Ok(used - usize::from(self.ahead))
     }
 

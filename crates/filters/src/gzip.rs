@@ -26,7 +26,7 @@ pub(crate) static MODULE: Module = Module {
         help: "The ratio by which gzip reduced the body of the response.",
     }],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -43,36 +43,36 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses responses with gzip.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().enabled),
     ),
     // HTML is always included.
     Directive::scope(
         spec("gzip_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.own::<Conf>().types.parse(cx),
+        |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     // Each level costs more time than the previous one, and the higher levels gain little.
     Directive::scope(
         spec("gzip_comp_level", Args::Exactly(1), "How hard to compress, from 1 to 9.").default("1"),
         |scope, cx| {
-            let mut level = u32::from(scope.own::<Conf>().settings.level);
+            let mut level = u32::from(scope.make_mut::<Conf>().settings.level);
             cx.number_in(&mut level, 1, 9)?;
-            scope.own::<Conf>().settings.level = level as u8;
+            scope.make_mut::<Conf>().settings.level = level as u8;
             Ok(())
         },
     ),
     // For a shorter body compression would not save a packet.
     Directive::scope(
         spec("gzip_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().min_length),
     ),
     // A smaller window saves memory of the client.
     Directive::scope(
         spec("gzip_window", Args::Exactly(1), "How far back repetitions are searched for.").default("32k"),
         |scope, cx| {
             let bits = power_of_two(cx, 9, 15, "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")?;
-            scope.own::<Conf>().settings.window_bits = bits;
+            scope.make_mut::<Conf>().settings.window_bits = bits;
             Ok(())
         },
     ),

@@ -23,7 +23,7 @@ use exchange::template::Template;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
         if !conf.of_requests.is_empty() {
             plan.now(Phase::Rewrite, scope.shared::<Conf>(), change_request);
@@ -168,7 +168,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>, direction: Direction, action: Action)
     if command.fields.is_empty() {
         return Ok(());
     }
-    let conf = scope.own::<Conf>();
+    let conf = scope.make_mut::<Conf>();
     let list = match direction {
         Direction::Response => &mut conf.of_responses,
         Direction::Request => &mut conf.of_requests,

@@ -10,7 +10,7 @@ use exchange::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
-    take_part: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
+    add_to_plan: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
     ..Module::named("http_not_modified")
 };
 
@@ -22,7 +22,7 @@ fn filter(request: &mut Request) {
         return;
     }
     // The upstream has already evaluated the preconditions, and they did not match.
-    if request.response.is_judged {
+    if request.response.is_precondition_evaluated {
         return;
     }
     let response = &request.response;
@@ -36,7 +36,7 @@ fn filter(request: &mut Request) {
         let text = response.field(b"Last-Modified").or(response.date.as_deref());
         last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
     }
-    let mode = request.scope().core.answering.if_modified_since.unwrap_or(mode);
+    let mode = request.scope().core.responding.if_modified_since.unwrap_or(mode);
     let etag = response.etag.as_ref().map(|etag| etag.as_bytes());
     let validators = Validators { etag, last_modified };
     match conditional::evaluate(&request.head, request.bytes(), validators, mode) {

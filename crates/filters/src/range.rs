@@ -17,7 +17,7 @@ use transfer::body::ranged::{RangedBody, Subrange};
 
 /// The module; its directive belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
-    take_part: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
+    add_to_plan: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
     ..Module::named("http_range")
 };
 
@@ -33,7 +33,7 @@ fn filter(request: &mut Request) {
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
-    let max_ranges = request.scope().core.answering.max_ranges;
+    let max_ranges = request.scope().core.responding.max_ranges;
     // Zero disables ranges, so `Accept-Ranges` is not sent either.
     if max_ranges == Some(0) {
         request.response.allow_ranges = false;
@@ -64,7 +64,7 @@ fn filter(request: &mut Request) {
             // A body that can be read only once supports only one range; as in nginx, a body of several pieces supports
             // only one too.
             _ if is_divided_once(&request.response.body) => {}
-            several => many(request, several, size),
+            several => respond_multipart(request, several, size),
         },
     }
 }
@@ -140,7 +140,7 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
 }
 
 /// Responds with several ranges as a multipart body, whose length is computed before it is read.
-fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
+fn respond_multipart(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let boundary = request.conn.thread.shared.next_boundary();
     // Each part has the original content type; the content type of the response has the boundary instead.
     let mut media_type = request.response.content_type.of(request).unwrap_or_default().as_bytes().to_vec();

@@ -29,7 +29,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().get().mode >= Mode::V1 {
             plan.filter(scope.shared::<Conf>(), send_cookie);
         }
@@ -49,14 +49,14 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             const NAMES: &[(&str, Mode)] =
                 &[("off", Mode::Off), ("log", Mode::Log), ("v1", Mode::V1), ("on", Mode::On)];
-            cx.choice(&mut scope.own::<Conf>().own().mode, NAMES)
+            cx.choice(&mut scope.make_mut::<Conf>().current().mode, NAMES)
         },
     ),
     // Also the prefix of identifiers in variables.
     Directive::scope(
         spec("userid_name", Args::Exactly(1), "The name of the cookie.").default("uid"),
         |scope, cx| {
-            scope.own::<Conf>().own().name = cx.arg(0).to_owned();
+            scope.make_mut::<Conf>().current().name = cx.arg(0).to_owned();
             Ok(())
         },
     ),
@@ -64,7 +64,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_domain", Args::Exactly(1), "The domain that the cookie is for.").default("none"),
         |scope, cx| {
-            scope.own::<Conf>().own().domain = unless(cx, "none");
+            scope.make_mut::<Conf>().current().domain = unless(cx, "none");
             Ok(())
         },
     ),
@@ -72,7 +72,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_path", Args::Exactly(1), "The path that the cookie is for.").default("/"),
         |scope, cx| {
-            scope.own::<Conf>().own().path = cx.arg(0).to_owned();
+            scope.make_mut::<Conf>().current().path = cx.arg(0).to_owned();
             Ok(())
         },
     ),
@@ -80,7 +80,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_expires", Args::Exactly(1), "How long browsers keep the cookie.").default("off"),
         |scope, cx| {
-            scope.own::<Conf>().own().expires = match cx.arg(0) {
+            scope.make_mut::<Conf>().current().expires = match cx.arg(0) {
                 "off" => Expires::Never,
                 "max" => Expires::Max,
                 text => Expires::After(value::seconds(text).map_err(|_| cx.invalid(text))? as i64),
@@ -103,7 +103,7 @@ const DIRECTIVES: &[Directive] = &[
                 &[mark] if mark.is_ascii_alphanumeric() || mark == b'=' => Some(mark),
                 _ => return Err(cx.error(format_args!("\"userid_mark\" directive {WRONG}"))),
             };
-            scope.own::<Conf>().own().mark = mark;
+            scope.make_mut::<Conf>().current().mark = mark;
             Ok(())
         },
     ),
@@ -111,7 +111,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field beside the cookie.").default("none"),
         |scope, cx| {
-            scope.own::<Conf>().own().p3p = unless(cx, "none");
+            scope.make_mut::<Conf>().current().p3p = unless(cx, "none");
             Ok(())
         },
     ),
@@ -125,7 +125,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let mut service = 0;
             cx.number(&mut service)?;
-            scope.own::<Conf>().own().service = Some(service as u32);
+            scope.make_mut::<Conf>().current().service = Some(service as u32);
             Ok(())
         },
     ),
@@ -151,7 +151,7 @@ const VARIABLES: &[Variable] = &[
         name: "uid_set",
         get: |request, out| {
             let conf = request.scope().of::<Conf>().get();
-            conf.mode >= Mode::V1 && shown(conf, given(request).map(|(id, _)| id), out)
+            conf.mode >= Mode::V1 && shown(conf, id_to_send(request).map(|(id, _)| id), out)
         },
         set: None,
         help: "The cookie's name and the identifier that the client is sent.",
@@ -212,7 +212,7 @@ impl Conf {
     }
 
     /// Returns the current settings, to be changed by a directive.
-    fn own(&mut self) -> &mut CookieSettings {
+    fn current(&mut self) -> &mut CookieSettings {
         // A static cannot contain the default texts.
         let initial =
             || Arc::new(CookieSettings { name: "uid".to_owned(), path: "/".to_owned(), ..DEFAULT.clone() });
@@ -260,7 +260,7 @@ fn unless(cx: &Cx<'_>, word: &str) -> Option<String> {
 /// Sets the flags. As in nginx a duplicate is a warning, and `off` does not cancel flags beside it.
 fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const SITES: [&str; 3] = ["strict", "lax", "none"];
-    let conf = scope.own::<Conf>().own();
+    let conf = scope.make_mut::<Conf>().current();
     if std::mem::replace(&mut conf.flags_block, cx.block) != cx.block {
         conf.flags = DEFAULT.flags;
     }
@@ -318,7 +318,7 @@ struct Found {
     /// The identifier in it.
     got: Option<Id>,
     /// The identifier to send, and whether it is new.
-    given: OnceCell<(Id, bool)>,
+    id_to_send: OnceCell<(Id, bool)>,
 }
 
 // Not valid in another location, which may use another cookie. A subrequest has the same client.
@@ -334,11 +334,11 @@ const ENCODED_LEN: usize = 22;
 
 /// Returns the identifier of the request, parsed once.
 fn found(request: &Request) -> Rc<Found> {
-    request.facts.get().unwrap_or_else(|| request.facts.insert(look(request)))
+    request.facts.get().unwrap_or_else(|| request.facts.insert(find_cookie(request)))
 }
 
 /// Searches for the cookie and parses it.
-fn look(request: &Request) -> Found {
+fn find_cookie(request: &Request) -> Found {
     let name = request.scope().of::<Conf>().get().name.as_bytes();
     let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
     let Some(cookie) = lines.find_map(|line| cookie_in(line, name)) else {
@@ -360,17 +360,17 @@ fn look(request: &Request) -> Found {
         complain("invalid");
     }
     // An identifier without a counter is invalid.
-    Found { got: id.filter(|id| id[12..] != [0; 4]), cookie: cookie.to_vec(), given: OnceCell::new() }
+    Found { got: id.filter(|id| id[12..] != [0; 4]), cookie: cookie.to_vec(), id_to_send: OnceCell::new() }
 }
 
 /// Returns the identifier to send to the client, and whether it is new; `None` if the client keeps its identifier.
-fn given(request: &Request) -> Option<(Id, bool)> {
+fn id_to_send(request: &Request) -> Option<(Id, bool)> {
     let found = found(request);
-    if let Some(given) = found.given.get() {
-        return Some(*given);
+    if let Some(id_to_send) = found.id_to_send.get() {
+        return Some(*id_to_send);
     }
     let conf = request.scope().of::<Conf>().get();
-    let given = match found.got {
+    let id_to_send = match found.got {
         None => (new_id(request, conf), true),
         Some(got) => match reset(request).as_slice() {
             b"" | b"0" => {
@@ -389,7 +389,7 @@ fn given(request: &Request) -> Option<(Id, bool)> {
             }
         },
     };
-    Some(*found.given.get_or_init(|| given))
+    Some(*found.id_to_send.get_or_init(|| id_to_send))
 }
 
 /// Counts the identifiers of this process. The lowest byte is the version and never changes; the other bytes start with
@@ -465,7 +465,7 @@ fn send_cookie(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    let Some((id, is_new)) = given(request) else { return };
+    let Some((id, is_new)) = id_to_send(request) else { return };
     let conf = conf.get();
     let cookie = cookie(conf, id, (!is_new).then_some(&found(request).cookie), since_1970(rt::wall()).0);
     let p3p = conf.p3p.as_ref().map(|p3p| (b"P3P".to_vec(), p3p.as_bytes().to_vec()));

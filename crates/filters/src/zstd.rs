@@ -28,7 +28,7 @@ pub(crate) static MODULE: Module = Module {
         help: "The ratio by which zstd reduced the body of the response.",
     }],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().enabled {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -47,14 +47,14 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses responses with zstd.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().enabled),
     ),
     // HTML is always included.
     Directive::scope(
         spec("zstd_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.own::<Conf>().types.parse(cx),
+        |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     // From level 4 on other threads compress all but short responses.
     Directive::scope(
@@ -65,14 +65,14 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("1"),
         |scope, cx| {
-            scope.own::<Conf>().settings.level = level(cx)?;
+            scope.make_mut::<Conf>().settings.level = level(cx)?;
             Ok(())
         },
     ),
     // For a shorter body compression would not save a packet.
     Directive::scope(
         spec("zstd_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().min_length),
     ),
     // A browser can display the first lines of a page after the first block; smaller blocks cost a few bytes.
     Directive::scope(
@@ -95,7 +95,7 @@ const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| {
             let path = cx.conf_prefix.join(cx.arg(0));
-            scope.own::<Conf>().settings.dictionary = Some(cx.read_data(&path)?);
+            scope.make_mut::<Conf>().settings.dictionary = Some(cx.read_data(&path)?);
             Ok(())
         },
     ),
@@ -147,7 +147,7 @@ fn level(cx: &Cx<'_>) -> Result<i32, Error> {
 fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let size = cx.statement.value(0, value::size)?;
     let (min, max) = coding::zstd::TARGET_BLOCKS;
-    scope.own::<Conf>().settings.target_block = match u32::try_from(size) {
+    scope.make_mut::<Conf>().settings.target_block = match u32::try_from(size) {
         Ok(0) => None,
         Ok(size) if (min..=max).contains(&size) => Some(size),
         _ => return Err(cx.error(format_args!("value must be between {min} and {max}"))),

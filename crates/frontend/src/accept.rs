@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const AT_ONCE_MAX: usize = 64;
 
 /// The listening sockets of one thread.
-pub struct Doors {
+pub struct ThreadListeners {
     thread: Rc<Thread>,
     alone: bool,
     open: Vec<(ListenAddr, Stopper)>,
@@ -33,10 +33,10 @@ pub struct Doors {
     accepting: WaitGroup,
 }
 
-impl Doors {
+impl ThreadListeners {
     /// Creates the state without listeners; `alone` is whether the process has one thread.
-    pub fn new(thread: &Rc<Thread>, alone: bool) -> Doors {
-        Doors { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: WaitGroup::new() }
+    pub fn new(thread: &Rc<Thread>, alone: bool) -> ThreadListeners {
+        ThreadListeners { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: WaitGroup::new() }
     }
 
     /// Starts to accept from these sockets, unless their address is already served.
@@ -59,13 +59,13 @@ impl Doors {
                 });
             }
         }
-        self.tell_room();
+        self.register_listeners();
     }
 
     /// Passes the listeners to the code that limits connections.
-    fn tell_room(&self) {
+    fn register_listeners(&self) {
         let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
-        self.thread.room.set_listeners(listeners);
+        self.thread.capacity.set_listeners(listeners);
     }
 
     /// Stops listening at addresses that the configuration no longer has.
@@ -80,13 +80,13 @@ impl Doors {
             }
             keep
         });
-        self.tell_room();
+        self.register_listeners();
     }
 
     /// Waits until no more connections are delivered after a stop: a connection that the kernel had handed over before is served,
     /// not reset.
     pub async fn closed(&self) {
-        self.accepting.none_left().await;
+        self.accepting.wait_empty().await;
     }
 
     /// Stops listening at all addresses.
@@ -106,18 +106,18 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
     };
     let entrance = Rc::new(Entrance::new(address, bound));
     loop {
-        if thread.room.lacks().is_some() {
+        if thread.capacity.exhausted().is_some() {
             // Idle connections are not closed before a client waits.
             listener.ready().await;
-            thread.room_to_accept().await;
+            thread.wait_for_capacity().await;
         }
-        listener.set_multishot(own && thread.room.is_wide());
+        listener.set_multishot(own && thread.capacity.is_wide());
         match listener.accept().await {
             Ok(fd) => {
                 begin(&thread, &entrance, fd);
                 // A single accept returns one connection if the complete queue could exceed the limits. As many of the others as
                 // there is room for are accepted by direct calls, which cost less than one operation each.
-                if own && !thread.room.is_wide() && thread.calls_directly {
+                if own && !thread.capacity.is_wide() && thread.calls_directly {
                     take_more(&thread, &entrance, &listener);
                 }
             }
@@ -126,7 +126,7 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
             Err(errno) => {
                 complain(&thread, Level::Crit, "accept4()", errno);
                 let is_full = matches!(errno, Errno::MFILE | Errno::NFILE);
-                if !is_full || !thread.give_up_descriptors(&thread.generation()).await {
+                if !is_full || !thread.free_descriptors(&thread.generation()).await {
                     rt::sleep_until(rt::now() + PAUSE).await;
                 }
             }
@@ -136,7 +136,7 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
 
 /// Serves a connection.
 fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
-    thread.room.count_accepted();
+    thread.capacity.count_accepted();
     // Counted before its task first runs, so that a thread that shuts down does not overlook it.
     let counted = thread.enter();
     rt::spawn(h1::serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
@@ -145,7 +145,7 @@ fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
 /// Accepts queued connections while there is room. An error is reported by the next accept.
 fn take_more(thread: &Rc<Thread>, entrance: &Rc<Entrance>, listener: &Listener) {
     for _ in 0..AT_ONCE_MAX {
-        if thread.room.lacks().is_some() {
+        if thread.capacity.exhausted().is_some() {
             return;
         }
         let Ok(Some(fd)) = listener.accept_now() else { return };

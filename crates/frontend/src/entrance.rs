@@ -17,23 +17,23 @@ pub struct Entrance {
     /// The address that was bound.
     pub bound: Address,
     /// Number of a configuration version, and the index of the address in it.
-    place: Cell<(u64, usize)>,
+    index: Cell<(u64, usize)>,
 }
 
 impl Entrance {
     /// Creates the state; servers are selected by the configured and the bound address.
     pub fn new(address: ListenAddr, bound: Address) -> Entrance {
-        Entrance { address, bound, place: Cell::new((0, 0)) }
+        Entrance { address, bound, index: Cell::new((0, 0)) }
     }
 
     /// Returns the servers at this address; `None` if a reload removed it.
     pub(crate) fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         let listens = &generation.config.http.listens;
-        if self.place.get().0 != generation.number {
-            let place = listens.iter().position(|listen| listen.spec.addr == self.address);
-            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
+        if self.index.get().0 != generation.number {
+            let index = listens.iter().position(|listen| listen.spec.addr == self.address);
+            self.index.set((generation.number, index.unwrap_or(usize::MAX)));
         }
-        listens.get(self.place.get().1)
+        listens.get(self.index.get().1)
     }
 
     /// Returns the server used before the host is known: the one selected in the handshake, or the default server of the address.

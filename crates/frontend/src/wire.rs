@@ -22,7 +22,7 @@ use std::time::Duration;
 use io::op::PeerAddr;
 use io::sys::TcpInfo;
 use io::{Buf, Errno, Fd, Segments};
-use rt::net::{Behind, FilePart};
+use rt::net::{Appended, FilePart};
 use rt::{Socket, Timer};
 
 use tls::Stream;
@@ -147,23 +147,23 @@ impl Wire {
         }
     }
 
-    /// See [`rt::net::Reader::recv_behind_now`].
-    pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
+    /// See [`rt::net::Reader::recv_append_now`].
+    pub fn recv_append_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.reader.recv_behind_now(buf),
+            Wire::Plain(socket) => socket.reader.recv_append_now(buf),
             // Received bytes must be decrypted, and a record may be incomplete.
             Wire::Tls(_) => None,
         }
     }
 
-    /// See [`rt::net::Reader::recv_behind`].
-    pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
+    /// See [`rt::net::Reader::recv_append`].
+    pub async fn recv_append(&mut self, buf: Buf) -> Result<Appended, Errno> {
         match self {
-            Wire::Plain(socket) => socket.reader.recv_behind(buf).await,
+            Wire::Plain(socket) => socket.reader.recv_append(buf).await,
             // Plaintext is returned in the buffers in which its records were received.
             Wire::Tls(stream) => Ok(match stream.recv().await? {
-                Some(received) => Behind::Apart(buf, received),
-                None => Behind::End,
+                Some(received) => Appended::Separate(buf, received),
+                None => Appended::End,
             }),
         }
     }
@@ -214,11 +214,11 @@ impl Wire {
         data: &'a mut Segments,
         more: bool,
     ) -> impl Future<Output = Result<(), SendError>> + 'a {
-        let mut patience = Patience::new(timeout);
+        let mut progress_timeout = ProgressTimeout::new(timeout);
         poll_fn(move |context| {
             let polled = self.poll_send(context, data, more);
-            let sent = ready!(patience.follow(context, timer, polled, || self.sent_progress()));
-            self.give_up_sending();
+            let sent = ready!(progress_timeout.follow(context, timer, polled, || self.sent_progress()));
+            self.abandon_send();
             Poll::Ready(sent)
         })
     }
@@ -240,7 +240,7 @@ impl Wire {
     }
 
     /// Whether file bytes can be sent by sendfile, without reading them.
-    pub fn takes_files(&self) -> bool {
+    pub fn accepts_files(&self) -> bool {
         matches!(self, Wire::Plain(_))
     }
 
@@ -270,8 +270,8 @@ impl Wire {
     }
 
     /// See [`rt::net::Writer::give_up`].
-    pub fn give_up_sending(&mut self) {
-        self.socket_mut().writer.give_up();
+    pub fn abandon_send(&mut self) {
+        self.socket_mut().writer.abandon();
     }
 
     /// See [`rt::net::Writer::progress`].
@@ -284,9 +284,9 @@ impl Wire {
         rt::net::progress(self.fd(), u64::MAX)
     }
 
-    /// Returns the number of bytes that can be sent without waiting for the client; see [`rt::net::room`].
-    pub fn room(&self) -> u64 {
-        rt::net::room(self.fd())
+    /// Returns the number of bytes that can be sent without waiting for the client; see [`rt::net::send_space`].
+    pub fn send_space(&self) -> u64 {
+        rt::net::send_space(self.fd())
     }
 
     /// Returns the number of bytes that the client has not acknowledged.
@@ -316,9 +316,9 @@ impl Wire {
     }
 
     /// Sends the closing message of TLS, before the connection is closed.
-    pub fn say_goodbye(&mut self) {
+    pub fn send_close_notify(&mut self) {
         if let Wire::Tls(stream) = self {
-            stream.say_goodbye();
+            stream.send_close_notify();
         }
     }
 }
@@ -363,9 +363,9 @@ impl WireHandle {
         async move { rt::net::hung_up(&socket).await }
     }
 
-    /// See [`Wire::room`].
-    pub fn room(&self) -> u64 {
-        rt::net::room(self.fd())
+    /// See [`Wire::send_space`].
+    pub fn send_space(&self) -> u64 {
+        rt::net::send_space(self.fd())
     }
 
     /// Sends bytes while the wire has none in flight.
@@ -373,7 +373,7 @@ impl WireHandle {
         match self {
             WireHandle::Plain(socket) => {
                 let socket = socket.clone();
-                Box::pin(async move { rt::net::send_aside(&socket, data).await })
+                Box::pin(async move { rt::net::send_interim(&socket, data).await })
             }
             WireHandle::Tls(stream) => Box::pin(stream.send(data)),
         }
@@ -386,7 +386,7 @@ impl WireHandle {
 }
 
 /// Timeout of a send without progress.
-pub struct Patience {
+pub struct ProgressTimeout {
     timeout: Duration,
     state: Waiting,
 }
@@ -397,15 +397,15 @@ enum Waiting {
     /// No send waits.
     No,
     /// A send waits for less than the timeout.
-    Begun,
+    Started,
     /// A send waits longer; the value is the progress at the last check.
     Since(u64),
 }
 
-impl Patience {
+impl ProgressTimeout {
     /// Creates the timeout of a send.
-    pub fn new(timeout: Duration) -> Patience {
-        Patience { timeout, state: Waiting::No }
+    pub fn new(timeout: Duration) -> ProgressTimeout {
+        ProgressTimeout { timeout, state: Waiting::No }
     }
 
     /// Whether a send waits.
@@ -425,10 +425,10 @@ impl Patience {
     ) -> Poll<Result<T, SendError>> {
         if let Poll::Ready(result) = polled {
             self.state = Waiting::No;
-            return Poll::Ready(result.map_err(SendError::Gone));
+            return Poll::Ready(result.map_err(SendError::Closed));
         }
         if self.state == Waiting::No {
-            self.state = Waiting::Begun;
+            self.state = Waiting::Started;
             timer.set(rt::now() + self.timeout);
         }
         loop {

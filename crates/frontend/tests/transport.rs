@@ -85,7 +85,7 @@ impl Frames<'_> {
 }
 
 impl Outlet for Frames<'_> {
-    fn takes_files(&self) -> bool {
+    fn accepts_files(&self) -> bool {
         false
     }
 
@@ -106,7 +106,7 @@ impl Outlet for Frames<'_> {
         self.added.extend_from_slice(&source.bytes()[start..end]);
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.pieces < 8
     }
 
@@ -118,7 +118,7 @@ impl Outlet for Frames<'_> {
         self.poll_taken(context)
     }
 
-    fn poll_room(&mut self, _: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
+    fn poll_space(&mut self, _: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
         Poll::Ready(Ok(wanted))
     }
 
@@ -158,21 +158,21 @@ impl Outlet for Frames<'_> {
 }
 
 impl Transport for Stream {
-    type Rest = Segments;
-    type BodyRest = ();
+    type Unsent = Segments;
+    type UnreadBody = ();
     type Outlet<'a> = Frames<'a>;
 
     fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         generation.config.http.listens.first()
     }
 
-    fn leave_buffers(&mut self) {}
+    fn release_buffers(&mut self) {}
 
     fn body_is_broken(&self, _: &Request) -> bool {
         false
     }
 
-    fn has_whole_body(&self, _: &Request) -> bool {
+    fn has_complete_body(&self, _: &Request) -> bool {
         true
     }
 
@@ -184,7 +184,7 @@ impl Transport for Stream {
         let mut body = ReceivedBody::default();
         body.add(&self.request_body);
         body.seal();
-        (request.body, request.body_is_taken) = (Some(Rc::new(body)), true);
+        (request.body, request.is_body_consumed) = (Some(Rc::new(body)), true);
         Ok(None)
     }
 
@@ -224,7 +224,7 @@ impl Transport for Stream {
         Ok(Some(data))
     }
 
-    async fn send_rest(&mut self, request: &mut Request, rest: &mut Segments) -> Result<(), BodyError> {
+    async fn send_remaining(&mut self, request: &mut Request, rest: &mut Segments) -> Result<(), BodyError> {
         rt::yield_now().await;
         rest.advance(request.sent_head as usize);
         rest.parts().for_each(|part| self.got.body.extend_from_slice(part.bytes()));

@@ -58,7 +58,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     Directive::scope(
         row("_set_header", Args::Exactly(2), "A field of requests, in the place of the client's.").many(),
-        |scope, cx| add_field(&mut scope.own::<Passing<Grpc>>().own.0.set_fields, cx),
+        |scope, cx| add_field(&mut scope.make_mut::<Passing<Grpc>>().protocol.0.set_fields, cx),
     ),
 ];
 

@@ -37,7 +37,7 @@ use upstream::state;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
         if conf.is_on || conf.has_deadline {
             plan.filter(Arc::new(conf.is_on), |&shows_errors, request| filter(request, shows_errors));
@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
             "Errors of this server reach clients of gRPC as `grpc-status`, with status 200.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().is_on),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().is_on),
     ),
     Directive::scope(
         Spec::new(
@@ -67,7 +67,7 @@ const DIRECTIVES: &[Directive] = &[
             "Ends a call of `grpc_pass` when the client's `grpc-timeout` is over, with `grpc-status` 4.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().has_deadline),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().has_deadline),
     ),
 ];
 
@@ -94,15 +94,15 @@ pub(crate) fn deadline(request: &Request) -> Option<Instant> {
 /// Converts error responses of this server. Responses of upstreams have their own gRPC status.
 fn filter(request: &mut Request, shows_errors: bool) {
     let status = request.response.status;
-    let is_late = state::is_late(request);
-    if request.depth > 0 || status < 400 || !is_call(request) || !(shows_errors || is_late) {
+    let is_past_deadline = state::is_past_deadline(request);
+    if request.depth > 0 || status < 400 || !is_call(request) || !(shows_errors || is_past_deadline) {
         return;
     }
     if state::last_heading(request).is_some() {
         return;
     }
     let code = state::last_reset(request).map_or_else(|| of_status(status), of_reset);
-    let words = match is_late {
+    let words = match is_past_deadline {
         true => "Deadline Exceeded",
         false => StatusCode::new(status).map_or("", StatusCode::reason),
     };

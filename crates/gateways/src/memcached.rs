@@ -55,7 +55,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             pass::set::<Memcached>(scope, cx)?;
             // As in nginx, a configuration that never sets the variable is refused.
-            scope.own::<Passing<Memcached>>().own.key = Some(cx.template("$memcached_key")?);
+            scope.make_mut::<Passing<Memcached>>().protocol.key = Some(cx.template("$memcached_key")?);
             Ok(())
         },
     ),
@@ -66,7 +66,7 @@ const DIRECTIVES: &[Directive] = &[
             "Bits of a value's flags; one of them marks a value as compressed by gzip.",
         )
         .default("0"),
-        |scope, cx| cx.number(&mut scope.own::<Passing<Memcached>>().own.gzip_flag),
+        |scope, cx| cx.number(&mut scope.make_mut::<Passing<Memcached>>().protocol.gzip_flag),
     ),
 ];
 

@@ -21,7 +21,7 @@ pub(crate) static MODULE: Module = Module {
         end: |http, scope, end| {
             // For upstream groups, which have no other enclosing block.
             if end.kind == BlockKind::Http {
-                http.own::<HttpConf>().0 = scope.of::<Conf>().clone();
+                http.make_mut::<HttpConf>().0 = scope.of::<Conf>().clone();
             }
             Ok(())
         },
@@ -55,12 +55,12 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 fn set_resolver(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.own::<Conf>().resolver = Some(resolver(cx)?);
+    scope.make_mut::<Conf>().resolver = Some(resolver(cx)?);
     Ok(())
 }
 
 fn set_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.own::<Conf>().timeout = timeout(cx)?;
+    scope.make_mut::<Conf>().timeout = timeout(cx)?;
     Ok(())
 }
 

@@ -57,7 +57,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| {
             let param = Param::read(cx)?;
-            scope.own::<Passing<Scgi>>().own.params.own(cx.block).push(param);
+            scope.make_mut::<Passing<Scgi>>().protocol.params.make_mut(cx.block).push(param);
             Ok(())
         },
     ),

@@ -31,8 +31,8 @@ use telemetry::Level;
 use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody, Subrange};
 use transfer::body::source::BodySource;
-use upstream::caching::asked::{SliceStart, slice_start};
 use upstream::caching::fetch::detached;
+use upstream::caching::requested_range::{SliceStart, slice_start};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -45,7 +45,7 @@ pub(crate) static MODULE: Module = Module {
             "Bytes of a slice, for `$slice_range`; 0 is none.",
         )
         .default("0"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().size),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().size),
     )]],
     variables: &[Variable {
         name: "slice_range",
@@ -54,7 +54,7 @@ pub(crate) static MODULE: Module = Module {
         help: "The range of the requested slice, in the form of `Range`.",
     }],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().size > 0 {
             plan.filter(scope.shared::<Conf>(), filter);
         }

@@ -51,7 +51,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     |scope, cx| {
         let text = cx.statement.args.first().map_or(NAMED, |word| word.text.as_str());
         pass::set_to::<Tunnel>(scope, cx, text)?;
-        scope.core.takes_connect = true;
+        scope.core.accepts_connect = true;
         Ok(())
     },
 )];

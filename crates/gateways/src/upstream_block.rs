@@ -11,7 +11,7 @@ use exchange::module::{BlockHooks, ThreadHooks, UpstreamHooks};
 use upstream::Pools;
 use upstream::peers::Upstreams;
 use upstream::peers::address::Url;
-use upstream::peers::lines::{Draft, Line, Method, Source, Takes};
+use upstream::peers::lines::{Accepts, Draft, Line, Method, Source};
 use upstream::peers::sticky::SID_MAX;
 use upstream::resolve::HttpConf;
 
@@ -27,7 +27,7 @@ pub(crate) static MODULE: Module = Module {
         // Connections belong to the configuration version that opened them.
         configured: |thread, _| thread.local::<Pools>().clear(),
         drain: |thread| thread.local::<Pools>().clear(),
-        give_up_idle: |thread| thread.local::<Pools>().give_up_one(),
+        close_idle: |thread| thread.local::<Pools>().close_oldest(),
     },
     ..Module::named("http_upstream")
 };
@@ -66,7 +66,7 @@ const DIRECTIVES: &[Directive] = &[
             "Name servers for servers with `resolve`, instead of those of `http`.",
         ),
         |scope, cx| {
-            let draft = scope.own::<Draft>();
+            let draft = scope.make_mut::<Draft>();
             draft.resolver = Some(resolver::resolver(cx)?);
             Ok(())
         },
@@ -81,7 +81,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("30s"),
         |scope, cx| {
-            let draft = scope.own::<Draft>();
+            let draft = scope.make_mut::<Draft>();
             draft.resolver_timeout = Some(resolver::timeout(cx)?);
             Ok(())
         },
@@ -92,13 +92,13 @@ const DIRECTIVES: &[Directive] = &[
 fn begin(scope: &mut Scope, cx: &Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     cx.http.of::<Upstreams>().check_block(name).map_err(|fault| cx.error(fault))?;
-    *scope.own::<Draft>() = Draft::new(name);
+    *scope.make_mut::<Draft>() = Draft::new(name);
     Ok(())
 }
 
 /// Ends an upstream block: a group needs a primary server.
 fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), Error> {
-    let draft = std::mem::take(scope.own::<Draft>());
+    let draft = std::mem::take(scope.make_mut::<Draft>());
     // A group whose servers are managed through `api` may be empty.
     let may_be_empty = draft.state.is_some();
     if draft.lines.is_empty() && !may_be_empty {
@@ -115,7 +115,7 @@ fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), 
         let what = "no resolver defined to resolve names at run time in upstream";
         return Err(Error::at(statement, format_args!("{what} \"{}\"", draft.name)));
     }
-    http.own::<Upstreams>().add_block(draft);
+    http.make_mut::<Upstreams>().add_block(draft);
     Ok(())
 }
 
@@ -142,7 +142,7 @@ fn set_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Adds the server of a statement.
 pub(crate) fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     let text = cx.arg(0);
     // Parameters are checked first, as in nginx.
     let mut parameters = Parameters::default();
@@ -151,7 +151,7 @@ pub(crate) fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     }
     let url = Url::parse(text, PORT);
     let url = url.map_err(|fault| cx.error(format_args!("{fault} in upstream \"{text}\"")))?;
-    let mut line = Line { place: Some(cx.statement.span().clone()), ..Line::new(text, &url) };
+    let mut line = Line { position: Some(cx.statement.span().clone()), ..Line::new(text, &url) };
     if parameters.service.is_some() {
         let fault = match () {
             () if !parameters.resolve => "requires \"resolve\" parameter",
@@ -180,7 +180,7 @@ struct Parameters {
     fail_timeout: Option<i64>,
     slow_start_ms: Option<i64>,
     backup: bool,
-    takes: Takes,
+    accepts: Accepts,
     route: Option<String>,
     resolve: bool,
     service: Option<String>,
@@ -210,8 +210,8 @@ impl Parameters {
                 supported(draft, text, cx)?;
                 self.backup = true;
             }
-            ("down", None) => self.takes = Takes::Nobody,
-            ("drain", None) => self.takes = Takes::Sessions,
+            ("down", None) => self.accepts = Accepts::Nothing,
+            ("drain", None) => self.accepts = Accepts::Sessions,
             ("route", Some("")) => return Err(cx.error("route is empty")),
             ("route", Some(route)) if route.len() > SID_MAX => {
                 return Err(cx.error(format_args!("route is longer than {SID_MAX}")));
@@ -233,7 +233,7 @@ impl Parameters {
             fail_timeout: self.fail_timeout.unwrap_or(line.fail_timeout),
             slow_start_ms: self.slow_start_ms.unwrap_or(line.slow_start_ms),
             backup: self.backup,
-            takes: self.takes,
+            accepts: self.accepts,
             route: self.route.map(Into::into),
             ..line
         }

@@ -25,7 +25,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 )];
 
 fn hash(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     let key = cx.template(cx.arg(0))?;
     let method = match cx.statement.args.get(1).map(|word| word.text.as_str()) {
         None => Method::Hash(key),

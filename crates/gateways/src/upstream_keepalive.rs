@@ -28,20 +28,20 @@ const DIRECTIVES: &[Directive] = &[
     // Limited, so that memory that a server holds for a connection is freed eventually.
     Directive::scope(
         spec("keepalive_requests", Args::Exactly(1), "Requests that a connection is used for.").default("1000"),
-        |scope, cx| cx.number(&mut scope.own::<Draft>().keepalive.requests),
+        |scope, cx| cx.number(&mut scope.make_mut::<Draft>().keepalive.requests),
     ),
     Directive::scope(
         spec("keepalive_time", Args::Exactly(1), "Time after which a connection is not used again.").default("1h"),
-        |scope, cx| cx.milliseconds(&mut scope.own::<Draft>().keepalive.time),
+        |scope, cx| cx.milliseconds(&mut scope.make_mut::<Draft>().keepalive.time),
     ),
     Directive::scope(
         spec("keepalive_timeout", Args::Exactly(1), "Time that a connection may be idle.").default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.own::<Draft>().keepalive.timeout),
+        |scope, cx| cx.milliseconds(&mut scope.make_mut::<Draft>().keepalive.timeout),
     ),
 ];
 
 fn keepalive(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     let text = cx.arg(0);
     let most = value::number(text).ok().and_then(|most| usize::try_from(most).ok());
     let invalid = || cx.error(format_args!("invalid value \"{text}\" in \"keepalive\" directive"));

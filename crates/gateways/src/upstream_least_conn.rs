@@ -20,7 +20,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     )
     .many(),
     |scope, cx| {
-        let draft = scope.own::<Draft>();
+        let draft = scope.make_mut::<Draft>();
         set_method(draft, cx, Method::LeastConn);
         Ok(())
     },

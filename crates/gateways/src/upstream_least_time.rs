@@ -24,15 +24,15 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 )];
 
 fn least_time(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     let inflight = match cx.statement.args.get(1).map(|word| word.text.as_str()) {
         None => false,
         Some("inflight") => true,
         Some(other) => return Err(cx.error(format_args!("invalid parameter \"{other}\""))),
     };
-    let mut whole = false;
-    cx.choice(&mut whole, &[("header", false), ("last_byte", true)])?;
-    set_method(draft, cx, Method::LeastTime { whole, inflight });
+    let mut full_response = false;
+    cx.choice(&mut full_response, &[("header", false), ("last_byte", true)])?;
+    set_method(draft, cx, Method::LeastTime { full_response, inflight });
     Ok(())
 }
 

@@ -24,7 +24,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 )];
 
 fn random(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     let words: Vec<&str> = cx.statement.texts().collect();
     let two = match words.as_slice() {
         [] => false,

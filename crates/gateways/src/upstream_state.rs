@@ -45,7 +45,7 @@ fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         Err(_) => cx.read_data(&path)?.to_vec(),
     };
     read_servers(scope, cx, &path, &text)?;
-    scope.own::<Draft>().state = Some(path.clone());
+    scope.make_mut::<Draft>().state = Some(path.clone());
     // A worker process reads the same bytes.
     cx.http.data.insert(path, Arc::new(text));
     Ok(())

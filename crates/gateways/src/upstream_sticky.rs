@@ -17,7 +17,7 @@ use upstream::peers::sticky::{Cookie, Declared, Expires, Learn, SAME_SITE, SetCo
 /// The module.
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    take_part: |http, _, plan| {
+    add_to_plan: |http, _, plan| {
         // Known only when the configuration is complete.
         if http.of::<Upstreams>().groups().any(|group| group.sets_cookies()) {
             plan.filter(Arc::new(()), |(), request| add_cookie(request));
@@ -49,7 +49,7 @@ fn add_cookie(request: &mut Request) {
 }
 
 fn sticky(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     draft.sticky = Some(match cx.arg(0) {
         "cookie" => cookie(cx)?,
         "route" => {

@@ -28,7 +28,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 )];
 
 fn zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let draft = scope.own::<Draft>();
+    let draft = scope.make_mut::<Draft>();
     let name = cx.arg(0);
     if name.is_empty() {
         return Err(cx.error("invalid zone name \"\""));

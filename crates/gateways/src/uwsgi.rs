@@ -45,7 +45,7 @@ struct Uwsgi {
 }
 
 fn own(scope: &mut Scope) -> &mut Uwsgi {
-    &mut scope.own::<Passing<Uwsgi>>().own
+    &mut scope.make_mut::<Passing<Uwsgi>>().protocol
 }
 
 const DIRECTIVES: &[Directive] = &[
@@ -69,7 +69,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| {
             let param = Param::read(cx)?;
-            own(scope).params.own(cx.block).push(param);
+            own(scope).params.make_mut(cx.block).push(param);
             Ok(())
         },
     ),

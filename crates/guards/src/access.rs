@@ -14,7 +14,7 @@ use telemetry::Level;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         // Locations without rules skip the module.
         if !scope.of::<Conf>().rules.items().is_empty() {
             plan.now(Phase::Access, scope.shared::<Conf>(), run);
@@ -70,13 +70,13 @@ impl Conf {
 /// An `allow` or `deny` directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
-    who: Who,
+    clients: Clients,
     allow: bool,
 }
 
 /// The clients that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Clients {
     /// All clients, from any address.
     All,
     /// The addresses of a network.
@@ -88,23 +88,23 @@ fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error
     // Host names are not supported: their addresses could change with each request, and resolving them would need a
     // wait.
     let text = cx.arg(0);
-    let who = match text {
-        "all" => Who::All,
+    let clients = match text {
+        "all" => Clients::All,
         _ => {
             let network = Network::read(text, cx);
-            Who::Network(network.ok_or_else(|| cx.error(format_args!("invalid parameter \"{text}\"")))?)
+            Clients::Network(network.ok_or_else(|| cx.error(format_args!("invalid parameter \"{text}\"")))?)
         }
     };
-    scope.own::<Conf>().rules.own(cx.block).push(Rule { who, allow });
+    scope.make_mut::<Conf>().rules.make_mut(cx.block).push(Rule { clients, allow });
     Ok(())
 }
 
-impl Who {
+impl Clients {
     /// Whether the rule applies to a client.
     fn includes(self, client: &Address) -> bool {
         match self {
-            Who::All => true,
-            Who::Network(network) => network.includes(client),
+            Clients::All => true,
+            Clients::Network(network) => network.includes(client),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Who {
 impl Conf {
     /// Returns the decision of the rules on a client; `None` if no rule matches.
     fn judge(&self, peer: &Address) -> Option<bool> {
-        self.rules.items().iter().find(|rule| rule.who.includes(peer)).map(|rule| rule.allow)
+        self.rules.items().iter().find(|rule| rule.clients.includes(peer)).map(|rule| rule.allow)
     }
 }
 

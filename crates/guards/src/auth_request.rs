@@ -20,7 +20,7 @@ use telemetry::Level;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().uri.is_some() {
             plan.later(Phase::Access, scope.shared::<Conf>(), |conf, request| Box::pin(run(conf, request)));
         }
@@ -39,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.own::<Conf>().uri = Some(cx.arg(0)).filter(|uri| *uri != "off").map(Arc::from);
+            scope.make_mut::<Conf>().uri = Some(cx.arg(0)).filter(|uri| *uri != "off").map(Arc::from);
             Ok(())
         },
     ),
@@ -79,7 +79,7 @@ fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = name.ok_or_else(|| cx.error(format_args!("invalid variable name \"{text}\"")))?;
     let variable = cx.http.registry.define(name, cx.statement)?;
     let value = cx.template(cx.arg(1))?;
-    scope.own::<Conf>().variables.own(cx.block).push((variable, value));
+    scope.make_mut::<Conf>().variables.make_mut(cx.block).push((variable, value));
     Ok(())
 }
 
@@ -88,7 +88,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let Some(uri) = &conf.uri else { return Step::Next };
     // As in nginx without the client's query; the original is in `$request_uri`.
     let wanted = Subrequest { uri: uri.as_bytes().to_vec(), ..Subrequest::default() };
-    let Some(mut child) = subrequest::answer(request, &wanted).await else { return Step::Status(500) };
+    let Some(mut child) = subrequest::fetch(request, &wanted).await else { return Step::Status(500) };
     let mut values = Vec::new();
     for (variable, value) in conf.variables.items() {
         let value = value.rendered(&child);

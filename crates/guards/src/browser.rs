@@ -46,14 +46,14 @@ const DIRECTIVES: &[Directive] = &[
         )
         .many(),
         |scope, cx| {
-            let mut ancient = scope.own::<Conf>().ancient.own(cx.block);
+            let mut ancient = scope.make_mut::<Conf>().ancient.own(cx.block);
             for text in cx.statement.texts() {
                 match text {
                     "netscape4" => ancient.netscape4 = true,
                     text => ancient.names.push(text.as_bytes().into()),
                 }
             }
-            scope.own::<Conf>().ancient.rules = Arc::new(ancient);
+            scope.make_mut::<Conf>().ancient.rules = Arc::new(ancient);
             Ok(())
         },
     ),
@@ -69,7 +69,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("1")
         .many(),
         |scope, cx| {
-            scope.own::<Conf>().modern_value = Some(cx.arg(0).into());
+            scope.make_mut::<Conf>().modern_value = Some(cx.arg(0).into());
             Ok(())
         },
     ),
@@ -84,7 +84,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("1")
         .many(),
         |scope, cx| {
-            scope.own::<Conf>().ancient_value = Some(cx.arg(0).into());
+            scope.make_mut::<Conf>().ancient_value = Some(cx.arg(0).into());
             Ok(())
         },
     ),
@@ -215,7 +215,7 @@ const NEVER: u64 = 4001 * SCALE;
 /// Parses `modern_browser name version` or `modern_browser unlisted`.
 fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    let mut modern = scope.own::<Conf>().modern.own(cx.block);
+    let mut modern = scope.make_mut::<Conf>().modern.own(cx.block);
     match cx.statement.args.get(1) {
         None if name == "unlisted" => modern.unlisted = true,
         // nginx rejects it too, but without a reason.
@@ -238,7 +238,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             modern.browsers.sort_by_key(|(kind, _)| kind.place);
         }
     }
-    scope.own::<Conf>().modern.rules = Arc::new(modern);
+    scope.make_mut::<Conf>().modern.rules = Arc::new(modern);
     Ok(())
 }
 

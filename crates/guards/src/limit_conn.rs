@@ -27,7 +27,7 @@ pub(crate) static MODULE: Module = Module {
         help: "The result of `limit_conn`: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
     }],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         // Locations without limits skip the module.
         if !scope.of::<Conf>().limits.items().is_empty() {
             plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
@@ -61,16 +61,16 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("limit_conn_log_level", LEVELS, Args::Exactly(1), "Level of lines about refused requests.")
             .default("error"),
-        |scope, cx| scope.own::<Conf>().set_level(cx),
+        |scope, cx| scope.make_mut::<Conf>().set_level(cx),
     ),
     Directive::scope(
         spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the response to a refused request.")
             .default("503"),
-        |scope, cx| scope.own::<Conf>().set_status(cx),
+        |scope, cx| scope.make_mut::<Conf>().set_status(cx),
     ),
     Directive::scope(
         spec("limit_conn_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().dry_run),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().dry_run),
     ),
 ];
 
@@ -141,7 +141,7 @@ const MOST_MAX: u64 = 65_535;
 /// Implements the setter of `limit_conn`.
 fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let zone = cx.http.zones.named(cx.arg(0), cx.statement)?;
-    let limits = scope.own::<Conf>().limits.own(cx.block);
+    let limits = scope.make_mut::<Conf>().limits.make_mut(cx.block);
     if limits.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
         return Err(Error::directive(cx.statement, "is duplicate"));
     }
@@ -241,7 +241,7 @@ fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
                 request.log(conf.level, format_args!("limiting connections{dry} by zone \"{name}\""));
                 return Err(Refused);
             }
-            Count::NoRoom => {
+            Count::NoSpace => {
                 counts.results.count(dry_run(LimitResult::Rejected, conf.dry_run));
                 let what = "ngx_slab_alloc() failed: no memory in limit_conn_zone";
                 request.log(Level::Crit, format_args!("{what} \"{name}\""));
@@ -260,14 +260,14 @@ enum Count {
     /// The limit is reached.
     Full,
     /// The zone has no memory for another key.
-    NoRoom,
+    NoSpace,
 }
 
 /// Checks and counts under one lock, so that two threads cannot both take the last slot.
 fn count(counts: &Counts, key: &[u8], most: u32) -> Count {
     counts.with(key, |entry| {
         let Some(count) = entry.get() else {
-            return if entry.insert(1) { Count::In } else { Count::NoRoom };
+            return if entry.insert(1) { Count::In } else { Count::NoSpace };
         };
         if *count >= most {
             return Count::Full;
@@ -348,6 +348,6 @@ mod tests {
         assert_eq!(counts.count(), 0, "nothing is kept of keys without requests");
         let all: Vec<_> = (0..1000_u32).map_while(|key| hold(&key.to_ne_bytes(), 1).ok()).collect();
         assert_eq!(all.len(), 6 * 64);
-        assert_eq!(hold(b"one more", 1).err(), Some(Count::NoRoom));
+        assert_eq!(hold(b"one more", 1).err(), Some(Count::NoSpace));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) static MODULE: Module = Module {
         help: "The result of `limit_req`: `PASSED`, `DELAYED`, `REJECTED`, and the last two with `_DRY_RUN`.",
     }],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().limits.items().is_empty() {
             plan.now_or_later(Phase::Preaccess, scope.shared::<Conf>(), run, |_, request| {
                 Box::pin(wait(request))
@@ -80,17 +80,17 @@ const DIRECTIVES: &[Directive] = &[
             "Log level of refused requests; delays are logged one level lower.",
         )
         .default("error"),
-        |scope, cx| scope.own::<Conf>().set_level(cx),
+        |scope, cx| scope.make_mut::<Conf>().set_level(cx),
     ),
     Directive::scope(
         spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the response to a refused request.")
             .default("503"),
-        |scope, cx| scope.own::<Conf>().set_status(cx),
+        |scope, cx| scope.make_mut::<Conf>().set_status(cx),
     ),
     Directive::scope(
         spec("limit_req_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing or delaying.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().dry_run),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().dry_run),
     ),
 ];
 
@@ -213,7 +213,7 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     let zone = zone.ok_or_else(|| without_zone(cx.statement))?;
-    let limits = scope.own::<Conf>().limits.own(cx.block);
+    let limits = scope.make_mut::<Conf>().limits.make_mut(cx.block);
     if limits.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
         return Err(Error::directive(cx.statement, "is duplicate"));
     }
@@ -280,13 +280,13 @@ fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
 }
 
 /// The result of a check of one limit.
-enum Look {
+enum BucketCheck {
     /// The request fits; contains the level with this request.
     Fits(i64),
     /// The request exceeds `burst`; contains the level with this request.
-    Over(i64),
+    Exceeds(i64),
     /// The zone has no memory for a bucket.
-    NoRoom,
+    NoSpace,
 }
 
 /// Returns the combined result, and logs it; `None` if no limit has a key for this request.
@@ -305,13 +305,13 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
         let Some(key) = key else { continue };
         looked_at = true;
         let is_last = place == limits.len() - 1;
-        match limit.look(&key, is_last) {
-            Look::Fits(excess) if is_last => {
+        match limit.check_bucket(&key, is_last) {
+            BucketCheck::Fits(excess) if is_last => {
                 longest = (limit.wait_for(excess), excess, limit);
                 last = Some(limit);
             }
-            Look::Fits(_) => passed.push((limit, key)),
-            Look::Over(excess) => {
+            BucketCheck::Fits(_) => passed.push((limit, key)),
+            BucketCheck::Exceeds(excess) => {
                 let (whole, part, name) = (excess / 1000, excess % 1000, limit.zone.name());
                 count(limit, LimitResult::Rejected);
                 let what =
@@ -319,7 +319,7 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
                 request.log(conf.level, what);
                 return Some(Verdict::Rejected);
             }
-            Look::NoRoom => {
+            BucketCheck::NoSpace => {
                 count(limit, LimitResult::Rejected);
                 let name = limit.zone.name();
                 request
@@ -363,22 +363,22 @@ fn below(level: Level) -> Level {
 
 impl Limit {
     /// Checks the bucket of a key, and charges it if the limit `is_last` and the request fits.
-    fn look(&self, key: &[u8], is_last: bool) -> Look {
+    fn check_bucket(&self, key: &[u8], is_last: bool) -> BucketCheck {
         let (rate, now_ms) = (self.zone.kind().rate, self.now_ms());
         self.zone.state().table.with(key, |entry| {
             let Some(bucket) = entry.touch() else {
                 // The later charge creates the bucket; until then an absent bucket counts as empty.
                 let fits = !is_last || begin(entry, rate, now_ms);
-                return if fits { Look::Fits(0) } else { Look::NoRoom };
+                return if fits { BucketCheck::Fits(0) } else { BucketCheck::NoSpace };
             };
             let excess = bucket.with_one_more(rate, now_ms);
             if excess > self.burst {
-                return Look::Over(excess);
+                return BucketCheck::Exceeds(excess);
             }
             if is_last {
                 bucket.set(excess, now_ms);
             }
-            Look::Fits(excess)
+            BucketCheck::Fits(excess)
         })
     }
 

@@ -178,7 +178,7 @@ impl Map {
                 }
                 // As in nginx the default applies then.
                 Err(gave_up) => {
-                    gave_up.tell(text, request);
+                    gave_up.log(text, request);
                     return None;
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) static MODULE: Module = Module {
     variables: VARIABLES,
     // Early, so that rewriting uses the address; and again for locations with other settings.
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().from.items().is_empty() {
             plan.now(Phase::PostRead, scope.shared::<Conf>(), run);
             plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
@@ -55,7 +55,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("X-Real-IP"),
         |scope, cx| {
-            scope.own::<Conf>().source = match cx.arg(0) {
+            scope.make_mut::<Conf>().source = match cx.arg(0) {
                 "X-Real-IP" => Source::RealIp,
                 "X-Forwarded-For" => Source::ForwardedFor,
                 "proxy_protocol" => Source::ProxyProtocol,
@@ -74,7 +74,7 @@ const DIRECTIVES: &[Directive] = &[
             "Takes the last address of the field that is not trusted itself.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().recursive),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().recursive),
     ),
 ];
 
@@ -123,7 +123,7 @@ enum Source {
 fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if let Some(network) = Network::read(text, cx) {
-        scope.own::<Conf>().from.own(cx.block).push(network);
+        scope.make_mut::<Conf>().from.make_mut(cx.block).push(network);
         return Ok(());
     }
     // All addresses of the name are trusted.
@@ -133,7 +133,7 @@ fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if networks.is_empty() {
         return Err(lost());
     }
-    scope.own::<Conf>().from.own(cx.block).extend(networks);
+    scope.make_mut::<Conf>().from.make_mut(cx.block).extend(networks);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use http::request::HeaderId;
 use crate::{Directive, Module};
 use exchange::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
 use exchange::module::BlockHooks;
-use exchange::pattern::{GaveUp, Pattern};
+use exchange::pattern::{Pattern, SearchAborted};
 use exchange::request::Request;
 use exchange::settings::names::ServerName;
 use exchange::variables::Variable;
@@ -100,7 +100,7 @@ struct List {
 
 /// Parses the directive. The first one in a block replaces the inherited list, further ones add to it.
 fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let conf = scope.own::<Conf>();
+    let conf = scope.make_mut::<Conf>();
     let mut list = conf.list.take().map(Arc::unwrap_or_clone).unwrap_or_default();
     if conf.block != cx.block {
         // nginx stores hosts and regular expressions separately, so a block without regular expressions inherits them.
@@ -176,7 +176,7 @@ impl List {
     }
 
     /// Whether a request with this field comes from a valid site. Fails if PCRE aborts the search.
-    fn takes<'l>(&'l self, referer: Option<&[u8]>) -> Result<bool, GaveUp<'l>> {
+    fn accepts<'l>(&'l self, referer: Option<&[u8]>) -> Result<bool, SearchAborted<'l>> {
         let Some(referer) = referer else { return Ok(self.none) };
         // nginx's minimum length of a URL: a scheme and a host of four bytes.
         const LEN_MIN: usize = "http://i.ru".len();
@@ -186,13 +186,13 @@ impl List {
         };
         let scheme = scheme_len(b"http://").or_else(|| scheme_len(b"https://"));
         match scheme.filter(|_| referer.len() >= LEN_MIN) {
-            Some(scheme) => self.takes_address(&referer[scheme..]),
+            Some(scheme) => self.accepts_address(&referer[scheme..]),
             None => Ok(self.blocked),
         }
     }
 
     /// Checks a URL without its scheme.
-    fn takes_address(&self, address: &[u8]) -> Result<bool, GaveUp<'_>> {
+    fn accepts_address(&self, address: &[u8]) -> Result<bool, SearchAborted<'_>> {
         // nginx's limit; no host name is as long (RFC 1035 section 2.3.4).
         const HOST_LEN_MAX: usize = 256;
         let end = memchr::memchr2(b'/', b':', address).unwrap_or(address.len());
@@ -222,7 +222,7 @@ impl List {
 /// Adds the names of a server at its end, and checks each list at the end of its block.
 fn end(_: &mut Http, scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
     match end.kind {
-        BlockKind::Server => scope.own::<Conf>().know(end.names, end.span),
+        BlockKind::Server => scope.make_mut::<Conf>().add_server_names(end.names, end.span),
         BlockKind::Location => scope.of::<Conf>().check(end.span),
         BlockKind::Http | BlockKind::LimitExcept | BlockKind::If => Ok(()),
     }
@@ -232,7 +232,7 @@ impl Settings for Conf {}
 
 impl Conf {
     /// Adds the names of the server; its locations are read after this.
-    fn know(&mut self, names: &[ServerName], end: &conf::Span) -> Result<(), Error> {
+    fn add_server_names(&mut self, names: &[ServerName], end: &conf::Span) -> Result<(), Error> {
         if let Some(list) = &mut self.list
             && list.awaits_names
         {
@@ -261,8 +261,8 @@ fn is_valid(request: &Request) -> bool {
     match &request.scope().of::<Conf>().list {
         Some(list) if !list.is_empty() => {
             let referer = request.header(HeaderId::Referer);
-            let tell = |gave_up: &GaveUp<'_>| gave_up.tell(referer.unwrap_or_default(), request);
-            list.takes(referer).inspect_err(tell).unwrap_or(false)
+            let tell = |gave_up: &SearchAborted<'_>| gave_up.log(referer.unwrap_or_default(), request);
+            list.accepts(referer).inspect_err(tell).unwrap_or(false)
         }
         _ => true,
     }
@@ -278,11 +278,11 @@ mod tests {
             "server { server_name own.example ~^n\\d\\.; valid_referers none blocked server_names *.ex.com ex.* www.org.org/gal/ ~\\.goo\\.;
              location /strict { valid_referers *.ex.com; } location /only { valid_referers ~^[^/]+/a; } }",
         );
-        let takes = |name: &str, referer: Option<&str>| {
+        let accepts = |name: &str, referer: Option<&str>| {
             let location = config.http.locations.iter().find(|location| location.name == name);
             let list = location.expect("it is there").scope.of::<super::Conf>().list.clone();
             let list = list.expect("it has one");
-            list.takes(referer.map(str::as_bytes)).expect("no pattern takes long")
+            list.accepts(referer.map(str::as_bytes)).expect("no pattern takes long")
         };
         for (referer, expected) in [
             ("x", true),
@@ -304,14 +304,14 @@ mod tests {
             ("http://n1.here/", true),
             ("http://here.n1.here/", false),
         ] {
-            assert_eq!(takes("server", Some(referer)), expected, "{referer}");
+            assert_eq!(accepts("server", Some(referer)), expected, "{referer}");
         }
-        assert!(takes("server", None));
-        assert!(!takes("server", Some(&format!("http://{}.ex.com", "a".repeat(256)))));
+        assert!(accepts("server", None));
+        assert!(!accepts("server", Some(&format!("http://{}.ex.com", "a".repeat(256)))));
         // A separate list, which inherits the regular expressions if it has none.
-        assert!(!takes("/strict", None) && !takes("/strict", Some("blocked")));
-        assert!(takes("/strict", Some("http://a.ex.com")) && takes("/strict", Some("http://x.goo.com/")));
-        assert!(takes("/only", Some("http://any.thing/a")) && !takes("/only", Some("http://x.goo.com/")));
+        assert!(!accepts("/strict", None) && !accepts("/strict", Some("blocked")));
+        assert!(accepts("/strict", Some("http://a.ex.com")) && accepts("/strict", Some("http://x.goo.com/")));
+        assert!(accepts("/only", Some("http://any.thing/a")) && !accepts("/only", Some("http://x.goo.com/")));
     }
 
     #[test]

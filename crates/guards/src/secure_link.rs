@@ -69,7 +69,7 @@ const DIRECTIVES: &[Directive] = &[
             if matches!(scope.of::<Conf>(), Conf::Signed(signed) if signed.block == cx.block) {
                 return Err(mixed(cx));
             }
-            *scope.own() = Conf::Secret { word: cx.arg(0).into(), block: cx.block };
+            *scope.make_mut() = Conf::Secret { secret: cx.arg(0).into(), block: cx.block };
             Ok(())
         },
     ),
@@ -101,7 +101,7 @@ pub(crate) enum Conf {
     /// `secure_link_secret`
     Secret {
         /// The secret that is hashed after the link.
-        word: Arc<str>,
+        secret: Arc<str>,
         /// The block of the setting.
         block: u32,
     },
@@ -126,10 +126,10 @@ pub(crate) struct Signed {
 fn signed<'s>(scope: &'s mut Scope, cx: &Cx<'_>) -> Result<&'s mut Signed, Error> {
     match scope.of::<Conf>() {
         Conf::Secret { block, .. } if *block == cx.block => return Err(mixed(cx)),
-        Conf::Secret { .. } | Conf::Unset => *scope.own() = Conf::Signed(Signed::default()),
+        Conf::Secret { .. } | Conf::Unset => *scope.make_mut() = Conf::Signed(Signed::default()),
         Conf::Signed(_) => {}
     }
-    match scope.own::<Conf>() {
+    match scope.make_mut::<Conf>() {
         Conf::Signed(signed) => Ok(signed),
         Conf::Unset | Conf::Secret { .. } => Err(mixed(cx)),
     }
@@ -145,9 +145,9 @@ fn link(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.scope().of::<Conf>() {
         Conf::Unset => false,
         // If the secret is empty no link is valid.
-        Conf::Secret { word, .. } if word.is_empty() => false,
-        Conf::Secret { word, .. } => {
-            let found = with_secret(request.head.request_uri(request.bytes()), word.as_bytes());
+        Conf::Secret { secret, .. } if secret.is_empty() => false,
+        Conf::Secret { secret, .. } => {
+            let found = with_secret(request.head.request_uri(request.bytes()), secret.as_bytes());
             found.is_some_and(|link| {
                 out.extend_from_slice(link);
                 true
@@ -165,7 +165,7 @@ fn link(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// Returns the link in `/prefix/hash/link`, if its hash is valid.
-fn with_secret<'u>(uri: &'u [u8], word: &[u8]) -> Option<&'u [u8]> {
+fn with_secret<'u>(uri: &'u [u8], secret: &[u8]) -> Option<&'u [u8]> {
     // The first byte is the slash before the prefix.
     let mut parts = uri.get(1..)?.splitn(3, |&byte| byte == b'/').skip(1);
     // The link is hashed as the client sent it, with its query.
@@ -173,7 +173,7 @@ fn with_secret<'u>(uri: &'u [u8], word: &[u8]) -> Option<&'u [u8]> {
     if hash.len() != 32 {
         return None;
     }
-    let made = Md5::new().chain_update(link).chain_update(word).finalize();
+    let made = Md5::new().chain_update(link).chain_update(secret).finalize();
     let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
     let text: Vec<u8> = made.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
     bool::from(text.ct_eq(&hash.to_ascii_lowercase())).then_some(link)
@@ -267,7 +267,7 @@ mod tests {
             };
             match location.expect("it is there").scope.of::<Conf>() {
                 Conf::Unset => "unset".to_owned(),
-                Conf::Secret { word, .. } => format!("secret {word}"),
+                Conf::Secret { secret, .. } => format!("secret {secret}"),
                 Conf::Signed(Signed { link, hashed, .. }) => format!("{} {}", text(link), text(hashed)),
             }
         };

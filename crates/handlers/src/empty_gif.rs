@@ -14,9 +14,9 @@ use exchange::response::ContentType;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().0 {
-            plan.now(Phase::Content, scope.shared::<Conf>(), answer);
+            plan.now(Phase::Content, scope.shared::<Conf>(), respond);
         }
     },
     ..Module::named("http_empty_gif")
@@ -31,7 +31,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Returns a picture of one transparent pixel.",
     ),
     |scope, _| {
-        *scope.own() = Conf(true);
+        *scope.make_mut() = Conf(true);
         Ok(())
     },
 )];
@@ -54,7 +54,7 @@ const PICTURE: &[u8] = b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04
 const MODIFIED: i64 = 23_349_600;
 
 /// Responds with the image. It is no file, so it needs neither ranges nor an entity tag.
-fn answer(_: &Conf, request: &mut Request) -> Step {
+fn respond(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }

@@ -15,7 +15,7 @@ use exchange::request::Request;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().0 {
             plan.later(Phase::Content, Arc::new(()), |(), request| Box::pin(run(request)));
         }
@@ -32,7 +32,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Sends Flash videos from the byte `start` on.",
     ),
     |scope, _| {
-        scope.own::<Conf>().0 = true;
+        scope.make_mut::<Conf>().0 = true;
         Ok(())
     },
 )];
@@ -57,7 +57,7 @@ async fn run(request: &mut Request) -> Step {
         Err(step) => return step,
     };
     let size = opened.stat.size;
-    static_file::answer(request, opened);
+    static_file::respond(request, opened);
     // As in nginx a start that is no number, or beyond the end, is ignored.
     let start = http::uri::arg(&request.args, b"start").and_then(http::parse_decimal);
     let Some(start) = start.filter(|start| (1..size).contains(start)) else { return Step::Done };

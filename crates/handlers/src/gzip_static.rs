@@ -6,7 +6,7 @@
 
 use conf::{Args, Spec, value};
 
-use crate::precompressed::{self, Sibling, WORDS, Wanted};
+use crate::precompressed::{self, MODES, Sibling, StaticMode};
 use crate::{Directive, Module};
 use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
@@ -16,7 +16,7 @@ use exchange::module::LEVELS;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: precompressed::take_part::<Conf>,
+    add_to_plan: precompressed::add_to_plan::<Conf>,
     ..Module::named("http_gzip_static")
 };
 
@@ -29,19 +29,19 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Sends the file with .gz behind its name: on for clients that accept gzip, or always.",
     )
     .default("off"),
-    |scope, cx| cx.set(&mut scope.own::<Conf>().0, value::choice(WORDS)),
+    |scope, cx| cx.set(&mut scope.make_mut::<Conf>().0, value::choice(MODES)),
 )];
 
 /// Whether the compressed file is sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Conf(Wanted);
+pub(crate) struct Conf(StaticMode);
 
 impl Settings for Conf {}
 
 impl precompressed::Conf for Conf {
     const SIBLING: Sibling = Sibling { coding: "gzip", suffix: ".gz", is_accepted: accept_encoding::gzip };
 
-    fn wanted(&self) -> Wanted {
+    fn mode(&self) -> StaticMode {
         self.0
     }
 }

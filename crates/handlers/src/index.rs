@@ -17,7 +17,7 @@ use telemetry::{Level, Reason};
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
             Box::pin(run(conf, request))
         });
@@ -65,7 +65,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
         }
         let file = cx.template(text)?;
-        scope.own::<Conf>().files.own(cx.block).push(file);
+        scope.make_mut::<Conf>().files.make_mut(cx.block).push(file);
     }
     Ok(())
 }
@@ -79,11 +79,11 @@ fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
 
 /// Searches the first file that exists, and serves it by an internal redirect, so that its own location applies.
 async fn run(index: &Conf, request: &mut Request) -> Step {
-    if files::alias_is_lost(request) {
+    if files::is_alias_undefined(request) {
         return Step::Status(500);
     }
-    let mut folder = Vec::new();
-    files::path_of(request, &request.uri, &mut folder);
+    let mut directory = Vec::new();
+    files::path_of(request, &request.uri, &mut directory);
     // Checking the directory costs an operation, so it is done only after a name was not found.
     let mut folder_is_there = false;
     for file in index.files.items() {
@@ -94,9 +94,9 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
             return Step::Internal;
         }
         // Appended to the directory's path and not to the URI, because the alias of a regular expression replaces only the URI.
-        let path = [folder.as_slice(), &name].concat();
+        let path = [directory.as_slice(), &name].concat();
         // Anything that exists counts, including a directory, to which its own location redirects.
-        let failure = match files::look(request, &path).await {
+        let failure = match files::stat_path(request, &path).await {
             Ok(_) => {
                 request.uri.extend_from_slice(&name);
                 return Step::Internal;
@@ -110,7 +110,7 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
                 return refused(request, &path, failure);
             }
             _ if !folder_is_there => {
-                if let Err(step) = look_at_folder(request, &folder, &path).await {
+                if let Err(step) = check_directory(request, &directory, &path).await {
                     return step;
                 }
                 folder_is_there = true;
@@ -127,13 +127,14 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
 
 /// Responds with 404 if the directory is missing, even if another handler follows. `path` is that of the first name,
 /// which nginx logs.
-async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result<(), Step> {
-    let folder = folder.strip_suffix(b"/").filter(|folder| !folder.is_empty()).unwrap_or(folder);
-    match files::look(request, folder).await {
-        Ok(Kind::Folder) => Ok(()),
+async fn check_directory(request: &Request, directory: &[u8], path: &[u8]) -> Result<(), Step> {
+    let directory =
+        directory.strip_suffix(b"/").filter(|directory| !directory.is_empty()).unwrap_or(directory);
+    match files::stat_path(request, directory).await {
+        Ok(Kind::Directory) => Ok(()),
         Ok(_) => {
-            let folder = files::display(folder);
-            request.log(Level::Alert, format_args!("\"{folder}\" is not a directory"));
+            let directory = files::display(directory);
+            request.log(Level::Alert, format_args!("\"{directory}\" is not a directory"));
             Err(Step::Status(500))
         }
         Err(failure) => match failure.errno {
@@ -142,7 +143,7 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
             // The directory exists: it may be searchable even if it cannot be read.
             Errno::ACCESS => Ok(()),
             _ => {
-                request.log(Level::Crit, format_args!("{}", failure.at(folder)));
+                request.log(Level::Crit, format_args!("{}", failure.at(directory)));
                 Err(Step::Status(500))
             }
         },
@@ -157,7 +158,7 @@ fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
         return Step::Status(403);
     }
     // Common on a site with broken links, so the line can be turned off.
-    if request.scope().core.answering.log_not_found {
+    if request.scope().core.responding.log_not_found {
         request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
     }
     Step::Status(404)

@@ -12,7 +12,7 @@ use telemetry::Level;
 
 /// Whether such a file is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum StaticMode {
     /// `off`
     #[default]
     Off,
@@ -23,8 +23,8 @@ pub(crate) enum Wanted {
 }
 
 /// The keywords of the directives.
-pub(crate) const WORDS: &[(&str, Wanted)] =
-    &[("off", Wanted::Off), ("on", Wanted::On), ("always", Wanted::Always)];
+pub(crate) const MODES: &[(&str, StaticMode)] =
+    &[("off", StaticMode::Off), ("on", StaticMode::On), ("always", StaticMode::Always)];
 
 /// The settings of one module.
 pub(crate) trait Conf: Settings {
@@ -32,21 +32,21 @@ pub(crate) trait Conf: Settings {
     const SIBLING: Sibling;
 
     /// Returns the value of its directive in a block.
-    fn wanted(&self) -> Wanted;
+    fn mode(&self) -> StaticMode;
 }
 
 /// Adds the handler of the module with these settings to the plan.
-pub(crate) fn take_part<C: Conf>(_: &Http, scope: &Scope, plan: &mut Plan) {
-    if scope.of::<C>().wanted() != Wanted::Off {
+pub(crate) fn add_to_plan<C: Conf>(_: &Http, scope: &Scope, plan: &mut Plan) {
+    if scope.of::<C>().mode() != StaticMode::Off {
         plan.now_or_later(Phase::Content, scope.shared::<C>(), skip, |conf: &C, request| {
-            Box::pin(C::SIBLING.serve(request, conf.wanted()))
+            Box::pin(C::SIBLING.serve(request, conf.mode()))
         });
     }
 }
 
 /// Skips requests whose client or method excludes a compressed file, before any allocation; these are the majority.
 fn skip<C: Conf>(conf: &C, request: &mut Request) -> Option<Step> {
-    (!C::SIBLING.is_wanted(request, conf.wanted())).then_some(Step::Next)
+    (!C::SIBLING.applies(request, conf.mode())).then_some(Step::Next)
 }
 
 /// The compressed file of one module.
@@ -63,18 +63,20 @@ pub(crate) struct Sibling {
 impl Sibling {
     /// Whether to search for a file at all. If the response needs `Vary`, the file is also opened for clients that will
     /// not receive it.
-    pub(crate) fn is_wanted(self, request: &Request, wanted: Wanted) -> bool {
+    pub(crate) fn applies(self, request: &Request, mode: StaticMode) -> bool {
         matches!(request.method, Method::Get | Method::Head)
             && request.uri.last() != Some(&b'/')
-            && match wanted {
-                Wanted::Off => false,
-                Wanted::On => request.scope().core.answering.gzip_clients.vary || (self.is_accepted)(request),
-                Wanted::Always => true,
+            && match mode {
+                StaticMode::Off => false,
+                StaticMode::On => {
+                    request.scope().core.responding.gzip_clients.vary || (self.is_accepted)(request)
+                }
+                StaticMode::Always => true,
             }
     }
 
     /// Responds with the file, or leaves the request to the next handler.
-    pub(crate) async fn serve(self, request: &mut Request, wanted: Wanted) -> Step {
+    pub(crate) async fn serve(self, request: &mut Request, mode: StaticMode) -> Step {
         let mut path = Vec::with_capacity(request.uri.len() + 64);
         files::path_of(request, &request.uri, &mut path);
         path.extend_from_slice(self.suffix.as_bytes());
@@ -85,7 +87,7 @@ impl Sibling {
                 return Step::Next;
             }
         };
-        if wanted == Wanted::On {
+        if mode == StaticMode::On {
             request.response.vary_accept_encoding = true;
             if !(self.is_accepted)(request) {
                 return Step::Next;
@@ -93,14 +95,14 @@ impl Sibling {
         }
         let opened = match found {
             Found::File(opened) => opened,
-            Found::Folder => return Step::Next,
+            Found::Directory => return Step::Next,
             Found::Special => {
                 let path = files::display(&path);
                 request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
                 return Step::Status(404);
             }
         };
-        static_file::answer(request, opened);
+        static_file::respond(request, opened);
         let coding = self.coding.as_bytes().to_vec();
         request.response.fields.push((b"Content-Encoding".to_vec(), coding));
         Step::Done
@@ -124,25 +126,25 @@ mod tests {
     use crate::{brotli_static, gzip_static, zstd_static};
 
     /// A directive, and a function that returns its value in a block.
-    type Row = (&'static str, fn(&Scope) -> Wanted);
+    type Row = (&'static str, fn(&Scope) -> StaticMode);
 
     const DIRECTIVES: [Row; 3] = [
-        ("gzip_static", |scope| scope.of::<gzip_static::Conf>().wanted()),
-        ("brotli_static", |scope| scope.of::<brotli_static::Conf>().wanted()),
-        ("zstd_static", |scope| scope.of::<zstd_static::Conf>().wanted()),
+        ("gzip_static", |scope| scope.of::<gzip_static::Conf>().mode()),
+        ("brotli_static", |scope| scope.of::<brotli_static::Conf>().mode()),
+        ("zstd_static", |scope| scope.of::<zstd_static::Conf>().mode()),
     ];
 
     #[test]
     fn settings_are_inherited_and_replaced() {
-        for (name, wanted) in DIRECTIVES {
+        for (name, mode) in DIRECTIVES {
             for (http, expected) in [
-                ("server {}", Wanted::Off),
-                ("NAME on; server { location / {} }", Wanted::On),
-                ("NAME on; server { NAME always; }", Wanted::Always),
-                ("NAME always; server { NAME off; }", Wanted::Off),
+                ("server {}", StaticMode::Off),
+                ("NAME on; server { location / {} }", StaticMode::On),
+                ("NAME on; server { NAME always; }", StaticMode::Always),
+                ("NAME always; server { NAME off; }", StaticMode::Off),
             ] {
                 let config = loaded(&http.replace("NAME", name));
-                let found = config.http.locations.last().map(|location| wanted(&location.scope));
+                let found = config.http.locations.last().map(|location| mode(&location.scope));
                 assert_eq!(found, Some(expected), "{name}: {http}");
             }
         }

@@ -14,7 +14,7 @@ use exchange::variables::Variable;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().0 {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
                 Box::pin(run(conf, request))
@@ -45,7 +45,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Serves a random file of a directory as its index.",
     )
     .default("off"),
-    |scope, cx| cx.flag(&mut scope.own::<Conf>().0),
+    |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().0),
 )];
 
 /// Whether the directive is on.

@@ -18,7 +18,7 @@ use transfer::body::{FileBody, Piece, choose};
 
 /// The module; it has no directives.
 pub(crate) static MODULE: Module = Module {
-    take_part: |_, _, plan| {
+    add_to_plan: |_, _, plan| {
         plan.now_or_later(
             Phase::Content,
             Arc::new(()),
@@ -37,7 +37,7 @@ fn now(request: &mut Request) -> Option<Step> {
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Some(Step::Status(405));
     }
-    if files::alias_is_lost(request) {
+    if files::is_alias_undefined(request) {
         return Some(Step::Status(500));
     }
     // A directory: its index was searched before, so the request is left to the following modules.
@@ -46,7 +46,7 @@ fn now(request: &mut Request) -> Option<Step> {
     }
     // The path is returned unchanged, for messages and for reuse of its memory.
     let mut path = path(request);
-    let step = files::open_at_once(request, &mut path).map(|found| serve(request, found, &path));
+    let step = files::try_open(request, &mut path).map(|found| serve(request, found, &path));
     request.path = path;
     step
 }
@@ -71,14 +71,14 @@ pub(crate) async fn open(request: &mut Request) -> Result<(Opened, Vec<u8>), Ste
     if request.uri.ends_with(b"/") {
         return Err(Step::Next);
     }
-    if files::alias_is_lost(request) {
+    if files::is_alias_undefined(request) {
         return Err(Step::Status(500));
     }
     let mut path = Vec::new();
     files::path_of(request, &request.uri, &mut path);
     match files::open(request, path.clone()).await {
         Ok(Found::File(opened)) => Ok((opened, path)),
-        Ok(Found::Folder | Found::Special) => Err(Step::Next),
+        Ok(Found::Directory | Found::Special) => Err(Step::Next),
         Err(failure) => Err(refused(request, failure, &path)),
     }
 }
@@ -96,10 +96,10 @@ fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> S
     match found {
         Ok(Found::File(_)) if request.method == Method::Post => Step::Status(405),
         Ok(Found::File(opened)) => {
-            answer(request, opened);
+            respond(request, opened);
             Step::Done
         }
-        Ok(Found::Folder) => add_slash(request),
+        Ok(Found::Directory) => add_slash(request),
         // The open did not block on a FIFO (O_NONBLOCK), so a special file is detected here.
         Ok(Found::Special) => {
             let path = files::display(path);
@@ -115,7 +115,7 @@ pub(crate) fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step 
     let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
     // Common on a site with broken links, so the line can be turned off.
-    if status != 404 || request.scope().core.answering.log_not_found {
+    if status != 404 || request.scope().core.responding.log_not_found {
         request.log(level, format_args!("{}", failure.at(path)));
     }
     Step::Status(status)
@@ -150,7 +150,7 @@ pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
 }
 
 /// Sets the response of a file; no byte of it is read before the filters have run.
-pub(crate) fn answer(request: &mut Request, opened: Opened) {
+pub(crate) fn respond(request: &mut Request, opened: Opened) {
     // A thread-local reference, so that the settings stay accessible while the request is changed.
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
@@ -158,12 +158,12 @@ pub(crate) fn answer(request: &mut Request, opened: Opened) {
     // Chosen after the size is known, because `directio` depends on it.
     let mover = choose::mover(&core.sending, &rt::caps(), stat.size);
     request.mover = Some(mover);
-    let body = Body::File(FileBody::new(opened, mover, files::place_of(request)));
+    let body = Body::File(FileBody::new(opened, mover, files::open_context(request)));
     let response = &mut request.response;
     response.status = 200;
     response.content_length = Some(stat.size);
     response.last_modified = Some(stat.modified);
-    response.etag = core.answering.etag.then(|| Etag::of_file(stat.modified, stat.size));
+    response.etag = core.responding.etag.then(|| Etag::of_file(stat.modified, stat.size));
     // An upstream may have set the content type (`X-Accel-Redirect`).
     if matches!(response.content_type, ContentType::None) {
         response.content_type = ContentType::OfUri;

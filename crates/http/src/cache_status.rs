@@ -51,7 +51,7 @@ pub enum Source {
     /// From the origin: this request, or a coalesced one, was forwarded.
     Forwarded(Forwarded),
     /// Not reported.
-    Untold,
+    Unreported,
 }
 
 /// One member of `Cache-Status`.
@@ -105,7 +105,7 @@ impl<'a> CacheStatus<'a> {
                 out.extend_from_slice(why.name().as_bytes());
                 self.push_forwarded(out);
             }
-            Source::Untold => {}
+            Source::Unreported => {}
         }
         if let Some(ttl) = self.ttl {
             out.extend_from_slice(if ttl < 0 { b"; ttl=-" } else { b"; ttl=" });
@@ -167,7 +167,7 @@ mod tests {
             ),
             (CacheStatus { detail: Some(b"ram"), ..hit }, "ringroad; hit; detail=ram"),
             (CacheStatus { detail: Some(b"two words"), ..hit }, "ringroad; hit; detail=\"two words\""),
-            (CacheStatus::new(b"my cache", Source::Untold), "\"my cache\""),
+            (CacheStatus::new(b"my cache", Source::Unreported), "\"my cache\""),
             (
                 CacheStatus { stored: true, ttl: Some(0), ..forwarded(Forwarded::UriMiss) },
                 "cdn.example.com; fwd=uri-miss; stored; ttl=0",

@@ -7,7 +7,7 @@ use crate::request::{Head, HeaderId, Version};
 /// Whether the client requests keep-alive: the default of its HTTP version, unless `Connection` overrides it. `close` wins over
 /// `keep-alive` if both are present.
 #[must_use]
-pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
+pub fn requests_keep_alive(head: &Head, buf: &[u8]) -> bool {
     let mut keep = head.version() == Version::Http11;
     for value in head.all(buf, HeaderId::Connection) {
         if has_token(value, b"close") {
@@ -116,7 +116,7 @@ impl Browser {
 
     /// Whether nginx pads short error pages for this browser.
     #[must_use]
-    pub fn wants_padding(self) -> bool {
+    pub fn needs_padding(self) -> bool {
         self.msie || self.chrome
     }
 }
@@ -149,7 +149,7 @@ mod tests {
             ("1.0", "Connection: not-keep-alive\r\n", false),
         ] {
             let (head, buf) = head(&format!("GET / HTTP/{version}\r\nHost: a\r\n{field}\r\n"));
-            assert_eq!(wants_keep_alive(&head, &buf), wanted, "{version} {field:?}");
+            assert_eq!(requests_keep_alive(&head, &buf), wanted, "{version} {field:?}");
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn old_browsers_are_recognised() {
         let old = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)");
-        assert!(old.msie && old.msie6 && old.wants_padding());
+        assert!(old.msie && old.msie6 && old.needs_padding());
         let patched = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)");
         assert!(patched.msie && !patched.msie6);
         let opera = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; en) Opera 8.50");
@@ -211,7 +211,7 @@ mod tests {
         let chrome = Browser::detect(
             b"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Safari/537.36",
         );
-        assert!(chrome.chrome && !chrome.safari && chrome.wants_padding());
+        assert!(chrome.chrome && !chrome.safari && chrome.needs_padding());
         let firefox =
             Browser::detect(b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0");
         assert_eq!(firefox, Browser::default());

@@ -31,9 +31,9 @@ pub(crate) struct FieldTable {
 const RESERVED: usize = 32;
 
 /// Maximum number of fields whose memory is reused for the next header section.
-const KEPT_MAX: usize = 128;
+const RETAINED_MAX: usize = 128;
 
-const _: () = assert!(RESERVED <= KEPT_MAX);
+const _: () = assert!(RESERVED <= RETAINED_MAX);
 
 impl FieldTable {
     /// An empty table without allocated memory.
@@ -45,12 +45,12 @@ impl FieldTable {
         FieldTable { lines: Vec::with_capacity(RESERVED), ..FieldTable::EMPTY }
     }
 
-    /// Returns an empty table that reuses the memory of this one, shrunk to [`KEPT_MAX`] fields.
+    /// Returns an empty table that reuses the memory of this one, shrunk to [`RETAINED_MAX`] fields.
     #[must_use]
     pub(crate) fn renewed(&mut self) -> FieldTable {
         let mut lines = std::mem::take(&mut self.lines);
         lines.clear();
-        lines.shrink_to(KEPT_MAX);
+        lines.shrink_to(RETAINED_MAX);
         FieldTable { lines, ..FieldTable::EMPTY }
     }
 

@@ -173,7 +173,7 @@ impl<'b> HeadWriter<'b> {
 fn push_opening(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
     push_status_line(out, head)?;
     if let Some(server) = head.server {
-        push_known(out, b"Server: ", server)?;
+        push_generated(out, b"Server: ", server)?;
     }
     push_date(out, b"Date: ", head.date);
     Ok(())
@@ -192,7 +192,7 @@ fn push_standard(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), Inval
         push_date(out, b"Last-Modified: ", &date::http(modified));
     }
     if let Some(location) = head.location {
-        push_known(out, b"Location: ", location)?;
+        push_generated(out, b"Location: ", location)?;
     }
     if head.chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -299,7 +299,7 @@ fn push_date(out: &mut Vec<u8>, name_and_colon: &[u8], date: &[u8; date::HTTP_LE
     out.extend_from_slice(b"\r\n");
 }
 
-fn push_known(out: &mut Vec<u8>, name_and_colon: &[u8], value: &[u8]) -> Result<(), InvalidField> {
+fn push_generated(out: &mut Vec<u8>, name_and_colon: &[u8], value: &[u8]) -> Result<(), InvalidField> {
     check_value(value)?;
     out.extend_from_slice(name_and_colon);
     out.extend_from_slice(value);

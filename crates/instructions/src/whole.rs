@@ -22,7 +22,7 @@ use exchange::files::root_facts;
 use exchange::settings::listen::ListenAddr;
 use exchange::shared_zone::Zones;
 use exchange::thread::{ConfigVersion, Thread};
-use frontend::accept::Doors;
+use frontend::accept::ThreadListeners;
 use rt::Runtime;
 use telemetry::files::LogFiles;
 use telemetry::shared::Shared;
@@ -179,7 +179,7 @@ impl Server {
 struct Parts {
     thread: Rc<Thread>,
     /// The server's listeners.
-    doors: Doors,
+    listeners: ThreadListeners,
     /// The client's connection.
     client: UnixStream,
     /// State of the client, if it uses HTTP/2.
@@ -216,16 +216,16 @@ impl Parts {
         let files = LogFiles::new(None, 1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
         let origin = listener(&directory.join("origin"))?;
-        let mut doors = Doors::new(&thread, true);
+        let mut listeners = ThreadListeners::new(&thread, true);
         let front = directory.join("front");
-        doors.open(vec![(ListenAddr::Unix(front.clone()), vec![OwnedFd::from(listener(&front)?)])]);
+        listeners.open(vec![(ListenAddr::Unix(front.clone()), vec![OwnedFd::from(listener(&front)?)])]);
         thread.begin();
         let client = UnixStream::connect(&front)?;
         client.set_nonblocking(true)?;
         let reply = [REPLY, &body()].concat();
         let (asked, received) = (vec![0; 2 * UPLOAD_LEN], vec![0; 32768]);
         let http2 = streams::Client::default();
-        Ok(Parts { thread, doors, client, http2, origin, link: None, asked, reply, received, length: 0 })
+        Ok(Parts { thread, listeners, client, http2, origin, link: None, asked, reply, received, length: 0 })
     }
 
     /// Makes one request and waits for its response.
@@ -278,7 +278,7 @@ impl Parts {
 
     /// Ends the server.
     async fn end(mut self) {
-        self.doors.close_all();
+        self.listeners.close_all();
         self.thread.drain();
         drop(self.client);
         caching::tasks::ended(&self.thread).await;

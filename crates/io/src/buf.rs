@@ -41,7 +41,7 @@ const CHUNKS_MIN: usize = 4;
 const BODY_CLASS: usize = 2;
 
 /// Divisor of the pool size that gives the reservation of each group, see [`BODY_CLASS`].
-const RESERVED_PART: usize = 4;
+const RESERVED_DIVISOR: usize = 4;
 
 /// First class for reads of large files. Contiguous memory is a single segment for the device: a disk delivered 3.3
 /// GB/s with pages of 4 KiB and 8 GB/s with huge pages.
@@ -141,8 +141,8 @@ impl Pool {
         let offset = id.index as usize * CLASS_BYTES[class] as usize;
         // SAFETY: the offset is inside the chunk: `cut` numbers only buffers that fit into CHUNK_BYTES.
         let memory = unsafe { chunk.memory().add(offset) };
-        let home = MemoryOwner::Pool { class: class as u8, id, pool: Rc::clone(shared) };
-        Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], home })
+        let owner = MemoryOwner::Pool { class: class as u8, id, pool: Rc::clone(shared) };
+        Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], owner })
     }
 
     /// Returns the bytes that can still be lent: idle buffers plus memory not yet allocated from the kernel.
@@ -160,12 +160,12 @@ impl Pool {
 
     /// Whether a buffer of this size would come out of the quarter that is reserved for bodies. Such a buffer uses no
     /// memory that header sections could use.
-    pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
+    pub fn is_from_body_reserve(&self, bytes: usize) -> bool {
         let (class, shared) = (class_of(bytes), &self.0);
         let idle = |class: usize| shared.free[class].borrow().len() * CLASS_BYTES[class] as usize;
         let idle_bytes: usize = (BODY_CLASS..CLASS_BYTES.len()).map(idle).sum();
         let lent_bytes = shared.body_chunks.get() * CHUNK_BYTES - idle_bytes;
-        let part_bytes = shared.chunks_max / RESERVED_PART * CHUNK_BYTES;
+        let part_bytes = shared.chunks_max / RESERVED_DIVISOR * CHUNK_BYTES;
         class >= BODY_CLASS && lent_bytes + CLASS_BYTES[class] as usize <= part_bytes
     }
 
@@ -269,7 +269,7 @@ impl PoolState {
         }
         let bodies = self.body_chunks.get();
         let taken = if is_body { bodies } else { self.chunks_live.get() - bodies };
-        taken + count <= self.chunks_max - self.chunks_max / RESERVED_PART
+        taken + count <= self.chunks_max - self.chunks_max / RESERVED_DIVISOR
     }
 
     /// Counts a chunk of this class as added or removed.
@@ -471,7 +471,7 @@ pub struct Buf {
     memory: NonNull<u8>,
     len: u32,
     capacity: u32,
-    home: MemoryOwner,
+    owner: MemoryOwner,
 }
 
 /// The owner that receives the memory of a buffer when it is dropped.
@@ -489,7 +489,7 @@ impl Buf {
     /// Returns an empty buffer over a complete chunk of shared memory.
     pub(crate) fn of_shared(chunk: Box<shm::ShmChunk>) -> Buf {
         let Mapping { memory, bytes } = *chunk.mapping();
-        Buf { memory, len: 0, capacity: bytes as u32, home: MemoryOwner::Memfd(Some(chunk)) }
+        Buf { memory, len: 0, capacity: bytes as u32, owner: MemoryOwner::Memfd(Some(chunk)) }
     }
 
     /// Returns the capacity in bytes.
@@ -513,7 +513,7 @@ impl Buf {
     }
 
     /// Returns the space behind the content, to be written before [`Buf::set_len`].
-    pub fn room(&mut self) -> &mut [u8] {
+    pub fn spare_capacity(&mut self) -> &mut [u8] {
         let len = self.len as usize;
         &mut self.space()[len..]
     }
@@ -542,7 +542,7 @@ impl Buf {
 
     /// Returns the io_uring fixed-buffer index of this memory, if registered.
     pub(crate) fn fixed_index(&self) -> Option<u16> {
-        let MemoryOwner::Pool { id, pool, .. } = &self.home else { return None };
+        let MemoryOwner::Pool { id, pool, .. } = &self.owner else { return None };
         let chunks = pool.chunks.borrow();
         chunks[id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| id.chunk)
     }
@@ -550,7 +550,7 @@ impl Buf {
     /// As [`Buf::fixed_index`]; calls `register` for a chunk that is not registered yet. Shared memory is never
     /// registered: a registration would pin its pages after they are released.
     pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, *mut u8, usize) -> bool) -> Option<u16> {
-        let MemoryOwner::Pool { id, pool, .. } = &self.home else { return None };
+        let MemoryOwner::Pool { id, pool, .. } = &self.owner else { return None };
         let mut chunks = pool.chunks.borrow_mut();
         let chunk = chunks[id.chunk as usize].as_mut()?;
         if !chunk.registered {
@@ -562,20 +562,20 @@ impl Buf {
     /// Makes the content immutable, so that it can be shared. Copies content that is much smaller than its buffer.
     pub fn freeze(mut self) -> SharedBytes {
         let is_sparse = self.len() * 2 < self.capacity();
-        if is_sparse || matches!(self.home, MemoryOwner::Memfd(_)) {
+        if is_sparse || matches!(self.owner, MemoryOwner::Memfd(_)) {
             return SharedBytes::copy(&self);
         }
         let MemoryOwner::Pool { class, id, pool } =
-            std::mem::replace(&mut self.home, MemoryOwner::Memfd(None))
+            std::mem::replace(&mut self.owner, MemoryOwner::Memfd(None))
         else {
             return SharedBytes::copy(&self);
         };
         let chunks = pool.chunks.borrow();
         let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
-        let (mapping, home) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
+        let (mapping, free_list) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
         // Relative to the mapping, because the content may begin behind removed bytes (`advance`).
         let offset = self.memory.addr().get() - chunk.mapping.memory.addr().get();
-        SharedBytes::of(SharedSlot { mapping, offset, len: self.len, class, id, home })
+        SharedBytes::of(SharedSlot { mapping, offset, len: self.len, class, id, free_list })
     }
 
     /// Returns the address of the content, for the kernel.
@@ -592,7 +592,7 @@ pub(crate) struct SharedSlot {
     len: u32,
     class: u8,
     id: BufId,
-    home: Arc<RemoteFreeList>,
+    free_list: Arc<RemoteFreeList>,
 }
 
 impl SharedSlot {
@@ -609,7 +609,7 @@ impl SharedSlot {
 
 impl Drop for SharedSlot {
     fn drop(&mut self) {
-        self.home.put(self.class, self.id);
+        self.free_list.put(self.class, self.id);
     }
 }
 
@@ -618,9 +618,9 @@ const _: () = assert!(size_of::<Buf>() == 32);
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        match &mut self.home {
+        match &mut self.owner {
             MemoryOwner::Pool { class, id, pool } => pool.free[*class as usize].borrow_mut().push(*id),
-            MemoryOwner::Memfd(chunk) => chunk.take().into_iter().for_each(shm::give_back),
+            MemoryOwner::Memfd(chunk) => chunk.take().into_iter().for_each(shm::put_back),
         }
     }
 }

@@ -221,7 +221,7 @@ pub struct Counters {
     /// Operations that waited because their device already had its share of workers.
     pub device_queued: u64,
     /// Completions that match no operation in flight: a defect of this program or of the kernel.
-    pub stray: u64,
+    pub unmatched: u64,
 }
 
 /// Default time limit of a drain: longer than any healthy disk needs.

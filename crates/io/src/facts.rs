@@ -88,7 +88,7 @@ impl From<rustix::fs::Stat> for Stat {
 
 /// The attributes to obtain for directory entries while the directory is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryLook {
+pub enum EntryAttributes {
     /// No attributes: only the names with their types.
     Kind,
     /// Attributes of the entry itself; links are not followed.
@@ -107,7 +107,7 @@ pub struct DirEntry {
     pub kind: u32,
     /// Its inode number. Calls in the order of inode numbers mostly read the disk sequentially.
     pub inode: u64,
-    /// Attributes as requested by [`EntryLook`]; `None` if none were requested.
+    /// Attributes as requested by [`EntryAttributes`]; `None` if none were requested.
     pub stat: Option<Result<Stat, Errno>>,
 }
 

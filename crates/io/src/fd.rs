@@ -25,7 +25,7 @@ struct Descriptor {
     /// Whether its owner has marked it as a TCP connection.
     tcp: Cell<bool>,
     /// Whether a multishot receive has returned bytes, so that an unreported end of the stream is possible.
-    in_doubt: Cell<bool>,
+    end_unknown: Cell<bool>,
 }
 
 /// A weak reference that identifies the [`Fd`] of a table entry: the same number may belong to another file later.
@@ -137,26 +137,26 @@ impl Fd {
     }
 
     /// Records that a multishot receive has returned bytes; returns whether this changes the state.
-    pub(crate) fn set_in_doubt(&self) -> bool {
-        !self.0.in_doubt.replace(true)
+    pub(crate) fn set_end_unknown(&self) -> bool {
+        !self.0.end_unknown.replace(true)
     }
 
     /// Records that a send was submitted: it fails if a reset was received before.
     pub(crate) fn note_send(&self) {
         if self.0.tcp.get() {
-            self.0.in_doubt.set(false);
+            self.0.end_unknown.set(false);
         }
     }
 
     /// Records a new receive, which checks the connection itself.
     pub(crate) fn note_receive(&self) {
-        self.0.in_doubt.set(false);
+        self.0.end_unknown.set(false);
     }
 
     /// Whether an end may have been received without being reported; also clears the state, so that one check follows
     /// each receive.
-    pub(crate) fn take_doubt(&self) -> bool {
-        self.0.in_doubt.take()
+    pub(crate) fn take_end_unknown(&self) -> bool {
+        self.0.end_unknown.take()
     }
 
     /// Whether reads bypass the page cache (`O_DIRECT`); queries the kernel once.
@@ -184,8 +184,8 @@ impl From<OwnedFd> for Fd {
     fn from(fd: OwnedFd) -> Fd {
         let no = || Cell::new(false);
         let (direct, stream) = (Cell::new(None), Cell::new(None));
-        let (uncached, datagrams, tcp, in_doubt) = (no(), no(), no(), no());
-        Fd(Rc::new(Descriptor { fd, direct, stream, uncached, datagrams, tcp, in_doubt }))
+        let (uncached, datagrams, tcp, end_unknown) = (no(), no(), no(), no());
+        Fd(Rc::new(Descriptor { fd, direct, stream, uncached, datagrams, tcp, end_unknown }))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::buf::Buf;
-pub use crate::facts::{DirEntry, EntryLook, Space, Stat, is_local};
+pub use crate::facts::{DirEntry, EntryAttributes, Space, Stat, is_local};
 pub use crate::fd::Fd;
 pub(crate) use crate::fd::WeakFd;
 pub(crate) use crate::segments::Ends;
@@ -260,7 +260,7 @@ pub enum Op {
         /// for which a thread is occupied.
         bytes_max: u32,
         /// The attributes to return of each entry.
-        look: EntryLook,
+        attributes: EntryAttributes,
         /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
@@ -294,7 +294,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Creates and writes a new file, or completes `NewFile::begun`, and gives it its final name: several system calls
+    /// Creates and writes a new file, or completes `NewFile::open_temp`, and gives it its final name: several system calls
     /// in a row by one thread. Completes with 0 and returns all arguments: [`Payload::NewFile`]. After an error, a file
     /// that this operation created is removed.
     Put {
@@ -310,7 +310,7 @@ pub enum Op {
         /// The path.
         path: CString,
         /// Whether the path is a directory (`AT_REMOVEDIR`).
-        folder: bool,
+        is_directory: bool,
         /// The device whose limit on concurrent operations applies.
         device: DeviceId,
         /// The backend.
@@ -417,7 +417,7 @@ impl Op {
     /// the resources of an operation. It writes in place because moving a payload built elsewhere would stall on its
     /// memory (decision 0015).
     #[inline]
-    pub(crate) fn give_back(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
+    pub(crate) fn return_resources(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
             Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
                 debug_assert!(
@@ -427,11 +427,11 @@ impl Op {
                 *payload = Payload::Segments(std::mem::take(data));
             }
             Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
-            _ => *payload = std::mem::replace(self, Op::Nop).into_lent(result),
+            _ => *payload = std::mem::replace(self, Op::Nop).into_lent_payload(result),
         }
     }
 
-    fn into_lent(self, result: Result<u32, Errno>) -> Payload {
+    fn into_lent_payload(self, result: Result<u32, Errno>) -> Payload {
         let count = result.unwrap_or(0) as usize;
         match self {
             Op::Recv { into: RecvInto::Owned(mut buf), .. } => {
@@ -461,7 +461,7 @@ impl Op {
     /// Returns the payload of an operation that was not passed to a backend.
     pub(crate) fn into_payload(mut self) -> Payload {
         let mut payload = Payload::None;
-        self.give_back(Err(Errno::CANCELED), &mut payload);
+        self.return_resources(Err(Errno::CANCELED), &mut payload);
         payload
     }
 
@@ -541,7 +541,7 @@ pub struct NewFile {
     pub to: CString,
     /// The open file at `temp`, if it was created before. With `None`, [`Op::Put`] creates `temp`, which must not
     /// exist.
-    pub begun: Option<Fd>,
+    pub open_temp: Option<Fd>,
     /// Permission bits of a file that is created, before the umask is applied.
     pub mode: u32,
     /// Data to write at the start of the file.

@@ -258,7 +258,7 @@ impl Probe {
             Some(known) => format!("{} requests, {} registrations", known.requests, known.registers),
             None => "asked one by one".to_owned(),
         };
-        if trial.knows_opcodes() {
+        if trial.supports_opcodes() {
             self.add("io_uring operations", State::Works, detail, None);
         } else {
             let remedy = "use Linux 6.1 or newer without restrictions on io_uring";

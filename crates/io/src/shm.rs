@@ -23,7 +23,7 @@ pub const RECYCLED_BYTES: usize = CHUNK_BYTES;
 
 /// Maximum number of chunks that a thread keeps for reuse. An idle chunk occupies no pages, but a descriptor and 1 MiB
 /// of address space. A thread can use two chunks for each of a few dozen concurrent downloads.
-pub const KEPT_MAX: usize = 64;
+pub const CACHED_MAX: usize = 64;
 
 /// A chunk with fresh pages. Dropping the buffer returns the chunk. The descriptor may outlive the buffer; the chunk is
 /// reused only when the descriptor has no other owner.
@@ -39,13 +39,13 @@ pub struct Shared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShmCounters {
     /// Number of chunks handed out.
-    pub taken: u64,
+    pub handed_out: u64,
     /// Number of those chunks that had to be created.
-    pub made: u64,
+    pub created: u64,
     /// Number of times that the pages of a chunk were released.
     pub punched: u64,
     /// Number of chunks that currently wait for reuse.
-    pub kept: u64,
+    pub cached: u64,
 }
 
 /// Returns a chunk with at least `bytes` of fresh pages, which read as zeroes.
@@ -60,29 +60,29 @@ pub fn take(bytes: usize) -> Result<Shared, Errno> {
         None => Box::new(ShmChunk::new(bytes.max(RECYCLED_BYTES))?),
     };
     assert!(chunk.fresh && chunk.mapping.bytes() >= bytes, "a chunk has fresh pages for all bytes");
-    KEPT.with_borrow_mut(|kept| {
-        kept.counters.taken += 1;
-        kept.counters.made += u64::from(made);
+    CACHED.with_borrow_mut(|cached| {
+        cached.counters.handed_out += 1;
+        cached.counters.created += u64::from(made);
     });
     Ok(Shared { file: chunk.file.clone(), buf: Buf::of_shared(chunk) })
 }
 
 /// Frees all chunks that wait for reuse; returns their number.
 pub fn trim() -> usize {
-    KEPT.with_borrow_mut(|kept| kept.chunks.drain(..).count())
+    CACHED.with_borrow_mut(|cached| cached.chunks.drain(..).count())
 }
 
 /// Returns the statistics of the calling thread.
 pub fn counters() -> ShmCounters {
-    KEPT.with_borrow(|kept| ShmCounters { kept: kept.chunks.len() as u64, ..kept.counters })
+    CACHED.with_borrow(|cached| ShmCounters { cached: cached.chunks.len() as u64, ..cached.counters })
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = RefCell::default();
+    static CACHED: RefCell<CachedChunks> = RefCell::default();
 }
 
 #[derive(Default)]
-struct Kept {
+struct CachedChunks {
     /// Last in, first out. Boxed as in buffers, so that reusing a chunk needs no allocation.
     #[allow(clippy::vec_box, reason = "the boxes come from buffers and go back into them")]
     chunks: Vec<Box<ShmChunk>>,
@@ -136,12 +136,12 @@ impl ShmChunk {
 }
 
 fn recycle() -> Option<Box<ShmChunk>> {
-    KEPT.with_borrow_mut(|kept| {
-        let place = kept.chunks.iter().rposition(|chunk| chunk.file.is_sole())?;
-        let mut chunk = kept.chunks.remove(place);
+    CACHED.with_borrow_mut(|cached| {
+        let place = cached.chunks.iter().rposition(|chunk| chunk.file.is_sole())?;
+        let mut chunk = cached.chunks.remove(place);
         assert_eq!(chunk.mapping.bytes(), RECYCLED_BYTES, "chunks of one size are kept");
         if !chunk.fresh {
-            kept.counters.punched += 1;
+            cached.counters.punched += 1;
             chunk.punch();
         }
         // A chunk that cannot be emptied is freed.
@@ -150,18 +150,18 @@ fn recycle() -> Option<Box<ShmChunk>> {
 }
 
 /// Takes back a chunk whose buffer was dropped.
-pub(crate) fn give_back(mut chunk: Box<ShmChunk>) {
+pub(crate) fn put_back(mut chunk: Box<ShmChunk>) {
     if chunk.mapping.bytes() != RECYCLED_BYTES {
         return;
     }
     chunk.fresh = false;
     // A buffer may be dropped when the thread exits, after the list was destroyed.
-    let _ = KEPT.try_with(|kept| {
-        let mut kept = kept.borrow_mut();
-        if kept.chunks.len() < KEPT_MAX {
+    let _ = CACHED.try_with(|cached| {
+        let mut cached = cached.borrow_mut();
+        if cached.chunks.len() < CACHED_MAX {
             chunk.punch();
-            kept.counters.punched += u64::from(chunk.fresh);
-            kept.chunks.push(chunk);
+            cached.counters.punched += u64::from(chunk.fresh);
+            cached.chunks.push(chunk);
         }
     });
 }

@@ -30,7 +30,7 @@ pub(crate) struct Slots {
     live: usize,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
-    pub(crate) stray: u64,
+    pub(crate) unmatched: u64,
     /// Devices that an operation has just released, each once; the owner of the device limits empties the list.
     pub(crate) released: Vec<DeviceId>,
 }
@@ -89,7 +89,7 @@ impl Slots {
             live: 0,
             submitted: 0,
             completed: 0,
-            stray: 0,
+            unmatched: 0,
             released: Vec::new(),
         }
     }
@@ -211,7 +211,7 @@ impl Slots {
             return self.end(id, out, |_, done| (done.result, done.payload) = (result, payload));
         }
         let Some(slot) = self.get(id) else {
-            self.stray += 1;
+            self.unmatched += 1;
             debug_assert!(false, "a completion for {id:?}, which is not in flight");
             return;
         };
@@ -231,7 +231,7 @@ impl Slots {
         conclude: impl FnOnce(&mut Op, &mut Completion),
     ) {
         let Some(slot) = self.get(id) else {
-            self.stray += 1;
+            self.unmatched += 1;
             debug_assert!(false, "an end of {id:?}, which is not in flight");
             return;
         };

@@ -153,7 +153,7 @@ fn shared_memory_is_read_into_and_sent_once() {
     fs::write(&path, &content).unwrap();
     on_each_engine(|engine, via| {
         io::shm::trim();
-        let made = io::shm::counters().made;
+        let made = io::shm::counters().created;
         let file = direct_or_not(&path);
         let (near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -170,7 +170,7 @@ fn shared_memory_is_read_into_and_sent_once() {
             assert_eq!(run(engine, send).result, Ok(len), "the socket has room for all");
             drop(completion.payload);
         }
-        assert_eq!(io::shm::counters().made, made + 1, "one chunk is enough");
+        assert_eq!(io::shm::counters().created, made + 1, "one chunk is enough");
         let mut seen = vec![0; content.len()];
         far.read_exact(&mut seen).unwrap();
         assert!(seen == content, "bytes changed after they were sent");

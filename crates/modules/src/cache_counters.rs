@@ -20,7 +20,7 @@ use upstream::caching::settings::Caches;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.now(Phase::Content, scope.shared::<Conf>(), run);
         }
@@ -37,7 +37,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Serves the numbers of all caches, and of limits of HTTP/2, in the text format of Prometheus.",
     ),
     |scope, _| {
-        scope.own::<Conf>().on = true;
+        scope.make_mut::<Conf>().on = true;
         Ok(())
     },
 )];

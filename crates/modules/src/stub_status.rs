@@ -17,7 +17,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.now(Phase::Content, scope.shared::<Conf>(), run);
         }
@@ -36,7 +36,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     .many(),
     // Old versions of nginx required an argument, which has no meaning.
     |scope, _| {
-        scope.own::<Conf>().on = true;
+        scope.make_mut::<Conf>().on = true;
         Ok(())
     },
 )];

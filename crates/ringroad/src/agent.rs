@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use acme::agent::{Challenge, Gone, Host, Level};
+use acme::agent::{Challenge, Host, HostExited, Level};
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ pub(crate) fn run() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let Ok(channel) = take_channel(FROM_MASTER) else { return ExitCode::FAILURE };
     let mut master = MasterLink { channel, next: 0 };
-    let Ok(ToAgent::Start { issuers, known, credentials }) = master.hear(None).ok_or(Gone) else {
+    let Ok(ToAgent::Start { issuers, known, credentials }) = master.hear(None).ok_or(HostExited) else {
         return ExitCode::FAILURE;
     };
     if let Some(credentials) = credentials
@@ -41,7 +41,7 @@ pub(crate) fn run() -> ExitCode {
     // A request may take a minute, and the agent must not outlive the master. Set last, because a change of the user
     // clears it.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-    let Gone = acme::agent::run(&issuers, &known, &mut master);
+    let HostExited = acme::agent::run(&issuers, &known, &mut master);
     ExitCode::SUCCESS
 }
 
@@ -79,20 +79,20 @@ impl MasterLink {
         }
     }
 
-    fn tell(&mut self, message: &FromAgent) -> Result<(), Gone> {
-        self.channel.send(&message.encode(), Vec::new()).map_err(|_| Gone)
+    fn send(&mut self, message: &FromAgent) -> Result<(), HostExited> {
+        self.channel.send(&message.encode(), Vec::new()).map_err(|_| HostExited)
     }
 
     /// Sends a change and waits until every worker has applied it.
-    fn change(&mut self, change: AcmeChange) -> Result<(), Gone> {
+    fn change(&mut self, change: AcmeChange) -> Result<(), HostExited> {
         self.next += 1;
-        self.tell(&FromAgent::Change(self.next, change))?;
+        self.send(&FromAgent::Change(self.next, change))?;
         let deadline = Instant::now() + INSTALL_TIME;
         loop {
             match self.hear(Some(deadline)) {
                 Some(ToAgent::Done(number)) if number == self.next => return Ok(()),
                 Some(_) => {}
-                None if Instant::now() < deadline => return Err(Gone),
+                None if Instant::now() < deadline => return Err(HostExited),
                 None => {
                     self.log(Level::Warn, "acme: workers take long to confirm a change");
                     return Ok(());
@@ -103,30 +103,30 @@ impl MasterLink {
 }
 
 impl Host for MasterLink {
-    fn install(&mut self, challenge: &Challenge) -> Result<(), Gone> {
+    fn install(&mut self, challenge: &Challenge) -> Result<(), HostExited> {
         self.change(AcmeChange::Install(challenge.clone()))
     }
 
-    fn remove(&mut self, challenge: &Challenge) -> Result<(), Gone> {
+    fn remove(&mut self, challenge: &Challenge) -> Result<(), HostExited> {
         self.change(AcmeChange::Remove(challenge.clone()))
     }
 
-    fn deliver(&mut self, id: &str, pem: &[u8]) -> Result<(), Gone> {
+    fn deliver(&mut self, id: &str, pem: &[u8]) -> Result<(), HostExited> {
         self.change(AcmeChange::Certificate { id: id.to_owned(), pem: pem.to_vec() })
     }
 
     fn log(&mut self, level: Level, text: &str) {
         // An exit of the master is detected at the next change.
-        let _ = self.tell(&FromAgent::Log(level, text.to_owned()));
+        let _ = self.send(&FromAgent::Log(level, text.to_owned()));
     }
 
-    fn wait(&mut self, time: Duration) -> Result<(), Gone> {
+    fn wait(&mut self, time: Duration) -> Result<(), HostExited> {
         let deadline = Instant::now() + time;
         loop {
             match self.hear(Some(deadline)) {
                 // A late confirmation of an earlier change.
                 Some(_) => {}
-                None if Instant::now() < deadline => return Err(Gone),
+                None if Instant::now() < deadline => return Err(HostExited),
                 None => return Ok(()),
             }
         }

@@ -29,7 +29,7 @@ use crate::log::{Level, Log};
 const SOCKETS: &str = "NGINX";
 
 /// Variable with those of them that systemd opened.
-const KEPT_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
+const SYSTEMD_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
 
 /// systemd's variables; their values apply to one process only.
 const LISTEN_FDS: &str = "LISTEN_FDS";
@@ -61,7 +61,7 @@ pub(crate) fn is_new_binary() -> bool {
 pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let (numbers, kept) = if is_new_binary() {
-        let kept = parse(&text(KEPT_SOCKETS)).unwrap_or_else(|(numbers, _)| numbers);
+        let kept = parse(&text(SYSTEMD_SOCKETS)).unwrap_or_else(|(numbers, _)| numbers);
         let numbers = parse(&text(SOCKETS)).unwrap_or_else(|(numbers, wrong)| {
             log.emerg(format_args!(
                 "invalid socket number \"{wrong}\" in {SOCKETS} environment variable, ignoring the rest of the variable"
@@ -91,7 +91,7 @@ pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
 
 impl Inherited {
     /// Adds a socket to the listener of its address.
-    fn add(&mut self, number: RawFd, socket: OwnedFd, is_kept: bool) -> Result<(), Errno> {
+    fn add(&mut self, number: RawFd, socket: OwnedFd, is_from_systemd: bool) -> Result<(), Errno> {
         let address = address_of(&socket)?;
         // Close-on-exec: a worker gets its sockets through its channel, and must not inherit them a second time.
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
@@ -103,7 +103,7 @@ impl Inherited {
             Some(listener) => listener.sockets.push(Rc::new(socket)),
             None => {
                 let (options, sockets) = (unknown_options(&address), vec![Rc::new(socket)]);
-                listeners.push(Listener { options, sockets, actual: address, is_kept });
+                listeners.push(Listener { options, sockets, actual: address, is_from_systemd });
                 self.numbers.push(number);
             }
         }
@@ -119,7 +119,7 @@ impl Inherited {
             if left == 0 {
                 continue;
             }
-            let remedy = match (listener.is_kept, taken) {
+            let remedy = match (listener.is_from_systemd, taken) {
                 // The configuration of the new binary is different, which is not an error.
                 (false, 0) => {
                     log.notice(format_args!(
@@ -139,19 +139,19 @@ impl Inherited {
 }
 
 /// Passes the sockets to a new binary. [`close_on_exec`] must be called after it has started.
-pub(crate) fn give(command: &mut Command, listeners: &Listeners) -> Result<(), Errno> {
+pub(crate) fn pass_sockets(command: &mut Command, listeners: &Listeners) -> Result<(), Errno> {
     let (mut all, mut kept) = (String::new(), String::new());
     for listener in &listeners.0 {
         for socket in &listener.sockets {
             rustix::io::fcntl_setfd(&**socket, FdFlags::empty())?;
             // Writing to a `String` cannot fail.
             let _ = write!(all, "{};", socket.as_raw_fd());
-            if listener.is_kept {
+            if listener.is_from_systemd {
                 let _ = write!(kept, "{};", socket.as_raw_fd());
             }
         }
     }
-    command.env(SOCKETS, all).env(KEPT_SOCKETS, kept);
+    command.env(SOCKETS, all).env(SYSTEMD_SOCKETS, kept);
     for name in [LISTEN_FDS, LISTEN_PID, LISTEN_NAMES] {
         command.env_remove(name);
     }

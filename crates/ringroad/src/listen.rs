@@ -115,7 +115,7 @@ pub(crate) struct Listener {
     pub(crate) actual: ListenAddr,
     /// Whether systemd opened the sockets and will use them again after this server has exited: the file of a unix
     /// socket is not removed.
-    pub(crate) is_kept: bool,
+    pub(crate) is_from_systemd: bool,
 }
 
 /// All sockets of a configuration.
@@ -204,7 +204,7 @@ impl Listeners {
         for listener in &self.0 {
             let address = &listener.options.address;
             let in_use = kept.is_some_and(|kept| kept.find(address).is_some());
-            if let (ListenAddr::Unix(path), false) = (address, in_use || listener.is_kept) {
+            if let (ListenAddr::Unix(path), false) = (address, in_use || listener.is_from_systemd) {
                 // The file may have been removed already, which is not an error.
                 let _ = std::fs::remove_file(path);
             }
@@ -280,8 +280,8 @@ fn open_one(
         sockets.push(Rc::new(socket));
     }
     let actual = actual.unwrap_or_else(|| options.address.clone());
-    let is_kept = inherited.is_some_and(|old| old.is_kept);
-    Ok(Listener { options: options.clone(), sockets, actual, is_kept })
+    let is_from_systemd = inherited.is_some_and(|old| old.is_from_systemd);
+    Ok(Listener { options: options.clone(), sockets, actual, is_from_systemd })
 }
 
 /// Opens a listening socket. SO_REUSEADDR lets a restart bind while old connections are in TIME_WAIT, socket(7).

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use conf::Loader;
 
-use crate::places::Request;
+use crate::paths::Request;
 
 /// Reads files; the main file may be a text in memory instead.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use server::telemetry::{Form, JsonLine, append_printable};
 
 /// Target of lines.
 #[derive(Clone, Debug)]
-enum Way {
+enum Output {
     Stderr,
     File(Rc<OwnedFd>),
     Syslog(Rc<Socket>),
@@ -30,7 +30,7 @@ enum Way {
 /// An open [`ErrorTarget`].
 #[derive(Clone, Debug)]
 struct Sink {
-    way: Way,
+    output: Output,
     level: Level,
     form: Form,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Log {
 impl Log {
     /// Creates a log to standard error only, before any file is known.
     pub(crate) fn stderr(level: Level) -> Log {
-        Log { sinks: vec![Sink { way: Way::Stderr, level, form: Form::Text }], echo: false }
+        Log { sinks: vec![Sink { output: Output::Stderr, level, form: Form::Text }], echo: false }
     }
 
     /// Creates a log without targets, with only the copy on standard error.
@@ -56,19 +56,19 @@ impl Log {
 
     /// Creates a log with one file and the copy on standard error.
     pub(crate) fn early(file: Rc<OwnedFd>, level: Level) -> Log {
-        Log { sinks: vec![Sink { way: Way::File(file), level, form: Form::Text }], echo: true }
+        Log { sinks: vec![Sink { output: Output::File(file), level, form: Form::Text }], echo: true }
     }
 
     /// Creates a log with the targets of a configuration; `find` returns the open files. A file that is not open is
     /// omitted.
     pub(crate) fn of(targets: &[ErrorTarget], find: impl Fn(&Path) -> Option<Rc<OwnedFd>>) -> Log {
         let sinks = targets.iter().filter_map(|target| {
-            let way = match &target.target {
-                Target::Stderr => Way::Stderr,
-                Target::File(path) => Way::File(find(path)?),
-                Target::Syslog(peer) => Way::Syslog(Rc::new(Socket::new(peer))),
+            let output = match &target.target {
+                Target::Stderr => Output::Stderr,
+                Target::File(path) => Output::File(find(path)?),
+                Target::Syslog(peer) => Output::Syslog(Rc::new(Socket::new(peer))),
             };
-            Some(Sink { way, level: target.level, form: target.form })
+            Some(Sink { output, level: target.level, form: target.form })
         });
         Log { sinks: sinks.collect(), echo: false }
     }
@@ -83,10 +83,10 @@ impl Log {
     pub(crate) fn file_instead_of_stderr(&self) -> Option<BorrowedFd<'_>> {
         let mut found = None;
         for sink in &self.sinks {
-            match &sink.way {
-                Way::Stderr => return None,
-                Way::File(file) => found = found.or(Some(file.as_fd())),
-                Way::Syslog(_) => {}
+            match &sink.output {
+                Output::Stderr => return None,
+                Output::File(file) => found = found.or(Some(file.as_fd())),
+                Output::Syslog(_) => {}
             }
         }
         found
@@ -108,7 +108,7 @@ impl Log {
     }
 
     /// Whether any target accepts lines of this level.
-    pub(crate) fn takes(&self, level: Level) -> bool {
+    pub(crate) fn accepts(&self, level: Level) -> bool {
         self.sinks.iter().any(|sink| level <= sink.level)
     }
 
@@ -119,19 +119,19 @@ impl Log {
         for sink in self.sinks.iter().filter(|sink| level <= sink.level) {
             // Process control logs few lines, so each target formats its own.
             let mut text = Vec::new();
-            match &sink.way {
-                Way::Stderr => {
+            match &sink.output {
+                Output::Stderr => {
                     on_stderr = true;
                     line.append(sink.form, &mut text);
                     text.push(b'\n');
                     write_all(rustix::stdio::stderr(), &text);
                 }
-                Way::File(file) => {
+                Output::File(file) => {
                     line.append(sink.form, &mut text);
                     text.push(b'\n');
                     write_all(file.as_fd(), &text);
                 }
-                Way::Syslog(socket) => {
+                Output::Syslog(socket) => {
                     let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
                     socket.peer().header(Some(level), time.as_bytes(), &mut text);
                     let start = text.len();
@@ -210,7 +210,7 @@ pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
 /// Sets append mode on standard error if it is a regular file. Several processes and threads write to it, with separate
 /// positions, and would overwrite each other's lines; in append mode the kernel ignores positions, write(2). The flag
 /// belongs to the open file description, so the worker inherits it.
-pub(crate) fn let_stderr_append() {
+pub(crate) fn set_stderr_append() {
     let stderr = rustix::stdio::stderr();
     let is_file = rustix::fs::fstat(stderr).is_ok_and(|stat| {
         rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile

@@ -31,7 +31,7 @@ impl PidFile {
     }
 
     /// Renames the pid file to make way for that of a new binary: `.oldbin` is appended, as in nginx.
-    pub(crate) fn step_aside(&mut self) -> Result<(), String> {
+    pub(crate) fn rename_to_oldbin(&mut self) -> Result<(), String> {
         self.rename(with_old(&self.path))
     }
 

@@ -44,7 +44,7 @@ const EXIT_CANNOT_SERVE: u8 = 2;
 
 /// Time that the other threads have to flush their logs when one has panicked. It is part of the 200 ms after which the
 /// next worker serves.
-const LAST_WORDS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const FLUSH_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Runs until the master or a signal ends it.
 pub(crate) fn run() -> ExitCode {
@@ -103,7 +103,7 @@ struct Serving {
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
     /// Continue to serve, or to shut down.
-    GoOn,
+    Continue,
     /// Stop the threads now.
     End,
     /// Exit, because the threads are no longer reliable.
@@ -154,7 +154,7 @@ impl Control {
         // Messages that the master sent during the start may have been received with the first one; poll(2) does not
         // report them.
         let mut next = self.handle_master(&mut serving);
-        while next == NextStep::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
+        while next == NextStep::Continue && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
             let mut wait = vec![
                 PollFd::new(&self.channel, PollFlags::IN | sending),
@@ -210,7 +210,7 @@ impl Control {
                     if let Some(answer) = answer {
                         self.answer(&answer);
                     }
-                    if next != NextStep::GoOn {
+                    if next != NextStep::Continue {
                         return next;
                     }
                 }
@@ -222,7 +222,7 @@ impl Control {
         }
         // A failure to send is detected as a closed channel at the next turn.
         let _ = self.channel.flush();
-        NextStep::GoOn
+        NextStep::Continue
     }
 
     /// Sends a message. A failure means that the master has exited, which is detected at the next turn.
@@ -241,7 +241,7 @@ impl Serving {
         site::set_respawned(bundle.respawned);
         site::publish_reloads(bundle.reloads);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
-        site::go_on_with_tickets(&bundle.tickets);
+        site::set_ticket_secret(&bundle.tickets);
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
             log.alert(message);
@@ -273,9 +273,9 @@ impl Serving {
             ToWorker::Start(bundle) | ToWorker::Reload(bundle) => {
                 let generation = bundle.generation;
                 return match self.reload(*bundle, packet.fds) {
-                    Ok(()) => (Some(ToMaster::Reloaded(generation)), NextStep::GoOn),
+                    Ok(()) => (Some(ToMaster::Reloaded(generation)), NextStep::Continue),
                     Err(NotReloaded::Unchanged(message)) => {
-                        (Some(ToMaster::ReloadFailed(generation, message)), NextStep::GoOn)
+                        (Some(ToMaster::ReloadFailed(generation, message)), NextStep::Continue)
                     }
                     Err(NotReloaded::InParts(message)) => {
                         self.log.alert(message);
@@ -285,7 +285,7 @@ impl Serving {
             }
             ToWorker::Acme(number, change) => {
                 apply(&self.config, &[change], &self.log);
-                return (Some(ToMaster::AcmeDone(number)), NextStep::GoOn);
+                return (Some(ToMaster::AcmeDone(number)), NextStep::Continue);
             }
             ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(packet.fds).collect()),
             ToWorker::Quit(limit) => self.leave(limit),
@@ -293,11 +293,11 @@ impl Serving {
             ToWorker::Leave => self.worker.leave(),
             ToWorker::Drain(is_drained) => self.worker.drain(is_drained),
             ToWorker::Reloads(reloads) => site::publish_reloads(reloads),
-            ToWorker::Ping(number) => self.worker.ask_turn(number),
+            ToWorker::Ping(number) => self.worker.request_turn(number),
             ToWorker::Explain(explanation) => {
                 for socket in packet.fds {
-                    if let Some((text, question)) = unpack(&explanation) {
-                        complete(&self.worker, socket, text, question);
+                    if let Some((text, entry_query)) = unpack(&explanation) {
+                        complete(&self.worker, socket, text, entry_query);
                     }
                 }
             }
@@ -307,7 +307,7 @@ impl Serving {
                 }
             }
         }
-        (None, NextStep::GoOn)
+        (None, NextStep::Continue)
     }
 
     /// Handles a signal, which operators may also send to workers directly.
@@ -343,7 +343,7 @@ impl Serving {
             // Limited waiting: a hanging disk must not delay the next worker.
             let mut wait = [PollFd::from_borrowed_fd(worker.events(), PollFlags::IN)];
             worker.take_retired();
-            while !worker.is_finished() && poll(&mut wait, Some(&LAST_WORDS)).is_ok_and(|count| count > 0) {
+            while !worker.is_finished() && poll(&mut wait, Some(&FLUSH_TIME)).is_ok_and(|count| count > 0) {
                 worker.take_retired();
             }
             log.alert("a worker thread has panicked or does not answer, exiting");

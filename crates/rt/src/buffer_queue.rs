@@ -29,7 +29,7 @@ struct Request {
 /// Takes a buffer from the pool if that leaves enough memory to others, or uses only memory reserved for bodies.
 fn take(pool: &Pool, bytes: usize, reserve_bytes: u64) -> Option<Buf> {
     let leaves_enough = pool.spare_bytes() >= reserve_bytes.saturating_add(bytes as u64);
-    if leaves_enough || pool.is_left_to_bodies(bytes) { pool.get(bytes) } else { None }
+    if leaves_enough || pool.is_from_body_reserve(bytes) { pool.get(bytes) } else { None }
 }
 
 impl BufferQueue {
@@ -39,11 +39,11 @@ impl BufferQueue {
     }
 
     /// Returns a buffer immediately if no other request waits and memory is free; otherwise queues the request.
-    pub(crate) fn ask(&self, pool: &Pool, bytes: usize, reserve_bytes: u64) -> Result<Buf, Ticket> {
+    pub(crate) fn request(&self, pool: &Pool, bytes: usize, reserve_bytes: u64) -> Result<Buf, Ticket> {
         let mut waiting = self.waiting.borrow_mut();
         let at_once = waiting.is_empty().then(|| take(pool, bytes, reserve_bytes));
         at_once.flatten().ok_or_else(|| {
-            let ticket = waiting.push(Request { ticket: None, bytes, reserve_bytes, waiter: Waiter::Nobody });
+            let ticket = waiting.push(Request { ticket: None, bytes, reserve_bytes, waiter: Waiter::Empty });
             if let Some(request) = waiting.get_mut(ticket) {
                 request.ticket = Some(ticket);
             }

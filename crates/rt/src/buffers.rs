@@ -30,7 +30,7 @@ pub fn buffers_are_awaited() -> bool {
 
 /// Returns a buffer of at least `bytes` immediately, or `None`. A body buffer is not returned while other tasks wait
 /// for buffers.
-pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
+pub fn try_buffer(bytes: usize) -> Option<Buf> {
     let is_passing_by = Pool::is_for_bodies(bytes) && buffers_are_awaited();
     if is_passing_by { None } else { reactor::with_current(|reactor| reactor.pool.get(bytes)) }
 }
@@ -77,7 +77,7 @@ impl Future for BufferRequest {
                 }
                 None => ticket,
             },
-            None => match queue.ask(&this.reactor.pool, this.bytes, this.reserve_bytes) {
+            None => match queue.request(&this.reactor.pool, this.bytes, this.reserve_bytes) {
                 Ok(buf) => return Poll::Ready(buf),
                 Err(ticket) => *this.ticket.insert(ticket),
             },

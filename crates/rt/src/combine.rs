@@ -55,7 +55,7 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
 }
 
 /// Lets the other ready tasks run first, within this turn. Continues immediately if there are none.
-pub async fn step_aside() {
+pub async fn yield_to_ready() {
     let mut waits = reactor::with_current(|reactor| reactor.executor.is_alone());
     poll_fn(|context| {
         if std::mem::replace(&mut waits, true) {

@@ -12,24 +12,24 @@ use io::op::{DeviceId, DiskKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskEvent {
     /// The operation was submitted, or is queued because the engine is full.
-    Begun,
-    /// The operation has completed; the time since `Begun`.
+    Started,
+    /// The operation has completed; the time since `Started`.
     Ended(Duration),
     /// No task waits for the operation any more.
-    GivenUp,
+    Abandoned,
 }
 
 /// Function that is called for each change.
 type Observer = Box<dyn Fn(DiskKind, DeviceId, DiskEvent)>;
 
 /// Kind, device and start time of an operation.
-type Begun = Option<(DiskKind, DeviceId, Instant)>;
+type Started = Option<(DiskKind, DeviceId, Instant)>;
 
 #[derive(Default)]
 pub(crate) struct DiskWatch {
     observer: OnceCell<Observer>,
     /// Operations in flight, by the index of the wait.
-    begun: RefCell<Vec<Begun>>,
+    started: RefCell<Vec<Started>>,
     in_flight: Cell<usize>,
 }
 
@@ -54,15 +54,15 @@ impl DiskWatch {
 
     /// Stores and reports the start of an operation.
     pub(crate) fn begin(&self, wait: u32, kind: DiskKind, device: DeviceId, now: Instant) {
-        let mut begun = self.begun.borrow_mut();
+        let mut started = self.started.borrow_mut();
         let place = wait as usize;
-        if place >= begun.len() {
-            begun.resize(place + 1, None);
+        if place >= started.len() {
+            started.resize(place + 1, None);
         }
-        debug_assert!(begun[place].is_none(), "a wait has one operation");
-        begun[place] = Some((kind, device, now));
+        debug_assert!(started[place].is_none(), "a wait has one operation");
+        started[place] = Some((kind, device, now));
         self.in_flight.set(self.in_flight.get() + 1);
-        self.show(kind, device, DiskEvent::Begun);
+        self.show(kind, device, DiskEvent::Started);
     }
 
     /// Reports the completion of a wait's operation, if it is an observed file operation.
@@ -71,23 +71,23 @@ impl DiskWatch {
     }
 
     /// Reports that no task waits for the result of an operation any more.
-    pub(crate) fn give_up(&self, wait: u32) {
-        self.leave(wait, |_| DiskEvent::GivenUp);
+    pub(crate) fn abandon(&self, wait: u32) {
+        self.leave(wait, |_| DiskEvent::Abandoned);
     }
 
     /// Releases unused memory of the table.
     pub(crate) fn trim(&self) {
-        let mut begun = self.begun.borrow_mut();
-        let len = begun.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        begun.truncate(len);
-        begun.shrink_to_fit();
+        let mut started = self.started.borrow_mut();
+        let len = started.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        started.truncate(len);
+        started.shrink_to_fit();
     }
 
     fn leave(&self, wait: u32, event: impl FnOnce(Instant) -> DiskEvent) {
         if !self.is_any_in_flight() {
             return;
         }
-        let left = self.begun.borrow_mut().get_mut(wait as usize).and_then(Option::take);
+        let left = self.started.borrow_mut().get_mut(wait as usize).and_then(Option::take);
         if let Some((kind, device, since)) = left {
             self.in_flight.set(self.in_flight.get() - 1);
             self.show(kind, device, event(since));

@@ -135,7 +135,7 @@ impl Executor {
 
     pub(crate) fn wake(&self, waiter: Waiter) {
         match waiter {
-            Waiter::Nobody => {}
+            Waiter::Empty => {}
             Waiter::Task(id) => self.wake_task(id),
             Waiter::Other(waker) => waker.wake(),
         }
@@ -143,7 +143,7 @@ impl Executor {
 
     /// Makes the polling task ready in the next turn.
     pub(crate) fn yield_to_next_turn(&self, context: &Context<'_>) {
-        let mut waiter = Waiter::Nobody;
+        let mut waiter = Waiter::Empty;
         waiter.register(self.running.get(), context);
         self.yielded.borrow_mut().push(waiter);
     }
@@ -372,7 +372,7 @@ impl Tasks {
 pub(crate) enum Waiter {
     /// No task waits.
     #[default]
-    Nobody,
+    Empty,
     /// A task of this runtime.
     Task(TaskId),
     /// A future with another waker, such as a combinator.

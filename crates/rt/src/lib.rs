@@ -41,9 +41,9 @@ use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 pub use buffers::{
-    BufferRequest, buffer, buffer_at_once, buffers_are_awaited, buffers_are_scarce, buffers_ran_out,
+    BufferRequest, buffer, buffers_are_awaited, buffers_are_scarce, buffers_ran_out, try_buffer,
 };
-pub use combine::{Either, join, select, step_aside, yield_now};
+pub use combine::{Either, join, select, yield_now, yield_to_ready};
 pub use disk_watch::DiskEvent;
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
@@ -110,7 +110,7 @@ where
 
 /// Returns unused memory of this thread to the system; returns its size in bytes.
 pub fn trim() -> usize {
-    file::seen::trim();
+    file::turn_cache::trim();
     let engine = reactor::with_current(|reactor| {
         reactor.trim_tables();
         reactor.engine.borrow_mut().trim()

@@ -155,7 +155,7 @@ impl WaitGroup {
     }
 
     /// Waits until the count is zero.
-    pub async fn none_left(&self) {
+    pub async fn wait_empty(&self) {
         self.at_most(0).await;
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct OpTable {
     pub(crate) backlog: VecDeque<(OpHandle, Op)>,
     pub(crate) live: usize,
     pub(crate) backlogged: u64,
-    pub(crate) stray: u64,
+    pub(crate) unmatched: u64,
 }
 
 /// A wait, aligned to a CPU cache line. With many connections, the record of an operation is not in the CPU cache when
@@ -68,7 +68,7 @@ pub(crate) struct OpState {
     /// Results that the task has not taken yet.
     pub(crate) results: Results,
     /// Number of further results that may be stored before the operation is cancelled.
-    room: u32,
+    capacity: u32,
     pub(crate) cancelled: bool,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Stage {
     /// Queued, because the engine had no free slot.
     Queued,
     /// Submitted to the engine.
-    Flying(OpId),
+    InFlight(OpId),
     /// The terminal completion has arrived; its results may not have been taken yet.
     Ended,
 }
@@ -92,9 +92,9 @@ pub(crate) enum Stage {
 enum Owner {
     /// A task takes the results.
     #[default]
-    Somebody,
+    Task,
     /// The results are dropped.
-    Nobody,
+    Dropped,
 }
 
 /// The next steps of the runtime after a completion was recorded.
@@ -115,7 +115,7 @@ impl OpTable {
         let wait = &mut self.waits[index as usize];
         assert_eq!(wait.stage, Stage::Free, "a record has one operation at a time");
         wait.stage = Stage::Queued;
-        wait.room = limit;
+        wait.capacity = limit;
         wait.cancelled = false;
         self.live += 1;
         OpHandle { index, generation: wait.generation }
@@ -138,7 +138,7 @@ impl OpTable {
     pub(crate) fn take(&mut self, id: OpHandle) -> Option<Outcome> {
         let wait = self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)?;
         let outcome = self.outcomes.pop(&mut wait.results)?;
-        wait.room = wait.room.saturating_add(1);
+        wait.capacity = wait.capacity.saturating_add(1);
         if !outcome.more {
             assert_eq!(wait.stage, Stage::Ended, "the last result comes with the end");
             self.release(id);
@@ -158,14 +158,14 @@ impl OpTable {
     /// Drops the results of a wait from now on. After the last result, `closes` is closed.
     pub(crate) fn leave(&mut self, id: OpHandle, closes: Option<Fd>) {
         let wait = &mut self.waits[id.index as usize];
-        assert_eq!(wait.owner, Owner::Somebody, "an operation is left once");
-        (wait.owner, wait.closes, wait.waiter) = (Owner::Nobody, closes, Waiter::Nobody);
+        assert_eq!(wait.owner, Owner::Task, "an operation is left once");
+        (wait.owner, wait.closes, wait.waiter) = (Owner::Dropped, closes, Waiter::Empty);
         self.outcomes.clear(&mut wait.results);
     }
 
     /// Whether operations whose results are dropped are still in flight: descriptors that are being closed.
     pub(crate) fn closing(&self) -> bool {
-        self.waits.iter().any(|wait| wait.owner == Owner::Nobody)
+        self.waits.iter().any(|wait| wait.owner == Owner::Dropped)
     }
 
     pub(crate) fn get(&mut self, id: OpHandle) -> Option<&mut OpState> {
@@ -178,7 +178,7 @@ impl OpTable {
         assert!(wait.stage != Stage::Free, "a record is released once");
         wait.generation = wait.generation.wrapping_add(1);
         wait.stage = Stage::Free;
-        (wait.owner, wait.closes, wait.waiter) = (Owner::Somebody, None, Waiter::Nobody);
+        (wait.owner, wait.closes, wait.waiter) = (Owner::Task, None, Waiter::Empty);
         self.outcomes.clear(&mut wait.results);
         self.free.push(id.index);
         assert!(self.live > 0, "what is released was counted");
@@ -192,43 +192,43 @@ impl OpTable {
             self.by_slot.resize(slot + 1, u32::MAX);
         }
         let before = std::mem::replace(&mut self.by_slot[slot], id.index) as usize;
-        let same_slot = |stage| matches!(stage, Stage::Flying(known) if known.slot == op.slot);
+        let same_slot = |stage| matches!(stage, Stage::InFlight(known) if known.slot == op.slot);
         assert!(
             !self.waits.get(before).is_some_and(|wait| same_slot(wait.stage)),
             "the engine used a slot again before it showed the completion"
         );
-        self.waits[id.index as usize].stage = Stage::Flying(op);
+        self.waits[id.index as usize].stage = Stage::InFlight(op);
     }
 
     /// Returns the wait of an operation that is in the engine.
-    pub(crate) fn known(&self, op: OpId) -> Option<OpHandle> {
+    pub(crate) fn handle_of(&self, op: OpId) -> Option<OpHandle> {
         let index = *self.by_slot.get(op.slot as usize)?;
-        let wait = self.waits.get(index as usize).filter(|wait| wait.stage == Stage::Flying(op))?;
+        let wait = self.waits.get(index as usize).filter(|wait| wait.stage == Stage::InFlight(op))?;
         Some(OpHandle { index, generation: wait.generation })
     }
 
     /// Stores a completion in its wait.
     pub(crate) fn file(&mut self, completion: Completion) -> Filed {
         let Completion { id: op, result, more, payload } = completion;
-        let Some(id) = self.known(op) else {
-            self.stray += 1;
+        let Some(id) = self.handle_of(op) else {
+            self.unmatched += 1;
             return Filed::default();
         };
         let mut filed = Filed::default();
         let wait = &mut self.waits[id.index as usize];
-        if wait.owner == Owner::Somebody {
+        if wait.owner == Owner::Task {
             self.outcomes.push(&mut wait.results, Outcome { result, more, payload });
-            wait.room = wait.room.saturating_sub(1);
+            wait.capacity = wait.capacity.saturating_sub(1);
             filed.wake = std::mem::take(&mut wait.waiter);
             // Backpressure: further data stays in the kernel's buffers until a task has taken these results.
-            if more && wait.room == 0 && !wait.cancelled {
+            if more && wait.capacity == 0 && !wait.cancelled {
                 wait.cancelled = true;
                 filed.cancel = Some(op);
             }
         }
         if !more {
             wait.stage = Stage::Ended;
-            if wait.owner == Owner::Nobody {
+            if wait.owner == Owner::Dropped {
                 filed.close = wait.closes.take();
                 self.release(id);
             }
@@ -251,7 +251,7 @@ const NONE: u32 = u32::MAX;
 
 /// The results of all operations of a runtime.
 pub(crate) struct Outcomes {
-    places: Vec<OutcomeCell>,
+    cells: Vec<OutcomeCell>,
     free: u32,
 }
 
@@ -283,7 +283,7 @@ impl Results {
 
 impl Default for Outcomes {
     fn default() -> Outcomes {
-        Outcomes { places: Vec::new(), free: NONE }
+        Outcomes { cells: Vec::new(), free: NONE }
     }
 }
 
@@ -292,11 +292,11 @@ impl Outcomes {
     pub(crate) fn push(&mut self, results: &mut Results, outcome: Outcome) {
         let place = OutcomeCell { outcome: Some(outcome), next: NONE };
         let index = if self.free == NONE {
-            self.places.push(place);
-            (self.places.len() - 1) as u32
+            self.cells.push(place);
+            (self.cells.len() - 1) as u32
         } else {
             let index = self.free;
-            let free = &mut self.places[index as usize];
+            let free = &mut self.cells[index as usize];
             assert!(free.outcome.is_none(), "a free place has no result");
             self.free = free.next;
             *free = place;
@@ -305,7 +305,7 @@ impl Outcomes {
         match results.is_empty() {
             true => results.first = index,
             false => {
-                let last = &mut self.places[results.last as usize];
+                let last = &mut self.cells[results.last as usize];
                 assert!(last.next == NONE && last.outcome.is_some(), "the last result ends the line");
                 last.next = index;
             }
@@ -315,7 +315,7 @@ impl Outcomes {
 
     /// Removes and returns the first result of a list.
     pub(crate) fn pop(&mut self, results: &mut Results) -> Option<Outcome> {
-        let place = self.places.get_mut(results.first as usize)?;
+        let place = self.cells.get_mut(results.first as usize)?;
         let free = std::mem::replace(&mut self.free, results.first);
         results.first = std::mem::replace(&mut place.next, free);
         let outcome = place.outcome.take();
@@ -325,7 +325,7 @@ impl Outcomes {
 
     /// Frees the memory of the cells if none is in use.
     pub(crate) fn trim(&mut self) {
-        if self.places.iter().all(|place| place.outcome.is_none()) {
+        if self.cells.iter().all(|place| place.outcome.is_none()) {
             *self = Outcomes::default();
         }
     }
@@ -365,6 +365,6 @@ mod tests {
                 next[2].1 = next[2].0;
             }
         }
-        assert!(all.places.len() < 80, "places are used again");
+        assert!(all.cells.len() < 80, "places are used again");
     }
 }

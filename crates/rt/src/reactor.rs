@@ -227,7 +227,7 @@ impl Reactor {
 
     /// Reports the end of an operation to the observer.
     fn show_end(&self, op: OpId) {
-        if let Some(id) = self.ops.borrow().known(op) {
+        if let Some(id) = self.ops.borrow().handle_of(op) {
             self.disks.end(id.index(), self.now.get());
         }
     }
@@ -310,11 +310,11 @@ impl Reactor {
         let Some(wait) = ops.get(id).filter(|wait| !wait.cancelled) else { return };
         wait.cancelled = true;
         match wait.stage {
-            Stage::Flying(op) => self.engine.borrow_mut().cancel(op),
+            Stage::InFlight(op) => self.engine.borrow_mut().cancel(op),
             Stage::Queued => {
                 let waiter = std::mem::take(&mut wait.waiter);
                 ops.end(id);
-                self.disks.give_up(id.index());
+                self.disks.abandon(id.index());
                 ops.backlog.retain(|(queued, _)| *queued != id);
                 drop(ops);
                 self.wake(waiter);
@@ -327,10 +327,10 @@ impl Reactor {
     pub(crate) fn abandon(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id) else { return };
-        if let Stage::Flying(op) = wait.stage {
+        if let Stage::InFlight(op) = wait.stage {
             self.engine.borrow_mut().abandon(op);
         }
-        self.disks.give_up(id.index());
+        self.disks.abandon(id.index());
         ops.release(id);
     }
 

@@ -26,49 +26,54 @@ pub(crate) const MAIN: TaskId = TaskId { slot: u32::MAX, generation: 0 };
 /// State that other threads share with a runtime.
 pub struct Remote {
     /// Whether `woken` may have entries, so that a turn without any takes no lock.
-    news: AtomicBool,
+    has_woken: AtomicBool,
     woken: Mutex<Vec<TaskId>>,
     bell: io::engine::Waker,
-    rung: AtomicU64,
+    wakeups: AtomicU64,
 }
 
 impl Remote {
     /// Creates the shared state of a runtime whose engine is woken by `bell`.
     pub fn new(bell: io::engine::Waker) -> Remote {
-        Remote { news: AtomicBool::new(false), woken: Mutex::new(Vec::new()), bell, rung: AtomicU64::new(0) }
+        Remote {
+            has_woken: AtomicBool::new(false),
+            woken: Mutex::new(Vec::new()),
+            bell,
+            wakeups: AtomicU64::new(0),
+        }
     }
 
     /// Wakes a task from another thread. If the task has ended, the wake-up is ignored later.
     pub fn push(&self, task: TaskId) {
         self.list().push(task);
-        self.news.store(true, Ordering::Release);
+        self.has_woken.store(true, Ordering::Release);
         self.ring();
     }
 
     /// Wakes several tasks as [`Remote::push`] does, but with one lock and at most one ring.
     pub fn push_all(&self, tasks: &[TaskId]) {
         self.list().extend_from_slice(tasks);
-        self.news.store(true, Ordering::Release);
+        self.has_woken.store(true, Ordering::Release);
         self.ring();
     }
 
     fn ring(&self) {
         if self.bell.wake() {
-            self.rung.fetch_add(1, Ordering::Relaxed);
+            self.wakeups.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Moves the tasks to wake to `into`, which must be empty; the memory of `into` is reused by the list.
     pub fn take(&self, into: &mut Vec<TaskId>) {
         assert!(into.is_empty(), "what was woken before is in the queue");
-        if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire) {
+        if self.has_woken.load(Ordering::Relaxed) && self.has_woken.swap(false, Ordering::Acquire) {
             std::mem::swap(&mut *self.list(), into);
         }
     }
 
     /// Returns the number of times that a wait of the engine was ended.
-    pub fn rung(&self) -> u64 {
-        self.rung.load(Ordering::Relaxed)
+    pub fn wakeups(&self) -> u64 {
+        self.wakeups.load(Ordering::Relaxed)
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<TaskId>> {

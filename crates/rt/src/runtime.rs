@@ -60,9 +60,9 @@ pub struct Counters {
     /// Operations that were queued because the engine was full, since start.
     pub backlogged: u64,
     /// Completions that match no operation, since start: a defect of an engine.
-    pub stray: u64,
+    pub unmatched: u64,
     /// Number of times that another thread had to wake this one, since start.
-    pub rung: u64,
+    pub wakeups: u64,
     /// The engine's counters.
     pub engine: io::engine::Counters,
 }
@@ -80,8 +80,8 @@ impl Counters {
             timers: reactor.timers.borrow().len(),
             operations: ops.live + reactor.to_close.borrow().len(),
             backlogged: ops.backlogged,
-            stray: ops.stray,
-            rung: reactor.executor.remote.rung(),
+            unmatched: ops.unmatched,
+            wakeups: reactor.executor.remote.wakeups(),
             engine: reactor.engine.borrow().counters(),
         }
     }
@@ -143,7 +143,7 @@ impl Drop for Runtime {
 fn turn(reactor: &Reactor) {
     reactor.submit_closes();
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
-    let wait = how_long(reactor);
+    let wait = wait_limit(reactor);
     let mut batch = reactor.take_batch();
     assert!(batch.is_empty(), "the completions of the last turn were filed");
     reactor.show_turn();
@@ -162,7 +162,7 @@ fn turn(reactor: &Reactor) {
 }
 
 /// Returns the maximum wait of the engine: no wait while a task is ready.
-fn how_long(reactor: &Reactor) -> Wait {
+fn wait_limit(reactor: &Reactor) -> Wait {
     if !reactor.executor.is_idle() {
         return Wait::No;
     }

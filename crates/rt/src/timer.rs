@@ -37,7 +37,7 @@ impl Future for Sleep {
         match this.entry.and_then(|key| timers.sleeper(key)) {
             Some(waiter) => waiter.register(running, context),
             None => {
-                let mut waiter = Waiter::Nobody;
+                let mut waiter = Waiter::Empty;
                 waiter.register(running, context);
                 this.entry = Some(timers.insert(this.deadline, Due::Sleep(waiter)));
             }

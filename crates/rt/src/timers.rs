@@ -83,7 +83,7 @@ impl Timers {
             match due {
                 Due::Sleep(waiter) => woken.push(waiter),
                 Due::Timer(state) => {
-                    woken.extend(state.upgrade().and_then(|state| self.come_out(&state, key, now)))
+                    woken.extend(state.upgrade().and_then(|state| self.expire(&state, key, now)))
                 }
             }
         }
@@ -98,7 +98,7 @@ impl Timers {
     }
 
     /// Handles an expired entry of a deadline, which has passed or was moved since.
-    fn come_out(&mut self, state: &Rc<Deadline>, key: Key, now: Instant) -> Option<Waiter> {
+    fn expire(&mut self, state: &Rc<Deadline>, key: Key, now: Instant) -> Option<Waiter> {
         if state.entry.get().is_none_or(|(known, _)| known != key) {
             return None;
         }

@@ -38,13 +38,13 @@ impl<W> WaitList<W> {
 
     /// Returns a task that still waits.
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
-        let place = self.place(ticket)?;
+        let place = self.position(ticket)?;
         Some(&mut self.waiting[place].1)
     }
 
     /// Whether this task still waits.
     pub(crate) fn contains(&self, ticket: Ticket) -> bool {
-        self.place(ticket).is_some()
+        self.position(ticket).is_some()
     }
 
     /// Whether this task is the first.
@@ -64,7 +64,7 @@ impl<W> WaitList<W> {
 
     /// Removes a task; returns whether it was the first, in which case the next task may be served now.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<(W, bool)> {
-        let place = self.place(ticket)?;
+        let place = self.position(ticket)?;
         let (_, waiter) = self.waiting.remove(place)?;
         Some((waiter, place == 0))
     }
@@ -85,7 +85,7 @@ impl<W> WaitList<W> {
     }
 
     /// Returns the index of a task. Tickets are issued in ascending order.
-    fn place(&self, ticket: Ticket) -> Option<usize> {
+    fn position(&self, ticket: Ticket) -> Option<usize> {
         self.waiting.binary_search_by_key(&ticket, |&(known, _)| known).ok()
     }
 }

@@ -44,7 +44,7 @@ struct Entry<T> {
     generation: u32,
     value: Option<T>,
     due: u64,
-    place: WheelSlot,
+    position: WheelSlot,
     /// Neighbours in the slot's list; `next` links the free list too.
     previous: u32,
     next: u32,
@@ -80,9 +80,9 @@ impl<T> Wheel<T> {
     pub(crate) fn insert(&mut self, due: u64, value: T) -> Key {
         let index = self.free;
         let index = if index == NONE {
-            let place = WheelSlot { level: 0, slot: 0 };
+            let position = WheelSlot { level: 0, slot: 0 };
             let generation = self.first_generation;
-            self.entries.push(Entry { generation, value: None, due, place, previous: NONE, next: NONE });
+            self.entries.push(Entry { generation, value: None, due, position, previous: NONE, next: NONE });
             (self.entries.len() - 1) as u32
         } else {
             self.free = self.entries[index as usize].next;
@@ -131,9 +131,9 @@ impl<T> Wheel<T> {
 
     /// Sets the current tick to `now` and returns the due entries with their keys, in the order of slots.
     pub(crate) fn advance(&mut self, now: u64, mut due: impl FnMut(Key, T)) {
-        while let Some((place, tick)) = self.next_slot().filter(|&(_, tick)| tick <= now) {
+        while let Some((position, tick)) = self.next_slot().filter(|&(_, tick)| tick <= now) {
             self.now = self.now.max(tick);
-            let mut index = self.levels[place.level as usize].take(place.slot);
+            let mut index = self.levels[position.level as usize].take(position.slot);
             while index != NONE {
                 let entry = &mut self.entries[index as usize];
                 let next = entry.next;
@@ -178,7 +178,7 @@ impl<T> Wheel<T> {
             self.entries[head as usize].previous = index;
         }
         let entry = &mut self.entries[index as usize];
-        entry.place = WheelSlot { level: level as u8, slot: slot as u8 };
+        entry.position = WheelSlot { level: level as u8, slot: slot as u8 };
         entry.previous = NONE;
         entry.next = head;
         self.levels[level].heads[slot] = index;
@@ -186,7 +186,7 @@ impl<T> Wheel<T> {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry { previous, next, place, .. } = self.entries[index as usize];
+        let Entry { previous, next, position, .. } = self.entries[index as usize];
         if next != NONE {
             self.entries[next as usize].previous = previous;
         }
@@ -194,10 +194,10 @@ impl<T> Wheel<T> {
             self.entries[previous as usize].next = next;
             return;
         }
-        let level = &mut self.levels[place.level as usize];
-        level.heads[place.slot as usize] = next;
+        let level = &mut self.levels[position.level as usize];
+        level.heads[position.slot as usize] = next;
         if next == NONE {
-            level.occupied &= !(1 << place.slot);
+            level.occupied &= !(1 << position.slot);
         }
     }
 

@@ -17,12 +17,12 @@ pub use counters::counters;
 pub use exchange::pattern::search as search_pattern;
 pub use exchange::{config, route, settings};
 pub use explain::{default_movers, explain};
-pub use modules::foreign_module;
 pub use modules::status::watch::{Filter, FilterError};
+pub use modules::third_party_module;
 pub use reference::{configure_arguments, reference};
 pub use telemetry;
 pub use tls::tickets;
-pub use upstream::caching::inspect::Question;
+pub use upstream::caching::inspect::EntryQuery;
 pub use upstream::resolve::missing as missing_names;
 
 /// Reads and resolves a configuration. `prefix` is the base of relative paths.

@@ -12,7 +12,7 @@ use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::Level;
 
-use crate::pressure::{ASK_EVERY, Pressure, default_paths};
+use crate::pressure::{CHECK_EVERY, Pressure, default_paths};
 
 /// Minimum time between two lines about memory in the error log, over all threads.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
@@ -44,18 +44,18 @@ impl Ledger {
 /// Checks for memory pressure until the thread ends.
 pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     let mut pressure = Pressure::open(&default_paths(), rt::now()).ok();
-    let mut crowd = Crowd::default();
+    let mut detector = DeclineDetector::default();
     loop {
-        rt::sleep_until(rt::now() + ASK_EVERY).await;
+        rt::sleep_until(rt::now() + CHECK_EVERY).await;
         if pressure.as_mut().is_some_and(|pressure| pressure.is_on(rt::now())) {
-            give_back_for_others(&thread, &ledger);
+            free_memory_for_others(&thread, &ledger);
         }
-        if crowd.has_left(thread.room.connections()) {
+        if detector.has_declined(thread.capacity.connections()) {
             // Operations submitted after the first call get slots at the start of the tables, so that the ends of the
             // tables can be freed by the second.
-            give_back(&thread);
-            thread.room.trim().await;
-            give_back(&thread);
+            free_memory(&thread);
+            thread.capacity.trim().await;
+            free_memory(&thread);
             thread_alloc::release_pages();
         }
     }
@@ -64,45 +64,45 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
 /// Detects that many connections have ended and few new ones were accepted: otherwise their memory would never be
 /// freed.
 #[derive(Debug, Default)]
-struct Crowd {
+struct DeclineDetector {
     /// Maximum number of connections since memory was freed.
     most: usize,
     /// Number of consecutive checks with at most half as many connections.
-    looks: u32,
+    checks: u32,
 }
 
 /// Minimum number of connections: the memory of fewer is less than a MiB.
-const CROWD_MIN: usize = 512;
+const CONNECTIONS_MIN: usize = 512;
 
 /// Number of checks after which memory is freed: a number of connections that fluctuates does not free it.
-const LOOKS: u32 = 3;
+const CHECKS: u32 = 3;
 
-impl Crowd {
+impl DeclineDetector {
     /// Checks the number of open connections, and the maximum since the last check.
-    fn has_left(&mut self, (connections, most): (usize, usize)) -> bool {
+    fn has_declined(&mut self, (connections, most): (usize, usize)) -> bool {
         self.most = self.most.max(most);
-        if self.most < CROWD_MIN || connections > self.most / 2 {
-            self.looks = 0;
+        if self.most < CONNECTIONS_MIN || connections > self.most / 2 {
+            self.checks = 0;
             return false;
         }
-        self.looks += 1;
-        if self.looks < LOOKS {
+        self.checks += 1;
+        if self.checks < CHECKS {
             return false;
         }
-        *self = Crowd { most: connections, looks: 0 };
+        *self = DeclineDetector { most: connections, checks: 0 };
         true
     }
 }
 
 /// Frees retained memory; returns bytes of buffers, number of spare requests, number of shared-memory chunks.
-fn give_back(thread: &Thread) -> (usize, usize, usize) {
+fn free_memory(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();
     (rt::trim() + thread.encoders.clear(), requests, chunks)
 }
 
-fn give_back_for_others(thread: &Thread, ledger: &Ledger) {
-    let (bytes, requests, chunks) = give_back(thread);
+fn free_memory_for_others(thread: &Thread, ledger: &Ledger) {
+    let (bytes, requests, chunks) = free_memory(thread);
     let Some((times, total)) = ledger.enter(bytes as u64, rt::now()) else { return };
     error_log::write(
         thread,
@@ -120,19 +120,19 @@ mod tests {
 
     #[test]
     fn a_crowd_has_left_after_three_checks_below_half() {
-        let mut crowd = Crowd::default();
-        let looks = [(100, false), (40, false), (1000, false), (500, false), (500, false), (501, false)];
-        for (connections, expected) in looks {
-            assert_eq!(crowd.has_left((connections, connections)), expected, "{connections}");
+        let mut detector = DeclineDetector::default();
+        let checks = [(100, false), (40, false), (1000, false), (500, false), (500, false), (501, false)];
+        for (connections, expected) in checks {
+            assert_eq!(detector.has_declined((connections, connections)), expected, "{connections}");
         }
-        assert_eq!([400, 400, 400].map(|count| crowd.has_left((count, count))), [false, false, true]);
+        assert_eq!([400, 400, 400].map(|count| detector.has_declined((count, count))), [false, false, true]);
         assert_eq!(
-            [0; 4].map(|count| crowd.has_left((count, count))),
+            [0; 4].map(|count| detector.has_declined((count, count))),
             [false; 4],
             "what is left is no crowd"
         );
         assert_eq!(
-            [600, 0, 0].map(|most| crowd.has_left((0, most))),
+            [600, 0, 0].map(|most| detector.has_declined((0, most))),
             [false, false, true],
             "between two looks"
         );

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 /// Interval at which [`Pressure::is_on`] should be called: early enough to free memory while that helps, and negligible
 /// in cost: a read of two small files.
-pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Threshold of stalled time, in thousandths of the elapsed time: tasks without memory for 150 ms of a second.
 const STALLED_PER_MILLE: u128 = 150;

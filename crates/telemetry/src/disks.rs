@@ -85,8 +85,8 @@ impl ThreadDisks {
             // Only this thread writes, so load and store need not be one atomic operation.
             let in_flight = numbers.in_flight.load(Ordering::Relaxed);
             let now = match event {
-                DiskEvent::Begun => in_flight + 1,
-                DiskEvent::Ended(_) | DiskEvent::GivenUp => in_flight.saturating_sub(1),
+                DiskEvent::Started => in_flight + 1,
+                DiskEvent::Ended(_) | DiskEvent::Abandoned => in_flight.saturating_sub(1),
             };
             numbers.in_flight.store(now, Ordering::Relaxed);
             if let DiskEvent::Ended(time) = event {
@@ -172,12 +172,12 @@ mod tests {
         let threads = [ThreadDisks::new(&all), ThreadDisks::new(&all)];
         let device = DeviceId(rustix::fs::makedev(4095, 7));
         for thread in &threads {
-            thread.note(DiskKind::Read, device, DiskEvent::Begun);
-            thread.note(DiskKind::Read, device, DiskEvent::Begun);
+            thread.note(DiskKind::Read, device, DiskEvent::Started);
+            thread.note(DiskKind::Read, device, DiskEvent::Started);
             thread.note(DiskKind::Read, device, DiskEvent::Ended(Duration::from_millis(3)));
         }
-        threads[0].note(DiskKind::Read, device, DiskEvent::GivenUp);
-        threads[0].note(DiskKind::Write, DeviceId(u64::MAX - 5), DiskEvent::Begun);
+        threads[0].note(DiskKind::Read, device, DiskEvent::Abandoned);
+        threads[0].note(DiskKind::Write, DeviceId(u64::MAX - 5), DiskEvent::Started);
         let text = text(&all);
         for line in [
             "ringroad_disk_operation_seconds_count{device=\"4095:7\",op=\"read\"} 2",
@@ -194,7 +194,7 @@ mod tests {
         let all = Arc::default();
         let thread = ThreadDisks::new(&all);
         for number in 1..200 {
-            thread.note(DiskKind::Open, DeviceId(number << 40), DiskEvent::Begun);
+            thread.note(DiskKind::Open, DeviceId(number << 40), DiskEvent::Started);
         }
         let text = text(&all);
         assert_eq!(text.matches("disk_in_flight{").count(), DEVICES_MAX + 1, "{text}");

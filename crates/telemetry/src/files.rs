@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::reports::Outgoing;
 use crate::sink::LogTarget;
 use crate::syslog::Socket;
-use crate::writer::{Stream, Way};
+use crate::writer::{Destination, Stream};
 use crate::{Level, Target, TargetSpec, Targets};
 
 /// Maximum number of queued bytes per target on all threads together: several seconds of a busy server.
@@ -140,12 +140,12 @@ impl LogFiles {
 
     /// Opens a target for lines. Returns `None` if the master could not open its file.
     fn stream(&self, spec: &TargetSpec, files: &HashMap<PathBuf, File>) -> Option<Rc<Stream>> {
-        let way = match &spec.target {
-            Target::File(path) => Way::File(files.get(path)?.clone()),
-            Target::Stderr => Way::File(self.stderr.clone()?),
-            Target::Syslog(peer) => Way::Syslog(Socket::new(peer)),
+        let destination = match &spec.target {
+            Target::File(path) => Destination::File(files.get(path)?.clone()),
+            Target::Stderr => Destination::File(self.stderr.clone()?),
+            Target::Syslog(peer) => Destination::Syslog(Socket::new(peer)),
         };
-        Some(Stream::start(way, spec.target.clone(), spec.hold, self.backlog_max, &self.outgoing))
+        Some(Stream::start(destination, spec.target.clone(), spec.hold, self.backlog_max, &self.outgoing))
     }
 }
 

@@ -24,7 +24,7 @@ const AGE_MAX: u64 = u32::MAX as u64;
 const BUCKETS: usize = 4 * OCTAVES as usize + 2;
 
 /// Returns the bucket of a time in nanoseconds.
-fn place(ns: u64) -> usize {
+fn bucket_of(ns: u64) -> usize {
     let us = ns / 1000;
     let Some(octave) = us.checked_ilog2().and_then(|log| log.checked_sub(FIRST_OCTAVE)) else { return 0 };
     let quarter = us >> (octave + FIRST_OCTAVE - 2) & 3;
@@ -63,7 +63,7 @@ impl Histogram {
             cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
         };
         let ns = nanoseconds(time);
-        add(&self.counts[place(ns)], 1);
+        add(&self.counts[bucket_of(ns)], 1);
         add(&self.sum_ns, ns);
     }
 
@@ -98,7 +98,7 @@ impl Distribution {
     /// Counts a time.
     pub fn add(&mut self, time: Duration) {
         let ns = nanoseconds(time);
-        self.counts[place(ns)] += 1;
+        self.counts[bucket_of(ns)] += 1;
         self.sum_ns = self.sum_ns.wrapping_add(ns);
     }
 
@@ -164,13 +164,13 @@ mod tests {
     #[test]
     fn each_time_is_counted_in_its_bucket() {
         for us in (0..5000).chain([99_999, 1 << 20, (1 << 27) - 1, 1 << 27, 1 << 40]) {
-            let place = place(us * 1000);
+            let place = bucket_of(us * 1000);
             assert!(begin_us(place) <= us as f64, "{us}");
             assert!(place + 1 == BUCKETS || (us as f64) < begin_us(place + 1), "{us}");
         }
-        assert_eq!(place(15_999), 0);
+        assert_eq!(bucket_of(15_999), 0);
         assert_eq!(begin_us(BUCKETS - 1), f64::from(1_u32 << 27));
-        assert_eq!(place(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl fmt::Display for Target {
 
 impl ErrorLog {
     /// Whether any target logs lines of this level.
-    pub fn takes(&self, level: Level) -> bool {
+    pub fn accepts(&self, level: Level) -> bool {
         self.targets.items().iter().any(|target| level <= target.level)
     }
 
@@ -133,7 +133,7 @@ pub struct TargetId(u32);
 
 impl TargetId {
     /// Returns the index in [`Targets`].
-    pub fn place(self) -> usize {
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -186,12 +186,12 @@ impl Targets {
 
     /// Sets the buffering of a target. Returns whether it equals the buffering that was set before.
     pub fn hold(&mut self, id: TargetId, hold: Hold) -> bool {
-        *self.0[id.place()].hold.get_or_insert(hold) == hold
+        *self.0[id.index()].hold.get_or_insert(hold) == hold
     }
 
     /// Returns the target with this index.
     pub fn get(&self, id: TargetId) -> &TargetSpec {
-        &self.0[id.place()]
+        &self.0[id.index()]
     }
 
     /// Returns all targets, in order.

@@ -21,7 +21,7 @@ use crate::bell::Bell;
 use crate::links::Rule;
 use crate::losses::{Cause, Losses, NAMED};
 use crate::prompt::Prompt;
-use crate::reports::{Outgoing, Report, Reporter, Whose};
+use crate::reports::{Outgoing, Report, ReportLog, Reporter};
 use crate::writer::{WRITE_MAX, count_lines, device_of};
 use crate::{Level, Reason, Target};
 
@@ -69,7 +69,7 @@ struct Named {
     /// The rule of `disable_symlinks`. The same path with another rule counts as another file.
     links: Rule,
     /// The request for which the file is opened: its root must exist, and its error log receives the report.
-    asker: RefCell<Option<Asker>>,
+    requester: RefCell<Option<Requester>>,
     uses: Cell<u64>,
     used: Cell<Instant>,
     /// Whether the file is to be closed when all lines are written, because the configuration was replaced or the cache
@@ -79,7 +79,7 @@ struct Named {
 }
 
 /// The request that needs the file.
-pub struct Asker {
+pub struct Requester {
     /// The root directory of the request, which must exist.
     pub root: Vec<u8>,
     /// Writes to the error log of the request.
@@ -118,13 +118,13 @@ impl NamedLogs {
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
-    /// Adds a line to the file whose name `path` appends. Calls `asker` if the file is not open.
+    /// Adds a line to the file whose name `path` appends. Calls `requester` if the file is not open.
     pub fn append(
         self: &Rc<Self>,
         cache: Option<FileCache>,
         path: impl FnOnce(&mut Vec<u8>),
         links: impl FnOnce(&[u8]) -> Rule,
-        asker: impl FnOnce() -> Asker,
+        requester: impl FnOnce() -> Requester,
         line: impl FnOnce(&mut Vec<u8>),
     ) {
         // The buffer is moved out of the cell, because evaluating a variable in the name may append to another such
@@ -133,7 +133,7 @@ impl NamedLogs {
         name.clear();
         path(&mut name);
         match self.named(&name, links(&name), cache) {
-            Some(named) => named.append(asker, line),
+            Some(named) => named.append(requester, line),
             None => self.shared.lose(&name),
         }
         self.name.replace(name);
@@ -182,7 +182,7 @@ impl NamedLogs {
             file: RefCell::default(),
             prompt: Prompt::default(),
             links,
-            asker: RefCell::default(),
+            requester: RefCell::default(),
             uses: Cell::new(0),
             used: Cell::new(rt::now()),
             dismissed: Cell::new(false),
@@ -226,32 +226,32 @@ impl NamedState {
     /// Counts a line for this file that was dropped at the limit.
     fn lose(&self, name: &[u8]) {
         self.losses.drop_one();
-        tell(&self.losses, false, name, &self.outgoing);
+        report_losses(&self.losses, false, name, &self.outgoing);
     }
 }
 
 /// Reports lost lines in the error log, if a report is due.
-fn tell(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing) {
+fn report_losses(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing) {
     if losses.is_any() {
         let target = Target::File(PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
         if let Some(text) = losses.report(works, &target) {
-            outgoing.report(Report { level: Level::Alert, text, whose: Whose::Process(target) });
+            outgoing.report(Report { level: Level::Alert, text, log: ReportLog::Process(target) });
         }
     }
 }
 
 impl Named {
-    fn append(&self, asker: impl FnOnce() -> Asker, line: impl FnOnce(&mut Vec<u8>)) {
+    fn append(&self, requester: impl FnOnce() -> Requester, line: impl FnOnce(&mut Vec<u8>)) {
         if self.waiting.borrow().len() >= WAITING_EACH_MAX {
             self.losses.drop_one();
-            return tell(&self.losses, false, &self.path, &self.shared.outgoing);
+            return report_losses(&self.losses, false, &self.path, &self.shared.outgoing);
         }
         self.uses.set(self.uses.get() + 1);
         self.used.set(rt::now());
         // Only needed if the file is not open. The line then costs an open, which is much more than the copies of
         // request data.
-        if self.file.borrow().is_none() && self.asker.borrow().is_none() {
-            self.asker.replace(Some(asker()));
+        if self.file.borrow().is_none() && self.requester.borrow().is_none() {
+            self.requester.replace(Some(requester()));
         }
         let mut waiting = self.waiting.take();
         let before = waiting.len();
@@ -333,8 +333,8 @@ impl Named {
             self.losses.fail(lines, Cause::Write(errno));
         }
         self.consume(count);
-        tell(&self.losses, result.is_ok(), &self.path, &self.shared.outgoing);
-        tell(&self.shared.losses, true, &self.path, &self.shared.outgoing);
+        report_losses(&self.losses, result.is_ok(), &self.path, &self.shared.outgoing);
+        report_losses(&self.shared.losses, true, &self.path, &self.shared.outgoing);
     }
 
     /// Writes the first `count` queued bytes. Returns `None` if memory is scarce and the lines stay queued.
@@ -380,24 +380,24 @@ impl Named {
             }
             self.file.take();
         }
-        let asker = self.asker.take();
-        match self.open_anew(asker.as_ref(), via).await {
+        let requester = self.requester.take();
+        match self.reopen(requester.as_ref(), via).await {
             Ok(open) => {
                 self.file.replace(Some(open.clone()));
                 Ok(open)
             }
             Err((level, text)) => {
-                self.report(level, text, asker);
+                self.report(level, text, requester);
                 Err(NotOpened)
             }
         }
     }
 
     /// Opens the file. As in nginx, the root of the request must exist, so that no file is created for an unknown host.
-    async fn open_anew(&self, asker: Option<&Asker>, via: DiskVia) -> Result<Open, (Level, String)> {
-        if let Some(asker) = asker {
+    async fn reopen(&self, requester: Option<&Requester>, via: DiskVia) -> Result<Open, (Level, String)> {
+        if let Some(requester) = requester {
             let is_folder = |stat: Stat| FileType::from_raw_mode(stat.mode) == FileType::Directory;
-            let root = CString::new(asker.root.clone()).map_err(|_| Errno::INVAL);
+            let root = CString::new(requester.root.clone()).map_err(|_| Errno::INVAL);
             let found = match root {
                 Ok(root) => rt::file::stat_path(root, DeviceId::default(), via).await,
                 Err(errno) => Err(errno),
@@ -405,7 +405,7 @@ impl Named {
             if let Some(errno) =
                 found.map(|stat| (!is_folder(stat)).then_some(Errno::NOTDIR)).unwrap_or_else(Some)
             {
-                let root = String::from_utf8_lossy(&asker.root);
+                let root = String::from_utf8_lossy(&requester.root);
                 return Err((
                     Level::Error,
                     format!("testing \"{root}\" existence failed ({}){WHILE}", Reason(errno)),
@@ -424,7 +424,8 @@ impl Named {
         self.links.apply(&mut how);
         // Links are checked from this offset of the path: `from=` of `disable_symlinks`.
         let (above, below) = self.path.split_at(self.links.from);
-        let from = if above.is_empty() { None } else { Some(open_folder(above, via).await.map_err(failed)?) };
+        let from =
+            if above.is_empty() { None } else { Some(open_directory(above, via).await.map_err(failed)?) };
         // A path that is opened from a directory must be relative.
         let slashes = below.iter().take_while(|&&byte| from.is_some() && byte == b'/').count();
         let path = CString::new(&below[slashes..]).map_err(|_| failed(Errno::INVAL))?;
@@ -434,7 +435,7 @@ impl Named {
         let device = device_of(&stat);
         // Without a cache, opening already needs the engine for each line, so a direct write gains little.
         if self.cache.is_some() && self.shared.outgoing.calls_directly() {
-            self.prompt.look_at(&file, &stat, device).await;
+            self.prompt.check(&file, &stat, device).await;
         }
         Ok(Open { file, stat, device, checked: rt::now() })
     }
@@ -444,15 +445,15 @@ impl Named {
     }
 
     /// Reports to the error log of the request, or to that of the process if no request caused the open.
-    fn report(&self, level: Level, text: String, asker: Option<Asker>) {
-        let process = || Whose::Process(Target::File(PathBuf::new()));
-        let whose = asker.map_or_else(process, |asker| Whose::Request(asker.report));
-        self.shared.outgoing.report(Report { level, text, whose });
+    fn report(&self, level: Level, text: String, requester: Option<Requester>) {
+        let process = || ReportLog::Process(Target::File(PathBuf::new()));
+        let log = requester.map_or_else(process, |requester| ReportLog::Request(requester.report));
+        self.shared.outgoing.report(Report { level, text, log });
     }
 }
 
 /// Opens a directory as the start of a relative path.
-async fn open_folder(path: &[u8], via: DiskVia) -> Result<File, Errno> {
+async fn open_directory(path: &[u8], via: DiskVia) -> Result<File, Errno> {
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };

@@ -33,7 +33,7 @@ pub(super) struct Prompt {
 
 impl Prompt {
     /// Checks a file that was just opened.
-    pub(super) async fn look_at(&self, file: &File, stat: &Stat, device: DeviceId) {
+    pub(super) async fn check(&self, file: &File, stat: &Stat, device: DeviceId) {
         if FileType::from_raw_mode(stat.mode) == FileType::RegularFile {
             let space = file.space(device, rt::caps().best_disk()).await;
             self.is_possible.set(space.is_ok_and(|space| space.is_local));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::metric::{Label, Metric, Page};
 
-/// Number of reloads; the values of `way` are in the order of [`Reloads::by_way`].
+/// Number of reloads; the values of `way` are in the order of [`Reloads::by_outcome`].
 const RELOADS: Metric = Metric::counter(
     "config_reloads_total",
     "reloads",
@@ -35,29 +35,29 @@ pub const METRICS: &[&Metric] = &[&RELOADS, &LAST];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
     /// Number of reloads in place, by replacement of the worker, and refused.
-    pub by_way: [u64; 3],
+    pub by_outcome: [u64; 3],
     /// Whether the last reload was refused.
     pub is_last_refused: bool,
 }
 
 /// Numbers that this process received last.
-static KNOWN: Mutex<Reloads> = Mutex::new(Reloads { by_way: [0; 3], is_last_refused: false });
+static CURRENT: Mutex<Reloads> = Mutex::new(Reloads { by_outcome: [0; 3], is_last_refused: false });
 
 impl Reloads {
     /// Sets the numbers that the pages of this process show.
     pub fn publish(self) {
-        *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = self;
+        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = self;
     }
 
     /// Returns the numbers that pages show.
-    pub fn known() -> Reloads {
-        *KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn current() -> Reloads {
+        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends the numbers.
     pub fn write(&self, page: &mut Page) {
         page.head(&RELOADS);
-        page.numbers(&RELOADS, &[], &self.by_way);
+        page.numbers(&RELOADS, &[], &self.by_outcome);
         page.head(&LAST);
         page.number(&LAST, &[], u64::from(!self.is_last_refused));
     }
@@ -79,7 +79,7 @@ mod tests {
     fn a_refused_reload_is_shown_in_both_counters() {
         assert!(lines(Reloads::default()).ends_with("config_last_reload_success 1"), "none yet");
         assert_eq!(
-            lines(Reloads { by_way: [0, 1, 2], is_last_refused: true }),
+            lines(Reloads { by_outcome: [0, 1, 2], is_last_refused: true }),
             "ringroad_config_reloads_total{way=\"in_place\"} 0\n\
              ringroad_config_reloads_total{way=\"replacement\"} 1\n\
              ringroad_config_reloads_total{way=\"refused\"} 2\n\

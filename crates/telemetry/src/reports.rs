@@ -21,14 +21,14 @@ pub struct Outgoing {
 pub(super) struct Report {
     pub(super) level: Level,
     pub(super) text: String,
-    pub(super) whose: Whose,
+    pub(super) log: ReportLog,
 }
 
 /// Writes a report to the error log of a request. The request may have ended.
 pub type Reporter = Box<dyn FnOnce(Level, &str)>;
 
 /// The error log that receives a report.
-pub(super) enum Whose {
+pub(super) enum ReportLog {
     /// The error log of the process, except the target that the report is about.
     Process(Target),
     /// The error log of the request that caused the line.
@@ -67,10 +67,10 @@ impl Outgoing {
     /// Writes the queued reports. `process` writes a report to the error log of the process, except the target that the
     /// report is about.
     pub fn write(&self, process: &impl Fn(&Target, Level, &str)) {
-        for Report { level, text, whose } in self.reports.take() {
-            match whose {
-                Whose::Process(target) => process(&target, level, &text),
-                Whose::Request(write) => write(level, &text),
+        for Report { level, text, log } in self.reports.take() {
+            match log {
+                ReportLog::Process(target) => process(&target, level, &text),
+                ReportLog::Request(write) => write(level, &text),
             }
         }
     }

@@ -109,9 +109,9 @@ pub const CODE: Label = Label { name: "code", values: CODES };
 const CLASSES: usize = CODES.len() - 5;
 
 /// The index of each status code in `CODES`.
-static PLACES: [u8; 600] = places();
+static INDICES: [u8; 600] = indices();
 
-const fn places() -> [u8; 600] {
+const fn indices() -> [u8; 600] {
     let mut places = [0; 600];
     let mut status = 0;
     while status < places.len() {
@@ -129,15 +129,15 @@ const fn places() -> [u8; 600] {
 }
 
 /// Returns the index of a status code in the values of `code`.
-pub fn code_place(status: u16) -> usize {
-    PLACES.get(usize::from(status)).map_or(CODES.len() - 1, |&place| usize::from(place))
+pub fn code_index(status: u16) -> usize {
+    INDICES.get(usize::from(status)).map_or(CODES.len() - 1, |&place| usize::from(place))
 }
 
 /// Number of values of `code`.
-pub const CODE_PLACES: usize = CODES.len();
+pub const CODE_VALUES: usize = CODES.len();
 
-/// Number of responses by status code; the index is that of [`code_place`].
-pub type Codes = [u64; CODE_PLACES];
+/// Number of responses by status code; the index is that of [`code_index`].
+pub type Codes = [u64; CODE_VALUES];
 
 /// Returns the codes that have occurred, with their counts.
 pub fn occurred(codes: &Codes) -> impl Iterator<Item = (&'static str, u64)> {
@@ -221,7 +221,7 @@ const BODIES: Metric = Metric::counter(
 ]);
 
 /// Number of values of `BODIES`: four engines for each method.
-pub const ENGINE_PLACES: usize = 24;
+pub const ENGINE_VALUES: usize = 24;
 
 /// All metrics of this file, in the order of the metrics page.
 pub const METRICS: &[&Metric] = &[&REQUESTS, &DURATION, &FIRST_BYTE, &RECEIVED, &SENT, &BODIES];
@@ -247,11 +247,11 @@ pub struct Ended {
 #[derive(Debug)]
 #[repr(align(128))]
 struct TrafficCells {
-    codes: [AtomicU64; CODE_PLACES],
+    codes: [AtomicU64; CODE_VALUES],
     received: AtomicU64,
     sent: AtomicU64,
     unanswered: AtomicU64,
-    engines: [AtomicU64; ENGINE_PLACES],
+    engines: [AtomicU64; ENGINE_VALUES],
     duration: Histogram,
     first_byte: Histogram,
 }
@@ -259,11 +259,11 @@ struct TrafficCells {
 impl Default for TrafficCells {
     fn default() -> TrafficCells {
         TrafficCells {
-            codes: [const { AtomicU64::new(0) }; CODE_PLACES],
+            codes: [const { AtomicU64::new(0) }; CODE_VALUES],
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
-            engines: [const { AtomicU64::new(0) }; ENGINE_PLACES],
+            engines: [const { AtomicU64::new(0) }; ENGINE_VALUES],
             duration: Histogram::default(),
             first_byte: Histogram::default(),
         }
@@ -277,7 +277,7 @@ fn add(cell: &AtomicU64, more: u64) {
 
 impl TrafficCells {
     fn count(&self, ended: &Ended) {
-        add(&self.codes[code_place(ended.status)], 1);
+        add(&self.codes[code_index(ended.status)], 1);
         add(&self.received, ended.received);
         add(&self.sent, ended.sent);
         if ended.sent == 0 {
@@ -318,7 +318,7 @@ pub struct Sums {
     /// Number of requests without any byte of a response.
     pub unanswered: u64,
     /// Number of responses from a file, by engine.
-    pub engines: [u64; ENGINE_PLACES],
+    pub engines: [u64; ENGINE_VALUES],
     /// Durations of requests.
     pub duration: Distribution,
     /// Times until the header sections of responses.
@@ -328,11 +328,11 @@ pub struct Sums {
 impl Default for Sums {
     fn default() -> Sums {
         Sums {
-            codes: [0; CODE_PLACES],
+            codes: [0; CODE_VALUES],
             received: 0,
             sent: 0,
             unanswered: 0,
-            engines: [0; ENGINE_PLACES],
+            engines: [0; ENGINE_VALUES],
             duration: Distribution::default(),
             first_byte: Distribution::default(),
         }
@@ -475,16 +475,16 @@ mod tests {
         for (status, code) in
             [(200, "200"), (499, "499"), (599, "5xx"), (299, "2xx"), (0, "1xx"), (999, "5xx")]
         {
-            assert_eq!(CODES[code_place(status)].0, code);
+            assert_eq!(CODES[code_index(status)].0, code);
         }
         assert_eq!(CODES.len(), 64);
-        let mut codes = [0; CODE_PLACES];
+        let mut codes = [0; CODE_VALUES];
         for status in [200, 206, 299, 404, 500] {
-            codes[code_place(status)] += 1;
+            codes[code_index(status)] += 1;
         }
         assert_eq!(classes(&codes), [0, 3, 0, 1, 1]);
         assert_eq!(occurred(&codes).next(), Some(("200", 1)));
-        assert_eq!(BODIES.values().len(), ENGINE_PLACES);
+        assert_eq!(BODIES.values().len(), ENGINE_VALUES);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::bell::Bell;
 use crate::gzip::Packer;
 use crate::losses::{Cause, Losses, PAUSE};
 use crate::prompt::Prompt;
-use crate::reports::{Outgoing, Report, Whose};
+use crate::reports::{Outgoing, Report, ReportLog};
 use crate::syslog::{SendError, Socket};
 use crate::{Hold, Level, Target};
 
@@ -26,7 +26,7 @@ use crate::{Hold, Level, Target};
 pub(super) const WRITE_MAX: usize = 256 << 10;
 
 /// Maximum number of bytes of memory that an idle log retains; memory of a burst is freed.
-const KEPT_MAX: usize = 256 << 10;
+const RETAINED_MAX: usize = 256 << 10;
 
 /// Time between retries if memory for a write is scarce, or if a syslog server's queue is full: the first and the
 /// maximum.
@@ -34,7 +34,7 @@ const WAIT_FIRST: Duration = Duration::from_millis(5);
 const WAIT_MOST: Duration = Duration::from_millis(200);
 
 /// Time after which messages for a syslog server that does not read are dropped, if the socket is no longer needed.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// Maximum number of messages that are sent before other tasks run.
 const SENDS_MAX: usize = 64;
@@ -43,14 +43,14 @@ const SENDS_MAX: usize = 64;
 pub(super) const FRAME_HEAD: usize = 4;
 
 /// The file or socket of a stream.
-pub(super) enum Way {
+pub(super) enum Destination {
     File(File),
     Syslog(Socket),
 }
 
 /// The queued lines of an open file or socket.
 pub(super) struct Stream {
-    way: Way,
+    destination: Destination,
     target: Target,
     hold: Option<Hold>,
     /// Maximum number of queued bytes.
@@ -66,7 +66,7 @@ pub(super) struct Stream {
     /// Whether unwritten lines exist.
     busy: Cell<bool>,
     /// Whether the last write succeeded, and no line was dropped since.
-    works: Cell<bool>,
+    is_working: Cell<bool>,
     /// Whether no more lines will be appended: the task ends when all lines are written.
     closing: Cell<bool>,
     losses: Losses,
@@ -76,7 +76,7 @@ pub(super) struct Stream {
 impl Stream {
     /// Creates the stream and starts its task.
     pub(super) fn start(
-        way: Way,
+        destination: Destination,
         target: Target,
         hold: Option<Hold>,
         max: usize,
@@ -84,7 +84,7 @@ impl Stream {
     ) -> Rc<Stream> {
         let losses = Losses::of(&target.to_string());
         let stream = Rc::new(Stream {
-            way,
+            destination,
             target,
             hold,
             max: max.max(hold.map_or(0, |hold| hold.bytes.saturating_mul(2))),
@@ -95,7 +95,7 @@ impl Stream {
             writing: Cell::new(false),
             prompt: Prompt::default(),
             busy: Cell::new(false),
-            works: Cell::new(true),
+            is_working: Cell::new(true),
             closing: Cell::new(false),
             losses,
             outgoing: Rc::clone(outgoing),
@@ -110,8 +110,8 @@ impl Stream {
     pub(super) fn append(&self, line: impl FnOnce(&mut Vec<u8>)) {
         if self.waiting.borrow().len() >= self.max {
             self.losses.drop_one();
-            self.works.set(false);
-            return self.tell();
+            self.is_working.set(false);
+            return self.report_losses();
         }
         // The queue is moved out of the cell, because evaluating a variable may write to this log.
         let mut waiting = self.waiting.take();
@@ -123,7 +123,7 @@ impl Stream {
         if !self.busy.replace(true) {
             self.begin();
         }
-        if !self.writing.get() && self.may_go() {
+        if !self.writing.get() && self.may_flush() {
             self.bell.ring();
         }
     }
@@ -151,7 +151,7 @@ impl Stream {
     }
 
     /// Whether lines are queued and need not wait for more lines.
-    fn may_go(&self) -> bool {
+    fn may_flush(&self) -> bool {
         let waiting = self.waiting.borrow().len();
         let enough = self.hold.map_or(0, |hold| hold.bytes);
         waiting > 0 && (waiting >= enough || self.released.get() || self.closing.get())
@@ -161,44 +161,45 @@ impl Stream {
     async fn run(&self) {
         let timer = Timer::new();
         let mut output = Output::new(self.hold);
-        if let Way::File(file) = &self.way {
-            self.look_at(file, &mut output).await;
+        if let Destination::File(file) = &self.destination {
+            self.check(file, &mut output).await;
         }
         loop {
             // Lines that arrive during a write need no signal: the task checks for them before the next wait.
             self.writing.set(true);
-            while self.may_go() {
-                match &self.way {
-                    Way::File(file) => self.write_some(file, &mut output, &timer).await,
-                    Way::Syslog(socket) => self.send_some(socket).await,
+            while self.may_flush() {
+                match &self.destination {
+                    Destination::File(file) => self.write_some(file, &mut output, &timer).await,
+                    Destination::Syslog(socket) => self.send_some(socket).await,
                 }
             }
             self.writing.set(false);
             self.released.set(false);
             if self.closing.get() {
                 // This is the last call: losses are reported now if the pause between reports has passed.
-                return self.tell();
+                return self.report_losses();
             }
-            let alarm = [self.flush_at.get(), self.losses.due(self.works.get())].into_iter().flatten().min();
+            let alarm =
+                [self.flush_at.get(), self.losses.due(self.is_working.get())].into_iter().flatten().min();
             match alarm {
                 None => self.bell.wait().await,
                 Some(at) => {
                     timer.set(at);
                     if timer.limit(self.bell.wait()).await.is_err() {
                         self.released.set(self.flush_at.get().is_some_and(|at| at <= rt::now()));
-                        self.tell();
+                        self.report_losses();
                     }
                 }
             }
         }
     }
 
-    async fn look_at(&self, file: &File, output: &mut Output) {
+    async fn check(&self, file: &File, output: &mut Output) {
         let Ok(stat) = file.stat(DeviceId::default(), output.via).await else { return };
         output.device = device_of(&stat);
         // Buffered lines are delayed in any case.
         if self.hold.is_none() && self.outgoing.calls_directly() {
-            self.prompt.look_at(file, &stat, output.device).await;
+            self.prompt.check(file, &stat, output.device).await;
         }
     }
 
@@ -222,22 +223,22 @@ impl Stream {
     /// Handles the result of a write of `count` bytes, which contain `lines` lines.
     fn written(&self, count: usize, result: Result<(), Errno>, lines: u64) {
         self.consume(count);
-        self.works.set(result.is_ok());
+        self.is_working.set(result.is_ok());
         // A failed write is not retried: it is unknown how many bytes were written, and duplicate lines are worse than
         // lost lines.
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
         }
-        self.tell();
+        self.report_losses();
     }
 
     /// Reports lost lines in the error log, if a report is due.
-    fn tell(&self) {
+    fn report_losses(&self) {
         if self.losses.is_any()
-            && let Some(text) = self.losses.report(self.works.get(), &self.target)
+            && let Some(text) = self.losses.report(self.is_working.get(), &self.target)
         {
-            let whose = Whose::Process(self.target.clone());
-            self.outgoing.report(Report { level: Level::Alert, text, whose });
+            let log = ReportLog::Process(self.target.clone());
+            self.outgoing.report(Report { level: Level::Alert, text, log });
         }
     }
 
@@ -246,7 +247,7 @@ impl Stream {
         let mut waiting = self.waiting.borrow_mut();
         waiting.drain(..count);
         if waiting.is_empty() {
-            if waiting.capacity() > KEPT_MAX.max(self.hold.map_or(0, |hold| hold.bytes)) {
+            if waiting.capacity() > RETAINED_MAX.max(self.hold.map_or(0, |hold| hold.bytes)) {
                 *waiting = Vec::new();
             }
             self.flush_at.set(None);
@@ -272,7 +273,7 @@ impl Stream {
             let Some(mut buf) = rt::pool().get(output.bytes.len().min(WRITE_MAX)) else {
                 // Memory is scarce: the lines stay queued, and are dropped when they reach the limit.
                 rt::sleep_until(rt::now() + WAIT_FIRST).await;
-                self.tell();
+                self.report_losses();
                 continue;
             };
             // The engine needs the bytes in a buffer of the pool. Compressed output may be longer than one buffer.
@@ -284,7 +285,7 @@ impl Stream {
                 match timer.limit(write.as_mut()).await {
                     Ok((result, _)) => break result.map(drop),
                     // The write has been blocked for a minute.
-                    Err(rt::Elapsed) => self.tell(),
+                    Err(rt::Elapsed) => self.report_losses(),
                 }
             };
         }
@@ -301,7 +302,7 @@ impl Stream {
             let (used, busy) = self.send_batch(socket);
             if used > 0 {
                 self.consume(used);
-                self.tell();
+                self.report_losses();
                 pause = WAIT_FIRST;
                 stuck = Duration::ZERO;
             }
@@ -312,11 +313,11 @@ impl Stream {
                 rt::yield_now().await;
                 continue;
             }
-            if self.closing.get() && stuck > LAST_PATIENCE {
-                return self.give_up();
+            if self.closing.get() && stuck > LAST_WAIT {
+                return self.drop_all();
             }
             rt::sleep_until(rt::now() + pause).await;
-            self.tell();
+            self.report_losses();
             stuck += pause;
             pause = WAIT_MOST.min(pause * 2);
         }
@@ -349,7 +350,7 @@ impl Stream {
             sent = socket.send(message);
         }
         match sent {
-            Ok(()) => self.works.set(true),
+            Ok(()) => self.is_working.set(true),
             Err(SendError::Busy) => return false,
             Err(error) => self.lose(error),
         }
@@ -358,19 +359,19 @@ impl Stream {
 
     /// Counts a message that will not be sent.
     fn lose(&self, error: SendError) {
-        self.works.set(false);
+        self.is_working.set(false);
         self.losses.fail(1, Cause::Send(error));
     }
 
     /// Drops all messages, because the server has not read for a long time and the socket is no longer needed.
-    fn give_up(&self) {
+    fn drop_all(&self) {
         let count = {
             let waiting = self.waiting.borrow();
             while_some(&waiting, |_| self.losses.drop_one())
         };
-        self.works.set(false);
+        self.is_working.set(false);
         self.consume(count);
-        self.tell();
+        self.report_losses();
     }
 }
 

@@ -46,7 +46,7 @@ const WINDOW_BYTES: i64 = 65_535;
 const FRAME_BYTES: usize = 16_384;
 
 /// Whether tests connect to the server by HTTP/2.
-pub(crate) fn is_wanted() -> bool {
+pub(crate) fn is_enabled() -> bool {
     std::env::var(PROTOCOL_VARIABLE).is_ok_and(|value| value == "http2")
 }
 

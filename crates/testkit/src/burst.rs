@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::client::request_bytes;
 use crate::files::Content;
 use crate::gate::{Gate, Stop, lock, wait_on};
-use crate::receive::{BodyWish, Receiver};
+use crate::receive::{BodyChecks, Receiver};
 use crate::response::{BodyLength, Head, Response};
 use crate::server::ListenAddr;
 use crate::socket::Socket;
@@ -122,7 +122,7 @@ pub struct Burst {
     to: ListenAddr,
     requests: Vec<Vec<u8>>,
     threads: usize,
-    wish: BodyWish,
+    checks: BodyChecks,
     gate: Option<Gate>,
     deadline: Deadline,
 }
@@ -130,9 +130,9 @@ pub struct Burst {
 impl Burst {
     /// Creates a burst for this server, without clients.
     pub fn new(to: &ListenAddr) -> Burst {
-        let wish = BodyWish { kept_max: KEPT_BYTES, ..BodyWish::default() };
+        let checks = BodyChecks { stored_max: KEPT_BYTES, ..BodyChecks::default() };
         let deadline = Deadline::default();
-        Burst { to: to.clone(), requests: Vec::new(), threads: THREADS, wish, gate: None, deadline }
+        Burst { to: to.clone(), requests: Vec::new(), threads: THREADS, checks, gate: None, deadline }
     }
 
     /// Adds clients that send a GET for the same target.
@@ -151,19 +151,19 @@ impl Burst {
     #[track_caller]
     pub fn expect(mut self, content: Content) -> Burst {
         assert!(content.size() <= EXPECTED_BYTES_MAX, "{} bytes to compare with", content.size());
-        self.wish.expected = Some(content.bytes(0..content.size()).into());
+        self.checks.expected = Some(content.bytes(0..content.size()).into());
         self
     }
 
     /// Stores this many bytes of each body; 65536 by default.
     pub fn keep(mut self, bytes: usize) -> Burst {
-        self.wish.kept_max = bytes;
+        self.checks.stored_max = bytes;
         self
     }
 
     /// Marks the requests as HEAD requests, whose responses have no body.
     pub fn to_head(mut self) -> Burst {
-        self.wish.to_head = true;
+        self.checks.to_head = true;
         self
     }
 
@@ -431,7 +431,7 @@ fn connect(burst: &Burst, all: &Shared, requests: &Mutex<Vec<Vec<u8>>>) -> Vec<O
             Some(_) => progress.connected += 1,
             None => progress.ended += 1,
         });
-        ones.push(One { socket, request, sent: 0, receiver: Receiver::new(burst.wish.clone()), outcome });
+        ones.push(One { socket, request, sent: 0, receiver: Receiver::new(burst.checks.clone()), outcome });
     }
 }
 
@@ -509,12 +509,12 @@ impl Drop for SlowClient {
 
 fn read_slowly(socket: &Socket, stop: &Stop, stops: &[(u64, Gate)]) -> Outcome {
     let began = Instant::now();
-    let wish = BodyWish { kept_max: usize::MAX, ..BodyWish::default() };
+    let checks = BodyChecks { stored_max: usize::MAX, ..BodyChecks::default() };
     let mut one = One {
         socket: None,
         request: Vec::new(),
         sent: 0,
-        receiver: Receiver::new(wish),
+        receiver: Receiver::new(checks),
         outcome: Outcome::default(),
     };
     let mut buffer = vec![0; READ_BYTES];

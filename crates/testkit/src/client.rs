@@ -36,7 +36,7 @@ impl Client {
 
     /// Connects, and returns the error: for servers that are expected to refuse.
     pub fn try_connect(to: &ListenAddr) -> io::Result<Client> {
-        if let (true, ListenAddr::Tcp(address)) = (bridge::is_wanted(), to) {
+        if let (true, ListenAddr::Tcp(address)) = (bridge::is_enabled(), to) {
             let (stream, local) = bridge::connect(*address)?;
             return Ok(Client { bridged: Some(local), ..Client::over(Socket::Unix(stream)) });
         }

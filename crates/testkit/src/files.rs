@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::tempdir::{let_others, make_parent};
+use crate::tempdir::{make_parent, permit_others};
 
 /// Number of bytes that are generated or compared in one step.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -85,7 +85,7 @@ impl Content {
                 offset += count as u64;
             }
             file.flush()?;
-            let_others(path)
+            permit_others(path)
         };
         write().unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
     }

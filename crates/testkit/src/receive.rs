@@ -35,11 +35,11 @@ enum State {
 
 /// The checks and the stored parts of a body.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BodyWish {
+pub(crate) struct BodyChecks {
     /// The expected bytes.
     pub(crate) expected: Option<Arc<[u8]>>,
     /// Number of its first bytes to store.
-    pub(crate) kept_max: usize,
+    pub(crate) stored_max: usize,
     /// Whether the request was a HEAD, so that there is no body.
     pub(crate) to_head: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Receiver {
     state: State,
     /// Bytes of an incomplete head or line.
     pending: Vec<u8>,
-    wish: BodyWish,
+    checks: BodyChecks,
     sum: Checksum,
     pub(crate) interim: Vec<Head>,
     pub(crate) head: Option<Head>,
@@ -60,11 +60,11 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(wish: BodyWish) -> Receiver {
+    pub(crate) fn new(checks: BodyChecks) -> Receiver {
         Receiver {
             state: State::Head,
             pending: Vec::new(),
-            wish,
+            checks,
             sum: Checksum::default(),
             interim: Vec::new(),
             head: None,
@@ -148,7 +148,7 @@ impl Receiver {
         }
         let length = match head.status {
             101 => BodyLength::Close,
-            _ => head.body_length(self.wish.to_head)?,
+            _ => head.body_length(self.checks.to_head)?,
         };
         self.head = Some(head);
         let state = match length {
@@ -193,9 +193,9 @@ impl Receiver {
 
     fn feed_body(&mut self, bytes: &[u8]) -> usize {
         self.sum.add(bytes);
-        let room = self.wish.kept_max.saturating_sub(self.kept.len());
+        let room = self.checks.stored_max.saturating_sub(self.kept.len());
         self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if let (Some(expected), None) = (&self.wish.expected, self.wrong_at) {
+        if let (Some(expected), None) = (&self.checks.expected, self.wrong_at) {
             let rest = expected.get(self.body_bytes as usize..).unwrap_or(&[]);
             let same = rest.get(..bytes.len()) == Some(bytes);
             // Compared byte by byte only after a difference was found.
@@ -209,8 +209,8 @@ impl Receiver {
 
     /// Handles the end of the body; a body that ends early is wrong from there on.
     fn end_body(&mut self) {
-        let short = self.wish.expected.as_ref().is_some_and(|all| self.body_bytes < all.len() as u64);
-        if short && !self.wish.to_head && self.wrong_at.is_none() {
+        let short = self.checks.expected.as_ref().is_some_and(|all| self.body_bytes < all.len() as u64);
+        if short && !self.checks.to_head && self.wrong_at.is_none() {
             self.wrong_at = Some(self.body_bytes);
         }
     }
@@ -220,8 +220,8 @@ impl Receiver {
 mod tests {
     use super::*;
 
-    fn receive(wire: &[u8], piece: usize, wish: BodyWish) -> Result<Receiver, Fault> {
-        let mut receiver = Receiver::new(wish);
+    fn receive(wire: &[u8], piece: usize, checks: BodyChecks) -> Result<Receiver, Fault> {
+        let mut receiver = Receiver::new(checks);
         for piece in wire.chunks(piece) {
             receiver.feed(piece)?;
         }
@@ -237,15 +237,16 @@ mod tests {
         let close = b"HTTP/1.1 200 OK\r\n\r\nhello";
         for piece in [1, 2, 3, 7, 1000] {
             for wire in [&counted[..], chunked, close] {
-                let wish = BodyWish { expected: Some(b"hello"[..].into()), kept_max: 4, to_head: false };
-                let receiver = receive(wire, piece, wish).expect("it is well-formed");
+                let checks =
+                    BodyChecks { expected: Some(b"hello"[..].into()), stored_max: 4, to_head: false };
+                let receiver = receive(wire, piece, checks).expect("it is well-formed");
                 assert_eq!((receiver.kept.as_slice(), receiver.body_bytes), (&b"hell"[..], 5));
                 assert_eq!(receiver.checksum(), Checksum::of(b"hello"));
                 assert_eq!(receiver.wrong_at, None);
                 assert_eq!(receiver.head.as_ref().map(|head| head.status), Some(200));
             }
         }
-        let interim = receive(counted, 5, BodyWish::default()).expect("it is well-formed").interim;
+        let interim = receive(counted, 5, BodyChecks::default()).expect("it is well-formed").interim;
         assert_eq!(interim.iter().map(|head| head.status).collect::<Vec<_>>(), [103]);
     }
 
@@ -253,8 +254,8 @@ mod tests {
     fn the_first_wrong_byte_is_reported() {
         let wrong_at = |body: &str| {
             let wire = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            let wish = BodyWish { expected: Some(b"hello"[..].into()), ..BodyWish::default() };
-            receive(wire.as_bytes(), 3, wish).expect("it is well-formed").wrong_at
+            let checks = BodyChecks { expected: Some(b"hello"[..].into()), ..BodyChecks::default() };
+            receive(wire.as_bytes(), 3, checks).expect("it is well-formed").wrong_at
         };
         assert_eq!(wrong_at("hello"), None);
         assert_eq!(wrong_at("hexlo"), Some(2));
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn truncated_or_malformed_responses_are_faults() {
-        let fault = |wire: &str| match receive(wire.as_bytes(), 4, BodyWish::default()) {
+        let fault = |wire: &str| match receive(wire.as_bytes(), 4, BodyChecks::default()) {
             Err(fault) => fault.to_string(),
             Ok(receiver) => panic!("{receiver:?}"),
         };

@@ -265,7 +265,7 @@ impl Server {
         let binary = binary.into();
         let is_ours = !binary.ends_with(nginx::BINARY);
         let events = std::env::var(EVENTS_VARIABLE).ok().filter(|_| is_ours);
-        let over_http2 = bridge::is_wanted() && is_ours;
+        let over_http2 = bridge::is_enabled() && is_ours;
         ServerBuilder {
             binary,
             conf: String::new(),

@@ -27,7 +27,7 @@ impl TempDir {
 
     /// Creates one on a different file system than [`TempDir::new`], to which all users may write; returns `None`, with
     /// the reason reported, if /dev/shm is not a separate file system.
-    pub fn elsewhere(label: &str) -> Option<TempDir> {
+    pub fn on_other_filesystem(label: &str) -> Option<TempDir> {
         let shm = Path::new("/dev/shm");
         let device =
             |path: &Path| fs::metadata(path).ok().map(|stat| std::os::unix::fs::MetadataExt::dev(&stat));
@@ -122,13 +122,13 @@ fn assert_reachable(folder: &Path) {
 /// Writes a file that all users may read.
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     fs::write(&path, bytes)?;
-    let_others(path.as_ref())
+    permit_others(path.as_ref())
 }
 
 /// Copies a file; all users may read the copy.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     fs::copy(from, &to)?;
-    let_others(to.as_ref())
+    permit_others(to.as_ref())
 }
 
 /// Creates a directory and its parents, searchable for all users. Existing directories are not changed.
@@ -139,7 +139,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     }
     path.parent().map_or(Ok(()), create_dir_all)?;
     match fs::create_dir(path) {
-        Ok(()) => let_others(path),
+        Ok(()) => permit_others(path),
         // Two threads of a test may create the same directory.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
@@ -147,7 +147,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 }
 
 /// Permits all users to read a file or enter a directory, as with the usual umask.
-pub(crate) fn let_others(path: &Path) -> io::Result<()> {
+pub(crate) fn permit_others(path: &Path) -> io::Result<()> {
     let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
     let mode = mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

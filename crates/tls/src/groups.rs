@@ -34,7 +34,7 @@ pub struct Groups {
     /// The supported groups, in order of preference.
     pub supported: Vec<&'static dyn SupportedKxGroup>,
     /// Names of groups that were ignored because they are not supported.
-    pub left_out: Vec<String>,
+    pub unsupported: Vec<String>,
 }
 
 /// Returns the groups of nginx's `auto`.
@@ -45,9 +45,9 @@ pub fn auto() -> Vec<&'static dyn SupportedKxGroup> {
 /// Parses a list such as `X25519:P-256`. The error is the unknown name.
 pub fn parse(list: &str) -> Result<Groups, String> {
     if list == "auto" {
-        return Ok(Groups { supported: auto(), left_out: Vec::new() });
+        return Ok(Groups { supported: auto(), unsupported: Vec::new() });
     }
-    let mut groups = Groups { supported: Vec::new(), left_out: Vec::new() };
+    let mut groups = Groups { supported: Vec::new(), unsupported: Vec::new() };
     for name in list.split(':') {
         // OpenSSL ignores an unknown group with the prefix `?`. The prefix `*` marks a group for which a key share is
         // sent.
@@ -59,7 +59,7 @@ pub fn parse(list: &str) -> Result<Groups, String> {
         if let Some((group, _)) = GROUPS.iter().find(|(_, names)| names.iter().any(&is_it)) {
             groups.supported.push(*group);
         } else if UNSUPPORTED.iter().any(&is_it) {
-            groups.left_out.push(name.to_owned());
+            groups.unsupported.push(name.to_owned());
         } else if !optional {
             return Err(name.to_owned());
         }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn unsupported_groups_are_reported() {
         let groups = parse("X25519:P-521").unwrap();
-        assert_eq!((groups.supported.len(), groups.left_out), (1, vec!["P-521".to_owned()]));
+        assert_eq!((groups.supported.len(), groups.unsupported), (1, vec!["P-521".to_owned()]));
         assert_eq!(parse("X25519:P-257").unwrap_err(), "P-257");
     }
 }

@@ -14,7 +14,7 @@ use crate::server::{
     read_hello,
 };
 use crate::session::{RECORD_BYTES_MAX, Session, TlsError};
-use crate::stream::{Receiving, Stream, tell};
+use crate::stream::{Receiving, Stream, send_last};
 use crate::turns::Turns;
 
 /// Maximum number of bytes before a ClientHello is complete, as in OpenSSL (`SSL3_RT_MAX_PLAIN_LENGTH` and a record
@@ -66,7 +66,7 @@ pub async fn greet(socket: &mut Socket, received: &mut Vec<u8>) -> Result<Hello,
                 return Err(HandshakeError::Tls(TlsError::new(rustls::Error::HandshakeNotComplete)));
             }
             HelloProgress::Failed(error, alert) => {
-                tell(socket, alert);
+                send_last(socket, alert);
                 return Err(HandshakeError::Tls(error));
             }
         }
@@ -85,13 +85,13 @@ pub fn is_tls(bytes: &[u8]) -> bool {
 
 /// Sends a client the alert that its server refuses handshakes.
 pub fn reject(socket: &mut Socket) -> HandshakeError {
-    tell(socket, fatal_alert(UNRECOGNIZED_NAME));
+    send_last(socket, fatal_alert(UNRECOGNIZED_NAME));
     HandshakeError::Rejected
 }
 
 /// Sends a client the alert `internal_error`, as OpenSSL does if no certificate is available.
 pub fn fail(socket: &mut Socket) {
-    tell(socket, fatal_alert(INTERNAL_ERROR));
+    send_last(socket, fatal_alert(INTERNAL_ERROR));
 }
 
 /// Runs a handshake to its end, with the selected server. `received` contains all bytes received so far. The steps take
@@ -105,7 +105,7 @@ pub async fn accept(
 ) -> Result<Handshaken, HandshakeError> {
     let session = server.session_for(hello).map_err(HandshakeError::Tls)?;
     let (mut handshaken, stepped) = if server.signs_by_rsa(hello) && turns.is_crowded() {
-        let first = turns.run_elsewhere(move || first_step(session, received)).await;
+        let first = turns.run_offloaded(move || first_step(session, received)).await;
         // A step that panicked on the other thread has destroyed its session.
         let panicked = || TlsError::new(rustls::Error::HandshakeNotComplete);
         let (session, plain, stepped) = first.ok_or_else(|| HandshakeError::Tls(panicked()))?;
@@ -189,7 +189,7 @@ impl Handshaken {
             let is_handshaking = match stepped {
                 Ok(is_handshaking) => is_handshaking,
                 Err(error) => {
-                    tell(socket, self.session.borrow_mut().output());
+                    send_last(socket, self.session.borrow_mut().output());
                     return Err(HandshakeError::Tls(error));
                 }
             };
@@ -203,7 +203,7 @@ impl Handshaken {
             }
             // If the library allows it, the response to early data is sent before the client's Finished message has
             // arrived.
-            let is_early = !self.receiving.plain.is_empty() && self.session.borrow().may_answer_early();
+            let is_early = !self.receiving.plain.is_empty() && self.session.borrow().may_respond_early();
             if !is_handshaking || is_early {
                 return Ok(());
             }

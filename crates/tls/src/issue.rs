@@ -44,7 +44,7 @@ pub enum AuthorityError {
     /// The key does not belong to the root certificate; has the library's message.
     Mismatch(String),
     /// The root certificate was made by another program.
-    Foreign,
+    OtherProgram,
     /// Certificates of this CA fail verification; has OpenSSL's message.
     Distrusted(String),
     /// The library failed to make a certificate; has its message.
@@ -56,7 +56,7 @@ impl std::fmt::Display for AuthorityError {
         match self {
             AuthorityError::Certificate(error) | AuthorityError::Key(error) => error.fmt(f),
             AuthorityError::Mismatch(reason) => write!(f, "certificate and key do not match: {reason}"),
-            AuthorityError::Foreign => f.write_str("another program made it"),
+            AuthorityError::OtherProgram => f.write_str("another program made it"),
             AuthorityError::Distrusted(reason) => f.write_str(reason),
             AuthorityError::Failed(reason) => write!(f, "a certificate cannot be made: {reason}"),
         }
@@ -95,19 +95,19 @@ impl LocalAuthority {
     /// Reads a root certificate that [`LocalAuthority::create`] made.
     pub fn open(certificate: &[u8], key: &[u8]) -> Result<LocalAuthority, AuthorityError> {
         let found = certificates(certificate).map_err(AuthorityError::Certificate)?;
-        let [root] = found.as_slice() else { return Err(AuthorityError::Foreign) };
+        let [root] = found.as_slice() else { return Err(AuthorityError::OtherProgram) };
         let der = x509::private_key(key, &[]).map_err(|error| match error {
             KeyError::Unreadable(reason) => AuthorityError::Key(FileError::BadKey(reason)),
             KeyError::Password => AuthorityError::Key(FileError::Password),
         })?;
         x509::key_belongs_to(&der, root).map_err(AuthorityError::Mismatch)?;
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
-        let key = KeyPair::try_from(&der).map_err(|_| AuthorityError::Foreign)?;
+        let key = KeyPair::try_from(&der).map_err(|_| AuthorityError::OtherProgram)?;
         let params = root_params(&key);
         // The name contains a digest of the key, so no other root has the same name.
         let expected = params.self_signed(&key)?;
         if x509::subject_der(root) != x509::subject_der(expected.der()) {
-            return Err(AuthorityError::Foreign);
+            return Err(AuthorityError::OtherProgram);
         }
         Ok(LocalAuthority { issuer: Issuer::new(params, key), root: root.clone() })
     }
@@ -311,7 +311,7 @@ mod tests {
         let foreign_key = KeyPair::generate().expect("a key");
         let foreign = CertificateParams::default().self_signed(&foreign_key).expect("a certificate");
         let opened = LocalAuthority::open(foreign.pem().as_bytes(), foreign_key.serialize_pem().as_bytes());
-        assert_eq!(opened.err(), Some(AuthorityError::Foreign));
+        assert_eq!(opened.err(), Some(AuthorityError::OtherProgram));
         let opened = LocalAuthority::open(b"damaged", key.as_bytes());
         assert_eq!(opened.err(), Some(AuthorityError::Certificate(FileError::NoCertificate)));
         let opened = LocalAuthority::open(root.as_bytes(), b"damaged");

@@ -1,7 +1,7 @@
 //! OCSP requests and responses (RFC 6960): the revocation status of a certificate.
 //!
 //! [`Subject`] is a certificate with its issuer. It creates the request and judges the response, without I/O: the arguments are the
-//! response and the time, the result is a [`Known`] or nginx's error message. aws-lc decodes and verifies the response; this file
+//! response and the time, the result is a [`ValidResponse`] or nginx's error message. aws-lc decodes and verifies the response; this file
 //! checks its times. As in nginx, a nonce is neither sent nor required, because responders may sign responses in advance.
 
 use aws_lc_sys as ffi;
@@ -27,7 +27,7 @@ pub enum Status {
 
 impl Status {
     /// Returns OpenSSL's name of the status.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Status::Good => "good",
             Status::Revoked => "revoked",
@@ -38,7 +38,7 @@ impl Status {
 
 /// Content of a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct ValidResponse {
     /// Status of the certificate.
     pub status: Status,
     /// Expiry time of the status (nextUpdate) in seconds since 1970. `None` if the responder may have a newer status at any time.
@@ -103,7 +103,7 @@ impl Subject {
         roots: &Roots,
         verification: Verification,
         now: i64,
-    ) -> Result<Known, String> {
+    ) -> Result<ValidResponse, String> {
         if response.len() > RESPONSE_BYTES_MAX {
             return Err(format!("the OCSP response has more than {RESPONSE_BYTES_MAX} bytes"));
         }
@@ -117,7 +117,7 @@ impl Subject {
             ffi::V_OCSP_CERTSTATUS_REVOKED => Status::Revoked,
             _ => Status::Unknown,
         };
-        Ok(Known { status, until: raw.next_update })
+        Ok(ValidResponse { status, until: raw.next_update })
     }
 }
 

@@ -432,7 +432,7 @@ pub enum HelloProgress {
 /// Parses the ClientHello in all bytes received so far. The caller must pass the same bytes to the session of the
 /// selected server.
 pub fn read_hello(bytes: &[u8]) -> HelloProgress {
-    if !is_whole_hello(bytes) {
+    if !is_complete_hello(bytes) {
         return HelloProgress::More;
     }
     let mut acceptor = Acceptor::default();
@@ -459,7 +459,7 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
 /// Whether these bytes should be parsed: the lengths of records and message show that the ClientHello is complete, or
 /// that the bytes are not a ClientHello. If a client sends single bytes, each byte costs only this check instead of a
 /// complete parse.
-fn is_whole_hello(bytes: &[u8]) -> bool {
+fn is_complete_hello(bytes: &[u8]) -> bool {
     let (mut rest, mut found, mut needed, mut header) = (bytes, 0, 4, 0_usize);
     while found < needed {
         let &[kind, _, _, high, low, ref records @ ..] = rest else {

@@ -42,7 +42,7 @@ pub struct Session {
     peer_closed: bool,
     record_bytes: usize,
     /// Whether this side may already send plaintext although the client's Finished message has not arrived.
-    may_answer_early: bool,
+    may_respond_early: bool,
     /// Facts that rustls reported to callbacks of this crate during the handshake.
     seen: Option<Box<Seen>>,
 }
@@ -121,7 +121,7 @@ impl Session {
             failed: None,
             peer_closed: false,
             record_bytes,
-            may_answer_early: false,
+            may_respond_early: false,
             seen: None,
         }
     }
@@ -194,14 +194,14 @@ impl Session {
         let mut used = 0;
         loop {
             let rest = &mut incoming[used..];
-            let Session { side, output, peer_closed, may_answer_early, .. } = self;
+            let Session { side, output, peer_closed, may_respond_early, .. } = self;
             let (count, next) = match side {
                 Side::Server(connection) => match connection.process_tls_records(rest) {
                     UnbufferedStatus { discard, state: Ok(ConnectionState::ReadEarlyData(mut early)) } => {
                         early_data(discard, &mut early, plain)
                     }
                     UnbufferedStatus { discard, state: Ok(ConnectionState::WriteTraffic(_)) } => {
-                        *may_answer_early = true;
+                        *may_respond_early = true;
                         (discard, Ok(Next::Wait))
                     }
                     status => step(status, output, peer_closed, plain),
@@ -278,7 +278,7 @@ impl Session {
         let before = self.output.len();
         // A client's first ClientHello may have been made by the call above; `plain_bytes` could not include its
         // length.
-        let may_write = !self.is_handshaking() || self.may_answer_early;
+        let may_write = !self.is_handshaking() || self.may_respond_early;
         let Some(room) = out.get_mut(..before).filter(|_| may_write) else {
             return Err(TlsError(rustls::Error::HandshakeNotComplete));
         };
@@ -316,8 +316,8 @@ impl Session {
     }
 
     /// Whether this side may respond to early data because the client's Finished message has not arrived yet.
-    pub fn may_answer_early(&self) -> bool {
-        self.may_answer_early && self.is_handshaking()
+    pub fn may_respond_early(&self) -> bool {
+        self.may_respond_early && self.is_handshaking()
     }
 
     /// Whether the peer has sent a close_notify alert.

@@ -26,16 +26,16 @@ pub struct SessionCache {
 
 #[derive(Default)]
 struct Shard {
-    sessions: HashMap<Vec<u8>, Kept>,
+    sessions: HashMap<Vec<u8>, CachedSession>,
     /// Keys in order of insertion, with the number that distinguishes repeated insertions of a key.
     order: VecDeque<(Vec<u8>, u64)>,
     bytes: usize,
     number: u64,
 }
 
-struct Kept {
+struct CachedSession {
     value: Vec<u8>,
-    made: Instant,
+    created: Instant,
     number: u64,
 }
 
@@ -72,15 +72,15 @@ impl SessionCache {
 
     fn get(&self, name: &[u8], timeout: Duration) -> Option<Vec<u8>> {
         self.with(name, |shard| {
-            let kept = shard.sessions.get(name)?;
-            (kept.made.elapsed() < timeout).then(|| kept.value.clone())
+            let cached = shard.sessions.get(name)?;
+            (cached.created.elapsed() < timeout).then(|| cached.value.clone())
         })
     }
 
     fn take(&self, name: &[u8], timeout: Duration) -> Option<Vec<u8>> {
         self.with(name, |shard| {
-            let kept = shard.remove(name)?;
-            (kept.made.elapsed() < timeout).then_some(kept.value)
+            let cached = shard.remove(name)?;
+            (cached.created.elapsed() < timeout).then_some(cached.value)
         })
     }
 }
@@ -107,22 +107,22 @@ impl Shard {
         while self.bytes + needed > bytes_max || self.order.len() > 2 * self.sessions.len() + SHARDS {
             let Some((oldest, number)) = self.order.pop_front() else { break };
             // A key that was removed or inserted again still has an outdated item in the queue.
-            if self.sessions.get(&oldest).is_some_and(|kept| kept.number == number) {
+            if self.sessions.get(&oldest).is_some_and(|cached| cached.number == number) {
                 self.remove(&oldest);
             }
         }
         self.number += 1;
         self.bytes += needed;
         self.order.push_back((name.clone(), self.number));
-        self.sessions.insert(name, Kept { value, made: Instant::now(), number: self.number });
+        self.sessions.insert(name, CachedSession { value, created: Instant::now(), number: self.number });
         assert!(self.bytes <= bytes_max, "sessions stay within their limit");
         true
     }
 
-    fn remove(&mut self, name: &[u8]) -> Option<Kept> {
-        let kept = self.sessions.remove(name)?;
-        self.bytes -= weight(name, &kept.value);
-        Some(kept)
+    fn remove(&mut self, name: &[u8]) -> Option<CachedSession> {
+        let cached = self.sessions.remove(name)?;
+        self.bytes -= weight(name, &cached.value);
+        Some(cached)
     }
 }
 
@@ -144,11 +144,11 @@ impl ServerSessions {
 }
 
 /// Removes the session ID from the beginning of a stored session, and records it.
-fn noted(mut kept: Vec<u8>) -> Option<Vec<u8>> {
-    let session_id = *kept.first_chunk()?;
+fn noted(mut cached: Vec<u8>) -> Option<Vec<u8>> {
+    let session_id = *cached.first_chunk()?;
     seen::note(|seen| seen.session_id = Some(session_id));
-    kept.drain(..SESSION_ID_BYTES);
-    Some(kept)
+    cached.drain(..SESSION_ID_BYTES);
+    Some(cached)
 }
 
 impl StoresServerSessions for ServerSessions {

@@ -50,7 +50,7 @@ pub(crate) struct Receiving {
 
 /// Sends a last message to a peer before the connection is closed. The message is lost if the socket's send buffer is
 /// full.
-pub(crate) fn tell(socket: &mut Socket, bytes: Vec<u8>) {
+pub(crate) fn send_last(socket: &mut Socket, bytes: Vec<u8>) {
     if !bytes.is_empty() {
         let mut data = Segments::from(bytes);
         let _ = socket.writer.send_now(&mut data, false);
@@ -69,7 +69,7 @@ impl Stream {
 
     /// Returns a writer that sends while the owner of the stream receives.
     pub fn writer(&self) -> StreamWriter {
-        let (writer, session) = (Writer::aside(self.socket.fd()), Rc::clone(&self.session));
+        let (writer, session) = (Writer::second(self.socket.fd()), Rc::clone(&self.session));
         StreamWriter { writer, session, sealed: Sealed::default(), sent: 0 }
     }
 
@@ -152,19 +152,19 @@ impl Stream {
     }
 
     /// Sends a close_notify alert, unless the socket's send buffer is full.
-    pub fn say_goodbye(&mut self) {
+    pub fn send_close_notify(&mut self) {
         if self.sealed.is_unsent {
             return;
         }
         let mut session = self.session.borrow_mut();
         // A session that failed has another alert for the peer.
         let bytes = session.close().unwrap_or_else(|_| session.output());
-        tell(&mut self.socket, bytes);
+        send_last(&mut self.socket, bytes);
     }
 
-    /// Sends a close_notify alert like [`Stream::say_goodbye`], then calls shutdown(SHUT_WR).
+    /// Sends a close_notify alert like [`Stream::send_close_notify`], then calls shutdown(SHUT_WR).
     pub fn shutdown_write(&mut self) {
-        self.say_goodbye();
+        self.send_close_notify();
         self.socket.writer.shutdown();
     }
 
@@ -216,7 +216,7 @@ impl StreamWriter {
 
 impl Drop for StreamWriter {
     fn drop(&mut self) {
-        self.writer.give_up();
+        self.writer.abandon();
     }
 }
 
@@ -239,7 +239,7 @@ impl StreamHandle {
             while !data.is_empty() {
                 let mut sealed = Segments::new();
                 sealed.push(seal(&mut session.borrow_mut(), &mut data).map_err(|_| Errno::CONNABORTED)?);
-                rt::net::send_aside(&socket, sealed).await?;
+                rt::net::send_interim(&socket, sealed).await?;
             }
             Ok(())
         }
@@ -277,7 +277,7 @@ impl TlsReader<'_> {
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         loop {
             if self.receiving.start < self.receiving.plain.len() {
-                let mut buf = rt::buffer_at_once(self.receiving.plain.len() - self.receiving.start)?;
+                let mut buf = rt::try_buffer(self.receiving.plain.len() - self.receiving.start)?;
                 self.receiving.hand_out(&mut buf);
                 return Some(Ok(Some(buf)));
             }
@@ -383,7 +383,7 @@ impl TlsWriter<'_> {
 
     /// See [`rt::net::Writer::give_up`].
     pub fn give_up(&mut self) {
-        self.writer.give_up();
+        self.writer.abandon();
     }
 
     /// Encrypts the first bytes of `data`, as many as fit into one buffer.
@@ -402,7 +402,7 @@ fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> 
     // than a buffer.
     let one_record = session.sealed_bytes(session.record_bytes());
     let wanted = session.sealed_bytes(len).min(SEND_BYTES.max(one_record));
-    match rt::buffer_at_once(wanted) {
+    match rt::try_buffer(wanted) {
         Some(mut buf) => {
             let sealed = seal_into(session, data, buf.space())?;
             buf.set_len(sealed);

@@ -222,7 +222,7 @@ impl std::fmt::Debug for TicketKeys {
 static CHAIN: Mutex<Option<Arc<Mutex<Chain>>>> = Mutex::new(None);
 
 /// Sets the chain received from the master. A worker calls this once, before it reads a configuration.
-pub fn go_on_with(chain: Chain) {
+pub fn set_chain(chain: Chain) {
     let mut own = CHAIN.lock().unwrap_or_else(PoisonError::into_inner);
     *own = Some(Arc::new(Mutex::new(chain)));
 }

@@ -48,16 +48,16 @@ pub struct Counts {
     /// Number of steps that waited for a later turn.
     pub postponed: u64,
     /// Number of steps that ran on another thread.
-    pub elsewhere: u64,
+    pub offloaded: u64,
 }
 
 /// A step in the queue, which is removed from the queue when its future is dropped.
-struct Place<'t> {
+struct QueuedStep<'t> {
     turns: &'t Turns,
     ticket: Option<u64>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedStep<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             self.turns.0.borrow_mut().waiting.remove(&ticket);
@@ -68,7 +68,7 @@ impl Drop for Place<'_> {
 impl Turns {
     /// Runs a step; waits for a later turn if the limit of this turn is reached.
     pub async fn run<T>(&self, step: impl FnOnce() -> T) -> T {
-        let mut place = Place { turns: self, ticket: None };
+        let mut place = QueuedStep { turns: self, ticket: None };
         poll_fn(|context| self.poll_enter(&mut place, context)).await;
         drop(place);
         let begun = Instant::now();
@@ -78,11 +78,11 @@ impl Turns {
     }
 
     /// Runs a step on another thread, so that it does not delay this thread. Returns `None` if the step panicked.
-    pub async fn run_elsewhere<T: Send + 'static>(
+    pub async fn run_offloaded<T: Send + 'static>(
         &self,
         step: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.0.borrow_mut().counts.elsewhere += 1;
+        self.0.borrow_mut().counts.offloaded += 1;
         rt::offload(step).await
     }
 
@@ -98,7 +98,7 @@ impl Turns {
         std::mem::take(&mut self.0.borrow_mut().counts)
     }
 
-    fn poll_enter(&self, place: &mut Place<'_>, context: &Context<'_>) -> Poll<()> {
+    fn poll_enter(&self, place: &mut QueuedStep<'_>, context: &Context<'_>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
         state.begin(rt::now());
         let has_room = state.steps < STEPS_PER_TURN_MAX && state.spent < TIME_PER_TURN_MAX;

@@ -602,14 +602,14 @@ fn distrust(code: i32) -> Distrust {
             "self-signed certificate in certificate chain".to_owned()
         }
         ffi::X509_V_ERR_INVALID_PURPOSE => "unsuitable certificate purpose".to_owned(),
-        _ => words_of(code),
+        _ => error_text(code),
     };
     let code = if code == ffi::X509_V_ERR_INVALID_CA { INVALID_CA_OF_OPENSSL_3 } else { code };
     Distrust { code, reason, depth: NOT_OF_ONE }
 }
 
 /// Returns the library's message for an error number.
-fn words_of(code: i32) -> String {
+fn error_text(code: i32) -> String {
     // SAFETY: any number is valid.
     let reason = unsafe { ffi::X509_verify_cert_error_string(c_long::from(code)) };
     // SAFETY: static text that ends with a zero byte.
@@ -739,24 +739,24 @@ pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyErro
     let mut tries = passwords.iter().map(Vec::as_slice);
     let mut tried = false;
     loop {
-        let mut asked = Asked { password: tries.next(), was_asked: false };
+        let mut asked = PasswordRequest { password: tries.next(), was_requested: false };
         match read_key(pem, &mut asked) {
             Ok(key) => return key_to_der(&key),
             // The next password can help only if the key needs a password.
-            Err(_) if asked.was_asked && asked.password.is_some() => tried = true,
-            Err(_) if asked.was_asked || tried => return Err(KeyError::Password),
+            Err(_) if asked.was_requested && asked.password.is_some() => tried = true,
+            Err(_) if asked.was_requested || tried => return Err(KeyError::Password),
             Err(reason) => return Err(KeyError::Unreadable(reason)),
         }
     }
 }
 
 /// The argument of the callback [`password`].
-struct Asked<'p> {
+struct PasswordRequest<'p> {
     password: Option<&'p [u8]>,
-    was_asked: bool,
+    was_requested: bool,
 }
 
-fn read_key(pem: &[u8], asked: &mut Asked<'_>) -> Result<Owned<ffi::EVP_PKEY>, String> {
+fn read_key(pem: &[u8], asked: &mut PasswordRequest<'_>) -> Result<Owned<ffi::EVP_PKEY>, String> {
     let len = ffi::ossl_ssize_t::try_from(pem.len()).map_err(|_| "the file is too long".to_owned())?;
     // SAFETY: the memory has this many bytes and outlives the BIO, which only reads it.
     let bio = unsafe { ffi::BIO_new_mem_buf(pem.as_ptr().cast(), len) };
@@ -769,9 +769,9 @@ fn read_key(pem: &[u8], asked: &mut Asked<'_>) -> Result<Owned<ffi::EVP_PKEY>, S
 
 /// Passes a password to the library (pem_password_cb).
 unsafe extern "C" fn password(buffer: *mut c_char, size: c_int, _writes: c_int, user: *mut c_void) -> c_int {
-    // SAFETY: `read_key` passes an `Asked` that outlives the call and is not accessed during the call.
-    let asked = unsafe { &mut *user.cast::<Asked<'_>>() };
-    asked.was_asked = true;
+    // SAFETY: `read_key` passes an `PasswordRequest` that outlives the call and is not accessed during the call.
+    let asked = unsafe { &mut *user.cast::<PasswordRequest<'_>>() };
+    asked.was_requested = true;
     let Some(password) = asked.password else { return -1 };
     let len = password.len().min(usize::try_from(size).unwrap_or(0));
     // SAFETY: the library gives room for `size` bytes, and `len` is at most that.

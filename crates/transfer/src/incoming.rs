@@ -18,12 +18,12 @@ use smallvec::{SmallVec, smallvec};
 pub struct IncomingBody {
     state: RefCell<IncomingState>,
     taker: Cell<Option<Waker>>,
-    giver: Cell<Option<Waker>>,
+    producer: Cell<Option<Waker>>,
     received: Cell<u64>,
     /// The source of the remaining bytes after the transport's reader has ended.
     source: RefCell<Option<Box<dyn PieceSource>>>,
     /// Whether bytes were consumed already, so that a further reader would get only a part.
-    is_begun: Cell<bool>,
+    is_started: Cell<bool>,
 }
 
 /// The remaining body, for the task that takes over.
@@ -93,14 +93,14 @@ impl IncomingBody {
             if !matches!(piece, Ok(Some(_))) {
                 self.state.borrow_mut().end = Some(piece.as_ref().map(|_| ()).map_err(|cut| *cut));
             }
-            self.is_begun.set(true);
+            self.is_started.set(true);
             Poll::Ready(piece.map(|piece| piece.map(|piece| smallvec![piece])))
         })
         .await
     }
 
     /// Sets the source of the remaining bytes; no more pieces are added.
-    pub fn go_on_from(&self, source: Box<dyn PieceSource>) {
+    pub fn continue_from(&self, source: Box<dyn PieceSource>) {
         *self.source.borrow_mut() = Some(source);
         wake(&self.taker);
     }
@@ -112,8 +112,8 @@ impl IncomingBody {
             return None;
         }
         let piece = std::mem::take(&mut state.piece);
-        self.is_begun.set(true);
-        wake(&self.giver);
+        self.is_started.set(true);
+        wake(&self.producer);
         Some(piece)
     }
 
@@ -145,19 +145,19 @@ impl IncomingBody {
     }
 
     /// Whether more bytes may be added before the piece is consumed.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         let state = self.state.borrow();
         let bytes: usize = state.piece.iter().map(|source| source.bytes().len()).sum();
         bytes < PIECE_BYTES_MAX && state.piece.len() < PIECE_BUFFERS_MAX
     }
 
     /// Waits until the piece was consumed.
-    pub async fn taken(&self) {
+    pub async fn consumed(&self) {
         poll_fn(|context: &mut Context<'_>| {
             if self.state.borrow().piece.is_empty() {
                 return Poll::Ready(());
             }
-            self.giver.set(Some(context.waker().clone()));
+            self.producer.set(Some(context.waker().clone()));
             Poll::Pending
         })
         .await;
@@ -174,8 +174,8 @@ impl IncomingBody {
     }
 
     /// Whether the start of the body was consumed already.
-    pub fn is_begun(&self) -> bool {
-        self.is_begun.get()
+    pub fn is_started(&self) -> bool {
+        self.is_started.get()
     }
 
     /// Marks the end of the body.
@@ -185,7 +185,7 @@ impl IncomingBody {
     }
 
     /// Whether the complete body was read from the client.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         matches!(self.state.borrow().end, Some(Ok(())))
     }
 }
@@ -219,10 +219,10 @@ mod tests {
         assert!(pin!(body.next()).poll(&mut context).is_pending());
         body.add(b"ab");
         body.add(b"c");
-        assert!(pin!(body.taken()).poll(&mut context).is_pending());
-        assert!(!body.is_begun());
+        assert!(pin!(body.consumed()).poll(&mut context).is_pending());
+        assert!(!body.is_started());
         assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"abc");
-        assert!(body.is_begun() && pin!(body.taken()).poll(&mut context).is_ready());
+        assert!(body.is_started() && pin!(body.consumed()).poll(&mut context).is_ready());
         body.add(b"d");
         body.end(Ok(()));
         assert_eq!(taken(Poll::Ready(Ok(body.try_next()))), b"d");
@@ -237,6 +237,6 @@ mod tests {
         body.end(Err(BodyAborted::TimedOut));
         assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"ab");
         assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Err(BodyAborted::TimedOut));
-        assert!(!body.is_whole());
+        assert!(!body.is_complete());
     }
 }

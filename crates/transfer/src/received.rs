@@ -105,7 +105,7 @@ impl ReceivedBody {
     /// Adds a copy of more bytes.
     pub fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let Some(mut buf) = self.room(bytes.len().max(COPIED_MIN)) else {
+            let Some(mut buf) = self.take_buffer(bytes.len().max(COPIED_MIN)) else {
                 self.held += bytes.len();
                 return self.pieces.push(SharedBytes::copy(bytes));
             };
@@ -117,8 +117,8 @@ impl ReceivedBody {
     /// Adds a buffer with more bytes. A small buffer is copied, so that a body in tiny pieces does not use memory for
     /// each.
     pub fn take(&mut self, buf: Buf) {
-        let has_room = self.last.as_ref().is_some_and(|last| last.len() < last.capacity());
-        if has_room || buf.len() < TAKEN_MIN {
+        let has_space = self.last.as_ref().is_some_and(|last| last.len() < last.capacity());
+        if has_space || buf.len() < UNCOPIED_MIN {
             return self.add(&buf);
         }
         self.seal();
@@ -128,7 +128,7 @@ impl ReceivedBody {
 
     /// Returns a buffer that receives more bytes after its content; it must be returned with [`ReceivedBody::put`]. A
     /// new buffer has space for about this many. `None` if memory is scarce.
-    pub fn room(&mut self, bytes: usize) -> Option<Buf> {
+    pub fn take_buffer(&mut self, bytes: usize) -> Option<Buf> {
         if self.last.as_ref().is_some_and(|last| last.len() == last.capacity()) {
             self.seal();
         }
@@ -137,7 +137,7 @@ impl ReceivedBody {
         Some(buf)
     }
 
-    /// Returns the buffer from [`ReceivedBody::room`].
+    /// Returns the buffer from [`ReceivedBody::take_buffer`].
     pub fn put(&mut self, buf: Buf) {
         self.held += buf.len();
         self.last = Some(buf);
@@ -183,7 +183,7 @@ impl ReceivedBody {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub async fn leave_file(&mut self, counted: Counted) -> Result<(), Errno> {
+    pub async fn read_back(&mut self, counted: Counted) -> Result<(), Errno> {
         self.seal();
         let behind = std::mem::take(&mut self.pieces);
         let mut taken = 0;
@@ -238,7 +238,7 @@ impl ReceivedBody {
 const READ_BYTES: u64 = 64 << 10;
 
 /// Minimum length in bytes of a buffer that is stored without a copy.
-const TAKEN_MIN: usize = 2 << 10;
+const UNCOPIED_MIN: usize = 2 << 10;
 
 /// Minimum size in bytes of a buffer that bytes are copied to, because chunks may be small.
 const COPIED_MIN: usize = 16 << 10;
@@ -256,9 +256,9 @@ const DIGITS: usize = 10;
 impl TempFile {
     /// Creates a file in the configured directory, and the directory if it is missing.
     async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
-        let (folder, levels) = &files.temp_path;
+        let (directory, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;
-        let (file, path) = create(folder, levels, named).await?;
+        let (file, path) = create(directory, levels, named).await?;
         Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, via })
     }
 
@@ -276,15 +276,15 @@ impl TempFile {
 /// # Errors
 /// The intended path, and the failed operation.
 pub async fn create(
-    folder: &Path,
+    directory: &Path,
     levels: &[u8],
     named: bool,
 ) -> Result<(rt::File, PathBuf), (PathBuf, Errno)> {
     let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
     // Another thread creates it, because this may take several calls, and each may wait for the disk.
-    let (shown, levels) = (folder.to_owned(), levels.to_vec());
-    let folder = shown.clone();
-    let made = rt::offload(move || make(&folder, &levels, named, start)).await;
+    let (shown, levels) = (directory.to_owned(), levels.to_vec());
+    let directory = shown.clone();
+    let made = rt::offload(move || make(&directory, &levels, named, start)).await;
     let (fd, path) = made.unwrap_or(Err((shown, Errno::IO)))?;
     Ok((rt::File::new(fd), path))
 }
@@ -292,19 +292,19 @@ pub async fn create(
 /// Opens a temporary file, unnamed unless `named`: the kernel removes an unnamed file even if the process crashes.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn make(
-    folder: &Path,
+    directory: &Path,
     levels: &[u8],
     named: bool,
     start: u64,
 ) -> Result<(OwnedFd, PathBuf), (PathBuf, Errno)> {
-    let mut last = (folder.to_owned(), Errno::EXIST);
+    let mut last = (directory.to_owned(), Errno::EXIST);
     let _ = NEXT.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
     for _ in 0..NAMES_MAX {
-        let path = path_of(folder, levels, NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = path_of(directory, levels, NEXT.fetch_add(1, Ordering::Relaxed));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let open = || rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
         let opened = match open() {
-            Err(Errno::NOENT) => make_folders(&path, Mode::RWXU).and_then(|()| open()),
+            Err(Errno::NOENT) => create_parents(&path, Mode::RWXU).and_then(|()| open()),
             opened => opened,
         };
         match opened {
@@ -325,23 +325,23 @@ fn make(
 
 /// Creates the missing directories above a file, with these permissions.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
-pub fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
-    let Some(folder) = path.parent() else { return Err(Errno::NOENT) };
-    let make = || match rustix::fs::mkdir(folder, mode) {
+pub fn create_parents(path: &Path, mode: Mode) -> Result<(), Errno> {
+    let Some(directory) = path.parent() else { return Err(Errno::NOENT) };
+    let make = || match rustix::fs::mkdir(directory, mode) {
         // Another thread has created it.
         Err(Errno::EXIST) => Ok(()),
         made => made,
     };
     match make() {
-        Err(Errno::NOENT) => make_folders(folder, mode).and_then(|()| make()),
+        Err(Errno::NOENT) => create_parents(directory, mode).and_then(|()| make()),
         made => made,
     }
 }
 
 /// Returns a path such as `7/45/0000123457`: the digits of each level are taken from the end of the number.
-fn path_of(folder: &Path, levels: &[u8], number: u64) -> PathBuf {
+fn path_of(directory: &Path, levels: &[u8], number: u64) -> PathBuf {
     let name = format!("{:0width$}", number % 10u64.pow(DIGITS as u32), width = DIGITS);
-    let (mut path, mut end) = (folder.to_owned(), name.len());
+    let (mut path, mut end) = (directory.to_owned(), name.len());
     for &digits in levels {
         let start = end.saturating_sub(digits.into());
         path.push(&name[start..end]);
@@ -367,8 +367,8 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may wait")]
     fn directories_are_created_and_files_are_named_only_if_needed() {
-        let folder = testkit::TempDir::new("received");
-        let deep = folder.path().join("a/b");
+        let directory = testkit::TempDir::new("received");
+        let deep = directory.path().join("a/b");
         let (_fd, path) = make(&deep, &[1], false, 5).expect("it can be made");
         assert!(rustix::fs::stat(&path).is_err() && rustix::fs::stat(&deep).is_ok());
         let (_fd, path) = make(&deep, &[1], true, 5).expect("it can be made");

@@ -10,21 +10,21 @@ pub struct Recency<T> {
     nodes: Vec<Node<T>>,
     len: usize,
     /// The first free node; free nodes are linked through `older`.
-    free: Option<Place>,
-    newest: Option<Place>,
-    oldest: Option<Place>,
+    free: Option<ListSlot>,
+    newest: Option<ListSlot>,
+    oldest: Option<ListSlot>,
 }
 
 /// The slot of a value in the list. It is 1-based, so that `None` takes no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(NonZeroU32);
+pub struct ListSlot(NonZeroU32);
 
 #[derive(Debug)]
 struct Node<T> {
     /// `None` in a free node.
     value: Option<T>,
-    newer: Option<Place>,
-    older: Option<Place>,
+    newer: Option<ListSlot>,
+    older: Option<ListSlot>,
 }
 
 impl<T> Default for Recency<T> {
@@ -46,31 +46,31 @@ impl<T> Recency<T> {
     }
 
     /// Adds a value as the newest; returns its slot.
-    pub fn insert(&mut self, value: T) -> Place {
-        let place = match self.free {
-            Some(place) => {
-                let node = self.node(place);
+    pub fn insert(&mut self, value: T) -> ListSlot {
+        let slot = match self.free {
+            Some(slot) => {
+                let node = self.node(slot);
                 node.value = Some(value);
                 self.free = node.older;
-                place
+                slot
             }
             None => {
                 self.nodes.push(Node { value: Some(value), newer: None, older: None });
                 let count = u32::try_from(self.nodes.len()).ok().and_then(NonZeroU32::new);
-                Place(count.expect("so many values do not fit into memory"))
+                ListSlot(count.expect("so many values do not fit into memory"))
             }
         };
-        self.link(place);
+        self.link(slot);
         self.len += 1;
-        place
+        slot
     }
 
     /// Removes a value; its slot is reused.
-    pub fn remove(&mut self, place: Place) -> T {
-        self.unlink(place);
+    pub fn remove(&mut self, slot: ListSlot) -> T {
+        self.unlink(slot);
         self.len -= 1;
-        let next = self.free.replace(place);
-        let node = self.node(place);
+        let next = self.free.replace(slot);
+        let node = self.node(slot);
         node.older = next;
         node.value.take().expect(IN_USE)
     }
@@ -82,20 +82,20 @@ impl<T> Recency<T> {
         self.free = None;
         for (index, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| node.value.is_none()) {
             node.older = self.free;
-            self.free = NonZeroU32::new(index as u32 + 1).map(Place);
+            self.free = NonZeroU32::new(index as u32 + 1).map(ListSlot);
         }
     }
 
     /// Makes a value the newest; does nothing if it is already.
-    pub fn touch(&mut self, place: Place) {
-        if self.newest != Some(place) {
-            self.unlink(place);
-            self.link(place);
+    pub fn touch(&mut self, slot: ListSlot) {
+        if self.newest != Some(slot) {
+            self.unlink(slot);
+            self.link(slot);
         }
     }
 
     /// Returns the least recently used value.
-    pub fn oldest(&self) -> Option<Place> {
+    pub fn oldest(&self) -> Option<ListSlot> {
         self.oldest
     }
 
@@ -105,33 +105,33 @@ impl<T> Recency<T> {
     }
 
     /// Returns the next newer value.
-    pub fn newer(&self, place: Place) -> Option<Place> {
-        self.nodes[place.index()].newer
+    pub fn newer(&self, slot: ListSlot) -> Option<ListSlot> {
+        self.nodes[slot.index()].newer
     }
 
     /// Returns all slots, the oldest first.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
-        std::iter::successors(self.oldest, |&place| self.newer(place))
+    pub fn slots(&self) -> impl Iterator<Item = ListSlot> {
+        std::iter::successors(self.oldest, |&slot| self.newer(slot))
     }
 
-    fn node(&mut self, place: Place) -> &mut Node<T> {
-        &mut self.nodes[place.index()]
+    fn node(&mut self, slot: ListSlot) -> &mut Node<T> {
+        &mut self.nodes[slot.index()]
     }
 
     /// Links a node at the newest end.
-    fn link(&mut self, place: Place) {
-        let before = self.newest.replace(place);
-        let node = self.node(place);
+    fn link(&mut self, slot: ListSlot) {
+        let before = self.newest.replace(slot);
+        let node = self.node(slot);
         (node.newer, node.older) = (None, before);
         match before {
-            Some(before) => self.node(before).newer = Some(place),
-            None => self.oldest = Some(place),
+            Some(before) => self.node(before).newer = Some(slot),
+            None => self.oldest = Some(slot),
         }
     }
 
     /// Unlinks a node; its slot stays allocated.
-    fn unlink(&mut self, place: Place) {
-        let node = self.node(place);
+    fn unlink(&mut self, slot: ListSlot) {
+        let node = self.node(slot);
         let (newer, older) = (node.newer, node.older);
         match newer {
             Some(newer) => self.node(newer).older = older,
@@ -147,21 +147,21 @@ impl<T> Recency<T> {
 /// Message for an access to a free slot.
 const IN_USE: &str = "a place is forgotten with its value";
 
-impl<T> Index<Place> for Recency<T> {
+impl<T> Index<ListSlot> for Recency<T> {
     type Output = T;
 
-    fn index(&self, place: Place) -> &T {
-        self.nodes[place.index()].value.as_ref().expect(IN_USE)
+    fn index(&self, slot: ListSlot) -> &T {
+        self.nodes[slot.index()].value.as_ref().expect(IN_USE)
     }
 }
 
-impl<T> IndexMut<Place> for Recency<T> {
-    fn index_mut(&mut self, place: Place) -> &mut T {
-        self.node(place).value.as_mut().expect(IN_USE)
+impl<T> IndexMut<ListSlot> for Recency<T> {
+    fn index_mut(&mut self, slot: ListSlot) -> &mut T {
+        self.node(slot).value.as_mut().expect(IN_USE)
     }
 }
 
-impl Place {
+impl ListSlot {
     fn index(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -172,12 +172,12 @@ mod tests {
     use super::*;
 
     fn values(list: &Recency<char>) -> String {
-        let values: String = list.places().map(|place| list[place]).collect();
+        let values: String = list.slots().map(|slot| list[slot]).collect();
         let mut back = String::new();
         let mut at = list.newest;
-        while let Some(place) = at {
-            back.insert(0, list[place]);
-            at = list.nodes[place.index()].older;
+        while let Some(slot) = at {
+            back.insert(0, list[slot]);
+            at = list.nodes[slot.index()].older;
         }
         assert_eq!(values, back, "both ways are the same");
         values
@@ -187,13 +187,13 @@ mod tests {
     fn values_are_inserted_removed_and_touched_at_any_position() {
         let mut list = Recency::default();
         let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|value| list.insert(value));
-        for (place, expected) in [(d, "abcd"), (a, "bcda"), (c, "bdac"), (c, "bdac")] {
-            list.touch(place);
+        for (slot, expected) in [(d, "abcd"), (a, "bcda"), (c, "bdac"), (c, "bdac")] {
+            list.touch(slot);
             assert_eq!(values(&list), expected);
         }
         list[d] = 'D';
-        for (place, value, left) in [(d, 'D', "bac"), (b, 'b', "ac"), (c, 'c', "a"), (a, 'a', "")] {
-            assert_eq!((list.remove(place), values(&list).as_str()), (value, left));
+        for (slot, value, left) in [(d, 'D', "bac"), (b, 'b', "ac"), (c, 'c', "a"), (a, 'a', "")] {
+            assert_eq!((list.remove(slot), values(&list).as_str()), (value, left));
         }
         assert_eq!((list.oldest(), list.newest), (None, None));
     }
@@ -202,8 +202,8 @@ mod tests {
     fn slots_are_reused() {
         let mut list = Recency::with_room_for(3);
         let places = ['a', 'b', 'c'].map(|value| list.insert(value));
-        for place in places {
-            list.remove(place);
+        for slot in places {
+            list.remove(slot);
         }
         assert_eq!(list.insert('d'), places[2], "the one that left last is in the cache");
         for value in ['e', 'f', 'g'] {
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn an_empty_list_needs_no_memory() {
-        assert_eq!(size_of::<Option<Place>>(), 4);
+        assert_eq!(size_of::<Option<ListSlot>>(), 4);
         assert_eq!(Recency::<Box<u8>>::NODE_LEN, 16);
     }
 }

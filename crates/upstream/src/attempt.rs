@@ -18,7 +18,7 @@ use rt::Timer;
 
 use crate::h2::Cut;
 use crate::link::Link;
-use crate::sending::{SendTrouble, Sending};
+use crate::sending::{SendFailure, Sending};
 use crate::state::{Try, log_messages};
 use crate::wire::Wire;
 use crate::{Heading, Outgoing, Settings};
@@ -27,7 +27,7 @@ use telemetry::{Level, Reason};
 use transfer::incoming::BodyAborted;
 
 /// Result of a try that received a response.
-pub(super) struct Answer {
+pub(super) struct TryResponse {
     pub(super) heading: Rc<Heading>,
     /// The bytes received after the header section.
     pub(super) rest: Option<Buf>,
@@ -36,14 +36,14 @@ pub(super) struct Answer {
     /// Decodes the framing of the body.
     pub(super) decoder: Decoder,
     /// Whether the request permits reuse of the connection after the body.
-    pub(super) keeps: bool,
+    pub(super) keep_alive: bool,
     /// The unsent remainder of the request, if the response arrived before the request was sent completely.
     pub(super) sending: Option<Sending>,
 }
 
 /// Reason why a try failed, already logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum TryError {
     /// The connection could not be established, or broke.
     Failed,
     /// A timeout expired.
@@ -67,15 +67,15 @@ pub(super) async fn run(
     link: &mut Link,
     record: &Rc<Try>,
     sent: &Cell<bool>,
-) -> Result<Answer, Trouble> {
+) -> Result<TryResponse, TryError> {
     if outgoing.encoded.protocol() == Protocol::Bytes {
         return connected(outgoing)
-            .map_err(|error| tell(request, HeadTrouble::Invalid(error, None), None, false));
+            .map_err(|error| log_failure(request, HeadError::Invalid(error, None), None, false));
     }
     let is_reused = link.requests > 0;
     link.requests += 1;
     let timer = link.timer.clone();
-    link.wire.ask(outgoing.method, limits(settings));
+    link.wire.set_request(outgoing.method, limits(settings));
     let mut sending = Sending::begin(link, settings, outgoing, request, record);
     sent.set(true);
     let mut reading = pin!(read_head(&mut link.wire, &timer, settings, outgoing, request, record));
@@ -89,9 +89,9 @@ pub(super) async fn run(
             send_result = Some(result);
         }
         match send_result {
-            Some(Err(SendTrouble::Client(cut))) => return Poll::Ready(Some(Err(HeadTrouble::Client(cut)))),
-            Some(Err(SendTrouble::Local(errno))) => {
-                return Poll::Ready(Some(Err(HeadTrouble::Local(errno))));
+            Some(Err(SendFailure::Client(cut))) => return Poll::Ready(Some(Err(HeadError::Client(cut)))),
+            Some(Err(SendFailure::Local(errno))) => {
+                return Poll::Ready(Some(Err(HeadError::Local(errno))));
             }
             _ => {}
         }
@@ -103,23 +103,23 @@ pub(super) async fn run(
     .await;
     let doing = if send_result.is_some() { READING } else { SENDING };
     match read {
-        Some(Ok(mut answer)) => {
+        Some(Ok(mut response)) => {
             // After a partial request the upstream waits for the remainder: the send must continue, or the connection is closed.
-            answer.keeps = outgoing.keepalive && !matches!(send_result, Some(Err(_)));
-            answer.sending = send_result.is_none().then_some(sending);
-            Ok(answer)
+            response.keep_alive = outgoing.keepalive && !matches!(send_result, Some(Err(_)));
+            response.sending = send_result.is_none().then_some(sending);
+            Ok(response)
         }
         None => {
             request
                 .log(Level::Error, format_args!("upstream timed out ({}) {doing}", Reason(Errno::TIMEDOUT)));
-            Err(Trouble::TimedOut)
+            Err(TryError::TimedOut)
         }
-        Some(Err(trouble)) => {
+        Some(Err(try_error)) => {
             let send_errno = match send_result {
-                Some(Err(SendTrouble::Send(errno))) => Some(errno),
+                Some(Err(SendFailure::Send(errno))) => Some(errno),
                 _ => None,
             };
-            Err(tell(request, trouble, send_errno, is_reused))
+            Err(log_failure(request, try_error, send_errno, is_reused))
         }
     }
 }
@@ -129,7 +129,7 @@ const SENDING: &str = "while sending request to upstream";
 const READING: &str = "while reading response header from upstream";
 
 /// Reason why no head was received.
-enum HeadTrouble {
+enum HeadError {
     Closed,
     Receive(Errno),
     Cut(Cut),
@@ -142,46 +142,51 @@ enum HeadTrouble {
 }
 
 /// Logs a failed try.
-fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_reused: bool) -> Trouble {
-    if let (Some(errno), HeadTrouble::Closed | HeadTrouble::Receive(_)) = (send_errno, &trouble) {
+fn log_failure(
+    request: &Request,
+    try_error: HeadError,
+    send_errno: Option<Errno>,
+    is_reused: bool,
+) -> TryError {
+    if let (Some(errno), HeadError::Closed | HeadError::Receive(_)) = (send_errno, &try_error) {
         request.log(Level::Error, format_args!("send() failed ({}) {SENDING}", Reason(errno)));
-        return Trouble::Failed;
+        return TryError::Failed;
     }
-    match trouble {
-        HeadTrouble::Closed => {
+    match try_error {
+        HeadError::Closed => {
             // An upstream may close an idle connection at any time.
             let level = if is_reused { Level::Info } else { Level::Error };
             request.log(level, format_args!("upstream prematurely closed connection {READING}"));
-            Trouble::Failed
+            TryError::Failed
         }
-        HeadTrouble::Receive(errno) => {
+        HeadError::Receive(errno) => {
             request.log(Level::Error, format_args!("recv() failed ({}) {READING}", Reason(errno)));
-            Trouble::Failed
+            TryError::Failed
         }
-        HeadTrouble::Cut(cut) => {
+        HeadError::Cut(cut) => {
             let level = if is_reused && cut == Cut::Closed { Level::Info } else { Level::Error };
             request.log(level, format_args!("{cut} {READING}"));
-            if cut.is_invalid_answer() { Trouble::InvalidHeader } else { Trouble::Failed }
+            if cut.is_invalid_response() { TryError::InvalidHeader } else { TryError::Failed }
         }
-        HeadTrouble::Invalid(error, line) => {
+        HeadError::Invalid(error, line) => {
             let line = line.unwrap_or_default();
             request.log(Level::Error, format_args!("{}{line} {READING}", error.message()));
-            Trouble::InvalidHeader
+            TryError::InvalidHeader
         }
-        HeadTrouble::Unexpected(what) => {
+        HeadError::Unexpected(what) => {
             request.log(Level::Error, format_args!("upstream sent {what} {READING}"));
-            Trouble::InvalidHeader
+            TryError::InvalidHeader
         }
-        HeadTrouble::Local(errno) => {
+        HeadError::Local(errno) => {
             request.log(
                 Level::Alert,
                 format_args!("no buffer, or no body to send ({}) {SENDING}", Reason(errno)),
             );
-            Trouble::Local
+            TryError::Local
         }
-        HeadTrouble::Client(aborted) => {
+        HeadError::Client(aborted) => {
             log_aborted(aborted, request);
-            Trouble::Client(aborted.status())
+            TryError::Client(aborted.status())
         }
     }
 }
@@ -224,7 +229,7 @@ async fn read_head(
     outgoing: &Outgoing,
     request: &Request,
     record: &Try,
-) -> Result<Answer, HeadTrouble> {
+) -> Result<TryResponse, HeadError> {
     let limits = limits(settings);
     let head_max = limits.head_max;
     let mut decoder = Decoder::new(&outgoing.encoded, outgoing.method, limits);
@@ -234,21 +239,21 @@ async fn read_head(
     loop {
         let received = wire.recv().await;
         let received =
-            received.map_err(|errno| wire.cut().map_or(HeadTrouble::Receive(errno), HeadTrouble::Cut))?;
-        let Some(mut received) = received else { return Err(HeadTrouble::Closed) };
+            received.map_err(|errno| wire.cut().map_or(HeadError::Receive(errno), HeadError::Cut))?;
+        let Some(mut received) = received else { return Err(HeadError::Closed) };
         record.count_received(received.len());
         let is_full = received.len() == received.capacity();
-        let range = decoder.unframe(&mut received).map_err(|error| HeadTrouble::Invalid(error, None))?;
+        let range = decoder.unframe(&mut received).map_err(|error| HeadError::Invalid(error, None))?;
         received.set_len(range.end);
         received.advance(range.start);
         if let Some(text) = decoder.take_messages() {
             log_messages(request, &text, READING);
             if outgoing.caught.iter().any(|words| memchr::memmem::find(&text, words.as_bytes()).is_some()) {
-                return Err(HeadTrouble::Unexpected("a message that \"fastcgi_catch_stderr\" names"));
+                return Err(HeadError::Unexpected("a message that \"fastcgi_catch_stderr\" names"));
             }
         }
         let mut buf =
-            join(input.take(), received, head_max as usize).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
+            join(input.take(), received, head_max as usize).ok_or(HeadError::Local(Errno::NOMEM))?;
         loop {
             match decoder.head(&mut head, &buf) {
                 Ok(HeadEvent::More) => break,
@@ -256,7 +261,7 @@ async fn read_head(
                 Ok(HeadEvent::Interim(head_len)) => {
                     interim += 1;
                     if interim > INTERIM_MAX {
-                        return Err(HeadTrouble::Unexpected("too many interim responses"));
+                        return Err(HeadError::Unexpected("too many interim responses"));
                     }
                     hand_on(request, outgoing, &head, &buf[..head_len as usize]).await;
                     head.clear();
@@ -268,24 +273,33 @@ async fn read_head(
                 }
                 Ok(HeadEvent::Head(head_len)) => {
                     let heading = complete(request, outgoing, wire, head, &buf[..head_len as usize])?;
-                    buf.advance(head_len as usize);
-                    let rest = (!buf.is_empty()).then_some(buf);
-                    return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
+                    return Ok(with_body(heading, buf, head_len as usize, is_full, decoder));
                 }
                 Ok(HeadEvent::Written(len)) => {
                     let heading = written(request, &mut decoder, head);
-                    buf.advance(len as usize);
-                    let rest = (!buf.is_empty()).then_some(buf);
-                    return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
+                    return Ok(with_body(heading, buf, len as usize, is_full, decoder));
                 }
                 Err(error) => {
                     let line = offending(error, &head, &buf).map(|line| shown(error, &line, outgoing));
-                    return Err(HeadTrouble::Invalid(error, line));
+                    return Err(HeadError::Invalid(error, line));
                 }
             }
         }
         input = (!buf.is_empty()).then_some(buf);
     }
+}
+
+/// Returns the response with the part of its body that was received behind the header section, of `head_len` bytes.
+fn with_body(
+    heading: Rc<Heading>,
+    mut buf: Buf,
+    head_len: usize,
+    is_full: bool,
+    decoder: Decoder,
+) -> TryResponse {
+    buf.advance(head_len);
+    let rest = (!buf.is_empty()).then_some(buf);
+    TryResponse { heading, rest, is_full, decoder, keep_alive: true, sending: None }
 }
 
 /// Returns the offending line of a head, for the errors where nginx logs it.
@@ -333,9 +347,9 @@ fn complete(
     wire: &Wire,
     head: ReplyHead,
     bytes: &[u8],
-) -> Result<Rc<Heading>, HeadTrouble> {
+) -> Result<Rc<Heading>, HeadError> {
     if head.status().code() == 101 && !outgoing.upgrade {
-        return Err(HeadTrouble::Unexpected("unexpected 101 response"));
+        return Err(HeadError::Unexpected("unexpected 101 response"));
     }
     if let Some(line) = head.first_ignored() {
         let line = line.of(bytes).escape_ascii();
@@ -359,18 +373,18 @@ fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Head
 }
 
 /// Returns a response without a head: all bytes are body, which nginx passes on too.
-fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {
+fn bare(request: &Request, decoder: Decoder, buf: Buf) -> TryResponse {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
-    Answer { heading, rest: Some(buf), is_full: false, decoder, keeps: true, sending: None }
+    TryResponse { heading, rest: Some(buf), is_full: false, decoder, keep_alive: true, sending: None }
 }
 
 /// Returns the response to CONNECT: the connection is established.
-fn connected(outgoing: &Outgoing) -> Result<Answer, ReplyError> {
+fn connected(outgoing: &Outgoing) -> Result<TryResponse, ReplyError> {
     let decoder = Decoder::new(&outgoing.encoded, outgoing.method, Limits::default());
     let (raw, head) = HeadWriter::new(StatusCode::OK, b"200 OK", 0)?.finish()?;
     let heading = Rc::new(Heading::new(Source::Vec(raw), head));
-    Ok(Answer { heading, rest: None, is_full: false, decoder, keeps: false, sending: None })
+    Ok(TryResponse { heading, rest: None, is_full: false, decoder, keep_alive: false, sending: None })
 }
 
 /// Passes an interim response to the client if it should receive it.

@@ -1,7 +1,7 @@
 //! The body of an upstream's response as it arrives, with its framing removed.
 //!
 //! Main type: [`Live`], a connection from which the remaining bytes of a response are read. [`Direct`] passes them on at the
-//! client's speed, [`super::spool`] reads ahead, and [`Coming`] is for callers that store the complete body.
+//! client's speed, [`super::spool`] reads ahead, and [`BulkBody`] is for callers that store the complete body.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use io::{Buf, Errno, SharedBytes};
 use crate::Settings;
 use crate::choice::Chosen;
 use crate::link::Link;
-use crate::sending::{SendTrouble, Sending, shared};
+use crate::sending::{SendFailure, Sending, shared};
 use crate::state::{Fault, Try};
 use crate::wire::Wire;
 use transfer::body::BodyError;
@@ -32,14 +32,14 @@ pub struct Live {
     record: Rc<Try>,
     /// Counts the upstream as busy until this is dropped.
     chosen: Chosen,
-    keeps: bool,
+    keep_alive: bool,
     /// Whether the last receive returned at least [`FAST_BYTES`]: more bytes are available or will arrive soon.
     is_fast: bool,
     /// Whether the last receive filled its buffer: more bytes are available now.
     is_full: bool,
     calls_directly: bool,
     /// Number of bytes received by direct calls since the last receive through the engine.
-    at_once: usize,
+    direct_bytes: usize,
     read_timeout: Duration,
     /// Deadline of the client, after which no more of the body is read.
     deadline: Option<Instant>,
@@ -59,10 +59,10 @@ const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
 /// Maximum number of bytes received by consecutive direct calls of this thread: the size of one send, so that the bytes in the
 /// socket buffer are passed on by a single send. The limit gives other tasks a turn even if the upstream is fast.
-const AT_ONCE_MAX: usize = SEND_BYTES;
+const DIRECT_BYTES_MAX: usize = SEND_BYTES;
 
 /// Body bytes received with the header section.
-pub(super) struct Begun {
+pub(super) struct BodyStart {
     /// The bytes.
     pub(super) rest: Option<Buf>,
     /// Whether the receive that returned the bytes filled its buffer.
@@ -78,12 +78,12 @@ impl Live {
     pub(super) fn new(
         link: Box<Link>,
         decoder: Decoder,
-        begun: Begun,
+        body_start: BodyStart,
         record: Rc<Try>,
-        keeps: bool,
+        keep_alive: bool,
         read_timeout: Duration,
     ) -> Live {
-        let Begun { rest, is_full, calls_directly } = begun;
+        let BodyStart { rest, is_full, calls_directly } = body_start;
         let (link, chosen) = (Some(link), Chosen::default());
         // Body bytes received with the head count as a filled buffer.
         let is_fast = rest.is_some();
@@ -94,11 +94,11 @@ impl Live {
             rest,
             record,
             chosen,
-            keeps,
+            keep_alive,
             is_fast,
             is_full,
             calls_directly,
-            at_once: 0,
+            direct_bytes: 0,
             read_timeout,
             deadline: None,
             rate: None,
@@ -106,7 +106,7 @@ impl Live {
     }
 
     /// Continues sending the remainder of the request while the body is read.
-    pub(super) fn go_on_sending(&mut self, sending: Option<Sending>) {
+    pub(super) fn continue_sending(&mut self, sending: Option<Sending>) {
         self.sending = sending;
     }
 
@@ -116,10 +116,10 @@ impl Live {
         if let Some(sending) = &mut self.sending
             && let Poll::Ready(result) = sending.poll(context)
         {
-            self.keeps &= result.is_ok();
+            self.keep_alive &= result.is_ok();
             self.sending = None;
             let is_stream = matches!(self.link.as_deref(), Some(Link { wire: Wire::Stream(_), .. }));
-            if is_stream && matches!(result, Err(SendTrouble::Client(_))) {
+            if is_stream && matches!(result, Err(SendFailure::Client(_))) {
                 return Err(Fault::Request);
             }
         }
@@ -142,7 +142,7 @@ impl Live {
     }
 
     /// Whether the client's deadline has passed.
-    fn is_late(&self) -> bool {
+    fn is_past_deadline(&self) -> bool {
         self.deadline.is_some_and(|deadline| rt::now() >= deadline)
     }
 
@@ -156,7 +156,7 @@ impl Live {
 
     /// Returns the remaining bytes of the body, if known.
     pub(super) fn left(&self) -> Option<u64> {
-        self.decoder.left()
+        self.decoder.remaining()
     }
 
     /// Whether the complete body was taken.
@@ -175,7 +175,7 @@ impl Live {
     }
 
     /// Takes the received bytes if they are the complete remainder of the body.
-    pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
+    pub(super) fn take_complete(&mut self) -> Option<Option<Buf>> {
         if !self.decoder.ends_within(self.rest.as_deref().unwrap_or_default()) {
             return None;
         }
@@ -204,7 +204,7 @@ impl Live {
                 // Sends the remainder of the request while it waits.
                 return poll_fn(|context| self.poll_next(context)).await;
             }
-            if self.receive_at_once(size)? {
+            if self.receive_directly(size)? {
                 continue;
             }
             let is_bulk = self.is_bulk();
@@ -223,18 +223,18 @@ impl Live {
 
     /// Receives by a direct call if more bytes are in the socket; returns whether any were received. Bytes that the upstream sent
     /// together can then be sent to the client together.
-    fn receive_at_once(&mut self, size: usize) -> Result<bool, Fault> {
-        if !self.is_full || !self.calls_directly || self.at_once >= AT_ONCE_MAX {
-            self.at_once = 0;
+    fn receive_directly(&mut self, size: usize) -> Result<bool, Fault> {
+        if !self.is_full || !self.calls_directly || self.direct_bytes >= DIRECT_BYTES_MAX {
+            self.direct_bytes = 0;
             return Ok(false);
         }
         let Some(link) = &mut self.link else { return Err(Fault::Closed) };
         let received = link.wire.recv_now(size);
         let Some(received) = received else {
-            (self.is_full, self.at_once) = (false, 0);
+            (self.is_full, self.direct_bytes) = (false, 0);
             return Ok(false);
         };
-        self.at_once += received.as_ref().map_or(0, |buf| buf.as_ref().map_or(0, |buf| buf.len()));
+        self.direct_bytes += received.as_ref().map_or(0, |buf| buf.as_ref().map_or(0, |buf| buf.len()));
         self.received(received)?;
         Ok(true)
     }
@@ -256,10 +256,10 @@ impl Live {
                 return Poll::Ready(Ok(None));
             }
             self.poll_sending(context)?;
-            let (deadline, is_late) = (self.deadline, self.is_late());
+            let (deadline, is_past_deadline) = (self.deadline, self.is_past_deadline());
             let Some(link) = &mut self.link else { return Poll::Ready(Err(Fault::Closed)) };
             match link.poll_recv(context) {
-                _ if is_late => return Poll::Ready(Err(Fault::Late)),
+                _ if is_past_deadline => return Poll::Ready(Err(Fault::DeadlinePassed)),
                 Poll::Ready(received) => {
                     link.timer.set(rt::now() + self.read_timeout);
                     self.received(received)?;
@@ -271,7 +271,11 @@ impl Live {
                         link.timer.set(until);
                     }
                     let _ = ready!(link.timer.poll_elapsed(context));
-                    return Poll::Ready(Err(if self.is_late() { Fault::Late } else { Fault::TimedOut }));
+                    return Poll::Ready(Err(if self.is_past_deadline() {
+                        Fault::DeadlinePassed
+                    } else {
+                        Fault::TimedOut
+                    }));
                 }
             }
         }
@@ -287,7 +291,7 @@ impl Live {
                 Ok(())
             }
             Ok(None) if self.decoder.close() => {
-                self.keeps = false;
+                self.keep_alive = false;
                 self.end(0);
                 Ok(())
             }
@@ -340,11 +344,11 @@ impl Live {
     fn end(&mut self, excess: usize) {
         self.record.excess.set(excess > 0);
         self.record.end();
-        self.chosen.answered();
-        let link = self.link.take().filter(|_| self.keeps && self.decoder.keeps() && excess == 0);
+        self.chosen.response_ended();
+        let link = self.link.take().filter(|_| self.keep_alive && self.decoder.keeps_alive() && excess == 0);
         match (link, self.sending.take()) {
-            (Some(link), None) => link.keep(),
-            (Some(link), Some(sending)) if sending.is_nearly_over(REST_MAX) => {
+            (Some(link), None) => link.store_idle(),
+            (Some(link), Some(sending)) if sending.is_nearly_over(UNSENT_MAX) => {
                 rt::spawn(finish(link, sending));
             }
             // Dropping the link closes the connection.
@@ -353,7 +357,7 @@ impl Live {
     }
 
     /// Records the reason of the failure and closes the connection.
-    pub(super) fn give_up(&mut self, fault: Fault) {
+    pub(super) fn fail(&mut self, fault: Fault) {
         self.record.fault.set(Some(fault));
         self.record.end();
         self.link = None;
@@ -373,7 +377,7 @@ impl Drop for Live {
 
 /// Maximum number of request bytes that are still sent after the response has ended, so that the connection can be reused. A new
 /// connection costs about as much as sending some hundred KiB.
-const REST_MAX: u64 = 1 << 20;
+const UNSENT_MAX: u64 = 1 << 20;
 
 /// Copies the content to a smaller buffer if its buffer is much too large: a slow client would occupy it for long.
 fn fitting(buf: Buf) -> Buf {
@@ -392,7 +396,7 @@ const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 async fn finish(link: Box<Link>, mut sending: Sending) {
     let timer = link.timer.clone();
     if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
-        link.keep();
+        link.store_idle();
     }
 }
 
@@ -401,13 +405,13 @@ pub(super) struct Direct {
     live: Box<Live>,
     delay: Option<rt::Sleep>,
     pass_trailers: bool,
-    minds_client: bool,
+    needs_client: bool,
 }
 
 impl Direct {
     pub(super) fn new(live: Box<Live>, settings: &Settings) -> Direct {
-        let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
-        Direct { live, delay: None, pass_trailers, minds_client }
+        let (pass_trailers, needs_client) = (settings.pass_trailers, !settings.ignore_client_abort);
+        Direct { live, delay: None, pass_trailers, needs_client }
     }
 }
 
@@ -424,15 +428,15 @@ impl BodySource for Direct {
             }
             Ok(None) => Poll::Ready(Ok(None)),
             // The client receives the status in the trailers, after the messages sent so far.
-            Err(Fault::Late) if self.pass_trailers && self.live.left().is_none() => {
+            Err(Fault::DeadlinePassed) if self.pass_trailers && self.live.left().is_none() => {
                 let trailers = [("grpc-status", "4"), ("grpc-message", "Deadline Exceeded")];
                 let trailers = trailers.map(|(name, value)| (name.into(), value.into()));
                 *self.live.record().trailers.borrow_mut() = trailers.into();
-                self.live.give_up(Fault::Late);
+                self.live.fail(Fault::DeadlinePassed);
                 Poll::Ready(Ok(None))
             }
             Err(fault) => {
-                self.live.give_up(fault);
+                self.live.fail(fault);
                 Poll::Ready(Err(fault.of_body()))
             }
         }
@@ -449,62 +453,62 @@ impl BodySource for Direct {
         true
     }
 
-    fn minds_client(&self) -> bool {
-        self.minds_client
+    fn needs_client(&self) -> bool {
+        self.needs_client
     }
 }
 
 /// A body for callers that store all of it: read as fast as it arrives, in large pieces.
-pub enum Coming {
+pub enum BulkBody {
     /// The complete body was received; `None` once it was taken.
-    Whole(Option<SharedBytes>),
+    Complete(Option<SharedBytes>),
     /// The body must still be read.
     Live(Box<Live>),
     /// The body is lost.
     Broken,
 }
 
-/// Buffer size in bytes of a receive of [`Coming`].
-const COMING_BYTES: u64 = 64 << 10;
+/// Buffer size in bytes of a receive of [`BulkBody`].
+const BULK_BYTES: u64 = 64 << 10;
 
-impl Coming {
+impl BulkBody {
     /// Creates a complete body.
-    pub(super) fn of_bytes(source: Source) -> Coming {
-        Coming::Whole(Some(shared(source)))
+    pub(super) fn of_bytes(source: Source) -> BulkBody {
+        BulkBody::Complete(Some(shared(source)))
     }
 
     /// Returns the complete body, if it has arrived.
-    pub fn whole(&self) -> Option<&SharedBytes> {
+    pub fn complete(&self) -> Option<&SharedBytes> {
         match self {
-            Coming::Whole(bytes) => bytes.as_ref(),
-            Coming::Live(_) | Coming::Broken => None,
+            BulkBody::Complete(bytes) => bytes.as_ref(),
+            BulkBody::Live(_) | BulkBody::Broken => None,
         }
     }
 
     /// Whether the complete body was taken.
     pub fn is_over(&self) -> bool {
         match self {
-            Coming::Whole(bytes) => bytes.is_none(),
-            Coming::Live(live) => live.is_over(),
-            Coming::Broken => false,
+            BulkBody::Complete(bytes) => bytes.is_none(),
+            BulkBody::Live(live) => live.is_over(),
+            BulkBody::Broken => false,
         }
     }
 
     /// Returns the next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<SharedBytes>, BodyError> {
         let live = match self {
-            Coming::Whole(bytes) => return Ok(bytes.take()),
-            Coming::Live(live) => live,
-            Coming::Broken => return Err(BodyError::Broken),
+            BulkBody::Complete(bytes) => return Ok(bytes.take()),
+            BulkBody::Live(live) => live,
+            BulkBody::Broken => return Err(BodyError::Broken),
         };
         if let Some(due) = live.not_before() {
             rt::sleep_until(due).await;
         }
-        let size = live.left().map_or(COMING_BYTES, |left| left.clamp(1, COMING_BYTES));
+        let size = live.left().map_or(BULK_BYTES, |left| left.clamp(1, BULK_BYTES));
         match live.next(size as usize).await {
             Ok(piece) => Ok(piece.map(Buf::freeze)),
             Err(fault) => {
-                live.give_up(fault);
+                live.fail(fault);
                 Err(BodyError::Broken)
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use io::op::PeerAddr;
 
-use crate::link::Home;
+use crate::link::IdlePool;
 use crate::peers::{NoPeer, Outcome, Pick, Selection};
 use crate::resolve;
 use crate::state::Try;
@@ -18,7 +18,7 @@ use telemetry::Level;
 pub(super) enum Choice {
     Group {
         selection: Selection,
-        home: Option<Rc<Home>>,
+        pool: Option<Rc<IdlePool>>,
     },
     /// Addresses without a group.
     List {
@@ -54,9 +54,9 @@ pub(super) struct Next {
 
 impl Next {
     /// Ends the try for a reason that is not the upstream's fault.
-    pub(super) fn give_up(self, record: &Try) {
+    pub(super) fn abandon(self, record: &Try) {
         if let Some(pick) = self.pick {
-            pick.give_up(&record.facts());
+            pick.abandon(&record.facts());
         }
     }
 }
@@ -73,10 +73,10 @@ impl Choice {
         match target {
             Target::Group(group) => {
                 if group.awaits_names() {
-                    resolve::first_answer(request, group).await;
+                    resolve::wait_resolved(request, group).await;
                 }
-                let home = Home::of(group, request);
-                Ok(Choice::Group { selection: group.select(request), home })
+                let pool = IdlePool::of(group, request);
+                Ok(Choice::Group { selection: group.select(request), pool })
             }
             Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
             Target::Dynamic { host, port } => {
@@ -140,17 +140,17 @@ impl Choice {
     }
 
     /// Returns the pool of idle connections.
-    pub(super) fn home(&self) -> Option<&Rc<Home>> {
+    pub(super) fn pool(&self) -> Option<&Rc<IdlePool>> {
         match self {
-            Choice::Group { home, .. } => home.as_ref(),
+            Choice::Group { pool, .. } => pool.as_ref(),
             Choice::List { .. } => None,
         }
     }
 
     /// Notes that the header section of a response was received.
-    pub(super) fn answered(&mut self, request: &Request, pick: Option<&mut Pick>) {
+    pub(super) fn header_received(&mut self, request: &Request, pick: Option<&mut Pick>) {
         if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
-            selection.answered(request, pick);
+            selection.header_received(request, pick);
         }
     }
 
@@ -174,12 +174,12 @@ impl Chosen {
     }
 
     /// Notes that the response has ended.
-    pub(super) fn answered(&mut self) {
+    pub(super) fn response_ended(&mut self) {
         if let Some(chosen) = &mut self.0
             && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen
             && let Some(pick) = pick.take()
         {
-            let _ = selection.report(pick, Outcome::Answered, &record.facts());
+            let _ = selection.report(pick, Outcome::Responded, &record.facts());
         }
     }
 }
@@ -188,7 +188,7 @@ impl Drop for Chosen {
     /// Reports a response that is no longer needed, or that broke off after its header section. As in nginx it does not count as a
     /// failure.
     fn drop(&mut self) {
-        self.answered();
+        self.response_ended();
     }
 }
 

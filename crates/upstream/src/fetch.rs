@@ -11,14 +11,14 @@ use io::op::{PeerAddr, Source};
 use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
 
-use crate::attempt::{self, Answer, Trouble};
-use crate::body::{Begun, Live};
+use crate::attempt::{self, TryError, TryResponse};
+use crate::body::{BodyStart, Live};
 use crate::choice::{Choice, Chosen, Next, Peer};
 use crate::h2::Cut;
-use crate::link::{self, Home, Link};
+use crate::link::{self, IdlePool, Link};
 use crate::peers::Outcome;
 use crate::secure::SecureError;
-use crate::state::{Fault, LATE, Tries, Try};
+use crate::state::{DEADLINE_PASSED, Fault, Tries, Try};
 use crate::tunnel::Tunnel;
 use crate::{Failure, Heading, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target};
 use exchange::client;
@@ -37,14 +37,14 @@ pub async fn fetch(
 ) -> Result<Reply, Failure> {
     let tries = Tries::of(request);
     tries.set_url(outgoing.scheme, outgoing.encoded.target());
-    tries.is_late = false;
-    if outgoing.is_late() {
-        return Err(GivenUp::Late.fail(request));
+    tries.is_past_deadline = false;
+    if outgoing.is_past_deadline() {
+        return Err(Aborted::DeadlinePassed.fail(request));
     }
     let chosen = watched(request, settings, outgoing.deadline, pin!(Choice::of(request, target))).await;
     let mut choice = match chosen {
         Ok(chosen) => chosen?,
-        Err(given_up) => return Err(given_up.fail(request)),
+        Err(aborted) => return Err(aborted.fail(request)),
     };
     if settings.next_upstream_tries > 0 {
         choice.limit_tries(settings.next_upstream_tries);
@@ -98,14 +98,14 @@ impl TrySeries<'_> {
         let attempt =
             Attempt { settings: self.settings, outgoing: self.outgoing, record: &record, sent: &sent };
         let done = {
-            let running = pin!(attempt.run(request, &next.peer, self.choice.home(), is_fresh));
+            let running = pin!(attempt.run(request, &next.peer, self.choice.pool(), is_fresh));
             watched(request, self.settings, self.outgoing.deadline, running).await
         };
         let done = match done {
             Ok(done) => done,
-            Err(given_up) => {
-                let failure = given_up.end(request, &record);
-                next.give_up(&record);
+            Err(aborted) => {
+                let failure = aborted.end(request, &record);
+                next.abandon(&record);
                 return Err(failure);
             }
         };
@@ -116,44 +116,44 @@ impl TrySeries<'_> {
                 let reason = NextUpstream::of_status(status);
                 match reason.filter(|&reason| self.choice.tries() > 1 && self.may_repeat(reason, sent.get()))
                 {
-                    Some(reason) => self.go_on(request, next, &record, (reason, status), sent.get()),
+                    Some(reason) => self.next_try(request, next, &record, (reason, status), sent.get()),
                     None => {
-                        self.choice.answered(request, next.pick.as_mut());
+                        self.choice.header_received(request, next.pick.as_mut());
                         let choice = std::mem::take(&mut self.choice);
                         let chosen = Chosen::new(choice, next.pick, Rc::clone(&record));
                         Ok(Some(done.reply(chosen, self.settings)))
                     }
                 }
             }
-            Err((trouble, is_reused)) => {
+            Err((try_error, is_reused)) => {
                 let ended = |next: Box<Next>, status| {
                     let failure = failed(&record, status);
-                    next.give_up(&record);
+                    next.abandon(&record);
                     Err(failure)
                 };
-                let why = match trouble {
-                    Trouble::Local => return ended(next, 500),
-                    Trouble::Client(status) => return ended(next, status),
-                    Trouble::Failed if is_reused && self.may_repeat(NextUpstream::ERROR, sent.get()) => {
+                let why = match try_error {
+                    TryError::Local => return ended(next, 500),
+                    TryError::Client(status) => return ended(next, status),
+                    TryError::Failed if is_reused && self.may_repeat(NextUpstream::ERROR, sent.get()) => {
                         // The connection was closed while idle, which is not a failure of the upstream.
                         failed(&record, 502);
                         self.fresh = Some(next);
                         return Ok(None);
                     }
-                    Trouble::Failed => (NextUpstream::ERROR, 502),
-                    Trouble::TimedOut => (NextUpstream::TIMEOUT, 504),
-                    Trouble::InvalidHeader => {
+                    TryError::Failed => (NextUpstream::ERROR, 502),
+                    TryError::TimedOut => (NextUpstream::TIMEOUT, 504),
+                    TryError::InvalidHeader => {
                         record.is_invalid.set(true);
                         (NextUpstream::INVALID_HEADER, 502)
                     }
                 };
-                self.go_on(request, next, &record, why, sent.get())
+                self.next_try(request, next, &record, why, sent.get())
             }
         }
     }
 
     /// Ends a failed try, and the request if no other server may be tried.
-    fn go_on(
+    fn next_try(
         &mut self,
         request: &mut Request,
         next: Box<Next>,
@@ -177,8 +177,8 @@ impl TrySeries<'_> {
     fn may_repeat(&self, reason: NextUpstream, was_sent: bool) -> bool {
         let Settings { next_upstream, next_upstream_timeout, .. } = self.settings;
         let waited = rt::now().saturating_duration_since(self.started);
-        let in_time =
-            !self.outgoing.is_late() && (next_upstream_timeout.is_zero() || waited < *next_upstream_timeout);
+        let in_time = !self.outgoing.is_past_deadline()
+            && (next_upstream_timeout.is_zero() || waited < *next_upstream_timeout);
         let is_safe = self.outgoing.is_idempotent || next_upstream.contains(NextUpstream::NON_IDEMPOTENT);
         // A body that was passed on while it arrived cannot be sent again.
         let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
@@ -189,11 +189,11 @@ impl TrySeries<'_> {
 /// Result of a try with a response.
 struct Done {
     heading: Rc<Heading>,
-    body: Here,
+    body: BodyState,
 }
 
 /// The body of a response, as far as it was received.
-enum Here {
+enum BodyState {
     All(Option<Source>),
     Part(Box<Live>),
     /// The connection switches to another protocol.
@@ -204,13 +204,13 @@ impl Done {
     fn reply(self, chosen: Chosen, settings: &Settings) -> Reply {
         let body = match self.body {
             // The upstream no longer counts as busy.
-            Here::All(None) => ReplyBody::None,
-            Here::All(Some(source)) => ReplyBody::Bytes(source),
-            Here::Part(mut live) => {
+            BodyState::All(None) => ReplyBody::None,
+            BodyState::All(Some(source)) => ReplyBody::Bytes(source),
+            BodyState::Part(mut live) => {
                 live.hold(chosen);
                 ReplyBody::Live(live)
             }
-            Here::Tunnel(mut live) => {
+            BodyState::Tunnel(mut live) => {
                 live.hold(chosen);
                 ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings)))
             }
@@ -228,14 +228,14 @@ fn failed(record: &Try, status: u16) -> Failure {
 
 /// Reason to stop waiting for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GivenUp {
+enum Aborted {
     /// The client has closed the connection.
-    Gone,
+    ClientClosed,
     /// The client's deadline has passed.
-    Late,
+    DeadlinePassed,
 }
 
-impl GivenUp {
+impl Aborted {
     /// Ends the request and the record of its try. Dropping the try has already closed its connection or cancelled its stream.
     fn end(self, request: &mut Request, record: &Try) -> Failure {
         match self.fail(request) {
@@ -250,14 +250,14 @@ impl GivenUp {
     /// Logs the reason, and returns the failure that ends the request.
     fn fail(self, request: &mut Request) -> Failure {
         match self {
-            GivenUp::Gone => {
+            Aborted::ClientClosed => {
                 let what = "client prematurely closed connection, so upstream connection is closed too";
                 request.log(Level::Info, format_args!("{what}"));
-                Failure::Gone
+                Failure::ClientClosed
             }
-            GivenUp::Late => {
-                request.log(Level::Info, format_args!("{LATE} while waiting for upstream"));
-                Tries::of(request).is_late = true;
+            Aborted::DeadlinePassed => {
+                request.log(Level::Info, format_args!("{DEADLINE_PASSED} while waiting for upstream"));
+                Tries::of(request).is_past_deadline = true;
                 Failure::Status(504)
             }
         }
@@ -271,24 +271,24 @@ async fn watched<F: Future>(
     settings: &Settings,
     deadline: Option<Instant>,
     future: Pin<&mut F>,
-) -> Result<F::Output, GivenUp> {
+) -> Result<F::Output, Aborted> {
     let client = request.client_if(!settings.ignore_client_abort && !request.is_detached);
-    match select(future, given_up(client::gone(client), deadline)).await {
+    match select(future, aborted(client::closed(client), deadline)).await {
         Either::Left(output) => Ok(output),
-        Either::Right(given_up) => Err(given_up),
+        Either::Right(aborted) => Err(aborted),
     }
 }
 
 /// Waits until the client closes its connection or the deadline passes.
-async fn given_up(gone: impl Future<Output = ()>, deadline: Option<Instant>) -> GivenUp {
+async fn aborted(gone: impl Future<Output = ()>, deadline: Option<Instant>) -> Aborted {
     let Some(deadline) = deadline else {
         gone.await;
-        return GivenUp::Gone;
+        return Aborted::ClientClosed;
     };
     // Boxed to save memory, because few requests have a deadline.
     match select(Box::pin(rt::sleep_until(deadline)), pin!(gone)).await {
-        Either::Left(()) => GivenUp::Late,
-        Either::Right(()) => GivenUp::Gone,
+        Either::Left(()) => Aborted::DeadlinePassed,
+        Either::Right(()) => Aborted::ClientClosed,
     }
 }
 
@@ -308,66 +308,74 @@ impl Attempt<'_> {
         &self,
         request: &Request,
         peer: &Peer,
-        home: Option<&Rc<Home>>,
+        pool: Option<&Rc<IdlePool>>,
         is_fresh: bool,
-    ) -> Result<Done, (Trouble, bool)> {
+    ) -> Result<Done, (TryError, bool)> {
         let options = link::options(self.settings, &peer.address, request);
-        let idle = home.filter(|_| !is_fresh).and_then(|home| self.idle(home, &peer.address, &options));
+        let idle = pool.filter(|_| !is_fresh).and_then(|pool| self.idle(pool, &peer.address, &options));
         let mut link = match idle {
             Some(link) => link,
-            None => self.connect(request, peer, home, options).await.map_err(|trouble| (trouble, false))?,
+            None => {
+                self.connect(request, peer, pool, options).await.map_err(|try_error| (try_error, false))?
+            }
         };
         let Attempt { settings, outgoing, record, sent } = self;
         record.connect_time.set(Some(record.elapsed()));
         let is_reused = link.requests > 0;
         record.is_reused.set(is_reused);
-        let answer = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
-        if let (Err(_), Some(cut)) = (&answer, link.wire.cut()) {
+        let response = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
+        if let (Err(_), Some(cut)) = (&response, link.wire.cut()) {
             record.reset.set(cut.code());
         }
-        if answer.is_err()
+        if response.is_err()
             && link.wire.cut() == Some(Cut::Unprocessed)
-            && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_begun())
+            && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_started())
         {
             // The upstream reports that it did not process the request (RFC 9113 section 8.7). The request is still complete here
             // and can be sent again.
             sent.set(false);
         }
-        let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;
+        let response =
+            response.map_err(|try_error| (try_error, is_reused && record.bytes_received.get() == 0))?;
         record.header_time.set(Some(record.elapsed()));
-        *record.heading.borrow_mut() = Some(Rc::clone(&answer.heading));
-        self.begin_body(request, link, answer).await.map_err(|trouble| (trouble, false))
+        *record.heading.borrow_mut() = Some(Rc::clone(&response.heading));
+        self.begin_body(request, link, response).await.map_err(|try_error| (try_error, false))
     }
 
     /// Takes an idle connection, or a stream of an HTTP/2 connection.
-    fn idle(&self, home: &Home, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
+    fn idle(&self, pool: &IdlePool, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
         let secure = self.outgoing.secure.as_ref();
         match self.outgoing.encoded.protocol() {
-            Protocol::Http2 => home.join(address, options, secure),
+            Protocol::Http2 => pool.join(address, options, secure),
             // A tunnel may carry connection state of one client, so its connection is not reused.
             Protocol::Bytes => None,
-            _ => home.take(address, options, secure),
+            _ => pool.take(address, options, secure),
         }
     }
 
     /// Receives a small body before it returns: a body that fits into the buffer of the header section. Header section and body can
     /// then be sent together, and a try with a broken body can be repeated.
-    async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
-        let Answer { heading, rest, is_full, decoder, keeps, sending } = answer;
+    async fn begin_body(
+        &self,
+        request: &Request,
+        link: Box<Link>,
+        response: TryResponse,
+    ) -> Result<Done, TryError> {
+        let TryResponse { heading, rest, is_full, decoder, keep_alive, sending } = response;
         // Boxed once: it is large and moved often.
         let (record, read_timeout) = (Rc::clone(self.record), self.settings.read_timeout);
         let calls_directly = request.generation.config.events().calls_directly();
-        let begun = Begun { rest, is_full, calls_directly };
-        let mut live = Live::new(link, decoder, begun, record, keeps, read_timeout);
-        live.go_on_sending(sending);
+        let body_start = BodyStart { rest, is_full, calls_directly };
+        let mut live = Live::new(link, decoder, body_start, record, keep_alive, read_timeout);
+        live.continue_sending(sending);
         live.limit_until(self.outgoing.deadline);
         let mut live = Box::new(live);
         if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {
             live.shrink();
-            return Ok(Done { heading, body: Here::Tunnel(live) });
+            return Ok(Done { heading, body: BodyState::Tunnel(live) });
         }
-        if let Some(whole) = live.take_whole() {
-            return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });
+        if let Some(complete) = live.take_complete() {
+            return Ok(Done { heading, body: BodyState::All(complete.map(Source::Buf)) });
         }
         let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
         // A HEAD that is sent as GET for a cache needs only the header section.
@@ -376,22 +384,22 @@ impl Attempt<'_> {
             Some(left) if left <= self.settings.buffer_size => left as usize,
             _ => {
                 live.shrink();
-                return Ok(Done { heading, body: Here::Part(live) });
+                return Ok(Done { heading, body: BodyState::Part(live) });
             }
         };
         let buf = rt::pool().get(left).filter(|buf| buf.capacity() >= left);
-        let Some(mut bytes) = buf else { return Ok(Done { heading, body: Here::Part(live) }) };
+        let Some(mut bytes) = buf else { return Ok(Done { heading, body: BodyState::Part(live) }) };
         bytes.set_len(0);
         loop {
             match live.next(left).await {
                 Ok(Some(piece)) => _ = bytes.append(&piece),
-                Ok(None) => return Ok(Done { heading, body: Here::All(Some(Source::Buf(bytes))) }),
+                Ok(None) => return Ok(Done { heading, body: BodyState::All(Some(Source::Buf(bytes))) }),
                 Err(fault) => {
                     request.log(Level::Error, format_args!("{fault} while reading upstream"));
                     return Err(match fault {
-                        Fault::TimedOut => Trouble::TimedOut,
-                        Fault::Local(_) => Trouble::Local,
-                        _ => Trouble::Failed,
+                        Fault::TimedOut => TryError::TimedOut,
+                        Fault::Local(_) => TryError::Local,
+                        _ => TryError::Failed,
                     });
                 }
             }
@@ -404,7 +412,7 @@ impl Attempt<'_> {
         request: &Request,
         link: Box<Link>,
         timer: &rt::Timer,
-    ) -> Result<Box<Link>, Trouble> {
+    ) -> Result<Box<Link>, TryError> {
         let Some(secure) = self.outgoing.secure.clone() else { return Ok(link) };
         timer.set(rt::now() + self.settings.connect_timeout);
         // Boxed: most requests do not need it.
@@ -414,13 +422,13 @@ impl Attempt<'_> {
                 request.log(Level::Error, format_args!("{error} while SSL handshaking to upstream"));
                 // With another upstream the same error would occur.
                 let is_ours = matches!(error, SecureError::Load(_));
-                Err(if is_ours { Trouble::Local } else { Trouble::Failed })
+                Err(if is_ours { TryError::Local } else { TryError::Failed })
             }
             Err(rt::Elapsed) => {
                 let errno = Reason(io::Errno::TIMEDOUT);
                 let what = format_args!("upstream timed out ({errno}) while SSL handshaking to upstream");
                 request.log(Level::Error, what);
-                Err(Trouble::TimedOut)
+                Err(TryError::TimedOut)
             }
         }
     }
@@ -429,21 +437,21 @@ impl Attempt<'_> {
         &self,
         request: &Request,
         peer: &Peer,
-        home: Option<&Rc<Home>>,
+        pool: Option<&Rc<IdlePool>>,
         options: ConnectOptions,
-    ) -> Result<Box<Link>, Trouble> {
+    ) -> Result<Box<Link>, TryError> {
         let thread = &request.conn.thread;
-        let Some(place) = thread.place_for_upstream().await else {
-            if let Some(more) = thread.room.alarms.upstreams.due(rt::now()) {
+        let Some(slot) = thread.slot_for_upstream().await else {
+            if let Some(more) = thread.capacity.alarms.upstreams.due(rt::now()) {
                 let what =
                     format_args!("worker_connections are not enough while connecting to upstream{more}");
                 request.log(Level::Alert, what);
             }
-            return Err(Trouble::Local);
+            return Err(TryError::Local);
         };
         let timer = rt::Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
-        let connecting = pin!(Link::connect(thread, &peer.address, home.cloned(), options.clone(), place));
+        let connecting = pin!(Link::connect(thread, &peer.address, pool.cloned(), options.clone(), slot));
         match timer.limit(connecting).await {
             Ok(Ok(link)) => {
                 let link = self.secure(request, link, &timer).await?;
@@ -453,19 +461,19 @@ impl Attempt<'_> {
             Ok(Err(error)) => {
                 let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
                 // nginx's levels: a local error is more severe, and another server would not help.
-                let (level, trouble) = match error.step {
-                    ConnectStep::Connect => (Level::Error, Trouble::Failed),
-                    ConnectStep::Bind => (Level::Crit, Trouble::Local),
-                    ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, Trouble::Local),
+                let (level, try_error) = match error.step {
+                    ConnectStep::Connect => (Level::Error, TryError::Failed),
+                    ConnectStep::Bind => (Level::Crit, TryError::Local),
+                    ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, TryError::Local),
                 };
                 request.log(level, format_args!("{call} failed ({errno}) while connecting to upstream"));
-                Err(trouble)
+                Err(try_error)
             }
             Err(rt::Elapsed) => {
                 let errno = Reason(io::Errno::TIMEDOUT);
                 let what = format_args!("upstream timed out ({errno}) while connecting to upstream");
                 request.log(Level::Error, what);
-                Err(Trouble::TimedOut)
+                Err(TryError::TimedOut)
             }
         }
     }

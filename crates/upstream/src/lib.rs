@@ -46,7 +46,7 @@ use io::op::{PeerAddr, Source};
 use smallvec::SmallVec;
 
 use body::Direct;
-pub use body::{Coming, Live};
+pub use body::{BulkBody, Live};
 use exchange::client::Interim;
 use exchange::request::Request;
 use exchange::response::Body;
@@ -274,7 +274,7 @@ impl Outgoing {
     }
 
     /// Whether the client's deadline has passed.
-    pub(crate) fn is_late(&self) -> bool {
+    pub(crate) fn is_past_deadline(&self) -> bool {
         self.deadline.is_some_and(|deadline| rt::now() >= deadline)
     }
 }
@@ -379,15 +379,15 @@ impl ReplyBody {
     }
 
     /// Converts to a body for callers that store all of it.
-    pub fn into_coming(self, request: &Request, settings: &Settings) -> Coming {
+    pub fn into_bulk(self, request: &Request, settings: &Settings) -> BulkBody {
         match self {
-            ReplyBody::None => Coming::Whole(None),
-            ReplyBody::Bytes(source) => Coming::of_bytes(source),
+            ReplyBody::None => BulkBody::Complete(None),
+            ReplyBody::Bytes(source) => BulkBody::of_bytes(source),
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
-                Coming::Live(live)
+                BulkBody::Live(live)
             }
-            ReplyBody::Ready(_) | ReplyBody::Tunnel(_) => Coming::Broken,
+            ReplyBody::Ready(_) | ReplyBody::Tunnel(_) => BulkBody::Broken,
         }
     }
 }
@@ -405,7 +405,7 @@ pub enum Failure {
     /// The status for the client: 502, 504, 500 ….
     Status(u16),
     /// The client has disconnected (499).
-    Gone,
+    ClientClosed,
 }
 
 #[cfg(test)]

@@ -36,14 +36,14 @@ pub(super) struct Link {
     /// Number of requests that were sent on it.
     pub(super) requests: u64,
     opened: Instant,
-    way: Rc<Way>,
-    home: Option<Rc<Home>>,
+    route: Rc<Route>,
+    pool: Option<Rc<IdlePool>>,
     /// Its share of `worker_connections`; `None` for a stream.
-    place: Option<Counted>,
+    slot: Option<Counted>,
 }
 
 /// How a connection reaches its server.
-struct Way {
+struct Route {
     address: PeerAddr,
     /// Local address and socket options.
     options: ConnectOptions,
@@ -51,7 +51,7 @@ struct Way {
     secure: Option<Secure>,
 }
 
-impl Way {
+impl Route {
     /// Whether a new connection with these parameters would be equal: an upstream that authorises clients by their address
     /// (`proxy_bind`) must not get requests from another address.
     fn is(&self, address: &PeerAddr, options: &ConnectOptions, secure: Option<&Secure>) -> bool {
@@ -60,7 +60,7 @@ impl Way {
 }
 
 /// The pool that an idle connection returns to.
-pub(super) struct Home {
+pub(super) struct IdlePool {
     thread: Rc<Thread>,
     /// Number of the configuration version that opened it; connections of other versions are not kept.
     generation: u64,
@@ -88,7 +88,7 @@ struct SharedLink {
     connection: Rc<Connection>,
     key: Key,
     opened: Instant,
-    way: Rc<Way>,
+    route: Rc<Route>,
 }
 
 /// The reusable connections of a thread.
@@ -105,12 +105,12 @@ pub struct Pools {
 /// Interval of removing connections that upstreams have closed; until then each costs only its file descriptor.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-impl Home {
+impl IdlePool {
     /// Returns the pool for connections to a group, if it keeps any.
-    pub(super) fn of(group: &Arc<Group>, request: &Request) -> Option<Rc<Home>> {
+    pub(super) fn of(group: &Arc<Group>, request: &Request) -> Option<Rc<IdlePool>> {
         let keepalive = group.keepalive?;
         let location = keepalive.local.then_some(request.location);
-        Some(Rc::new(Home {
+        Some(Rc::new(IdlePool {
             thread: Rc::clone(&request.conn.thread),
             generation: request.generation.number,
             key: Key { group: Arc::as_ptr(group).addr(), location },
@@ -128,16 +128,16 @@ impl Home {
         let mut pools = self.thread.local::<Pools>().pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
-            let fits = |one: &IdleList| one.key == self.key && one.link.way.is(address, options, secure);
-            let place = idle.iter().rposition(fits)?;
-            let IdleList { mut link, until, .. } = idle.remove(place);
+            let fits = |one: &IdleList| one.key == self.key && one.link.route.is(address, options, secure);
+            let slot = idle.iter().rposition(fits)?;
+            let IdleList { mut link, until, .. } = idle.remove(slot);
             if until > rt::now() && link.wire.is_quiet() {
                 return Some(link);
             }
         }
     }
 
-    /// Begins a stream of a connection to this address, like [`Home::take`]. Idle HTTP/2 connections have a limit too: the least
+    /// Begins a stream of a connection to this address, like [`IdlePool::take`]. Idle HTTP/2 connections have a limit too: the least
     /// recently used are closed.
     pub(super) fn join(
         &self,
@@ -148,23 +148,23 @@ impl Home {
         let mut shared = self.thread.local::<Pools>().shared.borrow_mut();
         shared.retain(|one| !one.connection.is_closing());
         let fits = |one: &SharedLink| {
-            one.key == self.key && one.way.is(address, options, secure) && one.connection.is_available()
+            one.key == self.key && one.route.is(address, options, secure) && one.connection.is_available()
         };
-        let place = shared.iter().position(fits)?;
-        let link = shared[place].link();
-        if !self.keeps(link.requests + 1, link.opened) {
-            shared.remove(place).connection.close();
+        let slot = shared.iter().position(fits)?;
+        let link = shared[slot].link();
+        if !self.may_reuse(link.requests + 1, link.opened) {
+            shared.remove(slot).connection.close();
         }
         Some(link)
     }
 
-    fn takes(&self, link: &Link) -> bool {
-        self.keeps(link.requests, link.opened)
+    fn accepts(&self, link: &Link) -> bool {
+        self.may_reuse(link.requests, link.opened)
     }
 
     /// Whether a connection may be reused, given its age and number of requests.
-    fn keeps(&self, requests: u64, opened: Instant) -> bool {
-        let Home { thread, generation, keepalive, .. } = self;
+    fn may_reuse(&self, requests: u64, opened: Instant) -> bool {
+        let IdlePool { thread, generation, keepalive, .. } = self;
         !thread.is_draining()
             && thread.generation().number == *generation
             && requests < keepalive.requests
@@ -181,9 +181,9 @@ impl SharedLink {
             timer: Timer::new(),
             requests,
             opened: self.opened,
-            way: Rc::clone(&self.way),
-            home: None,
-            place: None,
+            route: Rc::clone(&self.route),
+            pool: None,
+            slot: None,
         })
     }
 }
@@ -193,13 +193,13 @@ impl Link {
     pub(super) async fn connect(
         thread: &Thread,
         address: &PeerAddr,
-        home: Option<Rc<Home>>,
+        pool: Option<Rc<IdlePool>>,
         options: ConnectOptions,
-        place: Counted,
+        slot: Counted,
     ) -> Result<Box<Link>, ConnectError> {
         let mut connected = Socket::connect_with(address.clone(), &options).await;
         if let Err(ConnectError { step: ConnectStep::Socket, errno: Errno::MFILE | Errno::NFILE }) = connected
-            && thread.give_up_descriptors(&thread.generation()).await
+            && thread.free_descriptors(&thread.generation()).await
         {
             connected = Socket::connect_with(address.clone(), &options).await;
         }
@@ -209,30 +209,30 @@ impl Link {
         let (reader, _) = socket.split();
         reader.set_multishot(false);
         reader.set_large(true);
-        let way = Rc::new(Way { address: address.clone(), options, secure: None });
+        let route = Rc::new(Route { address: address.clone(), options, secure: None });
         let (wire, timer, opened) = (Wire::Plain(socket), Timer::new(), rt::now());
-        Ok(Box::new(Link { wire, timer, requests: 0, opened, way, home, place: Some(place) }))
+        Ok(Box::new(Link { wire, timer, requests: 0, opened, route, pool, slot: Some(slot) }))
     }
 
     /// Keeps the connection for another exchange, if the settings permit it. The last exchange must have ended properly.
-    pub(super) fn keep(mut self: Box<Self>) {
-        let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
+    pub(super) fn store_idle(mut self: Box<Self>) {
+        let Some(pool) = self.pool.clone().filter(|pool| pool.accepts(&self)) else { return };
         // Arms a receive, which returns the response to the next request, or the end of the connection.
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(()) = pin!(self.wire.news()).poll(&mut context) {
+        if let Poll::Ready(()) = pin!(self.wire.readable()).poll(&mut context) {
             return;
         }
         self.timer.clear();
-        let until = rt::now() + home.keepalive.timeout;
-        let mut pools = home.thread.local::<Pools>().pools.borrow_mut();
-        let idle = pools.entry(home.key.group).or_default();
-        if idle.len() >= home.keepalive.idle_max {
+        let until = rt::now() + pool.keepalive.timeout;
+        let mut pools = pool.thread.local::<Pools>().pools.borrow_mut();
+        let idle = pools.entry(pool.key.group).or_default();
+        if idle.len() >= pool.keepalive.idle_max {
             idle.remove(0);
         }
-        idle.push(IdleList { link: self, key: home.key, until });
+        idle.push(IdleList { link: self, key: pool.key, until });
         drop(pools);
-        if !home.thread.local::<Pools>().is_watched.replace(true) {
-            rt::spawn(sweep(Rc::clone(&home.thread)));
+        if !pool.thread.local::<Pools>().is_watched.replace(true) {
+            rt::spawn(sweep(Rc::clone(&pool.thread)));
         }
     }
 
@@ -243,20 +243,20 @@ impl Link {
 
     /// Switches to HTTP/2: this exchange uses the first stream, other exchanges may use further streams.
     pub(super) fn multiplex(self) -> Box<Link> {
-        let Link { wire, opened, way, home, place, .. } = self;
-        let idle = home.as_ref().map(|home| home.keepalive.timeout);
-        let connection = Connection::start(Box::new(wire), place, idle);
-        let key = home.as_ref().map_or(Key { group: 0, location: None }, |home| home.key);
-        let shared = SharedLink { connection, key, opened, way };
+        let Link { wire, opened, route, pool, slot, .. } = self;
+        let idle = pool.as_ref().map(|pool| pool.keepalive.timeout);
+        let connection = Connection::start(Box::new(wire), slot, idle);
+        let key = pool.as_ref().map_or(Key { group: 0, location: None }, |pool| pool.key);
+        let shared = SharedLink { connection, key, opened, route };
         let link = shared.link();
-        match home.filter(|home| home.keeps(1, opened)) {
-            Some(home) => {
-                let mut others = home.thread.local::<Pools>().shared.borrow_mut();
-                let idle = others.iter().filter(|one| one.key == home.key && one.connection.is_idle());
-                if idle.count() >= home.keepalive.idle_max {
+        match pool.filter(|pool| pool.may_reuse(1, opened)) {
+            Some(pool) => {
+                let mut others = pool.thread.local::<Pools>().shared.borrow_mut();
+                let idle = others.iter().filter(|one| one.key == pool.key && one.connection.is_idle());
+                if idle.count() >= pool.keepalive.idle_max {
                     let oldest =
-                        others.iter().position(|one| one.key == home.key && one.connection.is_idle());
-                    oldest.into_iter().for_each(|place| others.remove(place).connection.close());
+                        others.iter().position(|one| one.key == pool.key && one.connection.is_idle());
+                    oldest.into_iter().for_each(|slot| others.remove(slot).connection.close());
                 }
                 others.push(shared);
             }
@@ -273,8 +273,9 @@ impl Link {
         let handshaken = handshaken.map_err(SecureError::Handshake)?;
         handshaken.with_session(|session| secure.judge(session))?;
         self.wire = self.wire.secured(handshaken);
-        let Way { address, options, .. } = &*self.way;
-        self.way = Rc::new(Way { address: address.clone(), options: options.clone(), secure: Some(secure) });
+        let Route { address, options, .. } = &*self.route;
+        self.route =
+            Rc::new(Route { address: address.clone(), options: options.clone(), secure: Some(secure) });
         Ok(self)
     }
 }
@@ -287,7 +288,7 @@ impl Pools {
     }
 
     /// Closes the connection that has been idle longest, to free a connection slot; returns whether one existed.
-    pub fn give_up_one(&self) -> bool {
+    pub fn close_oldest(&self) -> bool {
         let mut pools = self.pools.borrow_mut();
         let used = pools.values_mut().filter(|idle| !idle.is_empty());
         let oldest = used.min_by_key(|idle| idle[0].until).map(|idle| idle.remove(0));
@@ -297,7 +298,7 @@ impl Pools {
         }
         let mut shared = self.shared.borrow_mut();
         let idle = shared.iter().position(|one| one.connection.is_idle() && !one.connection.is_closing());
-        idle.map(|place| shared.remove(place).connection.close()).is_some()
+        idle.map(|slot| shared.remove(slot).connection.close()).is_some()
     }
 
     /// Returns the number of idle connections.

@@ -42,19 +42,19 @@ fn fetch(thread: Rc<Thread>, inquiry: Inquiry) -> Fetching {
     Box::pin(async move {
         let timer = Timer::new();
         timer.set(rt::now() + RESPONDER_TIME);
-        let asked = timer.limit(pin!(ask(&thread, &inquiry))).await;
-        asked.unwrap_or_else(|rt::Elapsed| {
+        let response = timer.limit(pin!(fetch_from_any(&thread, &inquiry))).await;
+        response.unwrap_or_else(|rt::Elapsed| {
             Err(format!("OCSP responder timed out ({})", Reason(io::Errno::TIMEDOUT)))
         })
     })
 }
 
-async fn ask(thread: &Thread, inquiry: &Inquiry) -> Result<Vec<u8>, String> {
+async fn fetch_from_any(thread: &Thread, inquiry: &Inquiry) -> Result<Vec<u8>, String> {
     let addresses = addresses(inquiry).await?;
     let request = request(&inquiry.responder, &inquiry.request);
     let mut last = String::new();
     for address in addresses.into_iter().take(ADDRESSES_MAX) {
-        match ask_at(thread, address, request.clone()).await {
+        match fetch_from(thread, address, request.clone()).await {
             Ok(response) => return Ok(response),
             Err(message) => last = message,
         }
@@ -99,9 +99,9 @@ fn request(responder: &Responder, content: &[u8]) -> Vec<u8> {
 }
 
 /// Sends the request to one address; returns the content of the response.
-async fn ask_at(thread: &Thread, address: SocketAddr, request: Vec<u8>) -> Result<Vec<u8>, String> {
-    let place = thread.place_for_upstream().await;
-    let _place = place.ok_or("worker_connections are not enough")?;
+async fn fetch_from(thread: &Thread, address: SocketAddr, request: Vec<u8>) -> Result<Vec<u8>, String> {
+    let slot = thread.slot_for_upstream().await;
+    let _slot = slot.ok_or("worker_connections are not enough")?;
     let options = ConnectOptions { nodelay: true, ..ConnectOptions::default() };
     let mut socket = match Socket::connect_with(PeerAddr::Inet(address), &options).await {
         Ok(socket) => socket,

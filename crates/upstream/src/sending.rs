@@ -26,7 +26,7 @@ use transfer::received::ReceivedBody;
 
 /// Reason why a request was not sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendTrouble {
+pub(super) enum SendFailure {
     /// Sending on the connection failed.
     Send(Errno),
     /// The client did not send the complete body.
@@ -37,17 +37,17 @@ pub(super) enum SendTrouble {
 
 /// A request that is being sent. If it is dropped before its end, the connection cannot be reused.
 pub(super) struct Sending {
-    future: Pin<Box<dyn Future<Output = Result<(), SendTrouble>>>>,
+    future: Pin<Box<dyn Future<Output = Result<(), SendFailure>>>>,
     record: Rc<Try>,
-    left: Left,
+    unsent: Unsent,
 }
 
 /// Unsent part of a request.
-enum Left {
+enum Unsent {
     /// A request of this many bytes in total, part of which is unsent.
     Of(u64),
     /// Pieces of a body that the client may not have sent yet.
-    Coming(Rc<IncomingBody>),
+    BulkBody(Rc<IncomingBody>),
 }
 
 /// Number of bytes that are read from a file per send.
@@ -76,41 +76,41 @@ impl Sending {
         };
         let head = outgoing.encoded.head().to_vec();
         let head_len = head.len() as u64;
-        let (future, left): (Pin<Box<dyn Future<Output = _>>>, _) = match (&outgoing.body, &request.incoming)
-        {
-            (OutgoingBody::Streamed, Some(incoming)) => {
-                let left = Left::Coming(Rc::clone(incoming));
-                (Box::pin(stream(out, head, Rc::clone(incoming))), left)
-            }
-            (OutgoingBody::None | OutgoingBody::Streamed, _) => {
-                (Box::pin(whole(out, head, Vec::new())), Left::Of(head_len))
-            }
-            (OutgoingBody::Bytes(bytes), _) => {
-                let left = Left::Of(head_len + bytes.len() as u64);
-                (Box::pin(whole(out, head, vec![bytes.clone()])), left)
-            }
-            (OutgoingBody::Received(body), _) => {
-                let left = Left::Of(head_len + body.byte_count());
-                match body.pieces() {
-                    Some(pieces) => (Box::pin(whole(out, head, pieces.to_vec())), left),
-                    None => (Box::pin(from_file(out, head, Rc::clone(body))), left),
+        let (future, unsent): (Pin<Box<dyn Future<Output = _>>>, _) =
+            match (&outgoing.body, &request.incoming) {
+                (OutgoingBody::Streamed, Some(incoming)) => {
+                    let unsent = Unsent::BulkBody(Rc::clone(incoming));
+                    (Box::pin(stream(out, head, Rc::clone(incoming))), unsent)
                 }
-            }
-        };
-        Sending { future, record: Rc::clone(record), left }
+                (OutgoingBody::None | OutgoingBody::Streamed, _) => {
+                    (Box::pin(send_all(out, head, Vec::new())), Unsent::Of(head_len))
+                }
+                (OutgoingBody::Bytes(bytes), _) => {
+                    let unsent = Unsent::Of(head_len + bytes.len() as u64);
+                    (Box::pin(send_all(out, head, vec![bytes.clone()])), unsent)
+                }
+                (OutgoingBody::Received(body), _) => {
+                    let unsent = Unsent::Of(head_len + body.byte_count());
+                    match body.pieces() {
+                        Some(pieces) => (Box::pin(send_all(out, head, pieces.to_vec())), unsent),
+                        None => (Box::pin(from_file(out, head, Rc::clone(body))), unsent),
+                    }
+                }
+            };
+        Sending { future, record: Rc::clone(record), unsent }
     }
 
     /// Continues sending. Must not be polled again after it is ready.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendTrouble>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendFailure>> {
         self.future.as_mut().poll(context)
     }
 
     /// Whether at most `most` bytes are unsent, and all of them were received from the client.
     pub(super) fn is_nearly_over(&self, most: u64) -> bool {
-        match &self.left {
-            Left::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,
+        match &self.unsent {
+            Unsent::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,
             // At most one piece waits and one is being sent.
-            Left::Coming(incoming) => incoming.is_whole(),
+            Unsent::BulkBody(incoming) => incoming.is_complete(),
         }
     }
 }
@@ -122,11 +122,11 @@ fn has_trailers(outgoing: &Outgoing) -> bool {
 }
 
 /// Sends bytes from memory without copying.
-async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendTrouble> {
+async fn send_all(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendFailure> {
     let mut data = Segments::from(head);
     let mut pieces = 1;
     let most = out.framing.piece_max();
-    for piece in body.iter().flat_map(|piece| parts(piece, most)) {
+    for piece in body.iter().flat_map(|piece| split(piece, most)) {
         if pieces + out.segments_each() > SEGMENTS_MAX {
             out.send(std::mem::take(&mut data), Follows::More).await?;
             pieces = 0;
@@ -138,7 +138,7 @@ async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<()
 }
 
 /// Splits a piece into parts of at most `most` bytes.
-fn parts(piece: &SharedBytes, most: u64) -> impl Iterator<Item = SharedBytes> {
+fn split(piece: &SharedBytes, most: u64) -> impl Iterator<Item = SharedBytes> {
     let (len, most) = (piece.len(), usize::try_from(most).unwrap_or(usize::MAX));
     (0..len).step_by(most).map(move |start| piece.part(start..len.min(start.saturating_add(most))))
 }
@@ -154,16 +154,16 @@ pub(super) fn shared(source: Source) -> SharedBytes {
 }
 
 /// Sends a body that was received into a file.
-async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Result<(), SendTrouble> {
+async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Result<(), SendFailure> {
     let mut data = Segments::from(head);
     let Some((file, len, via)) = body.file() else { return out.end(data).await };
     let mut offset = 0;
     while offset < len {
         let most = (len - offset).min(PIECE as u64).min(out.framing.piece_max());
-        let buf = rt::pool().get(most as usize).ok_or(SendTrouble::Local(Errno::NOMEM))?;
+        let buf = rt::pool().get(most as usize).ok_or(SendFailure::Local(Errno::NOMEM))?;
         let (read, buf) = file.read_at(offset, most as u32, buf, DeviceId::default(), via).await;
         let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
-            return Err(SendTrouble::Local(read.err().unwrap_or(Errno::IO)));
+            return Err(SendFailure::Local(read.err().unwrap_or(Errno::IO)));
         };
         offset += u64::from(count);
         out.push(&mut data, smallvec![Source::Buf(buf)]);
@@ -175,7 +175,7 @@ async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Resul
 }
 
 /// Sends a body while it arrives.
-async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Result<(), SendTrouble> {
+async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Result<(), SendFailure> {
     let mut data = Segments::from(head);
     let mut piece = incoming.try_next();
     loop {
@@ -187,7 +187,7 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
         }
         // While the client's data is awaited, only the client's timeout applies.
         out.timer.clear();
-        piece = incoming.next().await.map_err(SendTrouble::Client)?;
+        piece = incoming.next().await.map_err(SendFailure::Client)?;
         if piece.is_none() {
             break;
         }
@@ -227,7 +227,7 @@ impl Out {
         let most = self.framing.piece_max();
         if len > most {
             for source in piece {
-                for part in parts(&shared(source), most) {
+                for part in split(&shared(source), most) {
                     self.push(data, smallvec![Source::SharedBytes(part)]);
                 }
             }
@@ -240,7 +240,7 @@ impl Out {
     }
 
     /// Sends the last bytes and the end of the body.
-    async fn end(&mut self, mut data: Segments) -> Result<(), SendTrouble> {
+    async fn end(&mut self, mut data: Segments) -> Result<(), SendFailure> {
         if let Some(client) = &self.client {
             self.writer.set_trailers(&client.trailers());
         }
@@ -254,7 +254,7 @@ impl Out {
         }
     }
 
-    async fn send(&mut self, mut data: Segments, follows: Follows) -> Result<(), SendTrouble> {
+    async fn send(&mut self, mut data: Segments, follows: Follows) -> Result<(), SendFailure> {
         let len = data.len();
         let Out { writer, timer, timeout, record, .. } = self;
         timer.set(rt::now() + *timeout);
@@ -272,6 +272,6 @@ impl Out {
         })
         .await;
         record.bytes_sent.set(writer.sent());
-        result.map_err(SendTrouble::Send)
+        result.map_err(SendFailure::Send)
     }
 }

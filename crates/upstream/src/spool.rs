@@ -25,8 +25,8 @@ use crate::Settings;
 use crate::attempt::cut;
 use crate::body::Live;
 use crate::state::{Fault, Try};
+use exchange::capacity::DiskSpace;
 use exchange::error_log;
-use exchange::room::DiskRoom;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use transfer::body::BodyError;
@@ -69,7 +69,7 @@ struct Limits {
     /// Maximum size of a write to the file in bytes.
     write: usize,
     file: u64,
-    folder: PathBuf,
+    directory: PathBuf,
     levels: SmallVec<[u8; 3]>,
     /// The thread, for logging file errors.
     thread: Rc<Thread>,
@@ -77,7 +77,7 @@ struct Limits {
 
 /// Time that the client has to take a piece before the first bytes are written to a file. A fast client often needs a moment, and a
 /// file would be a waste.
-const PATIENCE: Duration = Duration::from_millis(20);
+const SPOOL_AFTER: Duration = Duration::from_millis(20);
 
 /// Maximum size in bytes of a read from the file.
 const FILE_PIECE: u64 = 64 << 10;
@@ -98,7 +98,7 @@ impl Limits {
             read: (memory / 2).clamp(READ_MIN, READ_MAX).min(piece_max(settings)) as usize,
             write: settings.temp_file_write_size.unwrap_or(READ_MAX).min(READ_MAX) as usize,
             file: settings.max_temp_file_size,
-            folder: settings.temp_path.0.clone(),
+            directory: settings.temp_path.0.clone(),
             levels: settings.temp_path.1.clone(),
             thread: Rc::clone(thread),
         }
@@ -129,17 +129,17 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
     };
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
     rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings, thread)));
-    let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
+    let (pass_trailers, needs_client) = (settings.pass_trailers, !settings.ignore_client_abort);
     let piece_max = piece_max(settings) as usize;
     let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
-    Spooled { spool, record, reading: None, piece_max, busy_max, pass_trailers, minds_client }
+    Spooled { spool, record, reading: None, piece_max, busy_max, pass_trailers, needs_client }
 }
 
 /// Reads until the end, or until the body is dropped.
 async fn pump(mut live: Box<Live>, spool: Rc<RefCell<Spool>>, limits: Limits) {
     let result = fill(&mut live, &spool, &limits).await;
     if let Some(Err(fault)) = result {
-        live.give_up(fault);
+        live.fail(fault);
     }
     drop(live);
     let mut spool = spool.borrow_mut();
@@ -150,15 +150,15 @@ async fn pump(mut live: Box<Live>, spool: Rc<RefCell<Spool>>, limits: Limits) {
 /// Reads the body into the spool; `None` if the client disconnects.
 async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> Option<Result<(), Fault>> {
     loop {
-        wait_for_room(spool, limits).await?;
+        wait_for_space(spool, limits).await?;
         if let Some(due) = live.not_before() {
-            wanted(spool, rt::sleep_until(due)).await?;
+            unless_disconnected(spool, rt::sleep_until(due)).await?;
         }
         // Bytes for the file are read in pieces of the size of its writes.
         let is_spilled = !spool.borrow().has_memory(limits, limits.read as u64);
         let most = if is_spilled { limits.read.min(limits.write) } else { limits.read };
         let size = live.left().map_or(most, |left| most.min(left.max(1) as usize));
-        let buf = match wanted(spool, live.next(size)).await? {
+        let buf = match unless_disconnected(spool, live.next(size)).await? {
             Ok(Some(buf)) => buf,
             Ok(None) => return Some(Ok(())),
             Err(fault) => return Some(Err(fault)),
@@ -176,7 +176,7 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
 }
 
 /// Returns the output of a future, or `None` if the client disconnects first.
-async fn wanted<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Output> {
+async fn unless_disconnected<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
         if spool.borrow_mut().is_over(context) {
@@ -188,15 +188,15 @@ async fn wanted<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Outpu
 }
 
 /// Waits until there is room for another piece; `None` if the client disconnects.
-async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
+async fn wait_for_space(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     let read = limits.read as u64;
     if spool.borrow().has_memory(limits, read) {
-        return wanted(spool, std::future::ready(())).await;
+        return unless_disconnected(spool, std::future::ready(())).await;
     }
     let may_spill = |spool: &Spool| !spool.has_no_file && spool.file_len() + read <= limits.file;
     if spool.borrow().in_file == 0 && may_spill(&spool.borrow()) {
         // A client that takes a piece within this time is not slow.
-        let until: Instant = rt::now() + PATIENCE;
+        let until: Instant = rt::now() + SPOOL_AFTER;
         let mut patience = pin!(rt::sleep_until(until));
         return poll_fn(|context| {
             if spool.borrow_mut().is_over(context) {
@@ -240,29 +240,29 @@ fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
 /// pump waits for the client.
 async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) {
     while let Some(first) = split(&mut buf, limits.write) {
-        keep(spool, limits, first).await;
+        store(spool, limits, first).await;
     }
-    keep(spool, limits, buf).await;
+    store(spool, limits, buf).await;
 }
 
 /// Writes a piece to the file, or holds it in memory.
-async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
+async fn store(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
     if spool.borrow().has_no_file {
         return spool.borrow_mut().hold(buf);
     }
-    let (mut buf, mut room) = (buf, DiskRoom::new(&limits.thread, &limits.folder));
+    let (mut buf, mut space) = (buf, DiskSpace::new(&limits.thread, &limits.directory));
     let failed = loop {
         let mut failed = match write(spool, limits, buf).await {
             Ok(()) => return,
             Err(failed) => failed,
         };
         match failed.rest.take() {
-            Some(rest) if room.make(failed.errno).await => buf = rest,
+            Some(rest) if space.make(failed.errno).await => buf = rest,
             rest => break Box::new(FailedWrite { rest, ..*failed }),
         }
     };
     let FailedWrite { call, path, errno, rest } = *failed;
-    if let Some(more) = limits.thread.room.alarms.temp_files.due(rt::now()) {
+    if let Some(more) = limits.thread.capacity.alarms.temp_files.due(rt::now()) {
         let (path, reason) = (path.display(), Reason(errno));
         error_log::write(
             &limits.thread,
@@ -296,7 +296,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
     let known = spool.borrow().file.clone();
     let file = match known {
         Some(file) => file,
-        None => match received::create(&limits.folder, &limits.levels, false).await {
+        None => match received::create(&limits.directory, &limits.levels, false).await {
             Ok((file, _)) => {
                 spool.borrow_mut().file = Some(file.clone());
                 file
@@ -322,7 +322,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
         (Err(_), None) => len,
     };
     spool.borrow_mut().add_to_file(start, start + len - left);
-    let path = limits.folder.clone();
+    let path = limits.directory.clone();
     result.map(drop).map_err(|errno| Box::new(FailedWrite { call: "write", path, errno, rest }))
 }
 
@@ -393,7 +393,7 @@ pub(super) struct Spooled {
     /// Maximum number of bytes in flight to the client.
     busy_max: Option<usize>,
     pass_trailers: bool,
-    minds_client: bool,
+    needs_client: bool,
 }
 
 impl Spooled {
@@ -504,8 +504,8 @@ impl BodySource for Spooled {
         self.busy_max.map_or(SEND_BYTES, |most| most.saturating_sub(self.piece_max) + 1)
     }
 
-    fn minds_client(&self) -> bool {
-        self.minds_client
+    fn needs_client(&self) -> bool {
+        self.needs_client
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Tries {
     /// The header section of a stored response that the client receives.
     pub stored: Option<Rc<Heading>>,
     /// Whether the client's deadline passed before the response began.
-    pub(super) is_late: bool,
+    pub(super) is_past_deadline: bool,
 }
 
 /// The values of `$upstream_cache_*`; the cache sets them.
@@ -81,7 +81,7 @@ pub struct Try {
 }
 
 /// Log message about the client's deadline.
-pub(super) const LATE: &str = "deadline of client (\"grpc-timeout\") has passed";
+pub(super) const DEADLINE_PASSED: &str = "deadline of client (\"grpc-timeout\") has passed";
 
 /// Reason why the body of a response is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub enum Fault {
     /// The HTTP/2 stream ended early.
     Stream(crate::Cut),
     /// The client's deadline has passed (`grpc-timeout`).
-    Late,
+    DeadlinePassed,
     /// Memory was exhausted, or the temporary file could not be written or read.
     Local(io::Errno),
 }
@@ -124,7 +124,7 @@ impl fmt::Display for Fault {
             Fault::Framing(words) => f.write_str(words),
             Fault::Request => f.write_str("client stopped sending its request"),
             Fault::Stream(cut) => cut.fmt(f),
-            Fault::Late => f.write_str(LATE),
+            Fault::DeadlinePassed => f.write_str(DEADLINE_PASSED),
             Fault::Local(errno) => write!(f, "a buffer or a temporary file failed ({})", Reason(*errno)),
         }
     }
@@ -244,7 +244,7 @@ pub fn shown_tries(request: &Request) -> impl Iterator<Item = ShownTry<'_>> {
 }
 
 /// Returns the value of `$upstream_cache_status`; empty without a cache.
-pub fn cache_word(request: &Request) -> &'static str {
+pub fn cache_status_text(request: &Request) -> &'static str {
     cached(request).map_or("", |cached| cached.status)
 }
 
@@ -378,8 +378,8 @@ pub fn last_reset(request: &Request) -> Option<u32> {
 }
 
 /// Whether the client's deadline passed before the response began.
-pub fn is_late(request: &Request) -> bool {
-    request.extensions.get::<Tries>().is_some_and(|tries| tries.is_late)
+pub fn is_past_deadline(request: &Request) -> bool {
+    request.extensions.get::<Tries>().is_some_and(|tries| tries.is_past_deadline)
 }
 
 /// Appends `$upstream_http_NAME`: the values of all fields with this name, in order.

@@ -39,7 +39,7 @@ impl Wire {
     /// Returns the sending half, for use while the other half receives. Only one writer may have bytes in flight.
     pub(super) fn writer(&self) -> WireWriter {
         match self {
-            Wire::Plain(socket) => WireWriter::Plain(Writer::aside(socket.fd())),
+            Wire::Plain(socket) => WireWriter::Plain(Writer::second(socket.fd())),
             Wire::Tls(stream) => WireWriter::Tls(stream.writer()),
             Wire::Stream(stream) => WireWriter::Stream(stream.writer()),
         }
@@ -74,18 +74,18 @@ impl Wire {
         match self {
             Wire::Plain(socket) => {
                 let mut buf = rt::pool().get(size)?;
-                let received = socket.reader.recv_behind_now(&mut buf)?;
+                let received = socket.reader.recv_append_now(&mut buf)?;
                 Some(received.map(|count| (count > 0).then_some(buf)))
             }
             Wire::Tls(_) | Wire::Stream(_) => None,
         }
     }
 
-    /// Waits until data can be received, and arms a receive for it; see [`rt::net::Reader::news`].
-    pub(super) async fn news(&mut self) {
+    /// Waits until data can be received, and arms a receive for it; see [`rt::net::Reader::readable`].
+    pub(super) async fn readable(&mut self) {
         match self {
-            Wire::Plain(socket) => socket.reader.news().await,
-            Wire::Tls(stream) => stream.socket_mut().reader.news().await,
+            Wire::Plain(socket) => socket.reader.readable().await,
+            Wire::Tls(stream) => stream.socket_mut().reader.readable().await,
             Wire::Stream(_) => {}
         }
     }
@@ -100,9 +100,9 @@ impl Wire {
     }
 
     /// Passes the method and limits of the request to a stream, which needs them to parse the response.
-    pub(super) fn ask(&self, method: Method, limits: Limits) {
+    pub(super) fn set_request(&self, method: Method, limits: Limits) {
         if let Wire::Stream(stream) = self {
-            stream.ask(method, limits);
+            stream.set_request(method, limits);
         }
     }
 

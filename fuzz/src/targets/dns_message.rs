@@ -7,7 +7,7 @@
 #[path = "../../../crates/upstream/src/resolve/wire.rs"]
 mod wire;
 
-use wire::{ADDRESSES_MAX, Fault, Kind, Name, Question, Response, Said};
+use wire::{ADDRESSES_MAX, Fault, Kind, Lookup, Name, Question, Response};
 
 use super::take_byte;
 use crate::Target;
@@ -46,7 +46,7 @@ pub fn run(mut data: &[u8]) {
     message[6..8].copy_from_slice(&count.to_be_bytes());
     message.extend_from_slice(data);
     let result = Response::parse(&message, &question);
-    assert_ne!(result.as_ref().err(), Some(&Fault::NotOurs), "it is the response to this question");
+    assert_ne!(result.as_ref().err(), Some(&Fault::NoMatch), "it is the response to this question");
     check(&message, &question);
     check_name(data);
 }
@@ -54,13 +54,13 @@ pub fn run(mut data: &[u8]) {
 fn check(message: &[u8], question: &Question) {
     let Ok(response) = Response::parse(message, question) else { return };
     assert!(response.code < 16);
-    if let Said::Found(addresses, ttl_s) = response.addresses(&question.name) {
+    if let Lookup::Found(addresses, ttl_s) = response.addresses(&question.name) {
         assert!(!addresses.is_empty() && addresses.len() <= ADDRESSES_MAX && ttl_s <= i32::MAX as u32);
     }
     match response.services(&question.name) {
-        Said::Found(services, _) => services.iter().for_each(|service| check_shown(&service.target)),
-        Said::Alias(name, _) => check_shown(&name),
-        Said::Nothing => {}
+        Lookup::Found(services, _) => services.iter().for_each(|service| check_shown(&service.target)),
+        Lookup::Alias(name, _) => check_shown(&name),
+        Lookup::Nothing => {}
     }
 }
 

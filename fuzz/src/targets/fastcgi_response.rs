@@ -62,7 +62,7 @@ fn decode(data: &[u8], piece: usize) -> Result<Decoded, ()> {
                 HeadEvent::Head(len) => {
                     found.status = Some(head.status().code());
                     rest = input.split_off(len as usize);
-                    assert!(!decoder.ends_within(&rest) || decoder.left().is_some());
+                    assert!(!decoder.ends_within(&rest) || decoder.remaining().is_some());
                 }
                 _ => continue,
             }

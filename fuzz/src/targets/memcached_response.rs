@@ -83,12 +83,12 @@ fn decode(data: &[u8], piece: usize) -> Result<(Decoded, bool), ()> {
                 BodyEvent::More => break,
                 BodyEvent::End => {
                     found.is_over = true;
-                    return Ok((found, decoder.keeps()));
+                    return Ok((found, decoder.keeps_alive()));
                 }
             }
             at += step.consumed;
         }
         assert!(!ends, "it was said to end");
     }
-    Ok((found, decoder.keeps()))
+    Ok((found, decoder.keeps_alive()))
 }

@@ -69,7 +69,7 @@ pub fn run(data: &[u8]) {
         assert!(suites.len() <= text.len());
     }
     if let Ok(groups) = groups::parse(text) {
-        assert!(groups.supported.len() + groups.left_out.len() <= text.len().max(4));
+        assert!(groups.supported.len() + groups.unsupported.len() <= text.len().max(4));
     }
     let (name, value) = text.split_once(' ').unwrap_or((text, ""));
     let mut commands = Commands::default();

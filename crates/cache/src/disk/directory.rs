@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use io::op::{DeviceId, DirEntry, EntryLook, NewFile, OpenHow, Space};
+use io::op::{DeviceId, DirEntry, EntryAttributes, NewFile, OpenHow, Space};
 use io::{Buf, DiskVia, Errno, Segments};
 use rt::File;
 use rt::file::{self, Create, Lock};
@@ -242,7 +242,7 @@ impl Directory {
 
     /// Returns the next entries of a directory; an empty list at its end.
     pub(crate) async fn read_dir(&self, dir: &File) -> Result<Vec<DirEntry>, Errno> {
-        dir.read_dir(DIR_READ_BYTES, EntryLook::Kind, self.device, self.via()).await
+        dir.read_dir(DIR_READ_BYTES, EntryAttributes::Kind, self.device, self.via()).await
     }
 
     /// Creates a file, or opens it for reading and writing.
@@ -275,19 +275,19 @@ impl Directory {
         Ok(())
     }
 
-    /// Creates a complete file, or completes `begun`, and renames it to `to` in one operation. Creates missing parent
+    /// Creates a complete file, or completes `open_temp`, and renames it to `to` in one operation. Creates missing parent
     /// directories.
     pub(crate) async fn publish(
         &self,
         to: (CString, Parents),
         temp: CString,
-        begun: Option<&File>,
+        open_temp: Option<&File>,
         data: Vec<Segments>,
     ) -> Result<(), Errno> {
         let (to, parents) = to;
-        let begun = begun.map(|file| file.fd().clone());
+        let open_temp = open_temp.map(|file| file.fd().clone());
         let bytes: usize = data.iter().map(Segments::len).sum();
-        let new = NewFile { temp, to, begun, mode: FILE_MODE, data, uncached: self.is_uncached };
+        let new = NewFile { temp, to, open_temp, mode: FILE_MODE, data, uncached: self.is_uncached };
         let (done, back) = File::put(Box::new(new), self.device, self.via()).await;
         let done = match (done, back) {
             (Err(Errno::NOENT), Some(new)) => {
@@ -394,8 +394,8 @@ impl Directory {
     }
 
     /// Records a successful read.
-    pub(crate) fn read_worked(&self) {
-        if self.health.read_worked() {
+    pub(crate) fn read_succeeded(&self) {
+        if self.health.read_succeeded() {
             self.note(|name| Note::Recovered { name });
         }
     }

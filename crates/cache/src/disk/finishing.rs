@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 /// A future that continues to its end in a task when it is dropped after its first poll.
 pub(crate) struct Finishing<T: 'static> {
     future: Option<Pin<Box<dyn Future<Output = T>>>>,
-    is_begun: bool,
+    is_started: bool,
 }
 
 impl<T: 'static> Finishing<T> {
     pub(crate) fn new(future: impl Future<Output = T> + 'static) -> Finishing<T> {
-        Finishing { future: Some(Box::pin(future)), is_begun: false }
+        Finishing { future: Some(Box::pin(future)), is_started: false }
     }
 }
 
@@ -20,7 +20,7 @@ impl<T: 'static> Future for Finishing<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        self.is_begun = true;
+        self.is_started = true;
         let future = self.future.as_mut().expect("it is not polled after its end");
         let polled = future.as_mut().poll(context);
         if polled.is_ready() {
@@ -32,7 +32,7 @@ impl<T: 'static> Future for Finishing<T> {
 
 impl<T: 'static> Drop for Finishing<T> {
     fn drop(&mut self) {
-        if let Some(future) = self.future.take().filter(|_| self.is_begun) {
+        if let Some(future) = self.future.take().filter(|_| self.is_started) {
             rt::spawn(async move {
                 future.await;
             });

@@ -102,7 +102,7 @@ impl Health {
     }
 
     /// Whether the manager should try to write.
-    pub(crate) fn wants_trial(&self, now_ms: u64) -> bool {
+    pub(crate) fn needs_trial(&self, now_ms: u64) -> bool {
         let until = self.writes.until_ms.load(Ordering::Relaxed);
         until != 0 && until <= now_ms
     }
@@ -113,7 +113,7 @@ impl Health {
     }
 
     /// Records a successful trial; returns whether this changed the state.
-    pub(crate) fn write_worked(&self) -> bool {
+    pub(crate) fn write_succeeded(&self) -> bool {
         self.writes.recover()
     }
 
@@ -127,7 +127,7 @@ impl Health {
     }
 
     /// Records a successful read; returns whether this changed the state.
-    pub(crate) fn read_worked(&self) -> bool {
+    pub(crate) fn read_succeeded(&self) -> bool {
         if self.read_errors.load(Ordering::Relaxed) != 0 {
             self.read_errors.store(0, Ordering::Relaxed);
         }
@@ -135,7 +135,7 @@ impl Health {
     }
 
     /// Whether files may be created in a staging directory outside of the cache.
-    pub(crate) fn staging_works(&self, now_ms: u64) -> bool {
+    pub(crate) fn is_staging_usable(&self, now_ms: u64) -> bool {
         self.staging_until_ms.load(Ordering::Relaxed) <= now_ms
     }
 
@@ -145,7 +145,7 @@ impl Health {
     }
 
     /// Records that a file of a staging directory was moved into the cache.
-    pub(crate) fn staging_worked(&self) {
+    pub(crate) fn staging_succeeded(&self) {
         self.staging_until_ms.store(0, Ordering::Relaxed);
     }
 
@@ -166,15 +166,15 @@ mod tests {
         assert!(!health.write_failed(Errno::MFILE, 0) && health.can_write(), "that is no disk's fault");
         assert!(health.write_failed(Errno::NOSPC, 100));
         assert!(!health.write_failed(Errno::NOSPC, 200), "said once");
-        assert!(!health.can_write() && !health.wants_trial(1099) && health.wants_trial(1100));
+        assert!(!health.can_write() && !health.needs_trial(1099) && health.needs_trial(1100));
         assert!(!health.write_failed(Errno::NOSPC, 1100));
-        assert!(!health.wants_trial(3099) && health.wants_trial(3100));
+        assert!(!health.needs_trial(3099) && health.needs_trial(3100));
         for _ in 0..10 {
             let due = 3100 + health.trial_in(3100).unwrap().as_millis() as u64;
             health.write_failed(Errno::IO, due);
         }
         assert!(health.trial_in(0).unwrap() < Duration::from_secs(400));
-        assert!(health.write_worked() && health.can_write() && !health.write_worked());
+        assert!(health.write_succeeded() && health.can_write() && !health.write_succeeded());
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         assert!(health.can_read(0));
         assert!(health.read_failed(Errno::IO, 0), "three in a row");
         assert!(!health.can_read(999) && health.can_read(1000));
-        assert!(health.read_worked() && health.can_read(0));
+        assert!(health.read_succeeded() && health.can_read(0));
         assert!(!health.read_failed(Errno::IO, 0), "counted anew");
     }
 }

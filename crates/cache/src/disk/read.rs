@@ -72,7 +72,7 @@ pub(crate) async fn extend_to(
         // A header with this many bytes of texts is never written.
         return Err(ReadError::Damaged(Damage::Layout));
     }
-    if (buf.capacity() as u64) < end && is_short_of(end) {
+    if (buf.capacity() as u64) < end && lacks_buffer(end) {
         drop(buf);
         buf = read_some(file, 0, end.next_multiple_of(ALIGN), device, via).await?;
     }
@@ -81,12 +81,12 @@ pub(crate) async fn extend_to(
         larger.append(&buf);
         buf = larger;
     }
-    go_on(file, buf, 0, end, device, via).await
+    continue_read(file, buf, 0, end, device, via).await
 }
 
 /// Continues a read that started at `start`, until `buf` has `wanted` bytes or the file ends. `buf` has the bytes read
 /// so far, and room for `wanted` bytes.
-async fn go_on(
+async fn continue_read(
     file: &File,
     buf: Buf,
     start: u64,
@@ -100,7 +100,7 @@ async fn go_on(
         // A direct read must start at a multiple of the block size, so the bytes from there are read again.
         let done = buf.len() as u64 / ALIGN * ALIGN;
         let bytes = (wanted - done).next_multiple_of(ALIGN);
-        if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
+        if std::mem::take(&mut may_start_over) && lacks_buffer(bytes) {
             drop(buf);
             buf = read_some(file, start, wanted.next_multiple_of(ALIGN), device, via).await?;
             continue;
@@ -138,20 +138,20 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Divisor for the part of the pool that is reserved for incoming requests, whose bodies are read next.
-const SPARED_PART: u64 = 4;
+const SPARED_DIVISOR: u64 = 4;
 
 /// Whether a buffer of this size is not available immediately. A task that holds a buffer must not wait for another:
 /// two such tasks could wait for each other.
-fn is_short_of(bytes: u64) -> bool {
+fn lacks_buffer(bytes: u64) -> bool {
     let pool = rt::pool();
-    pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
+    pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_DIVISOR
 }
 
 /// Returns an empty buffer of the thread's pool, for this many bytes or of the largest class. Waits if necessary: a
 /// stored response must not become a miss because many responses are being sent.
 pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX) as usize;
-    let spared = rt::pool().bytes_max() / SPARED_PART;
+    let spared = rt::pool().bytes_max() / SPARED_DIVISOR;
     match rt::select(rt::buffer(bytes, spared), rt::sleep_until(rt::now() + BUFFER_WAIT_MAX)).await {
         Either::Left(mut buf) => {
             buf.set_len(0);
@@ -162,7 +162,7 @@ pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
 }
 
 /// Reads `wanted` bytes at `at`, in as many reads as necessary; returns fewer only at the end of the file.
-pub(crate) async fn read_whole(
+pub(crate) async fn read_full(
     file: &File,
     at: u64,
     wanted: u64,
@@ -175,7 +175,7 @@ pub(crate) async fn read_whole(
         return Ok(buf);
     }
     // Boxed, because it is rare.
-    Box::pin(go_on(file, buf, at, wanted, device, via)).await
+    Box::pin(continue_read(file, buf, at, wanted, device, via)).await
 }
 
 /// Reads the bytes of a file between these offsets, up to the end of the file.

@@ -46,7 +46,7 @@ impl TempFile {
         dir: &Arc<Directory>,
         staging: Option<&StagingDir>,
     ) -> Result<TempFile, Refused> {
-        if let Some(staging) = staging.filter(|_| dir.health.staging_works(now_ms())) {
+        if let Some(staging) = staging.filter(|_| dir.health.is_staging_usable(now_ms())) {
             match unnamed(staging, dir.via()).await {
                 Ok(file) => {
                     let (dir, staging) = (Arc::clone(dir), Some(Arc::clone(staging)));
@@ -145,7 +145,7 @@ impl TempFile {
                 return Err(Refused::Disk(errno));
             }
         };
-        dir.health.staging_worked();
+        dir.health.staging_succeeded();
         Ok(moved)
     }
 
@@ -214,7 +214,7 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
     dir.errors.writes.count();
     if dir.health.staging_failed(now_ms()) {
         let path = OsString::from_vec(staging.to_bytes().to_vec()).into();
-        dir.note(|name| Note::TempElsewhere { name, path, doing, errno });
+        dir.note(|name| Note::StagingFailed { name, path, doing, errno });
     }
 }
 

@@ -1,12 +1,12 @@
 //! [`Entries`]: the entries of a cache, and all functions that remove them. This module keeps the index, the memory
 //! tier, the disk space and the purges consistent.
 //!
-//! Lookups, fills and the manager use it. `removal` removes entries, `room` reserves space for new ones, [`chunks`] has
+//! Lookups, fills and the manager use it. `removal` removes entries, `eviction` reserves space for new ones, [`chunks`] has
 //! the state of large entries' chunks.
 
 pub(crate) mod chunks;
+mod eviction;
 pub(crate) mod removal;
-mod room;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,8 +22,8 @@ use crate::index::{Index, SpaceReservation};
 use crate::key::Key;
 use crate::note::Note;
 use crate::purge::log::PurgeLog;
-use crate::purge::settling::{Asked, Settling};
-use crate::purge::{Fate, Subject};
+use crate::purge::settling::{PendingRequest, Settling};
+use crate::purge::{PurgeEffect, Subject};
 use crate::stats::Counters;
 
 /// The entries of one cache, shared by all threads.
@@ -109,8 +109,8 @@ impl Entries {
     }
 
     /// Returns the effect of purges on an entry.
-    pub(crate) fn fate(&self, header: &Header, text: &[u8]) -> Option<Fate> {
-        self.purges.set().fate(&Subject {
+    pub(crate) fn purge_effect(&self, header: &Header, text: &[u8]) -> Option<PurgeEffect> {
+        self.purges.set().purge_effect(&Subject {
             primary: &header.primary.0,
             key: text,
             tags: &header.meta.tags,
@@ -119,8 +119,8 @@ impl Entries {
     }
 
     /// Registers a request that is sent to an upstream now.
-    pub(crate) fn ask(&self) -> Arc<Asked> {
-        self.settling.ask(|| self.sequence())
+    pub(crate) fn register_request(&self) -> Arc<PendingRequest> {
+        self.settling.register(|| self.sequence())
     }
 
     /// Removes the entry of a key purge, and forgets the purge if no other object can match it.

@@ -114,7 +114,7 @@ impl Entries {
                 drop(counted);
             });
         }
-        gauge.none_left().await;
+        gauge.wait_empty().await;
     }
 
     /// Removes a file, unless another entry was published since; returns whether the removal is settled.

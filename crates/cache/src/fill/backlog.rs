@@ -26,7 +26,7 @@ pub(crate) const MOST: usize = 64;
 
 /// Time limit for a fill to wait for a disk without progress. It is longer than the write of a journal, and no longer
 /// than a client should wait for a response that does not need the cache.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STUCK_TIME: Duration = Duration::from_secs(1);
 
 /// The entries of all threads that wait for the disk.
 #[derive(Clone, Debug, Default)]
@@ -44,10 +44,10 @@ struct Waiting {
 
 impl Waiting {
     /// Whether a fill may begin; `None` means that it has to wait.
-    fn room(&self) -> Option<Result<(), Refused>> {
+    fn admission(&self) -> Option<Result<(), Refused>> {
         match self.count < MOST {
             true => Some(Ok(())),
-            false => self.is_stuck.then_some(Err(Refused::Behind)),
+            false => self.is_stuck.then_some(Err(Refused::BacklogFull)),
         }
     }
 }
@@ -58,23 +58,23 @@ pub(crate) struct BacklogGuard(Backlog);
 
 impl Backlog {
     /// Waits until another fill may begin.
-    pub(crate) async fn room(&self) -> Result<(), Refused> {
-        if let Some(room) = self.waiting().room() {
-            return room;
+    pub(crate) async fn wait_for_turn(&self) -> Result<(), Refused> {
+        if let Some(admission) = self.waiting().admission() {
+            return admission;
         }
-        let room = poll_fn(|context| {
+        let admission = poll_fn(|context| {
             // Checked and registered under one lock; otherwise the wake-up could be lost in between.
             let mut state = self.waiting();
-            match state.room() {
-                Some(room) => Poll::Ready(room),
+            match state.admission() {
+                Some(admission) => Poll::Ready(admission),
                 None => {
                     state.waiting.push_back(context.waker().clone());
                     Poll::Pending
                 }
             }
         });
-        match rt::select(room, rt::sleep_until(rt::now() + PATIENCE)).await {
-            Either::Left(room) => room,
+        match rt::select(admission, rt::sleep_until(rt::now() + STUCK_TIME)).await {
+            Either::Left(admission) => admission,
             Either::Right(()) => {
                 let mut state = self.waiting();
                 state.is_stuck = true;
@@ -82,7 +82,7 @@ impl Backlog {
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);
-                Err(Refused::Behind)
+                Err(Refused::BacklogFull)
             }
         }
     }

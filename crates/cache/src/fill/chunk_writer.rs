@@ -50,9 +50,9 @@ struct Shared {
     progress: Arc<Progress>,
     failed: Cell<Option<Refused>>,
     /// Indices of the chunks in flight.
-    flying: RefCell<BTreeSet<u64>>,
+    in_flight: RefCell<BTreeSet<u64>>,
     /// Signalled when a write has completed.
-    landed: Event,
+    write_done: Event,
     /// Checksums and lengths of the chunks in the file.
     written: RefCell<BTreeMap<u64, (u32, u64)>>,
     /// Index of the first chunk that is not in the file, and the end of the contiguous bytes before it. They start at
@@ -98,8 +98,8 @@ impl ChunkWriter {
             kind,
             progress: Arc::new(Progress { fd, on_disk: AtomicU64::new(0) }),
             failed: Cell::new(None),
-            flying: RefCell::default(),
-            landed: Event::new(),
+            in_flight: RefCell::default(),
+            write_done: Event::new(),
             written: RefCell::default(),
             prefix: Cell::new(None),
         };
@@ -119,28 +119,28 @@ impl ChunkWriter {
     }
 
     /// Starts writing a chunk. Waits while [`WRITES_MAX`] writes are in flight, or while the oldest write is that many
-    /// chunks behind, because readers of the file wait for it. `room` is the space by which an existing entry grows.
+    /// chunks behind, because readers of the file wait for it. `reservation` is the space by which an existing entry grows.
     pub(crate) async fn write(
         &mut self,
         chunk: Gather,
-        room: Option<SpaceReservation>,
+        reservation: Option<SpaceReservation>,
     ) -> Result<(), Refused> {
         let index = chunk.index;
-        while self.shared.is_behind(index) {
-            self.shared.landed.wait().await;
+        while self.shared.is_queue_full(index) {
+            self.shared.write_done.wait().await;
         }
         self.check()?;
         let shared = Rc::clone(&self.shared);
         if shared.prefix.get().is_none() {
             shared.prefix.set(Some((index, index * CHUNK_BYTES)));
         }
-        let is_alone = shared.flying.borrow_mut().insert(index);
+        let is_alone = shared.in_flight.borrow_mut().insert(index);
         assert!(is_alone, "chunk {index} is written once at a time");
         rt::spawn(async move {
-            shared.write(chunk, room).await;
-            let was_flying = shared.flying.borrow_mut().remove(&index);
-            assert!(was_flying, "chunk {index} lands once");
-            shared.landed.pulse();
+            shared.write(chunk, reservation).await;
+            let was_in_flight = shared.in_flight.borrow_mut().remove(&index);
+            assert!(was_in_flight, "chunk {index} lands once");
+            shared.write_done.pulse();
         });
         Ok(())
     }
@@ -151,8 +151,8 @@ impl ChunkWriter {
 
     /// Waits until no write is in flight.
     pub(crate) async fn settle(&self) {
-        while !self.shared.flying.borrow().is_empty() {
-            self.shared.landed.wait().await;
+        while !self.shared.in_flight.borrow().is_empty() {
+            self.shared.write_done.wait().await;
         }
     }
 
@@ -168,20 +168,20 @@ impl ChunkWriter {
     pub(crate) async fn finish(&self) -> Result<Vec<(u64, u32)>, Refused> {
         self.settle().await;
         self.check()?;
-        debug_assert!(self.shared.flying.borrow().is_empty());
+        debug_assert!(self.shared.in_flight.borrow().is_empty());
         let written = self.shared.written.borrow();
         Ok(written.iter().map(|(index, (crc, _))| (*index, *crc)).collect())
     }
 }
 
 impl Shared {
-    fn is_behind(&self, index: u64) -> bool {
-        let flying = self.flying.borrow();
+    fn is_queue_full(&self, index: u64) -> bool {
+        let in_flight = self.in_flight.borrow();
         let is_far = |oldest: &u64| *oldest == index || oldest + WRITES_MAX as u64 <= index;
-        flying.len() >= WRITES_MAX || flying.first().is_some_and(is_far)
+        in_flight.len() >= WRITES_MAX || in_flight.first().is_some_and(is_far)
     }
 
-    async fn write(&self, chunk: Gather, room: Option<SpaceReservation>) {
+    async fn write(&self, chunk: Gather, reservation: Option<SpaceReservation>) {
         let Gather { index, data, len, crc } = chunk;
         let dir = &self.entries.dir;
         // Only one fill writes a chunk at a time. A fill that waited for it need not write it again.
@@ -191,7 +191,7 @@ impl Shared {
                 let was_there = chunks.checksum(index).is_some();
                 let lock = locks.lock(&key.variant(&index.to_le_bytes())).await;
                 if !was_there && chunks.checksum(index) == Some(crc) {
-                    return self.landed_in_file(index, crc, len);
+                    return self.record_in_file(index, crc, len);
                 }
                 Some(lock)
             }
@@ -210,17 +210,17 @@ impl Shared {
             chunks.add(index, crc);
             // A chunk that replaces an earlier one needs no additional space.
             if is_new
-                && let Some(room) = room
-                && !self.entries.index.grow(&key.0, *version, room)
+                && let Some(reservation) = reservation
+                && !self.entries.index.grow(&key.0, *version, reservation)
             {
                 // The entry was removed.
-                self.failed.set(Some(Refused::Gone));
+                self.failed.set(Some(Refused::Removed));
             }
         }
-        self.landed_in_file(index, crc, len);
+        self.record_in_file(index, crc, len);
     }
 
-    fn landed_in_file(&self, index: u64, crc: u32, len: u64) {
+    fn record_in_file(&self, index: u64, crc: u32, len: u64) {
         assert!(len > 0 && len <= CHUNK_BYTES, "chunk {index} has {len} bytes");
         self.written.borrow_mut().insert(index, (crc, len));
         self.advance();

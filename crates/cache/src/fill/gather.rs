@@ -47,10 +47,10 @@ impl Gather {
 
 /// Divisor for the part of a thread's buffers that waiting chunks never use. When the disk is slower than the
 /// upstreams, responses are passed through without being stored, and readers still need buffers.
-const SPARED_PART: u64 = 16;
+const SPARED_DIVISOR: u64 = 16;
 
 /// Whether the remaining buffers are reserved, so that waiting chunks must not use them.
 pub(crate) fn is_scarce() -> bool {
     let pool = rt::pool();
-    pool.spare_bytes() < pool.bytes_max() / SPARED_PART
+    pool.spare_bytes() < pool.bytes_max() / SPARED_DIVISOR
 }

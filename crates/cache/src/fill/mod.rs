@@ -47,8 +47,8 @@ use crate::index::space::blocks_of;
 use crate::key::Key;
 use crate::lookup::hit::{Hit, Located};
 use crate::lookup::{Lookup, Selector};
-use crate::purge::settling::Asked;
-use crate::purge::{Fate, Subject};
+use crate::purge::settling::PendingRequest;
+use crate::purge::{PurgeEffect, Subject};
 
 /// Creates the entries of a cache.
 pub(crate) struct Fills {
@@ -116,7 +116,7 @@ impl Fill {
             return Err(FillError::TooLong);
         }
         if self.is_broken || (offset != self.next && !self.new.is_partial) {
-            return Err(FillError::Incomplete { got: self.next, wanted: offset });
+            return Err(FillError::Incomplete { got: self.next, expected: offset });
         }
         if offset != self.next {
             self.gather = None;
@@ -236,10 +236,10 @@ impl Fill {
             self.grow(blocks_of(gather.len)).await?;
         }
         // The entry of the parts is already published, so its size grows with each chunk.
-        let room = is_part.then(|| self.reserved.take());
+        let reservation = is_part.then(|| self.reserved.take());
         // Chunks are flushed only after the file was created.
         let State::Streamed { writer, .. } = &mut self.state else { return Ok(()) };
-        let started = writer.write(gather, room).await;
+        let started = writer.write(gather, reservation).await;
         started.map_err(|refused| self.refuse(refused))
     }
 
@@ -281,7 +281,7 @@ impl Fill {
     pub async fn commit(mut self) -> Result<(), FillError> {
         let length = self.new.meta.length.unwrap_or(self.next);
         if self.is_broken || (!self.new.is_partial && length != self.next) {
-            return Err(FillError::Incomplete { got: self.next, wanted: length });
+            return Err(FillError::Incomplete { got: self.next, expected: length });
         }
         // From here on, only the disk can delay the commit.
         let backlog = self.fills.backlog.enter();
@@ -312,10 +312,10 @@ impl Fill {
             primary: &self.new.key.0,
             key: &self.new.text,
             tags: &self.new.meta.tags,
-            sequence: self.new.asked.number(),
+            sequence: self.new.request.number(),
         };
-        let fate = self.entries().purges.set().fate(&subject);
-        if fate == Some(Fate::Gone) { Err(FillError::Purged) } else { Ok(()) }
+        let effect = self.entries().purges.set().purge_effect(&subject);
+        if effect == Some(PurgeEffect::Unusable) { Err(FillError::Purged) } else { Ok(()) }
     }
 
     /// Writes a complete file in one operation.
@@ -438,7 +438,7 @@ impl Fill {
             key,
             reserved: self.reserved.take(),
             condition: Condition::newest(new),
-            asked: Arc::clone(&new.asked),
+            request: Arc::clone(&new.request),
             variants,
             backlog,
         };
@@ -521,7 +521,7 @@ impl Fills {
         if let Some(hit) = found.filter(joins) {
             match self.extend(&hit).await {
                 // The entry was just removed.
-                Err(Refused::Gone) => {}
+                Err(Refused::Removed) => {}
                 extended => return extended,
             }
         }
@@ -541,7 +541,7 @@ impl Fills {
             Some(length) => Layout::large(used, Some(length), false).file_bytes(length),
             None => used as u64,
         };
-        self.backlog.room().await?;
+        self.backlog.wait_for_turn().await?;
         let reserved = self.entries.reserve(&new.key, blocks_of(bytes)).await?;
         let is_streamed = length.is_some_and(|length| length > CHUNK_BYTES) && !is_buffered(&new);
         let mut fill = self.fill(new, State::Buffered(Vec::new()), reserved);
@@ -549,7 +549,7 @@ impl Fills {
         if is_streamed {
             Box::pin(fill.open()).await.map_err(|error| match error {
                 FillError::Refused(refused) => refused,
-                _ => Refused::Gone,
+                _ => Refused::Removed,
             })?;
         }
         Ok(fill)
@@ -565,7 +565,7 @@ impl Fills {
         entries.dir.may_write()?;
         let located = hit.located().ok_or(Refused::Unstorable)?;
         let chunks = located.chunks.clone().ok_or(Refused::Unstorable)?;
-        self.backlog.room().await?;
+        self.backlog.wait_for_turn().await?;
         let file = open_to_change(&entries.dir, &hit.key, &hit.header).await?.0;
         let header = &hit.header;
         let (key, version, locks) = (hit.key, hit.version, self.extending.clone());
@@ -578,7 +578,7 @@ impl Fills {
             head: Arc::default(),
             is_partial: true,
             // A later purge has removed the entry from the index, which its chunks detect.
-            asked: Asked::before(header.sequence),
+            request: PendingRequest::before(header.sequence),
             ticket: None,
         };
         let reserved = entries.reserve(&hit.key, 0).await?;

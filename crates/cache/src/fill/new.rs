@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::fill::order::Ticket;
 use crate::key::Key;
 use crate::meta::Meta;
-use crate::purge::settling::Asked;
+use crate::purge::settling::PendingRequest;
 
 /// A new entry.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub struct New {
     /// Whether only parts of the body will be received (status 206): requires `meta.length`, and bytes missing at the
     /// commit stay missing. Otherwise a commit with fewer bytes than `meta.length` is refused.
     pub is_partial: bool,
-    /// The request to the upstream ([`crate::Store::ask`]): purges since then apply to the entry too.
-    pub asked: Arc<Asked>,
+    /// The request to the upstream ([`crate::Store::register_request`]): purges since then apply to the entry too.
+    pub request: Arc<PendingRequest>,
     /// The position of the response among others for the same key: an older one is refused. Without a ticket, the last
     /// response replaces the others.
     pub ticket: Option<Arc<Ticket>>,

@@ -20,7 +20,7 @@ use crate::fill::order::Ticket;
 use crate::index::{Origin, SpaceReservation};
 use crate::key::{Key, Parents};
 use crate::meta::Meta;
-use crate::purge::settling::Asked;
+use crate::purge::settling::PendingRequest;
 
 /// A complete entry without its final name.
 pub(crate) enum CompletedFile {
@@ -48,7 +48,7 @@ pub(crate) struct Publication {
     pub(crate) reserved: SpaceReservation,
     pub(crate) condition: Condition,
     /// Registered until the entry is published.
-    pub(crate) asked: Arc<Asked>,
+    pub(crate) request: Arc<PendingRequest>,
     /// Held if the key was chosen among those of several variants.
     pub(crate) variants: Option<KeyLock>,
     /// For a fill's commit: counts the entry until it is on the disk.
@@ -73,9 +73,11 @@ impl Condition {
         match self {
             Condition::Version(version) => {
                 let known = entries.index.peek(&key.0);
-                known.filter(|known| known.version == *version).map(drop).ok_or(Refused::Gone)
+                known.filter(|known| known.version == *version).map(drop).ok_or(Refused::Removed)
             }
-            Condition::Newest(Some(ticket), meta) if !ticket.is_newest(&meta.variant) => Err(Refused::Older),
+            Condition::Newest(Some(ticket), meta) if !ticket.is_newest(&meta.variant) => {
+                Err(Refused::Superseded)
+            }
             Condition::Newest(..) => Ok(()),
         }
     }
@@ -88,7 +90,7 @@ pub(crate) fn publish(entries: &Arc<Entries>, publication: Publication) -> Finis
 }
 
 async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<u32, Refused> {
-    let Publication { mut file, key, reserved, condition, asked, variants, backlog } = publication;
+    let Publication { mut file, key, reserved, condition, request, variants, backlog } = publication;
     assert!(reserved.count() > 0, "an entry takes a block at least");
     let dir = &entries.dir;
     // Before the lock of the key is taken, because this may copy the complete file.
@@ -110,7 +112,7 @@ async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<
     if backlog.is_some() {
         entries.counters.commits.count();
     }
-    drop((lock, variants, asked, backlog));
+    drop((lock, variants, request, backlog));
     entries.remove_evicted(victim);
     Ok(version)
 }

@@ -21,9 +21,9 @@ use crate::format::crc32c;
 use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
 use crate::index::space::blocks_of;
 use crate::key::Key;
-use crate::lookup::hit::{Hit, Placed};
+use crate::lookup::hit::{BodyLocation, Hit};
 use crate::meta::Meta;
-use crate::purge::Fate;
+use crate::purge::PurgeEffect;
 
 /// Gives an entry new metadata and a new header section, after a 304. Its key, length, variant and tags do not change.
 /// A purge since its lookup applies to it too.
@@ -51,23 +51,23 @@ pub(crate) async fn refresh(
         head: head.into(),
         is_partial: header.layout.is_partial,
         // This request was sent after any soft purge that precedes the lookup.
-        asked: entries.settling.ask(|| hit.sequence),
+        request: entries.settling.register(|| hit.sequence),
         ticket: None,
     };
     if !is_storable(&new.text, &new.head, &new.meta) {
         return Err(Refused::Unstorable);
     }
     let subject = Header { meta: Arc::clone(&hit.meta), ..Header::clone(header) };
-    if entries.fate(&subject, &new.text) == Some(Fate::Gone) {
-        return Err(Refused::Gone);
+    if entries.purge_effect(&subject, &new.text) == Some(PurgeEffect::Unusable) {
+        return Err(Refused::Removed);
     }
     match &hit.body {
         // A large entry may have been read in one operation; its header is still rewritten in place.
-        Placed::Image(range) if hit.header.layout.is_small => {
+        BodyLocation::Image(range) if hit.header.layout.is_small => {
             let body = &hit.image.bytes()[range.clone()];
             refresh_small(entries, hit, &new, body).await
         }
-        Placed::Image(_) | Placed::File(_) => refresh_large(&entries.dir, hit, &new).await,
+        BodyLocation::Image(_) | BodyLocation::File(_) => refresh_large(&entries.dir, hit, &new).await,
     }
 }
 
@@ -87,7 +87,7 @@ async fn refresh_small(entries: &Arc<Entries>, hit: &Hit, new: &New, body: &[u8]
         key: hit.key,
         reserved,
         condition: Condition::Version(hit.version),
-        asked: Arc::clone(&new.asked),
+        request: Arc::clone(&new.request),
         variants: None,
         backlog: None,
     };
@@ -96,7 +96,7 @@ async fn refresh_small(entries: &Arc<Entries>, hit: &Hit, new: &New, body: &[u8]
 
 async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refused> {
     let used = used_bytes(&new.text, &new.head, &new.meta);
-    if used > hit.header.layout.room as usize {
+    if used > hit.header.layout.slot_bytes as usize {
         return Err(Refused::HeadTooLong);
     }
     // One refresh at a time: two would write the same slot.
@@ -107,7 +107,7 @@ async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refu
         primary: header.primary,
         ..identity(new, header.layout, header.nonce, header.length)
     };
-    let at = if header.is_second { 0 } else { u64::from(header.layout.room) };
+    let at = if header.is_second { 0 } else { u64::from(header.layout.slot_bytes) };
     let written = dir.write(&file, at, slot(&identity, new).into()).await;
     drop(lock);
     written.map_err(|errno| {
@@ -126,13 +126,13 @@ pub(crate) async fn open_to_change(
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match dir.open_file(dir.path_of(key).0, flags).await {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Err(Refused::Gone),
+        Err(Errno::NOENT) => return Err(Refused::Removed),
         Err(errno) => {
             dir.write_failed("opening an entry", errno);
             return Err(Refused::Disk(errno));
         }
     };
-    let wanted = 2 * u64::from(header.layout.room);
+    let wanted = 2 * u64::from(header.layout.slot_bytes);
     let read = async {
         let buf = read_prefix(&file, wanted, device, via).await?;
         extend_to(&file, buf, wanted, device, via).await
@@ -144,10 +144,10 @@ pub(crate) async fn open_to_change(
             return Err(Refused::Disk(errno));
         }
         Err(ReadError::NoMemory) => return Err(Refused::NoMemory),
-        Err(ReadError::Damaged(_)) => return Err(Refused::Gone),
+        Err(ReadError::Damaged(_)) => return Err(Refused::Removed),
     };
     match decode(&buf) {
         Ok(found) if found.nonce == header.nonce && found.layout == header.layout => Ok((file, found)),
-        _ => Err(Refused::Gone),
+        _ => Err(Refused::Removed),
     }
 }

@@ -6,7 +6,7 @@ use crate::format::header::{Identity, Layout, encode};
 
 /// Returns the identity of a new entry.
 pub(crate) fn identity(new: &New, layout: Layout, nonce: u64, length: u64) -> Identity {
-    let (sequence, primary) = (new.asked.number(), new.key);
+    let (sequence, primary) = (new.request.number(), new.key);
     Identity { layout, generation: 1, nonce, sequence, length, primary }
 }
 
@@ -14,7 +14,7 @@ pub(crate) fn identity(new: &New, layout: Layout, nonce: u64, length: u64) -> Id
 pub(crate) fn slot(identity: &Identity, new: &New) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
-    assert!(bytes.len() <= identity.layout.room as usize, "a slot fits into its room");
+    assert!(bytes.len() <= identity.layout.slot_bytes as usize, "a slot fits into its room");
     bytes
 }
 

@@ -44,7 +44,7 @@ pub(crate) const SHORT_TEXT_MAX: usize = 16 << 10;
 pub(crate) struct Layout {
     /// Bytes from the start of slot A to the start of slot B; in a small entry, which has no slot B, the size of the
     /// slot.
-    pub(crate) room: u32,
+    pub(crate) slot_bytes: u32,
     pub(crate) is_small: bool,
     /// Whether the entry was begun as a partial one; all parts may have been stored since.
     pub(crate) is_partial: bool,
@@ -61,9 +61,15 @@ const RECORDS_UNKNOWN: u64 = ALIGN / RECORD_BYTES;
 impl Layout {
     /// Returns the layout of a small entry with a slot of `used` bytes.
     pub(crate) fn small(used: usize, length: u64) -> Layout {
-        let room = (used as u64).next_multiple_of(8);
-        let body = room + chunks_of(length) * RECORD_BYTES;
-        let layout = Layout { room: room as u32, is_small: true, is_partial: false, table: room, body };
+        let slot_bytes = (used as u64).next_multiple_of(8);
+        let body = slot_bytes + chunks_of(length) * RECORD_BYTES;
+        let layout = Layout {
+            slot_bytes: slot_bytes as u32,
+            is_small: true,
+            is_partial: false,
+            table: slot_bytes,
+            body,
+        };
         debug_assert!(layout.is_sound(used as u64, length), "{layout:?}");
         layout
     }
@@ -72,12 +78,12 @@ impl Layout {
     /// share no sector: writing one leaves the other intact, even if the write is torn. With usual header sections,
     /// both slots and the table fit into one block.
     pub(crate) fn large(used: usize, length: Option<u64>, is_partial: bool) -> Layout {
-        let room = (used as u64 + used as u64 / 4 + 256).next_multiple_of(SECTOR_BYTES);
+        let slot_bytes = (used as u64 + used as u64 / 4 + 256).next_multiple_of(SECTOR_BYTES);
         let records = length.map_or(RECORDS_UNKNOWN, chunks_of);
-        let table = 2 * room;
+        let table = 2 * slot_bytes;
         let body = (table + records * RECORD_BYTES).next_multiple_of(ALIGN);
-        debug_assert!(used as u64 <= room && table + records * RECORD_BYTES <= body);
-        Layout { room: room as u32, is_small: false, is_partial, table, body }
+        debug_assert!(used as u64 <= slot_bytes && table + records * RECORD_BYTES <= body);
+        Layout { slot_bytes: slot_bytes as u32, is_small: false, is_partial, table, body }
     }
 
     /// Returns the layout once the length is known: a table that does not fit before the body is put behind it.
@@ -103,20 +109,20 @@ impl Layout {
     /// Whether the positions are those that the functions above compute, so that no sections overlap.
     fn is_sound(&self, used: u64, length: u64) -> bool {
         let table_end = self.table.saturating_add(chunks_of(length) * RECORD_BYTES);
-        let room = u64::from(self.room);
+        let slot_bytes = u64::from(self.slot_bytes);
         if self.is_small {
             return length <= CHUNK_BYTES
                 && !self.is_partial
-                && room == used.next_multiple_of(8)
-                && self.table == room
+                && slot_bytes == used.next_multiple_of(8)
+                && self.table == slot_bytes
                 && self.body == table_end;
         }
-        let before = self.table == 2 * room && table_end <= self.body;
+        let before = self.table == 2 * slot_bytes && table_end <= self.body;
         let behind = self.body.saturating_add(length).checked_next_multiple_of(ALIGN) == Some(self.table);
-        used <= room
-            && room.is_multiple_of(SECTOR_BYTES)
+        used <= slot_bytes
+            && slot_bytes.is_multiple_of(SECTOR_BYTES)
             && self.body.is_multiple_of(ALIGN)
-            && self.body >= 2 * room
+            && self.body >= 2 * slot_bytes
             && self.body <= LENGTH_MAX
             && (before || behind)
     }
@@ -177,11 +183,11 @@ pub(crate) fn is_storable(text: &[u8], head: &[u8], meta: &Meta) -> bool {
 pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta, out: &mut Vec<u8>) {
     let start = out.len();
     let used = used_bytes(text, head, meta) as u32;
-    assert!(used <= identity.layout.room, "{used} bytes of a slot of {}", identity.layout.room);
+    assert!(used <= identity.layout.slot_bytes, "{used} bytes of a slot of {}", identity.layout.slot_bytes);
     let texts: [&[u8]; TEXTS] = [text, &meta.variant, &meta.vary, head, &meta.tags, &meta.etag];
     out.reserve(used as usize);
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&identity.layout.room.to_le_bytes());
+    out.extend_from_slice(&identity.layout.slot_bytes.to_le_bytes());
     out.extend_from_slice(&identity.layout.bits().to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&used.to_le_bytes());
@@ -234,19 +240,19 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
     if bytes[..8] != MAGIC {
         return Err(Unread::Damaged(Damage::Magic));
     }
-    let (room, bits) = (number_u32(bytes, 8), number_u32(bytes, 12));
+    let (slot_bytes, bits) = (number_u32(bytes, 8), number_u32(bytes, 12));
     if bits & LAYOUT_SMALL != 0 {
         return slot(bytes, 0);
     }
-    let room = room as usize;
+    let slot_bytes = slot_bytes as usize;
     // Slot B may have the newer header; it is at most as long as slot A.
-    if !(room as u64).is_multiple_of(SECTOR_BYTES) || room == 0 || room > room_max() {
+    if !(slot_bytes as u64).is_multiple_of(SECTOR_BYTES) || slot_bytes == 0 || slot_bytes > slot_bytes_max() {
         return Err(Unread::Damaged(Damage::Layout));
     }
-    if bytes.len() < 2 * room {
-        return Err(Unread::More(2 * room));
+    if bytes.len() < 2 * slot_bytes {
+        return Err(Unread::More(2 * slot_bytes));
     }
-    let (first, second) = (slot(bytes, 0), slot(bytes, room));
+    let (first, second) = (slot(bytes, 0), slot(bytes, slot_bytes));
     match (first, second) {
         (Ok(first), Ok(second)) if is_newer(second.generation, first.generation) => Ok(second),
         (Ok(first), _) => Ok(first),
@@ -258,9 +264,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
 }
 
 /// Returns the maximum size of a slot: all texts at their limits.
-fn room_max() -> usize {
+fn slot_bytes_max() -> usize {
     let used = FIXED_BYTES + TEXT_BYTES_MAX + HEAD_BYTES_MAX + TAGS_BYTES_MAX + 3 * SHORT_TEXT_MAX;
-    Layout::large(used, None, false).room as usize
+    Layout::large(used, None, false).slot_bytes as usize
 }
 
 /// Whether generation `one` is newer than `other`; generations may wrap.
@@ -279,7 +285,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
         return damaged(Damage::Header);
     }
     let used = number_u32(bytes, 20) as usize;
-    if !(FIXED_BYTES..=room_max()).contains(&used) {
+    if !(FIXED_BYTES..=slot_bytes_max()).contains(&used) {
         return damaged(Damage::Header);
     }
     if bytes.len() < used {
@@ -291,14 +297,14 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     let Some(texts) = texts(bytes, used) else { return damaged(Damage::Layout) };
     let bits = number_u32(bytes, 12);
     let layout = Layout {
-        room: number_u32(bytes, 8),
+        slot_bytes: number_u32(bytes, 8),
         is_small: bits & LAYOUT_SMALL != 0,
         is_partial: bits & LAYOUT_PARTIAL != 0,
         body: number_u64(bytes, 56),
         table: number_u64(bytes, 64),
     };
     let length = number_u64(bytes, 72);
-    let is_placed = start == 0 || start == layout.room as usize;
+    let is_placed = start == 0 || start == layout.slot_bytes as usize;
     if length > LENGTH_MAX || !is_placed || !layout.is_sound(used as u64, length) {
         return damaged(Damage::Layout);
     }
@@ -400,7 +406,7 @@ mod tests {
         let used = used_bytes(b"the key", b"the head", &meta());
         let layout = Layout::large(used, Some(200_000), false);
         let mut file = vec![0; layout.body as usize];
-        for (generation, start) in [(first, 0), (second, layout.room as usize)] {
+        for (generation, start) in [(first, 0), (second, layout.slot_bytes as usize)] {
             let Some(generation) = generation else { continue };
             let mut slot = Vec::new();
             encode(&identity(layout, generation), b"the key", b"the head", &meta(), &mut slot);
@@ -420,8 +426,8 @@ mod tests {
         );
         assert_eq!((header.nonce, header.sequence, header.is_second), (99, 5, false));
         assert_eq!(header.primary, Key::of(b"the key"));
-        let room = header.layout.room as usize;
-        assert_eq!(decode(&file[..room]), Err(Unread::More(2 * room)), "slot B may be the one");
+        let slot_bytes = header.layout.slot_bytes as usize;
+        assert_eq!(decode(&file[..slot_bytes]), Err(Unread::More(2 * slot_bytes)), "slot B may be the one");
         assert_eq!(decode(&file[..3]), Err(Unread::More(FIXED_BYTES)));
     }
 
@@ -432,10 +438,10 @@ mod tests {
         assert_eq!(generation(&large(Some(3), Some(2))), Ok((3, false)));
         assert_eq!(generation(&large(Some(0), Some(u32::MAX))), Ok((0, false)), "they wrap");
         let used = used_bytes(b"the key", b"the head", &meta());
-        let room = Layout::large(used, Some(200_000), false).room as usize;
+        let slot_bytes = Layout::large(used, Some(200_000), false).slot_bytes as usize;
         for torn_at in (STABLE_BYTES..400).step_by(7) {
             let mut file = large(Some(3), Some(2));
-            file[torn_at..room].fill(0xee);
+            file[torn_at..slot_bytes].fill(0xee);
             let expected = if torn_at < used { 2 } else { 3 };
             assert_eq!(generation(&file).map(|(number, _)| number), Ok(expected), "torn at {torn_at}");
         }
@@ -445,10 +451,10 @@ mod tests {
     #[test]
     fn tables_are_placed_where_they_fit() {
         let small = Layout::small(300, 10);
-        assert_eq!((small.room, small.table, small.body), (304, 304, 312));
+        assert_eq!((small.slot_bytes, small.table, small.body), (304, 304, 312));
         assert_eq!(Layout::small(304, 0).body, 304);
         let unknown = Layout::large(300, None, false);
-        assert_eq!((unknown.room, unknown.table, unknown.body), (1024, 2048, 8192));
+        assert_eq!((unknown.slot_bytes, unknown.table, unknown.body), (1024, 2048, 8192));
         let most = (8192 - 2048) / RECORD_BYTES;
         assert_eq!(unknown.settle(most * CHUNK_BYTES), unknown);
         let long = unknown.settle(most * CHUNK_BYTES + 1);
@@ -456,7 +462,7 @@ mod tests {
         assert!(long.is_sound(300, most * CHUNK_BYTES + 1));
         let known = Layout::large(300, Some(1 << 30), true);
         assert_eq!(known.settle(1 << 30), known);
-        assert_eq!((known.room, known.table, known.body), (1024, 2048, 4096 + (8 << 14)));
+        assert_eq!((known.slot_bytes, known.table, known.body), (1024, 2048, 4096 + (8 << 14)));
         assert_eq!(Layout::large(1000, Some(16 << 20), false).body, 8192, "one read of a usual prefix");
     }
 
@@ -467,7 +473,7 @@ mod tests {
         let layout = Layout { body: u64::MAX - 5, ..Layout::large(used, Some(200_000), false) };
         let mut file = Vec::new();
         encode(&identity(layout, 1), b"the key", b"the head", &meta(), &mut file);
-        file.resize(2 * layout.room as usize, 0);
+        file.resize(2 * layout.slot_bytes as usize, 0);
         assert_eq!(decode(&file), Err(Unread::Damaged(Damage::Layout)));
     }
 
@@ -480,7 +486,7 @@ mod tests {
             file[place] = value;
             match decode(&file[..len.min(file.len())]) {
                 Ok(header) => prop_assert!(!changed && *header.meta == meta()),
-                // A changed `room` field may point behind the end of the file, which the reader of the file detects.
+                // A changed `slot_bytes` field may point behind the end of the file, which the reader of the file detects.
                 Err(Unread::More(wanted)) => {
                     prop_assert!(wanted > len.min(file.len()) && (len < file.len() || changed));
                 }

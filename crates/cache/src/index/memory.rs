@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::s3fifo::{KeyBytes, S3Fifo, Short};
+use super::s3fifo::{Exhausted, KeyBytes, S3Fifo};
 
 /// Number of shards, each with its lock.
 const SHARDS: usize = 16;
@@ -15,7 +15,7 @@ const SHARDS: usize = 16;
 const OVERHEAD_BYTES: u64 = 192;
 
 /// Divisor of the shard size that gives the maximum size of an object: a few large objects would evict all others.
-const LARGEST_PART: u64 = 16;
+const LARGEST_DIVISOR: u64 = 16;
 
 /// Objects in memory, of a type that the store chooses.
 pub(crate) struct MemoryTier<T> {
@@ -50,7 +50,7 @@ impl<T> MemoryTier<T> {
 
     /// Returns the maximum size of an object in bytes.
     pub(crate) fn object_max(&self) -> u64 {
-        (self.shard_bytes / LARGEST_PART).saturating_sub(OVERHEAD_BYTES)
+        (self.shard_bytes / LARGEST_DIVISOR).saturating_sub(OVERHEAD_BYTES)
     }
 
     /// Bytes in use, overhead included.
@@ -79,7 +79,7 @@ impl<T> MemoryTier<T> {
         shard.remove(key);
         let mut dropped = Vec::new();
         while shard.is_full() || shard.weight() + u64::from(weight) > self.shard_bytes {
-            let short = if shard.is_full() { Short::Places } else { Short::Weight };
+            let short = if shard.is_full() { Exhausted::Nodes } else { Exhausted::Weight };
             match shard.evict(short) {
                 Some(taken) => dropped.push(taken.value),
                 None => break,
@@ -108,7 +108,7 @@ impl<T> MemoryTier<T> {
         for shard in &self.shards {
             loop {
                 // One at a time, because others wait for the lock.
-                let taken = lock(shard).evict(Short::Places);
+                let taken = lock(shard).evict(Exhausted::Nodes);
                 let Some(taken) = taken else { break };
                 self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
             }

@@ -11,7 +11,7 @@ pub(crate) mod space;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::s3fifo::{KeyBytes, S3Fifo, Short, Taken};
+use self::s3fifo::{Exhausted, KeyBytes, Removed, S3Fifo};
 pub use self::space::{SpaceReservation, Used};
 
 /// Maximum number of bytes of index memory per object, including its share of buckets and ghosts.
@@ -25,7 +25,7 @@ pub const BLOCK_BYTES: u64 = 4096;
 
 /// State of an object that is known without disk access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct IndexEntry {
     /// Blocks of its file, so that a small file is read in one operation; 0 for a key without a file. An estimate that
     /// is never 0 until the file is measured.
     pub blocks: u32,
@@ -37,7 +37,7 @@ pub struct Known {
     /// for never.
     pub verified: u16,
     /// Whether it was requested since it was found or written.
-    pub asked: bool,
+    pub requested: bool,
     /// Number of requests for the key before it got a file (`proxy_cache_min_uses`).
     pub uses: u8,
     /// The time of its last request, in seconds of the store's clock.
@@ -49,22 +49,22 @@ struct Facts {
     accessed_s: u32,
     version: u32,
     verified: u16,
-    /// The flags [`ASKED`] and [`MEASURED`] in one byte, because every object has such a field.
+    /// The flags [`REQUESTED`] and [`MEASURED`] in one byte, because every object has such a field.
     marks: u8,
     uses: u8,
 }
 
-/// See [`Known::asked`].
-const ASKED: u8 = 1;
+/// See [`IndexEntry::requested`].
+const REQUESTED: u8 = 1;
 
-/// See [`Known::measured`].
+/// See [`IndexEntry::measured`].
 const MEASURED: u8 = 2;
 
 impl Facts {
-    fn known(self, blocks: u32) -> Known {
+    fn entry(self, blocks: u32) -> IndexEntry {
         let Facts { accessed_s, version, verified, marks, uses } = self;
-        let (asked, measured) = (marks & ASKED != 0, marks & MEASURED != 0);
-        Known { blocks, measured, version, verified, asked, uses, accessed_s }
+        let (requested, measured) = (marks & REQUESTED != 0, marks & MEASURED != 0);
+        IndexEntry { blocks, measured, version, verified, requested, uses, accessed_s }
     }
 }
 
@@ -126,18 +126,18 @@ impl Index {
     }
 
     /// Returns the state of a requested object and counts the request.
-    pub fn touch(&self, key: &KeyBytes, now_s: u32) -> Option<Known> {
+    pub fn touch(&self, key: &KeyBytes, now_s: u32) -> Option<IndexEntry> {
         let mut shard = self.shard(key);
         let (facts, blocks) = shard.touch(key)?;
-        let known = Facts { accessed_s: now_s, ..*facts }.known(blocks);
+        let known = Facts { accessed_s: now_s, ..*facts }.entry(blocks);
         facts.accessed_s = now_s;
-        facts.marks |= ASKED;
+        facts.marks |= REQUESTED;
         Some(known)
     }
 
     /// Returns the state of an object, without counting a request.
-    pub fn peek(&self, key: &KeyBytes) -> Option<Known> {
-        self.shard(key).get(key).map(|(facts, blocks)| facts.known(blocks))
+    pub fn peek(&self, key: &KeyBytes) -> Option<IndexEntry> {
+        self.shard(key).get(key).map(|(facts, blocks)| facts.entry(blocks))
     }
 
     /// Counts a request for a key without a file; returns the number of requests so far. Returns 1 when the index is
@@ -192,7 +192,7 @@ impl Index {
         let replaced = match shard.insert(*key, weight, facts) {
             Ok(replaced) => replaced,
             Err(facts) => {
-                victim = shard.evict(Short::Places);
+                victim = shard.evict(Exhausted::Nodes);
                 // The index has room for at least one object, as one was just evicted.
                 shard.insert(*key, weight, facts).unwrap_or_default()
             }
@@ -263,18 +263,18 @@ impl Index {
     /// Evicts the least valuable objects until this many blocks are free or this many objects were evicted. Cycles
     /// through the shards.
     pub fn evict(&self, blocks: u64, objects_max: usize, victims: &mut Vec<Victim>) -> u64 {
-        let (mut freed, mut looked, mut idle) = (0, 0, 0);
-        while freed < blocks && looked < objects_max && idle < SHARDS {
+        let (mut freed, mut examined, mut idle) = (0, 0, 0);
+        while freed < blocks && examined < objects_max && idle < SHARDS {
             let number = self.next.fetch_add(1, Ordering::Relaxed) as usize % SHARDS;
-            let Some(taken) = lock(&self.shards[number]).evict(Short::Weight) else {
+            let Some(taken) = lock(&self.shards[number]).evict(Exhausted::Weight) else {
                 idle += 1;
                 continue;
             };
-            (idle, looked) = (0, looked + 1);
+            (idle, examined) = (0, examined + 1);
             freed += u64::from(taken.weight);
             victims.extend(self.victim_of(taken));
         }
-        debug_assert!(looked <= objects_max);
+        debug_assert!(examined <= objects_max);
         freed
     }
 
@@ -307,22 +307,22 @@ impl Index {
         &self,
         cursor: Cursor,
         count: usize,
-        mut look: impl FnMut(&KeyBytes, Known),
+        mut look: impl FnMut(&KeyBytes, IndexEntry),
     ) -> Option<Cursor> {
         debug_assert!(cursor.shard < SHARDS);
         let shard = self.shards.get(cursor.shard)?;
-        let place =
-            lock(shard).scan(cursor.place, count, |key, blocks, facts| look(key, facts.known(blocks)));
-        match place {
-            0 => {
-                Some(cursor.shard + 1).filter(|&shard| shard < SHARDS).map(|shard| Cursor { shard, place: 0 })
-            }
-            place => Some(Cursor { place, ..cursor }),
+        let position =
+            lock(shard).scan(cursor.position, count, |key, blocks, facts| look(key, facts.entry(blocks)));
+        match position {
+            0 => Some(cursor.shard + 1)
+                .filter(|&shard| shard < SHARDS)
+                .map(|shard| Cursor { shard, position: 0 }),
+            position => Some(Cursor { position, ..cursor }),
         }
     }
 
     /// A key that was only counted has no file.
-    fn victim_of(&self, taken: Taken<Facts>) -> Option<Victim> {
+    fn victim_of(&self, taken: Removed<Facts>) -> Option<Victim> {
         let blocks = u64::from(taken.weight);
         (blocks > 0).then(|| Victim { key: taken.key, blocks: self.used.release_of(blocks) })
     }
@@ -337,13 +337,13 @@ impl Index {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     shard: usize,
-    place: usize,
+    position: usize,
 }
 
 impl Cursor {
     /// Returns the start of a random shard.
-    pub(crate) fn anywhere(random: u64) -> Cursor {
-        Cursor { shard: (random % SHARDS as u64) as usize, place: 0 }
+    pub(crate) fn random(random: u64) -> Cursor {
+        Cursor { shard: (random % SHARDS as u64) as usize, position: 0 }
     }
 }
 
@@ -396,7 +396,15 @@ mod tests {
         let known = index.touch(&key(1), 9).expect("it is there");
         assert_eq!(
             known,
-            Known { blocks: 3, measured: true, version, verified: 0, asked: false, uses: 0, accessed_s: 9 }
+            IndexEntry {
+                blocks: 3,
+                measured: true,
+                version,
+                verified: 0,
+                requested: false,
+                uses: 0,
+                accessed_s: 9
+            }
         );
         index.set_verified(&key(1), version + 1, 5);
         assert_eq!(index.peek(&key(1)).expect("it is there").verified, 0, "that was another object");
@@ -444,7 +452,7 @@ mod tests {
         index.measure(&key(1), 5);
         let known = index.peek(&key(1)).expect("it is there");
         assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
-        assert!(known.asked && known.accessed_s == 9, "what was noted meanwhile stays");
+        assert!(known.requested && known.accessed_s == 9, "what was noted meanwhile stays");
         index.insert(&key(1), index.used.adopt(2), Origin::Written { epoch: 1 }, 9);
         index.measure(&key(1), 7);
         index.measure(&key(2), 7);

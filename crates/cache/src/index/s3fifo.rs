@@ -35,15 +35,15 @@ struct Node<V> {
     chain: u32,
     newer: u32,
     older: u32,
-    place: Place,
+    membership: Membership,
     /// Number of recent requests, at most [`FREQUENCY_MAX`].
     frequency: u8,
     value: V,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Nowhere,
+enum Membership {
+    NoQueue,
     Small,
     Main,
 }
@@ -59,11 +59,11 @@ const FREQUENCY_MAX: u8 = 3;
 const PROMOTED_ABOVE: u8 = 1;
 
 /// The small queue gets one part in this many of the total weight.
-const SMALL_PART: u64 = 10;
+const SMALL_DIVISOR: u64 = 10;
 
 /// Maximum number of objects that one eviction examines. Each step moves an object or lowers its counter, so the search
 /// ends. When all objects are popular it takes long, and it holds the lock of a shard.
-const LOOKS_MAX: usize = 64;
+const EXAMINED_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Queue {
@@ -75,16 +75,16 @@ struct Queue {
 
 /// The exhausted resource that requires an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Short {
+pub(crate) enum Exhausted {
     /// The weight: bytes of disk or memory.
     Weight,
     /// The number of nodes. Objects with weight 0 use nodes too.
-    Places,
+    Nodes,
 }
 
 /// A removed object.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Taken<V> {
+pub(crate) struct Removed<V> {
     pub(crate) key: KeyBytes,
     pub(crate) weight: u32,
     pub(crate) value: V,
@@ -134,16 +134,16 @@ impl<V: Default> S3Fifo<V> {
 
     /// As [`S3Fifo::get`], for changes of the value; does not count a request.
     pub(crate) fn get_mut(&mut self, key: &KeyBytes) -> Option<&mut V> {
-        let place = self.find(key)?;
-        Some(&mut self.nodes[place as usize].value)
+        let index = self.find(key)?;
+        Some(&mut self.nodes[index as usize].value)
     }
 
     /// As [`S3Fifo::get`]; counts a request.
     pub(crate) fn touch(&mut self, key: &KeyBytes) -> Option<(&mut V, u32)> {
-        let place = self.find(key)?;
-        let node = &mut self.nodes[place as usize];
+        let index = self.find(key)?;
+        let node = &mut self.nodes[index as usize];
         node.frequency = (node.frequency + 1).min(FREQUENCY_MAX);
-        debug_assert!(node.place != Place::Nowhere && node.frequency <= FREQUENCY_MAX);
+        debug_assert!(node.membership != Membership::NoQueue && node.frequency <= FREQUENCY_MAX);
         Some((&mut node.value, node.weight))
     }
 
@@ -160,66 +160,74 @@ impl<V: Default> S3Fifo<V> {
 
     /// Inserts an object, or replaces and returns an earlier one. Fails if no node is free: an object has to be evicted
     /// first.
-    pub(crate) fn insert(&mut self, key: KeyBytes, weight: u32, value: V) -> Result<Option<Taken<V>>, V> {
-        if let Some(place) = self.find(&key) {
-            let node = &mut self.nodes[place as usize];
+    pub(crate) fn insert(&mut self, key: KeyBytes, weight: u32, value: V) -> Result<Option<Removed<V>>, V> {
+        if let Some(index) = self.find(&key) {
+            let node = &mut self.nodes[index as usize];
             let old = std::mem::replace(&mut node.weight, weight);
             let value = std::mem::replace(&mut node.value, value);
-            let queue = if node.place == Place::Small { &mut self.small } else { &mut self.main };
+            let queue = if node.membership == Membership::Small { &mut self.small } else { &mut self.main };
             debug_assert!(queue.weight >= u64::from(old), "a queue weighs what its objects do");
             queue.weight = queue.weight - u64::from(old) + u64::from(weight);
-            return Ok(Some(Taken { key, weight: old, value }));
+            return Ok(Some(Removed { key, weight: old, value }));
         }
         if self.is_full() {
             return Err(value);
         }
         let hash = self.hash(&key);
-        let to = if self.ghosts.has(hash) { Place::Main } else { Place::Small };
+        let to = if self.ghosts.has(hash) { Membership::Main } else { Membership::Small };
         let bucket = self.bucket(hash);
         let chain = unstored(self.buckets[bucket]);
-        let node =
-            Node { key, weight, chain, newer: NONE, older: NONE, place: Place::Nowhere, frequency: 0, value };
-        let place = match self.free {
+        let node = Node {
+            key,
+            weight,
+            chain,
+            newer: NONE,
+            older: NONE,
+            membership: Membership::NoQueue,
+            frequency: 0,
+            value,
+        };
+        let index = match self.free {
             NONE => {
                 self.nodes.push(node);
                 self.nodes.len() as u32 - 1
             }
-            place => {
-                self.free = self.node(place).chain;
-                self.nodes[place as usize] = node;
-                place
+            index => {
+                self.free = self.node(index).chain;
+                self.nodes[index as usize] = node;
+                index
             }
         };
-        self.buckets[bucket] = stored(place);
-        self.link(place, to);
-        debug_assert!(self.len() <= self.nodes_max && self.find(&key) == Some(place));
+        self.buckets[bucket] = stored(index);
+        self.link(index, to);
+        debug_assert!(self.len() <= self.nodes_max && self.find(&key) == Some(index));
         Ok(None)
     }
 
     /// Removes and returns an object.
-    pub(crate) fn remove(&mut self, key: &KeyBytes) -> Option<Taken<V>> {
-        let place = self.find(key)?;
-        Some(self.take(place))
+    pub(crate) fn remove(&mut self, key: &KeyBytes) -> Option<Removed<V>> {
+        let index = self.find(key)?;
+        Some(self.take(index))
     }
 
     /// Evicts the least valuable object for the resource that is exhausted; `None` when there is no object.
-    pub(crate) fn evict(&mut self, short: Short) -> Option<Taken<V>> {
-        for _ in 0..LOOKS_MAX {
+    pub(crate) fn evict(&mut self, short: Exhausted) -> Option<Removed<V>> {
+        for _ in 0..EXAMINED_MAX {
             if self.small_is_next(short) {
-                let place = self.small.oldest;
-                if self.node(place).frequency <= PROMOTED_ABOVE {
+                let index = self.small.oldest;
+                if self.node(index).frequency <= PROMOTED_ABOVE {
                     return Some(self.evict_small());
                 }
-                self.nodes[place as usize].frequency = 0;
-                self.move_to(place, Place::Main);
+                self.nodes[index as usize].frequency = 0;
+                self.move_to(index, Membership::Main);
             } else {
-                let place = self.main.oldest;
-                let node = self.nodes.get_mut(place as usize)?;
+                let index = self.main.oldest;
+                let node = self.nodes.get_mut(index as usize)?;
                 if node.frequency == 0 {
-                    return Some(self.take(place));
+                    return Some(self.take(index));
                 }
                 node.frequency -= 1;
-                self.move_to(place, Place::Main);
+                self.move_to(index, Membership::Main);
             }
         }
         // All examined objects were requested recently: the oldest is evicted nevertheless.
@@ -237,47 +245,47 @@ impl<V: Default> S3Fifo<V> {
         debug_assert!(self.nodes.len() <= self.nodes_max);
         let end = cursor.saturating_add(count).min(self.nodes.len());
         for node in self.nodes.get(cursor..end).unwrap_or_default() {
-            if node.place != Place::Nowhere {
+            if node.membership != Membership::NoQueue {
                 look(&node.key, node.weight, &node.value);
             }
         }
         if end == self.nodes.len() { 0 } else { end }
     }
 
-    fn small_is_next(&self, short: Short) -> bool {
+    fn small_is_next(&self, short: Exhausted) -> bool {
         let (small, all) = match short {
-            Short::Weight => (self.small.weight, self.weight()),
-            Short::Places => (self.small.count as u64, self.len() as u64),
+            Exhausted::Weight => (self.small.weight, self.weight()),
+            Exhausted::Nodes => (self.small.count as u64, self.len() as u64),
         };
-        self.small.count > 0 && (self.main.count == 0 || small * SMALL_PART > all)
+        self.small.count > 0 && (self.main.count == 0 || small * SMALL_DIVISOR > all)
     }
 
-    fn evict_small(&mut self) -> Taken<V> {
-        let place = self.small.oldest;
-        let hash = self.hash(&self.node(place).key);
+    fn evict_small(&mut self) -> Removed<V> {
+        let index = self.small.oldest;
+        let hash = self.hash(&self.node(index).key);
         self.ghosts.insert(hash);
-        self.take(place)
+        self.take(index)
     }
 
-    fn take(&mut self, place: u32) -> Taken<V> {
-        self.unlink(place);
-        let key = self.node(place).key;
+    fn take(&mut self, index: u32) -> Removed<V> {
+        self.unlink(index);
+        let key = self.node(index).key;
         let bucket = self.bucket(self.hash(&key));
-        let next = self.node(place).chain;
+        let next = self.node(index).chain;
         let mut at = unstored(self.buckets[bucket]);
-        if at == place {
+        if at == index {
             self.buckets[bucket] = stored(next);
         } else {
-            while self.node(at).chain != place {
+            while self.node(at).chain != index {
                 at = self.node(at).chain;
             }
             self.nodes[at as usize].chain = next;
         }
-        let free = std::mem::replace(&mut self.free, place);
-        let node = &mut self.nodes[place as usize];
+        let free = std::mem::replace(&mut self.free, index);
+        let node = &mut self.nodes[index as usize];
         node.chain = free;
-        debug_assert!(node.place == Place::Nowhere);
-        Taken { key, weight: node.weight, value: std::mem::take(&mut node.value) }
+        debug_assert!(node.membership == Membership::NoQueue);
+        Removed { key, weight: node.weight, value: std::mem::take(&mut node.value) }
     }
 
     fn find(&self, key: &KeyBytes) -> Option<u32> {
@@ -301,43 +309,43 @@ impl<V: Default> S3Fifo<V> {
         (hash.wrapping_mul(SPREAD) >> 32) as usize & (self.buckets.len() - 1)
     }
 
-    fn node(&self, place: u32) -> &Node<V> {
-        &self.nodes[place as usize]
+    fn node(&self, index: u32) -> &Node<V> {
+        &self.nodes[index as usize]
     }
 
-    fn queue(&mut self, place: Place) -> &mut Queue {
-        match place {
-            Place::Small => &mut self.small,
-            Place::Main => &mut self.main,
-            Place::Nowhere => unreachable!("a node in use is in a queue"),
+    fn queue(&mut self, membership: Membership) -> &mut Queue {
+        match membership {
+            Membership::Small => &mut self.small,
+            Membership::Main => &mut self.main,
+            Membership::NoQueue => unreachable!("a node in use is in a queue"),
         }
     }
 
-    fn move_to(&mut self, place: u32, to: Place) {
-        self.unlink(place);
-        self.link(place, to);
+    fn move_to(&mut self, index: u32, to: Membership) {
+        self.unlink(index);
+        self.link(index, to);
     }
 
-    fn link(&mut self, place: u32, to: Place) {
-        let weight = self.node(place).weight;
-        debug_assert!(self.node(place).place == Place::Nowhere, "a node is in one queue at a time");
+    fn link(&mut self, index: u32, to: Membership) {
+        let weight = self.node(index).weight;
+        debug_assert!(self.node(index).membership == Membership::NoQueue, "a node is in one queue at a time");
         let queue = self.queue(to);
-        let older = std::mem::replace(&mut queue.newest, place);
+        let older = std::mem::replace(&mut queue.newest, index);
         queue.weight += u64::from(weight);
         queue.count += 1;
         if older == NONE {
-            queue.oldest = place;
+            queue.oldest = index;
         } else {
-            self.nodes[older as usize].newer = place;
+            self.nodes[older as usize].newer = index;
         }
-        let node = &mut self.nodes[place as usize];
-        (node.place, node.older, node.newer) = (to, older, NONE);
+        let node = &mut self.nodes[index as usize];
+        (node.membership, node.older, node.newer) = (to, older, NONE);
     }
 
-    fn unlink(&mut self, place: u32) {
-        let node = &mut self.nodes[place as usize];
-        let (newer, older, weight, from) = (node.newer, node.older, node.weight, node.place);
-        node.place = Place::Nowhere;
+    fn unlink(&mut self, index: u32) {
+        let node = &mut self.nodes[index as usize];
+        let (newer, older, weight, from) = (node.newer, node.older, node.weight, node.membership);
+        node.membership = Membership::NoQueue;
         if newer != NONE {
             self.nodes[newer as usize].older = older;
         }
@@ -368,8 +376,8 @@ impl Queue {
 /// be initialised at the start.
 const NONE_STORED: u32 = 0;
 
-fn stored(place: u32) -> u32 {
-    place.wrapping_add(1)
+fn stored(index: u32) -> u32 {
+    index.wrapping_add(1)
 }
 
 fn unstored(number: u32) -> u32 {
@@ -446,7 +454,7 @@ mod tests {
     fn objects_without_requests_are_evicted_in_order() {
         let mut fifo = filled(10);
         let order: Vec<u32> =
-            std::iter::from_fn(|| fifo.evict(Short::Weight)).map(|taken| taken.value).collect();
+            std::iter::from_fn(|| fifo.evict(Exhausted::Weight)).map(|taken| taken.value).collect();
         assert_eq!(order, (0..10).collect::<Vec<_>>());
         assert_eq!((fifo.len(), fifo.weight()), (0, 0));
     }
@@ -462,7 +470,7 @@ mod tests {
         // Ten times as many objects that are requested once pass through.
         for number in 1000..2000 {
             if fifo.is_full() {
-                fifo.evict(Short::Places).expect("there is something");
+                fifo.evict(Exhausted::Nodes).expect("there is something");
             }
             fifo.insert(key(number), 1, number).expect("there is room");
         }
@@ -473,7 +481,7 @@ mod tests {
     #[test]
     fn a_returning_ghost_enters_the_main_queue() {
         let mut fifo = filled(10);
-        assert_eq!(fifo.evict(Short::Weight).map(|taken| taken.value), Some(0));
+        assert_eq!(fifo.evict(Exhausted::Weight).map(|taken| taken.value), Some(0));
         assert!(fifo.remembers(&key(0)) && !fifo.remembers(&key(500)));
         fifo.insert(key(0), 1, 0).expect("there is room");
         assert_eq!(fifo.main.count, 1);
@@ -501,7 +509,7 @@ mod tests {
                 fifo.touch(&key(number));
             }
         }
-        assert!(fifo.evict(Short::Weight).is_some());
+        assert!(fifo.evict(Exhausted::Weight).is_some());
     }
 
     #[test]
@@ -512,8 +520,8 @@ mod tests {
             fifo.insert(key(number), 1, number).expect("there is room");
             fifo.insert(key(100 + number), 0, number).expect("there is room");
         }
-        assert_eq!(fifo.evict(Short::Weight).map(|taken| taken.weight), Some(1));
-        assert_eq!(fifo.evict(Short::Places).map(|taken| taken.weight), Some(0));
+        assert_eq!(fifo.evict(Exhausted::Weight).map(|taken| taken.weight), Some(1));
+        assert_eq!(fifo.evict(Exhausted::Nodes).map(|taken| taken.weight), Some(0));
     }
 
     #[test]
@@ -546,7 +554,7 @@ mod tests {
                         fifo.touch(&key(number)).map(|(value, weight)| (weight, *value)),
                         map.get(&key(number)).copied()
                     ),
-                    2 => if let Some(taken) = fifo.evict(Short::Weight) {
+                    2 => if let Some(taken) = fifo.evict(Exhausted::Weight) {
                         prop_assert_eq!(map.remove(&taken.key), Some((taken.weight, taken.value)));
                     } else {
                         prop_assert!(map.is_empty());

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::BLOCK_BYTES;
 
 /// Divisor of `max_size` for the space that the manager keeps free, so that a fill rarely waits for a removal.
-const MARGIN_PART: u64 = 64;
+const MARGIN_DIVISOR: u64 = 64;
 
 /// Maximum number of blocks kept free: some seconds of a fast fill.
 const MARGIN_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
@@ -114,7 +114,7 @@ pub(crate) struct Space {
 
 /// The reason why there is no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
+pub(crate) enum NoSpace {
     /// `max_size` is exceeded by this many blocks.
     Size(u64),
     /// `min_free` is violated by this many blocks.
@@ -173,11 +173,11 @@ impl Space {
     }
 
     /// Reserves blocks.
-    pub(crate) fn reserve(&self, count: u64) -> Result<SpaceReservation, NoRoom> {
+    pub(crate) fn reserve(&self, count: u64) -> Result<SpaceReservation, NoSpace> {
         if count > 0 && self.is_unmeasured.load(Ordering::Acquire) {
-            return Err(NoRoom::Unmeasured);
+            return Err(NoSpace::Unmeasured);
         }
-        let blocks = self.used.reserve(count, self.max).map_err(NoRoom::Size)?;
+        let blocks = self.used.reserve(count, self.max).map_err(NoSpace::Size)?;
         // Counted first and checked afterwards: two concurrent reservations may both fail, but never both exceed the
         // limit.
         let spent = self.spent.fetch_add(count, Ordering::AcqRel);
@@ -190,17 +190,17 @@ impl Space {
     }
 
     /// Returns the number of blocks that the file system lacks if this many are used.
-    fn short_of_free(&self, blocks: u64) -> Option<NoRoom> {
+    fn short_of_free(&self, blocks: u64) -> Option<NoSpace> {
         if self.min_free == 0 {
             return None;
         }
         let short = (self.min_free + blocks).saturating_sub(self.free.load(Ordering::Relaxed));
-        (short > 0).then_some(NoRoom::Free(short))
+        (short > 0).then_some(NoSpace::Free(short))
     }
 
     /// Returns the number of blocks to evict so that fills have the margin, plus `more`.
     pub(crate) fn above_watermark(&self, more: u64) -> u64 {
-        let margin = |limit: u64| (limit / MARGIN_PART).min(MARGIN_BLOCKS_MAX);
+        let margin = |limit: u64| (limit / MARGIN_DIVISOR).min(MARGIN_BLOCKS_MAX);
         // Entries that are being removed count as removed.
         let removing = self.removing.load(Ordering::Relaxed);
         let size = match self.max {
@@ -208,7 +208,7 @@ impl Space {
             max => (self.used() + more).saturating_sub(removing).saturating_sub(max - margin(max)),
         };
         let free = match self.short_of_free(self.spent.load(Ordering::Relaxed) + margin(self.min_free)) {
-            Some(NoRoom::Free(short)) => short.saturating_sub(removing),
+            Some(NoSpace::Free(short)) => short.saturating_sub(removing),
             _ => 0,
         };
         size.max(free)
@@ -246,14 +246,14 @@ mod tests {
         used.adopt(70).commit();
         let space = Space::new(Some(100 * BLOCK_BYTES), 10 * BLOCK_BYTES, used.clone());
         let lacking = |count: u64| space.reserve(count).map(drop).err();
-        assert_eq!(lacking(20), Some(NoRoom::Unmeasured), "there may be more than is known");
+        assert_eq!(lacking(20), Some(NoSpace::Unmeasured), "there may be more than is known");
         space.loaded();
         space.set_free(60 * BLOCK_BYTES);
         let fill = space.reserve(20).unwrap();
-        assert_eq!(lacking(20), Some(NoRoom::Size(10)));
+        assert_eq!(lacking(20), Some(NoSpace::Size(10)));
         assert_eq!(space.used(), 90, "a refused reservation leaves nothing");
         drop(used.release_of(60));
-        assert_eq!(lacking(35), Some(NoRoom::Free(5)), "20 of the 60 may be gone");
+        assert_eq!(lacking(35), Some(NoSpace::Free(5)), "20 of the 60 may be gone");
         assert_eq!((lacking(30), space.used()), (None, 30));
         fill.commit();
         let mut entry = used.release_of(20);

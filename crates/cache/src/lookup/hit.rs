@@ -14,14 +14,14 @@ use crate::entries::{Entries, Image};
 use crate::error::StoreError;
 use crate::format::header::Header;
 use crate::format::{ALIGN, Damage};
-use crate::index::Known;
+use crate::index::IndexEntry;
 use crate::key::Key;
 use crate::lookup::open::{LookupKey, ReadPlan};
 use crate::lookup::open_files::{self, CachedHeader, OpenFile};
 use crate::lookup::read::{Read, body_of};
 use crate::lookup::reader::Reader;
 use crate::meta::Meta;
-use crate::purge::Fate;
+use crate::purge::PurgeEffect;
 
 /// A found entry. It belongs to the thread that looked it up.
 pub struct Hit {
@@ -39,11 +39,11 @@ pub struct Hit {
     pub(crate) sequence: u64,
     pub(crate) header: Arc<Header>,
     pub(crate) image: Source,
-    pub(crate) body: Placed,
+    pub(crate) body: BodyLocation,
 }
 
 /// The location of a body.
-pub(crate) enum Placed {
+pub(crate) enum BodyLocation {
     /// In the image in memory, with the header section.
     Image(Range<usize>),
     /// In the file.
@@ -79,32 +79,34 @@ impl Hit {
     /// Returns the bytes of the body if they are in memory.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.body {
-            Placed::Image(range) => Some(&self.image.bytes()[range.clone()]),
-            Placed::File(_) => None,
+            BodyLocation::Image(range) => Some(&self.image.bytes()[range.clone()]),
+            BodyLocation::File(_) => None,
         }
     }
 
     /// Returns the location of the body if it is in a file.
     pub fn located(&self) -> Option<&Located> {
         match &self.body {
-            Placed::Image(_) => None,
-            Placed::File(located) => Some(located),
+            BodyLocation::Image(_) => None,
+            BodyLocation::File(located) => Some(located),
         }
     }
 
     /// Returns the length of the complete body in bytes.
     pub fn length(&self) -> u64 {
         match &self.body {
-            Placed::Image(range) => range.len() as u64,
-            Placed::File(located) => located.length,
+            BodyLocation::Image(range) => range.len() as u64,
+            BodyLocation::File(located) => located.length,
         }
     }
 
     /// Returns the body.
     pub fn into_body(self) -> Body {
         match self.body {
-            Placed::Image(range) => Body::Bytes { source: self.image, start: range.start, end: range.end },
-            Placed::File(located) => Body::File(located),
+            BodyLocation::Image(range) => {
+                Body::Bytes { source: self.image, start: range.start, end: range.end }
+            }
+            BodyLocation::File(located) => Body::File(located),
         }
     }
 }
@@ -205,7 +207,7 @@ pub(crate) enum Checked {
 pub(crate) struct Check<'a> {
     pub(crate) entries: &'a Arc<Entries>,
     pub(crate) key: LookupKey<'a>,
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<IndexEntry>,
 }
 
 /// Marks an entry that a purge has removed.
@@ -222,7 +224,7 @@ impl Check<'_> {
         debug_assert!(body_of(header).end <= image.bytes.len());
         let version = self.known.map_or(0, |known| known.version);
         let bytes = Source::Shared(Arc::clone(&image.bytes));
-        let hit = self.hit(version, header, bytes, Placed::Image(body_of(header)));
+        let hit = self.hit(version, header, bytes, BodyLocation::Image(body_of(header)));
         Some(Hit { is_purged_soft, is_from_memory: true, ..hit })
     }
 
@@ -237,7 +239,7 @@ impl Check<'_> {
         let read_by = (plan.reads_of(&file), file.fd().is_direct());
         let located = self.located(plan, file, header, Arc::clone(&read.chunks));
         let image = Source::Shared(Arc::clone(&read.image));
-        let hit = self.hit(version, header, image, Placed::File(located));
+        let hit = self.hit(version, header, image, BodyLocation::File(located));
         Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
@@ -261,7 +263,7 @@ impl Check<'_> {
         let may_keep = version.is_some() && plan.calls_directly && is_as_planned && !header.layout.is_partial;
         let version = version.unwrap_or_else(|| entries.adopt(key.key, &header, chunks.as_deref()));
         let name = (entries.dir.id(), *key.key);
-        let kept = (may_keep && open_files::is_worth_keeping(name)).then(|| file.clone());
+        let retained = (may_keep && open_files::should_retain(name)).then(|| file.clone());
         let mut cached = None;
         let (image, body) = match chunks {
             Some(chunks) => {
@@ -271,19 +273,19 @@ impl Check<'_> {
                 let image = Source::Shared(Arc::clone(&read.image));
                 cached = seen.and(Some(read));
                 let located = self.located(plan, file, &header, chunks);
-                (image, Placed::File(Located { version, ..located }))
+                (image, BodyLocation::File(Located { version, ..located }))
             }
-            None => (self.remember(version, buf, &header), Placed::Image(body_of(&header))),
+            None => (self.remember(version, buf, &header), BodyLocation::Image(body_of(&header))),
         };
-        if let Some(file) = kept {
-            open_files::keep(name, OpenFile { version, direct: plan.direct, file, read: cached });
+        if let Some(file) = retained {
+            open_files::retain_file(name, OpenFile { version, direct: plan.direct, file, read: cached });
         }
         let hit = self.hit(version, &header, image, body);
         Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
     /// Returns the hit, without the fields that say how it was found.
-    fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: Placed) -> Hit {
+    fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: BodyLocation) -> Hit {
         Hit {
             meta: Arc::clone(&header.meta),
             is_purged_soft: false,
@@ -300,15 +302,15 @@ impl Check<'_> {
 
     /// Whether a soft purge applies to the entry. Removes the entry and fails if a hard purge applies.
     fn outlived(self, header: &Header) -> Result<bool, Purged> {
-        let fate = self.entries.fate(header, self.key.text);
-        if fate == Some(Fate::Gone) {
+        let effect = self.entries.purge_effect(header, self.key.text);
+        if effect == Some(PurgeEffect::Unusable) {
             match self.known {
                 Some(known) => self.entries.forget_purged(self.key.key, known.version),
                 None => self.entries.remove_purged_file(self.key.key),
             }
             return Err(Purged);
         }
-        Ok(fate.is_some())
+        Ok(effect.is_some())
     }
 
     /// Returns the location of the body of a large entry.

@@ -25,13 +25,13 @@ use crate::disk::directory::{READ_FLAGS, now_ms, now_s};
 use crate::disk::read::ReadError;
 use crate::entries::Entries;
 use crate::error::StoreError;
-use crate::index::Known;
+use crate::index::IndexEntry;
 use crate::key::Key;
 use crate::lookup::hit::{Check, Checked, Hit};
 use crate::lookup::open::{FirstRead, LookupKey, Opener, PREFIX_BYTES};
 use crate::lookup::read::{read_entry, read_header};
 use crate::meta::Meta;
-use crate::purge::Fate;
+use crate::purge::PurgeEffect;
 
 /// Computes, from the stored `Vary` ([`crate::Meta::vary`]), the text that selects the variant for the request
 /// ([`crate::Meta::variant`]).
@@ -58,7 +58,7 @@ impl Lookup {
             direct_from: self.is_direct.then_some(0),
             direct_via: dir.via(),
             sends_files: false,
-            has_room: true,
+            client_has_space: true,
             calls_directly: dir.calls_directly(),
         }
     }
@@ -181,12 +181,12 @@ impl Lookup {
                 return Ok(Checked::Nothing);
             }
         };
-        entries.dir.read_worked();
+        entries.dir.read_succeeded();
         Ok(check.file(plan, file, read))
     }
 
     /// Removes an entry if a purge applies to it.
-    pub(crate) async fn judge_purged(&self, key: &Key, known: Known) -> Judged {
+    pub(crate) async fn judge_purged(&self, key: &Key, known: IndexEntry) -> Judged {
         let entries = &self.entries;
         let file = match entries.dir.open_file(entries.dir.path_of(key).0, READ_FLAGS).await {
             Ok(file) => file,
@@ -199,12 +199,12 @@ impl Lookup {
                 if header.primary != *key {
                     entries.settling.add_variant(&header.primary);
                 }
-                match entries.fate(&header, &buf[header.text.clone()]) {
-                    Some(Fate::Gone) => {
+                match entries.purge_effect(&header, &buf[header.text.clone()]) {
+                    Some(PurgeEffect::Unusable) => {
                         entries.forget_purged(key, known.version);
                         Judged::Outlived
                     }
-                    Some(Fate::Stale) => Judged::Stale,
+                    Some(PurgeEffect::Stale) => Judged::Stale,
                     None => Judged::Outlived,
                 }
             }

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::config::Access;
 use crate::disk::directory::{Directory, READ_FLAGS};
-use crate::index::{BLOCK_BYTES, Known};
+use crate::index::{BLOCK_BYTES, IndexEntry};
 use crate::key::Key;
 use crate::lookup::open_files::{self, OpenFile};
 
@@ -53,7 +53,7 @@ pub(crate) struct ReadPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstRead {
     /// The complete file, of this many bytes.
-    Whole(u64),
+    Complete(u64),
     /// Two slots and the first records of the table.
     Prefix,
 }
@@ -62,7 +62,7 @@ impl FirstRead {
     /// Returns the number of bytes to request.
     pub(crate) fn bytes(self) -> u64 {
         match self {
-            FirstRead::Whole(bytes) => bytes,
+            FirstRead::Complete(bytes) => bytes,
             FirstRead::Prefix => PREFIX_BYTES,
         }
     }
@@ -73,10 +73,10 @@ const SMALL_BLOCKS_MAX: u32 = 18;
 
 /// Maximum number of blocks of a larger file that is also read in one operation if the response can be sent
 /// immediately: one read of 160 KiB is less work for the disk than three.
-const WHOLE_BLOCKS_MAX: u32 = 40;
+const FULL_READ_BLOCKS_MAX: u32 = 40;
 
 /// Maximum size in bytes of a file that is read in one operation.
-pub const WHOLE_BYTES_MAX: u64 = WHOLE_BLOCKS_MAX as u64 * BLOCK_BYTES;
+pub const FULL_READ_BYTES_MAX: u64 = FULL_READ_BLOCKS_MAX as u64 * BLOCK_BYTES;
 
 /// Bytes of [`FirstRead::Prefix`]: two slots with header sections of some 2000 bytes each, and the records of 16 MiB.
 pub(crate) const PREFIX_BYTES: u64 = 8 << 10;
@@ -90,7 +90,7 @@ impl ReadPlan {
     pub(crate) fn new(
         key: &Key,
         access: Access,
-        known: Option<Known>,
+        known: Option<IndexEntry>,
         admission: &PageCacheAdmission,
     ) -> ReadPlan {
         let known = known.filter(|known| known.measured);
@@ -99,17 +99,19 @@ impl ReadPlan {
         let direct = blocks.is_some_and(|blocks| access.is_direct(u64::from(blocks) * BLOCK_BYTES));
         let is_whole = |blocks: u32| {
             blocks <= SMALL_BLOCKS_MAX
-                || (blocks <= WHOLE_BLOCKS_MAX && (direct || !access.sends_files) && access.has_room)
+                || (blocks <= FULL_READ_BLOCKS_MAX
+                    && (direct || !access.sends_files)
+                    && access.client_has_space)
         };
         let first = match blocks {
-            Some(blocks) if is_whole(blocks) => FirstRead::Whole(u64::from(blocks) * BLOCK_BYTES),
+            Some(blocks) if is_whole(blocks) => FirstRead::Complete(u64::from(blocks) * BLOCK_BYTES),
             _ => FirstRead::Prefix,
         };
         let reads = if direct { access.direct_via } else { access.via };
         let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
         let name = name_of(key);
         let bypass_page_cache =
-            is_left_to_us && known.is_some_and(|known| known.asked) && !admission.admit(name, rt::now());
+            is_left_to_us && known.is_some_and(|known| known.requested) && !admission.admit(name, rt::now());
         let (opens, reads_direct, calls_directly) = (access.via, access.direct_via, access.calls_directly);
         ReadPlan { name, opens, reads, reads_direct, direct, bypass_page_cache, calls_directly, first }
     }
@@ -152,7 +154,7 @@ impl Opener {
     }
 
     /// Returns the plan for opening and reading the file of an entry.
-    pub(crate) fn plan(&self, key: &Key, access: Access, known: Option<Known>) -> ReadPlan {
+    pub(crate) fn plan(&self, key: &Key, access: Access, known: Option<IndexEntry>) -> ReadPlan {
         ReadPlan::new(key, access, known, &self.admission)
     }
 
@@ -166,7 +168,7 @@ impl Opener {
 
     /// Returns the open file of an entry, if it is kept open, and its bytes are resident or the plan does not need them
     /// resident.
-    pub(crate) fn open_file(&self, key: &Key, known: Option<Known>, plan: ReadPlan) -> Option<OpenFile> {
+    pub(crate) fn open_file(&self, key: &Key, known: Option<IndexEntry>, plan: ReadPlan) -> Option<OpenFile> {
         let known = known.filter(|known| plan.calls_directly && known.measured)?;
         let open = open_files::find((self.dir.id(), *key), known.version, plan.direct)?;
         if !plan.bypass_page_cache {
@@ -189,7 +191,7 @@ impl Opener {
         let mut how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
         if plan.calls_directly {
             how.is_cold = true;
-            if self.names.is_worth_trying() {
+            if self.names.should_try() {
                 let opened = File::open_cached(None, &path(), how);
                 // The path is not cached, or the kernel or file system cannot tell.
                 let missed = matches!(opened, Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS));
@@ -217,7 +219,7 @@ impl Opener {
         plan: ReadPlan,
         mut buf: Buf,
     ) -> Result<Buf, Buf> {
-        if file.fd().is_direct() || !plan.calls_directly || !self.data.is_worth_trying() {
+        if file.fd().is_direct() || !plan.calls_directly || !self.data.should_try() {
             return Err(buf);
         }
         debug_assert!(buf.is_empty(), "the start of the file goes to the start of the buffer");

@@ -49,7 +49,7 @@ impl OpenFile {
         let end = start + bytes;
         if let Some((seen_end, at)) = self.file.seen_resident(start)
             && end <= seen_end
-            && io::page_cache::is_believed(at, rt::now())
+            && io::page_cache::is_assumed_resident(at, rt::now())
         {
             return true;
         }
@@ -138,7 +138,7 @@ pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
 }
 
 /// Whether the file of an entry that was just opened should be retained: it was opened before recently.
-pub(crate) fn is_worth_keeping(name: Name) -> bool {
+pub(crate) fn should_retain(name: Name) -> bool {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
     let key = u128::from_be_bytes(name.1.0);
     let (mark, place) = ((key >> 64) as u64 ^ name.0, key as usize % RECENT);
@@ -147,7 +147,7 @@ pub(crate) fn is_worth_keeping(name: Name) -> bool {
 }
 
 /// Retains the open file of an entry.
-pub(crate) fn keep(name: Name, open: OpenFile) {
+pub(crate) fn retain_file(name: Name, open: OpenFile) {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
     let mut young = files.young.borrow_mut();
     if young.len() >= OPEN_MAX / 2 {

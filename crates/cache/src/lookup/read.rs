@@ -7,14 +7,14 @@ use io::Buf;
 use io::op::Stat;
 use rt::File;
 
-use crate::disk::read::{ReadError, buffer, extend_to, read_into, read_prefix, read_whole};
+use crate::disk::read::{ReadError, buffer, extend_to, read_full, read_into, read_prefix};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
 use crate::format::crc32c;
 use crate::format::crc32c::{RECORD_BYTES, checksum};
 use crate::format::header::{Header, Unread, decode};
 use crate::format::{CHUNK_BYTES, Damage, chunks_of};
-use crate::index::Known;
+use crate::index::IndexEntry;
 use crate::key::Key;
 use crate::lookup::open::{FirstRead, Opener, ReadPlan};
 
@@ -43,7 +43,7 @@ pub(crate) async fn read_entry(
     opener: &Opener,
     file: &File,
     key: &Key,
-    known: Option<Known>,
+    known: Option<IndexEntry>,
     plan: ReadPlan,
 ) -> Result<Read, ReadError> {
     let dir = &entries.dir;
@@ -51,12 +51,12 @@ pub(crate) async fn read_entry(
     // no disk access.
     let seen = match plan.first {
         FirstRead::Prefix => Some(file.stat_inline().map_err(ReadError::Disk)?),
-        FirstRead::Whole(_) => None,
+        FirstRead::Complete(_) => None,
     };
     let (mut buf, header) = read_header(entries, opener, file, plan.first.bytes(), plan).await?;
     let layout = header.layout;
     let end = header.body_range().end;
-    let is_whole = layout.is_small || (matches!(plan.first, FirstRead::Whole(_)) && !layout.is_partial);
+    let is_whole = layout.is_small || (matches!(plan.first, FirstRead::Complete(_)) && !layout.is_partial);
     if !is_whole {
         let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
         if file.fd().is_direct() && table_end > buf.len() as u64 {
@@ -208,7 +208,7 @@ async fn read_table(
         // A table that a partial entry has not written to its end reads as zeroes, which are no records. A single read
         // may end inside a record, so each range is read completely.
         let wanted = (end - at).min(CHUNK_BYTES);
-        let part = read_whole(file, at, wanted, device, via).await?;
+        let part = read_full(file, at, wanted, device, via).await?;
         entries.dir.moved.read.add(part.len() as u64);
         let part = &part[..part.len().min(wanted as usize)];
         chunks.take_records((at - start) / RECORD_BYTES, part);

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use io::Buf;
 
-use crate::disk::read::{ReadError, read_whole};
+use crate::disk::read::{ReadError, read_full};
 use crate::error::StoreError;
 use crate::format::crc32c;
 use crate::format::{CHUNK_BYTES, Damage};
@@ -47,7 +47,7 @@ pub struct Reader {
     next: u64,
     window: usize,
     /// Number of bytes that the client can receive now.
-    room: u64,
+    client_space: u64,
     reads: VecDeque<ChunkRead>,
 }
 
@@ -68,19 +68,19 @@ impl Reader {
             // every reader.
             located.file.fd().expect_random_reads();
         }
-        Reader { located, range, next, window: window.max(1), room: u64::MAX, reads: VecDeque::new() }
+        Reader { located, range, next, window: window.max(1), client_space: u64::MAX, reads: VecDeque::new() }
     }
 
     /// Sets the number of bytes that the client can receive now: when buffers are scarce, no more is read than that,
     /// but at least one chunk.
-    pub fn set_room(&mut self, bytes: u64) {
-        self.room = bytes;
+    pub fn set_client_space(&mut self, bytes: u64) {
+        self.client_space = bytes;
     }
 
     /// Returns the end of the run that begins with the next chunk. Only its first chunk may be missing, so that bytes
     /// before a hole are returned.
     fn run_end(&self) -> u64 {
-        let lone = (self.room / CHUNK_BYTES).clamp(1, LONE_RUN_CHUNKS);
+        let lone = (self.client_space / CHUNK_BYTES).clamp(1, LONE_RUN_CHUNKS);
         let most = if self.is_alone() { lone } else { RUN_CHUNKS };
         let last = self.range.end.div_ceil(CHUNK_BYTES).min(self.next + most);
         let is_there =
@@ -138,7 +138,7 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
         return Err(StoreError::Missing { at: absent * CHUNK_BYTES });
     }
     let buf =
-        match read_whole(&located.file, located.offset + start, wanted, located.device, located.via).await {
+        match read_full(&located.file, located.offset + start, wanted, located.device, located.via).await {
             Ok(buf) => buf,
             Err(ReadError::Disk(errno)) => {
                 return Err(located.entries.dir.read_failed("reading an entry", errno));

@@ -25,7 +25,7 @@ use crate::entries::Entries;
 use crate::index::{BLOCK_BYTES, Cursor};
 use crate::key::Key;
 use crate::manager::pace::{Paced, SCAN_MAX};
-use crate::manager::sizes::{Named, SIZES_LEFT_MAX, measure};
+use crate::manager::sizes::{Named, SIZES_PENDING_MAX, measure};
 use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
 use crate::note::Note;
 
@@ -61,7 +61,7 @@ pub(crate) struct UnreadDirectories {
     directories: Vec<Subdirectory>,
     /// Entries up to this version are known from a snapshot only.
     unconfirmed_up_to: u32,
-    begun: Instant,
+    started: Instant,
     pause: Duration,
     /// Time of the next attempt.
     pub(crate) due: Instant,
@@ -76,10 +76,10 @@ const UNREAD_MAX: Duration = Duration::from_secs(60);
 /// Loads all entries; returns the directories that have to be retried.
 pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDirectories> {
     let dir = &entries.dir;
-    let begun = rt::now();
+    let started = rt::now();
     remove_leftovers(dir).await;
     if load_snapshot(entries).await == Loaded::All {
-        all_known(entries, begun, true);
+        mark_loaded(entries, started, true);
         all_measured(entries);
         return None;
     }
@@ -92,16 +92,16 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
     let unread = UnreadDirectories {
         directories: vec![top],
         unconfirmed_up_to,
-        begun,
+        started,
         pause: UNREAD_FIRST / 2,
-        due: begun,
+        due: started,
     };
     let (first, errno, unread) = walk(entries, pace, unread).await?;
     dir.note(|name| Note::Unreadable {
         name,
         path: std::ffi::OsString::from_vec(first.path.as_bytes().to_vec()).into(),
         errno,
-        folders: unread.directories.len() as u64,
+        directories: unread.directories.len() as u64,
     });
     // The limits apply to the known entries, and an error was logged: a cache that stores nothing because of one
     // directory would help no client.
@@ -136,7 +136,7 @@ async fn walk(
         measuring: Semaphore::new(1),
     });
     wanted.directories.into_iter().for_each(|directory| walk.begin_directory(directory));
-    walk.gauge.none_left().await;
+    walk.gauge.wait_empty().await;
     if dir.is_stopping() {
         return None;
     }
@@ -150,18 +150,18 @@ async fn walk(
         return Some((first, errno, UnreadDirectories { directories, pause, due, ..wanted }));
     }
     forget_unconfirmed(entries, wanted.unconfirmed_up_to);
-    all_known(entries, wanted.begun, false);
+    mark_loaded(entries, wanted.started, false);
     measure(entries, named).await;
     if !dir.is_stopping() {
         all_measured(entries);
         let bytes = entries.space.used() * BLOCK_BYTES;
-        dir.note(|name| Note::Measured { name, bytes, time_ms: since_ms(wanted.begun) });
+        dir.note(|name| Note::Measured { name, bytes, time_ms: since_ms(wanted.started) });
     }
     None
 }
 
 /// Marks the cache as loaded: from now on, an entry that is not in the index does not exist.
-fn all_known(entries: &Entries, begun: Instant, from_snapshot: bool) {
+fn mark_loaded(entries: &Entries, started: Instant, from_snapshot: bool) {
     if entries.dir.is_stopping() {
         return;
     }
@@ -169,7 +169,7 @@ fn all_known(entries: &Entries, begun: Instant, from_snapshot: bool) {
         entries.settling.surveyed();
     }
     entries.is_loaded.store(true, Ordering::Release);
-    let (count, time_ms) = (entries.index.len() as u64, since_ms(begun));
+    let (count, time_ms) = (entries.index.len() as u64, since_ms(started));
     entries.dir.note(|name| Note::Loaded { name, entries: count, time_ms, from_snapshot });
 }
 
@@ -253,11 +253,11 @@ impl Walk {
                     inner.push(Subdirectory { path: path.map_err(|_| Errno::INVAL)?, digits });
                 }
             }
-            self.pace.worked(count).await;
-            if self.named.borrow().len() >= SIZES_LEFT_MAX {
+            self.pace.count(count).await;
+            if self.named.borrow().len() >= SIZES_PENDING_MAX {
                 let _turn = self.measuring.acquire().await;
                 // An earlier task may have taken the list.
-                let is_full = self.named.borrow().len() >= SIZES_LEFT_MAX;
+                let is_full = self.named.borrow().len() >= SIZES_PENDING_MAX;
                 let named = if is_full { self.named.take() } else { Vec::new() };
                 measure(&self.entries, named).await;
             }
@@ -285,8 +285,8 @@ impl Walk {
     }
 }
 
-fn since_ms(begun: Instant) -> u64 {
-    rt::now().saturating_duration_since(begun).as_millis() as u64
+fn since_ms(started: Instant) -> u64 {
+    rt::now().saturating_duration_since(started).as_millis() as u64
 }
 
 fn is_directory(entry: &DirEntry) -> bool {

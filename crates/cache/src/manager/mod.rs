@@ -61,7 +61,7 @@ struct Due {
     /// Sequence number of the last purge that a sweep has covered.
     purged: u64,
     /// Number of purges that were still stored after that sweep.
-    kept: usize,
+    stored: usize,
     /// Directories that could not be read so far.
     unread: Option<UnreadDirectories>,
 }
@@ -80,12 +80,12 @@ impl Manager {
     pub(crate) async fn run(self) {
         let dir = &self.entries.dir;
         if !dir.is_owner() {
-            self.wait_to_own().await;
+            self.wait_for_ownership().await;
         }
         let loads = !dir.is_stopping();
         let unread = if loads { load(&self.entries, self.config.loader).await } else { None };
         // Concurrently: entries are removed while the scrub reads or pauses.
-        rt::select(self.keep_in_order(unread), Box::pin(self.scrub())).await;
+        rt::select(self.run_tasks(unread), Box::pin(self.scrub())).await;
         if dir.is_owner() {
             self.finish().await;
         }
@@ -99,20 +99,20 @@ impl Manager {
     }
 
     /// Runs all due tasks until the stop.
-    async fn keep_in_order(&self, unread: Option<UnreadDirectories>) {
+    async fn run_tasks(&self, unread: Option<UnreadDirectories>) {
         let (dir, now) = (&self.entries.dir, rt::now());
         let mut due =
-            Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, kept: 0, unread };
+            Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, stored: 0, unread };
         while !dir.is_stopping() {
             self.manage(&mut due).await;
             if !dir.is_stopping() {
-                rt::select(dir.manager.woken(), rt::sleep_until(self.next_look(&due))).await;
+                rt::select(dir.manager.woken(), rt::sleep_until(self.next_due(&due))).await;
             }
         }
     }
 
     /// Waits until the process that owns the directory has exited, and takes over from it.
-    async fn wait_to_own(&self) {
+    async fn wait_for_ownership(&self) {
         let dir = &self.entries.dir;
         loop {
             if dir.is_stopping() {
@@ -146,7 +146,7 @@ impl Manager {
         self.entries.memory.clear();
     }
 
-    fn next_look(&self, due: &Due) -> Instant {
+    fn next_due(&self, due: &Due) -> Instant {
         let mut next = due.inactive.min(due.snapshot);
         if let Some(unread) = &due.unread {
             next = next.min(unread.due);
@@ -166,12 +166,12 @@ impl Manager {
     async fn manage(&self, due: &mut Due) {
         let entries = &self.entries;
         let dir = &entries.dir;
-        if dir.health.wants_trial(now_ms()) {
+        if dir.health.needs_trial(now_ms()) {
             self.try_disk().await;
         }
         if rt::now() >= due.free {
             due.free = rt::now() + FREE_EVERY;
-            self.ask_free().await;
+            self.query_free_space().await;
         }
         self.make_room().await;
         if let Some(unread) = due.unread.take_if(|unread| rt::now() >= unread.due) {
@@ -207,12 +207,12 @@ impl Manager {
         if let Err(errno) = dir.sync(temp.file()).await {
             return dir.write_failed("writing to the disk", errno);
         }
-        if dir.health.write_worked() {
+        if dir.health.write_succeeded() {
             dir.note(|name| Note::Recovered { name });
         }
     }
 
-    async fn ask_free(&self) {
+    async fn query_free_space(&self) {
         let (dir, space) = (&self.entries.dir, &self.entries.space);
         // If the query fails, the last value remains.
         if space.has_min_free()
@@ -236,7 +236,7 @@ impl Manager {
             }
             let count = victims.len() as u32;
             self.entries.remove_and_wait(victims).await;
-            pace.worked(count).await;
+            pace.count(count).await;
         }
     }
 
@@ -254,7 +254,7 @@ impl Manager {
                 let rest = victims.split_off(victims.len().min(UNHURRIED_MAX));
                 let count = victims.len() as u32;
                 entries.remove_and_wait(std::mem::replace(&mut victims, rest)).await;
-                pace.worked(count).await;
+                pace.count(count).await;
             }
             if entries.dir.is_stopping() {
                 return;
@@ -267,18 +267,18 @@ impl Manager {
     /// Starts a sweep of the purges if there are many, or with `purger=on`.
     async fn forget_purges(&self, due: &mut Due) {
         let entries = &self.entries;
-        let kept = entries.purges.set().len();
+        let stored = entries.purges.set().len();
         // Responses to requests before these purges may still be stored.
         let sequence = entries.sequence().min(entries.settling.settled());
         let (least, most) = PURGES_MANY;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
-        let is_wanted = self.config.purger || kept.saturating_sub(due.kept) > many;
+        let is_wanted = self.config.purger || stored.saturating_sub(due.stored) > many;
         // A sweep does not check entries that are not in the index, so purges are retained while directories are
         // unread.
-        if kept > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
+        if stored > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
             let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
             work_off_purges(&self.lookup, sequence, pace).await;
-            (due.purged, due.kept) = (sequence, entries.purges.set().len());
+            (due.purged, due.stored) = (sequence, entries.purges.set().len());
         }
     }
 

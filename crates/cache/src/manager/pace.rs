@@ -15,23 +15,23 @@ pub(crate) const SCAN_MAX: usize = 512;
 pub(crate) struct Paced {
     pace: Pace,
     files: Cell<u32>,
-    begun: Cell<Instant>,
+    started: Cell<Instant>,
 }
 
 impl Paced {
     pub(crate) fn new(pace: Pace) -> Paced {
-        Paced { pace, files: Cell::new(0), begun: Cell::new(rt::now()) }
+        Paced { pace, files: Cell::new(0), started: Cell::new(rt::now()) }
     }
 
     /// Counts processed files, and pauses when the pace requires it.
-    pub(crate) async fn worked(&self, files: u32) {
+    pub(crate) async fn count(&self, files: u32) {
         self.files.set(self.files.get().saturating_add(files));
-        let took = rt::now().saturating_duration_since(self.begun.get());
+        let took = rt::now().saturating_duration_since(self.started.get());
         if self.pace.sleep.is_zero() || (self.files.get() < self.pace.files && took < self.pace.threshold) {
             return;
         }
         self.files.set(0);
         rt::sleep_until(rt::now() + self.pace.sleep).await;
-        self.begun.set(rt::now());
+        self.started.set(rt::now());
     }
 }

@@ -65,8 +65,8 @@ pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: P
                     drop(counted);
                 });
             }
-            gauge.none_left().await;
-            pace.worked(some.len() as u32).await;
+            gauge.wait_empty().await;
+            pace.count(some.len() as u32).await;
             if entries.dir.is_stopping() {
                 return;
             }

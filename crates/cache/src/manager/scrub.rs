@@ -16,7 +16,7 @@ use crate::entries::chunks::Chunks;
 use crate::format::CHUNK_BYTES;
 use crate::format::header::Header;
 use crate::index::space::blocks_of;
-use crate::index::{Cursor, Known};
+use crate::index::{Cursor, IndexEntry};
 use crate::key::Key;
 use crate::lookup::Lookup;
 use crate::lookup::hit::Located;
@@ -39,7 +39,7 @@ impl Scrub<'_> {
     pub(crate) async fn run(&self) {
         let entries = &self.lookup.entries;
         // A random start, so that servers that restart more often than a pass takes also verify all entries over time.
-        let mut cursor = Some(Cursor::anywhere(entries.dir.nonce()));
+        let mut cursor = Some(Cursor::random(entries.dir.nonce()));
         loop {
             let began = rt::now();
             while let Some(here) = cursor {
@@ -65,7 +65,7 @@ impl Scrub<'_> {
                 direct_from: Some(0),
                 calls_directly: false,
                 // Only one chunk is held in memory at a time.
-                has_room: false,
+                client_has_space: false,
                 ..self.lookup.access()
             };
             let plan = opener.plan(key, access, Some(known));
@@ -85,7 +85,7 @@ impl Scrub<'_> {
     async fn chunks(
         &self,
         key: &Key,
-        known: Known,
+        known: IndexEntry,
         (file, plan): (File, ReadPlan),
         (header, chunks): (&Header, &Chunks),
     ) {

@@ -26,10 +26,10 @@ pub(crate) struct Named {
 }
 
 /// Maximum number of entries that wait for stat(2); above it, the walk waits. 24 bytes each, so 96 MiB.
-pub(crate) const SIZES_LEFT_MAX: usize = 4 << 20;
+pub(crate) const SIZES_PENDING_MAX: usize = 4 << 20;
 
 /// Number of entries per operation: some milliseconds of a thread.
-const LOOKS: usize = 512;
+const BATCH: usize = 512;
 
 /// Maximum number of concurrent operations. The order of inodes is mostly kept, and other readers need the disk too.
 const OPERATIONS_MAX: usize = 8;
@@ -42,7 +42,7 @@ pub(crate) async fn measure(entries: &Arc<Entries>, mut named: Vec<Named>) {
     named.sort_unstable_by_key(|named| named.inode);
     let Some(base) = open_base(entries).await else { return };
     let (operations, gauge) = (Semaphore::new(OPERATIONS_MAX), WaitGroup::new());
-    for some in named.chunks(LOOKS) {
+    for some in named.chunks(BATCH) {
         let permit = operations.acquire().await;
         if entries.dir.is_stopping() {
             break;
@@ -55,7 +55,7 @@ pub(crate) async fn measure(entries: &Arc<Entries>, mut named: Vec<Named>) {
             drop(counted);
         });
     }
-    gauge.none_left().await;
+    gauge.wait_empty().await;
 }
 
 /// Opens the cache's directory; returns `None` when the cache is being stopped.
@@ -86,14 +86,14 @@ async fn measure_some(entries: &Entries, base: &File, keys: &[Key]) {
         match stat.map(blocks_on_disk) {
             Ok(Some(blocks)) => entries.index.measure(&key.0, blocks),
             Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => forget_named(entries, key),
-            Err(_) => keep_guess(entries, key),
+            Err(_) => keep_estimate(entries, key),
         }
     }
 }
 
 /// Keeps the estimated size of a file whose stat(2) fails, marked as measured: then the entry can be purged and
 /// evicted.
-fn keep_guess(entries: &Entries, key: &Key) {
+fn keep_estimate(entries: &Entries, key: &Key) {
     if let Some(known) = entries.index.peek(&key.0) {
         entries.index.measure(&key.0, known.blocks);
     }

@@ -37,7 +37,7 @@ use crate::disk::read::read_all;
 use crate::error::{OpenError, StoreError};
 use crate::format::crc32c;
 use crate::key::Key;
-use crate::purge::{Fate, Log, Purges, Scope, TEXT_MAX, encode};
+use crate::purge::{Log, PurgeEffect, Purges, Scope, TEXT_MAX, encode};
 use crate::stats::Counter;
 
 /// Name of the log in the cache's directory.
@@ -68,7 +68,7 @@ pub(crate) struct PurgeLog {
     pub(crate) confirmed: Counter,
     pub(crate) writes: Counter,
     /// Number of bytes of complete records.
-    good: AtomicU64,
+    valid_len: AtomicU64,
     /// Size in bytes above which the log is rewritten.
     rewrite_at: AtomicU64,
     /// Whether the file name of the log is durable.
@@ -89,7 +89,7 @@ struct Group {
     /// Whether a task is writing groups.
     is_written: bool,
     /// Records written since a rewrite of the log began.
-    beside: Option<Vec<u8>>,
+    since_rewrite: Option<Vec<u8>>,
 }
 
 /// Passes the result of a group to the waiting tasks.
@@ -204,20 +204,20 @@ fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
     for purge in log.by_ref() {
         purges.apply(&purge);
     }
-    log.good as u64
+    log.valid_len as u64
 }
 
 impl PurgeLog {
     /// Reads the log at a start. These calls block on the disk.
     pub(crate) fn open(path: &Path, dir: &Arc<Directory>) -> Result<PurgeLog, OpenError> {
         let mut purges = Purges::default();
-        let good = apply(&mut purges, &read(path)?);
+        let valid_len = apply(&mut purges, &read(path)?);
         Ok(PurgeLog {
             dir: Arc::clone(dir),
             set: RwLock::new(purges),
             confirmed: Counter::default(),
             writes: Counter::default(),
-            good: AtomicU64::new(good),
+            valid_len: AtomicU64::new(valid_len),
             rewrite_at: AtomicU64::new(REWRITE_BYTES),
             is_named: AtomicBool::new(false),
             group: Mutex::default(),
@@ -238,31 +238,35 @@ impl PurgeLog {
 
     /// Whether the log should be rewritten.
     pub(crate) fn is_long(&self) -> bool {
-        self.good.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
+        self.valid_len.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
     }
 
     /// Adds purges. Returns when all of them are durable, with the number of the first; the numbers of the others
     /// follow.
-    pub(crate) async fn add(self: &Arc<PurgeLog>, scopes: Vec<Scope>, fate: Fate) -> Result<u64, StoreError> {
+    pub(crate) async fn add(
+        self: &Arc<PurgeLog>,
+        scopes: Vec<Scope>,
+        effect: PurgeEffect,
+    ) -> Result<u64, StoreError> {
         if !self.dir.is_owner() {
             return Err(StoreError::NotOwner);
         }
         if scopes.iter().any(|scope| scope.text().len() > TEXT_MAX) {
             return Err(StoreError::Disk { doing: WRITING, errno: Errno::INVAL });
         }
-        let (number, batch) = self.gather(scopes, fate);
+        let (number, batch) = self.gather(scopes, effect);
         batch.done().await?;
         Ok(number)
     }
 
     /// Numbers purges and adds their records to the group that is written next.
-    fn gather(self: &Arc<PurgeLog>, scopes: Vec<Scope>, fate: Fate) -> (u64, Arc<Batch>) {
+    fn gather(self: &Arc<PurgeLog>, scopes: Vec<Scope>, effect: PurgeEffect) -> (u64, Arc<Batch>) {
         // One lock for both, so that the order of the numbers is the order in the log.
         let mut group = self.group();
         let mut purges = self.set_mut();
         let number = purges.sequence() + 1;
         for scope in scopes {
-            let purge = purges.add(scope, fate);
+            let purge = purges.add(scope, effect);
             let is_written = encode(&purge, crc32c::of, &mut group.records);
             assert!(is_written, "its text is short enough");
             group.count += 1;
@@ -295,7 +299,7 @@ impl PurgeLog {
     /// Appends records to the log and flushes them to the device.
     async fn append(&self, mut records: Vec<u8>) -> Result<(), Errno> {
         let dir = &self.dir;
-        let good = self.good.load(Ordering::Relaxed);
+        let valid_len = self.valid_len.load(Ordering::Relaxed);
         // The open file may have been removed, or another file may have its name now.
         let is_named = |file: &File| file.stat_inline().is_ok_and(|stat| stat.links > 0);
         let file = match self.take_file().filter(is_named) {
@@ -303,22 +307,22 @@ impl PurgeLog {
             None => dir.create(self.path(), Create::Keep).await?,
         };
         let size = file.stat_inline()?.size;
-        if size < good {
+        if size < valid_len {
             // The file was truncated or removed by hand: all stored purges are written again, including these records.
-            return self.write_anew().await;
+            return self.replace_lost().await;
         }
-        let end = good + records.len() as u64;
-        debug_assert!(end > good, "a group has records");
+        let end = valid_len + records.len() as u64;
+        debug_assert!(end > valid_len, "a group has records");
         if end > size {
             records.resize(records.len() + ROOM_BYTES, 0);
         }
-        dir.write(&file, good, records.into()).await?;
+        dir.write(&file, valid_len, records.into()).await?;
         dir.sync(&file).await?;
         if !self.is_named.load(Ordering::Relaxed) {
             dir.sync_names().await?;
             self.is_named.store(true, Ordering::Relaxed);
         }
-        self.good.store(end, Ordering::Relaxed);
+        self.valid_len.store(end, Ordering::Relaxed);
         self.writes.count();
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file.into_fd();
         Ok(())
@@ -326,44 +330,44 @@ impl PurgeLog {
 
     /// Rewrites the log while purges continue: forgotten purges are removed from the disk.
     pub(crate) async fn rewrite(&self) {
-        self.group().beside = Some(Vec::new());
-        let result = self.write_beside().await;
-        self.group().beside = None;
+        self.group().since_rewrite = Some(Vec::new());
+        let result = self.rewrite_concurrently().await;
+        self.group().since_rewrite = None;
         if let Err(errno) = result {
             // Delays the next attempt.
-            self.rewrite_at.store(2 * self.good.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.rewrite_at.store(2 * self.valid_len.load(Ordering::Relaxed), Ordering::Relaxed);
             self.dir.write_failed(WRITING, errno);
         }
     }
 
-    async fn write_beside(&self) -> Result<(), Errno> {
-        let beside = self.dir.temp_path();
+    async fn rewrite_concurrently(&self) -> Result<(), Errno> {
+        let temp = self.dir.temp_path();
         let written = async {
-            let (file, len) = self.write_kept(&beside).await?;
+            let (file, len) = self.write_stored(&temp).await?;
             // The removal of a purged file must be durable before its purge is forgotten, in case of a power failure.
             self.dir.sync_all().await?;
             self.dir.sync(&file).await?;
             // No group is written from here on.
             let _lock = self.dir.locks.lock(&log_key()).await;
-            let since = self.group().beside.take().unwrap_or_default();
-            self.replace(&file, len, since, &beside).await
+            let since = self.group().since_rewrite.take().unwrap_or_default();
+            self.replace(&file, len, since, &temp).await
         };
         let result = written.await;
         if result.is_err() {
-            let _ = self.dir.unlink(beside).await;
+            let _ = self.dir.unlink(temp).await;
         }
         result
     }
 
     /// Writes all stored purges to a new log, in place of a lost one; for the task that writes groups.
-    async fn write_anew(&self) -> Result<(), Errno> {
-        let beside = self.dir.temp_path();
-        let (file, len) = Box::pin(self.write_kept(&beside)).await?;
-        self.replace(&file, len, Vec::new(), &beside).await
+    async fn replace_lost(&self) -> Result<(), Errno> {
+        let temp = self.dir.temp_path();
+        let (file, len) = Box::pin(self.write_stored(&temp)).await?;
+        self.replace(&file, len, Vec::new(), &temp).await
     }
 
     /// Writes all stored purges to a new file; returns the file and its length.
-    async fn write_kept(&self, path: &CStr) -> Result<(File, u64), Errno> {
+    async fn write_stored(&self, path: &CStr) -> Result<(File, u64), Errno> {
         let file = self.dir.create(path.to_owned(), Create::New).await?;
         let (mut at, mut text) = (0, Vec::new());
         for part in 0..Purges::PARTS {
@@ -392,7 +396,7 @@ impl PurgeLog {
         dir.rename(path.to_owned(), self.path()).await?;
         // The open old file would occupy disk space until the next purge.
         drop(self.take_file());
-        self.good.store(end, Ordering::Relaxed);
+        self.valid_len.store(end, Ordering::Relaxed);
         self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
         // Until the rename is durable, a crash could restore the old log, which lacks later purges.
         self.is_named.store(false, Ordering::Relaxed);
@@ -414,12 +418,12 @@ impl PurgeLog {
         let Ok(stat) = file.stat_inline() else { return };
         // The same file has grown behind the range that was read.
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
-        let from = if is_same { self.good.load(Ordering::Relaxed) } else { 0 };
+        let from = if is_same { self.valid_len.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);
         let Ok(bytes) = read_all(&file, from, to, dir.device(), dir.via()).await else { return };
-        let good = from + apply(&mut self.set_mut(), &bytes);
-        debug_assert!(good <= to.max(from), "no record lies behind the end");
-        self.good.store(good, Ordering::Relaxed);
+        let valid_len = from + apply(&mut self.set_mut(), &bytes);
+        debug_assert!(valid_len <= to.max(from), "no record lies behind the end");
+        self.valid_len.store(valid_len, Ordering::Relaxed);
         let changed = UNIX_EPOCH + Duration::new(stat.changed.0.max(0) as u64, stat.changed.1);
         // If the log may still change with the same times, the next call reads it again.
         let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
@@ -455,7 +459,7 @@ impl Writer {
             }
             dir.manager.wake();
             // Woken tasks may purge again before the next group is taken.
-            rt::step_aside().await;
+            rt::yield_to_ready().await;
         }
     }
 
@@ -468,8 +472,8 @@ impl Writer {
             self.is_done = true;
             return None;
         }
-        if let Some(beside) = &mut group.beside {
-            beside.extend_from_slice(&group.records);
+        if let Some(since_rewrite) = &mut group.since_rewrite {
+            since_rewrite.extend_from_slice(&group.records);
         }
         assert!(group.count > 0 && self.batch.is_none(), "one group is written at a time");
         self.batch = Some(std::mem::take(&mut group.batch));

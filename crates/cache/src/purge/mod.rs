@@ -44,11 +44,11 @@ impl Scope {
 
 /// The effect on a purged object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum PurgeEffect {
     /// The object becomes stale: it is revalidated before use, and retained in case no upstream responds.
     Stale,
     /// The object is never used again.
-    Gone,
+    Unusable,
 }
 
 /// One purge.
@@ -57,7 +57,7 @@ pub struct Purge {
     /// The objects to purge.
     pub scope: Scope,
     /// The effect.
-    pub fate: Fate,
+    pub effect: PurgeEffect,
     /// Sequence number; the purge applies to objects with a smaller number.
     pub sequence: u64,
 }
@@ -178,8 +178,8 @@ impl Purges {
 
     /// Adds a purge and returns it with its sequence number. It is effective immediately; the caller logs it before it
     /// is confirmed.
-    pub fn add(&mut self, scope: Scope, fate: Fate) -> Purge {
-        let purge = Purge { scope, fate, sequence: self.sequence + 1 };
+    pub fn add(&mut self, scope: Scope, effect: PurgeEffect) -> Purge {
+        let purge = Purge { scope, effect, sequence: self.sequence + 1 };
         self.apply(&purge);
         assert!(self.sequence == purge.sequence, "numbers come in a row");
         purge
@@ -187,7 +187,7 @@ impl Purges {
 
     /// Applies a purge read from the log.
     pub fn apply(&mut self, purge: &Purge) {
-        let Purge { scope, fate, sequence } = purge;
+        let Purge { scope, effect, sequence } = purge;
         self.sequence = self.sequence.max(*sequence);
         let named = match scope {
             Scope::All => None,
@@ -202,7 +202,7 @@ impl Purges {
             Some(numbers) => numbers,
             None => &mut self.all,
         };
-        numbers[*fate as usize] = numbers[*fate as usize].max(*sequence);
+        numbers[*effect as usize] = numbers[*effect as usize].max(*sequence);
     }
 
     fn pattern(&mut self, pattern: &[u8]) -> &mut Numbers {
@@ -219,7 +219,7 @@ impl Purges {
     }
 
     /// Returns the effect of the purges on an object; `None` when no purge matches it.
-    pub fn fate(&self, subject: &Subject<'_>) -> Option<Fate> {
+    pub fn purge_effect(&self, subject: &Subject<'_>) -> Option<PurgeEffect> {
         // Most objects are newer than every purge.
         if subject.sequence >= self.sequence {
             return None;
@@ -233,7 +233,9 @@ impl Purges {
         }
         let fitting = self.patterns.iter().filter(|(pattern, _)| fits(pattern, subject.key));
         fitting.for_each(|(_, purged)| add(purged));
-        [Fate::Gone, Fate::Stale].into_iter().find(|fate| hit[*fate as usize] > subject.sequence)
+        [PurgeEffect::Unusable, PurgeEffect::Stale]
+            .into_iter()
+            .find(|effect| hit[*effect as usize] > subject.sequence)
     }
 
     /// Number of ranges for [`Purges::part`] and [`Purges::forget_part`].
@@ -248,10 +250,12 @@ impl Purges {
     /// As [`Purges::forget`] for one range of the names, so that each call takes a bounded time.
     pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
         let keep = |purged: &mut Numbers| {
-            let is_over = |fate: Fate| !(keeps_soft && fate == Fate::Stale);
-            for fate in [Fate::Stale, Fate::Gone].into_iter().filter(|fate| is_over(*fate)) {
-                if purged[fate as usize] <= sequence {
-                    purged[fate as usize] = 0;
+            let is_over = |effect: PurgeEffect| !(keeps_soft && effect == PurgeEffect::Stale);
+            for effect in
+                [PurgeEffect::Stale, PurgeEffect::Unusable].into_iter().filter(|effect| is_over(*effect))
+            {
+                if purged[effect as usize] <= sequence {
+                    purged[effect as usize] = 0;
                 }
             }
             *purged != [0; 2]
@@ -305,8 +309,11 @@ impl Purges {
     pub fn part(&self, part: usize) -> Vec<Purge> {
         let mut list = Vec::new();
         let mut add = |scope: Scope, purged: &Numbers| {
-            for fate in [Fate::Stale, Fate::Gone].into_iter().filter(|fate| purged[*fate as usize] > 0) {
-                list.push(Purge { scope: scope.clone(), fate, sequence: purged[fate as usize] });
+            for effect in [PurgeEffect::Stale, PurgeEffect::Unusable]
+                .into_iter()
+                .filter(|effect| purged[*effect as usize] > 0)
+            {
+                list.push(Purge { scope: scope.clone(), effect, sequence: purged[effect as usize] });
             }
         };
         match self.names.shards.get(part) {
@@ -318,7 +325,7 @@ impl Purges {
                 self.patterns.iter().for_each(|(text, purged)| add(Scope::Pattern(text.clone()), purged));
                 add(Scope::All, &self.all);
                 let number = Scope::Pattern(Box::default());
-                list.push(Purge { scope: number, fate: Fate::Stale, sequence: self.sequence });
+                list.push(Purge { scope: number, effect: PurgeEffect::Stale, sequence: self.sequence });
             }
         }
         list
@@ -372,7 +379,7 @@ pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> b
     out.extend_from_slice(&((RECORD_HEAD - 8 + text.len()) as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&purge.sequence.to_le_bytes());
-    out.extend_from_slice(&[kind, purge.fate as u8]);
+    out.extend_from_slice(&[kind, purge.effect as u8]);
     out.extend_from_slice(text);
     let sum = checksum(&out[start + 8..]);
     out[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
@@ -386,13 +393,13 @@ pub struct Log<'a> {
     rest: &'a [u8],
     checksum: fn(&[u8]) -> u32,
     /// Bytes of complete records so far. The bytes after them must be truncated before the log continues.
-    pub good: usize,
+    pub valid_len: usize,
 }
 
 impl<'a> Log<'a> {
     /// Creates an iterator over the bytes of a log.
     pub fn new(bytes: &'a [u8], checksum: fn(&[u8]) -> u32) -> Log<'a> {
-        Log { rest: bytes, checksum, good: 0 }
+        Log { rest: bytes, checksum, valid_len: 0 }
     }
 }
 
@@ -424,14 +431,14 @@ impl Iterator for Log<'_> {
             3 if text.is_empty() => Scope::All,
             _ => return None,
         };
-        let fate = match head[9] {
-            0 => Fate::Stale,
-            1 => Fate::Gone,
+        let effect = match head[9] {
+            0 => PurgeEffect::Stale,
+            1 => PurgeEffect::Unusable,
             _ => return None,
         };
         self.rest = &self.rest[8 + len..];
-        self.good += 8 + len;
-        Some(Purge { scope, fate, sequence })
+        self.valid_len += 8 + len;
+        Some(Purge { scope, effect, sequence })
     }
 }
 
@@ -462,10 +469,10 @@ mod tests {
     #[test]
     fn a_key_that_was_purged_twice_is_retained() {
         let mut purges = Purges::default();
-        let first = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
-        let second = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
+        let first = purges.add(Scope::Key(KEY), PurgeEffect::Unusable).sequence;
+        let second = purges.add(Scope::Key(KEY), PurgeEffect::Unusable).sequence;
         purges.forget_key(&KEY, first);
-        assert_eq!(purges.fate(&subject("x", "", first)), Some(Fate::Gone));
+        assert_eq!(purges.purge_effect(&subject("x", "", first)), Some(PurgeEffect::Unusable));
         purges.forget_key(&KEY, second);
         assert!(purges.is_empty());
     }
@@ -480,14 +487,18 @@ mod tests {
             (Scope::All, Some(subject("x", "", 0)), None),
         ] {
             let mut purges = Purges::default();
-            let purge = purges.add(scope.clone(), Fate::Gone);
+            let purge = purges.add(scope.clone(), PurgeEffect::Unusable);
             assert_eq!(purge.sequence, 1);
             if let Some(hit) = hit {
-                assert_eq!(purges.fate(&hit), Some(Fate::Gone), "{scope:?}");
-                assert_eq!(purges.fate(&Subject { sequence: 1, ..hit }), None, "{scope:?}: stored since");
+                assert_eq!(purges.purge_effect(&hit), Some(PurgeEffect::Unusable), "{scope:?}");
+                assert_eq!(
+                    purges.purge_effect(&Subject { sequence: 1, ..hit }),
+                    None,
+                    "{scope:?}: stored since"
+                );
             }
             if let Some(missed) = missed {
-                assert_eq!(purges.fate(&missed), None, "{scope:?}");
+                assert_eq!(purges.purge_effect(&missed), None, "{scope:?}");
             }
         }
     }
@@ -495,31 +506,35 @@ mod tests {
     #[test]
     fn soft_and_hard_purges_are_combined() {
         let mut purges = Purges::default();
-        purges.add(tag("a"), Fate::Gone);
-        purges.add(tag("a"), Fate::Stale);
-        assert_eq!(purges.fate(&subject("x", "a", 0)), Some(Fate::Gone));
-        assert_eq!(purges.fate(&subject("x", "a", 1)), Some(Fate::Stale));
-        assert_eq!(purges.fate(&subject("x", "a", 2)), None);
+        purges.add(tag("a"), PurgeEffect::Unusable);
+        purges.add(tag("a"), PurgeEffect::Stale);
+        assert_eq!(purges.purge_effect(&subject("x", "a", 0)), Some(PurgeEffect::Unusable));
+        assert_eq!(purges.purge_effect(&subject("x", "a", 1)), Some(PurgeEffect::Stale));
+        assert_eq!(purges.purge_effect(&subject("x", "a", 2)), None);
     }
 
     #[test]
     fn excess_purges_are_widened_and_not_lost() {
         let mut purges = Purges::default();
         for number in 0..=PATTERNS_MAX {
-            purges.add(pattern(&format!("p{number}-*")), Fate::Gone);
+            purges.add(pattern(&format!("p{number}-*")), PurgeEffect::Unusable);
         }
         assert_eq!(purges.patterns.len(), PATTERNS_MAX);
-        assert_eq!(purges.fate(&subject("p0-x", "", 0)), Some(Fate::Gone), "by everything of that time");
-        assert_eq!(purges.fate(&subject("other", "", 1)), None, "it is younger than that");
-        assert_eq!(purges.fate(&subject("p9-x", "", 1)), Some(Fate::Gone));
+        assert_eq!(
+            purges.purge_effect(&subject("p0-x", "", 0)),
+            Some(PurgeEffect::Unusable),
+            "by everything of that time"
+        );
+        assert_eq!(purges.purge_effect(&subject("other", "", 1)), None, "it is younger than that");
+        assert_eq!(purges.purge_effect(&subject("p9-x", "", 1)), Some(PurgeEffect::Unusable));
     }
 
     #[test]
     fn purges_without_older_entries_are_forgotten() {
         let mut purges = Purges::default();
-        purges.add(Scope::Key(KEY), Fate::Gone);
-        purges.add(Scope::All, Fate::Stale);
-        purges.add(tag("a"), Fate::Gone);
+        purges.add(Scope::Key(KEY), PurgeEffect::Unusable);
+        purges.add(Scope::All, PurgeEffect::Stale);
+        purges.add(tag("a"), PurgeEffect::Unusable);
         purges.forget(2, true);
         assert_eq!((purges.len(), purges.sequence()), (2, 3), "the soft one is kept");
         purges.forget(2, false);
@@ -530,7 +545,7 @@ mod tests {
         all(&purges).iter().for_each(|purge| next.apply(purge));
         assert!(next.is_empty());
         assert_eq!(next.sequence(), 3, "numbers never go back");
-        assert_eq!(next.fate(&subject("x", "a", 0)), None);
+        assert_eq!(next.purge_effect(&subject("x", "a", 0)), None);
     }
 
     #[test]
@@ -566,7 +581,7 @@ mod tests {
                 2 => Scope::Tag(text.into()),
                 _ => Scope::All,
             };
-            Purge { scope, fate: if soft { Fate::Stale } else { Fate::Gone }, sequence }
+            Purge { scope, effect: if soft { PurgeEffect::Stale } else { PurgeEffect::Unusable }, sequence }
         })
     }
 
@@ -599,7 +614,7 @@ mod tests {
             let mut log = Log::new(&bytes[..cut], sum);
             let read: Vec<Purge> = log.by_ref().collect();
             prop_assert_eq!(&read[..], &purges[..whole]);
-            prop_assert_eq!(log.good, ends[whole]);
+            prop_assert_eq!(log.valid_len, ends[whole]);
         }
 
         /// The preallocated space behind the last record is zeroed; zeroes end the log.
@@ -611,7 +626,7 @@ mod tests {
             bytes.resize(whole + zeroes, 0);
             let mut log = Log::new(&bytes, sum);
             prop_assert_eq!(&log.by_ref().collect::<Vec<_>>()[..], &purges[..]);
-            prop_assert_eq!(log.good, whole);
+            prop_assert_eq!(log.valid_len, whole);
         }
 
         /// Only this server writes the log, but disks can corrupt it.
@@ -619,7 +634,7 @@ mod tests {
         fn garbage_is_not_a_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut log = Log::new(&bytes, sum);
             let count = log.by_ref().count();
-            prop_assert!(log.good <= bytes.len() && (count > 0) == (log.good > 0));
+            prop_assert!(log.valid_len <= bytes.len() && (count > 0) == (log.valid_len > 0));
         }
 
         /// The stored purges have the same effect as all purges ever made.
@@ -628,7 +643,7 @@ mod tests {
             let mut purges = Purges::default();
             for (kind, soft) in scopes {
                 let scope = [tag("a"), pattern("x*"), Scope::All][usize::from(kind)].clone();
-                purges.add(scope, if soft { Fate::Stale } else { Fate::Gone });
+                purges.add(scope, if soft { PurgeEffect::Stale } else { PurgeEffect::Unusable });
             }
             let mut again = Purges::default();
             all(&purges).iter().for_each(|purge| again.apply(purge));
@@ -636,7 +651,7 @@ mod tests {
             for sequence in 0..12 {
                 for (key, tags) in [("x1", "a"), ("y", "a b"), ("x", ""), ("y", "")] {
                     let subject = subject(key, tags, sequence);
-                    prop_assert_eq!(again.fate(&subject), purges.fate(&subject));
+                    prop_assert_eq!(again.purge_effect(&subject), purges.purge_effect(&subject));
                 }
             }
         }

@@ -20,23 +20,23 @@ use crate::key::{Key, KeyMap};
 /// A request to an upstream with the sequence number of the last purge when it was sent. The stored response gets this
 /// number. Later purges are retained until this value is dropped.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingRequest {
     number: u64,
     /// `None` for a number with which no new entry is stored.
-    open: Option<Arc<Questions>>,
+    open: Option<Arc<PendingRequests>>,
 }
 
 /// The upstream requests in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {
+pub(crate) struct PendingRequests {
     /// Number of requests in flight for each sequence number.
     open: Mutex<BTreeMap<u64, usize>>,
 }
 
-impl Asked {
+impl PendingRequest {
     /// Returns a value with the number of an existing entry.
-    pub(crate) fn before(number: u64) -> Arc<Asked> {
-        Arc::new(Asked { number, open: None })
+    pub(crate) fn before(number: u64) -> Arc<PendingRequest> {
+        Arc::new(PendingRequest { number, open: None })
     }
 
     /// Returns the sequence number of the last purge when the request was sent.
@@ -45,10 +45,12 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
-        let Some(questions) = &self.open else { return };
-        if let std::collections::btree_map::Entry::Occupied(mut count) = questions.open().entry(self.number) {
+        let Some(pending_requests) = &self.open else { return };
+        if let std::collections::btree_map::Entry::Occupied(mut count) =
+            pending_requests.open().entry(self.number)
+        {
             debug_assert!(*count.get() > 0, "a question is answered once");
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -58,13 +60,13 @@ impl Drop for Asked {
     }
 }
 
-impl Questions {
-    fn ask(self: &Arc<Questions>, number: impl FnOnce() -> u64) -> Arc<Asked> {
+impl PendingRequests {
+    fn register(self: &Arc<PendingRequests>, number: impl FnOnce() -> u64) -> Arc<PendingRequest> {
         let mut open = self.open();
         // The number is read under the lock: a concurrent purge cannot be forgotten before this request is registered.
         let number = number();
         *open.entry(number).or_default() += 1;
-        Arc::new(Asked { number, open: Some(Arc::clone(self)) })
+        Arc::new(PendingRequest { number, open: Some(Arc::clone(self)) })
     }
 
     /// Returns the highest purge number for which all requests in flight were sent after the purge.
@@ -118,7 +120,7 @@ struct Removing {
 /// State that decides which purges may be forgotten.
 #[derive(Debug)]
 pub(crate) struct Settling {
-    questions: Arc<Questions>,
+    pending_requests: Arc<PendingRequests>,
     families: Families,
     removing: Mutex<Removing>,
     /// Purges of keys that were added while an older request was in flight, in the order of their numbers.
@@ -131,7 +133,7 @@ impl Default for Settling {
     fn default() -> Settling {
         let families = (0..FAMILY_BITS / 64).map(|_| AtomicU64::new(0)).collect();
         Settling {
-            questions: Arc::default(),
+            pending_requests: Arc::default(),
             families: Families(families),
             removing: Mutex::default(),
             pending: Mutex::default(),
@@ -142,8 +144,8 @@ impl Default for Settling {
 
 impl Settling {
     /// Registers an upstream request; `number` returns the last purge at this time.
-    pub(crate) fn ask(&self, number: impl FnOnce() -> u64) -> Arc<Asked> {
-        self.questions.ask(number)
+    pub(crate) fn register(&self, number: impl FnOnce() -> u64) -> Arc<PendingRequest> {
+        self.pending_requests.register(number)
     }
 
     /// Records that an entry is stored under another name than its primary key.
@@ -174,7 +176,7 @@ impl Settling {
 
     /// Returns the highest purge number for which all requests in flight were sent after the purge.
     pub(crate) fn settled(&self) -> u64 {
-        self.questions.settled()
+        self.pending_requests.settled()
     }
 
     /// Records that the file of a key is about to be removed.
@@ -250,18 +252,18 @@ mod tests {
 
     #[test]
     fn the_oldest_pending_request_limits_what_is_settled() {
-        let questions = Arc::new(Questions::default());
-        assert_eq!(questions.settled(), u64::MAX);
-        let first = questions.ask(|| 3);
-        let (again, second) = (questions.ask(|| 3), questions.ask(|| 7));
+        let pending_requests = Arc::new(PendingRequests::default());
+        assert_eq!(pending_requests.settled(), u64::MAX);
+        let first = pending_requests.register(|| 3);
+        let (again, second) = (pending_requests.register(|| 3), pending_requests.register(|| 7));
         drop(first);
-        assert_eq!(questions.settled(), 3);
+        assert_eq!(pending_requests.settled(), 3);
         drop(again);
-        assert_eq!(questions.settled(), 7);
-        drop(Asked::before(1));
-        assert_eq!((questions.settled(), second.number()), (7, 7));
+        assert_eq!(pending_requests.settled(), 7);
+        drop(PendingRequest::before(1));
+        assert_eq!((pending_requests.settled(), second.number()), (7, 7));
         drop(second);
-        assert_eq!(questions.settled(), u64::MAX);
+        assert_eq!(pending_requests.settled(), u64::MAX);
     }
 
     #[test]

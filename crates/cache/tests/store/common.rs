@@ -213,7 +213,7 @@ pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
         text,
         head: HEAD.into(),
         is_partial: false,
-        asked: store.ask(),
+        request: store.register_request(),
         ticket: None,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cache::{Fate, FillError, Key, Scope, Store};
+use cache::{FillError, Key, PurgeEffect, Scope, Store};
 use rt::Runtime;
 
 use super::common::*;
@@ -55,7 +55,7 @@ async fn one_round(store: &Arc<Store>, random: u64) {
         }
         4 if random.is_multiple_of(20) => {
             let scope = Scope::Key(Key::of(&text(number)).0);
-            store.purge(scope, Fate::Gone).await.unwrap();
+            store.purge(scope, PurgeEffect::Unusable).await.unwrap();
         }
         5 => {
             // A fill that is begun and dropped.
@@ -109,7 +109,7 @@ fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
                                 drop(counted);
                             });
                         }
-                        gauge.none_left().await;
+                        gauge.wait_empty().await;
                         assert_eq!(rt::counters().panics, 0);
                     }
                     left.fetch_sub(1, Ordering::AcqRel);

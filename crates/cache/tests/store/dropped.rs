@@ -80,7 +80,10 @@ async fn drop_everywhere(
         if let Some(hit) = find(&store, 1).await {
             assert!(whole(hit).await == bytes, "{context}");
             let text = text(1);
-            store.purge(cache::Scope::Key(cache::Key::of(&text).0), cache::Fate::Gone).await.unwrap();
+            store
+                .purge(cache::Scope::Key(cache::Key::of(&text).0), cache::PurgeEffect::Unusable)
+                .await
+                .unwrap();
             quiet().await;
             assert_agrees(&store, place, &context);
         } else {
@@ -159,7 +162,7 @@ fn a_refresh_dropped_at_any_point_leaves_the_old_or_new_header() {
                 assert_hit(&store, 1, size).await;
                 match done {
                     None => {}
-                    Some(Err(Refused::Busy | Refused::Gone)) => {}
+                    Some(Err(Refused::Busy | Refused::Removed)) => {}
                     Some(Ok(())) => {
                         assert_eq!(find(&store, 1).await.unwrap().meta.fresh_until, i64::from(waits));
                         break;

@@ -37,7 +37,7 @@ fn names(folder: &Path) -> usize {
 
 #[test]
 fn entries_can_be_staged_on_any_file_system() {
-    let Some(other) = TempDir::elsewhere("elsewhere") else { return };
+    let Some(other) = TempDir::on_other_filesystem("elsewhere") else { return };
     on_each_pair(|pair| {
         let (place, here) = (Place::new(), TempDir::new("temp"));
         for folder in [here.path(), &other.path().join("made")] {
@@ -106,7 +106,7 @@ fn a_failing_staging_directory_is_not_used() {
 /// When the directory is full, the fill in flight fails, and the next ones are staged inside of the cache.
 #[test]
 fn a_full_staging_directory_loses_one_entry() {
-    let Some(other) = TempDir::elsewhere("full") else { return };
+    let Some(other) = TempDir::on_other_filesystem("full") else { return };
     let place = Place::new();
     let faults = format!("write error=ENOSPC path={}", other.path().display());
     PLAIN.run_with(&faults, async {

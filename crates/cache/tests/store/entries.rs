@@ -92,7 +92,7 @@ fn a_dropped_or_invalid_fill_leaves_nothing() {
         drop(fill);
         let mut fill = store.begin(new(&store, 2, Some(size))).await.unwrap();
         fill.write(0, &body(2, size)[..100_000]).await.unwrap();
-        assert_eq!(fill.commit().await, Err(FillError::Incomplete { got: 100_000, wanted: size }));
+        assert_eq!(fill.commit().await, Err(FillError::Incomplete { got: 100_000, expected: size }));
         let mut fill = store.begin(new(&store, 3, Some(10))).await.unwrap();
         assert_eq!(fill.write(0, &[0; 11]).await, Err(FillError::TooLong));
         drop(fill);
@@ -187,7 +187,7 @@ fn variants_are_stored_separately() {
             }
             let other = store.find(&key, &text, &|_| b"deflate".to_vec()).await.unwrap();
             assert!(other.is_none());
-            store.purge(cache::Scope::Key(key.0), cache::Fate::Gone).await.unwrap();
+            store.purge(cache::Scope::Key(key.0), cache::PurgeEffect::Unusable).await.unwrap();
             for variant in ["gzip", "br", ""] {
                 let gone = store.find(&key, &text, &|_| variant.into()).await.unwrap();
                 assert!(gone.is_none(), "all variants go together");

@@ -34,7 +34,7 @@ fn max_size_is_never_exceeded() {
                     Err(error) => {
                         let reason = refusal(error);
                         assert!(
-                            matches!(reason, Refused::NotAdmitted | Refused::NoRoom),
+                            matches!(reason, Refused::NotAdmitted | Refused::NoSpace),
                             "{turn} {number}: {reason:?}"
                         );
                         refused += 1;
@@ -146,7 +146,7 @@ fn frequently_used_small_entries_are_held_in_memory() {
         store_in_pieces(&store, newer, b"newer", 5).await.unwrap();
         assert_eq!(whole(find(&store, 1).await.unwrap()).await, b"newer", "nothing old is left");
         find(&store, 1).await.unwrap();
-        store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
+        store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
         assert!(find(&store, 1).await.is_none(), "a purge counts in memory too");
         assert_eq!(store.stats().memory_bytes, 0);
         stop(&store).await;
@@ -248,14 +248,14 @@ fn a_purge_removes_its_entries_and_persists() {
         // A response whose upstream request was sent before a purge is older than the purge, whenever it arrives.
         let late = tagged(&store, 4, "news");
         let late = store.begin(late).await.unwrap();
-        store.purge(cache::Scope::Tag((*b"news").into()), cache::Fate::Gone).await.unwrap();
+        store.purge(cache::Scope::Tag((*b"news").into()), cache::PurgeEffect::Unusable).await.unwrap();
         let mut late = late;
         late.write(0, &body(4, 100)).await.unwrap();
         assert_eq!(late.commit().await, Err(FillError::Purged));
         assert!(find(&store, 1).await.is_none());
         assert_hit(&store, 2, 100).await;
         let soft = cache::Scope::Pattern(text(2).into());
-        store.purge(soft, cache::Fate::Stale).await.unwrap();
+        store.purge(soft, cache::PurgeEffect::Stale).await.unwrap();
         let hit = find(&store, 2).await.unwrap();
         assert!(hit.is_purged_soft);
         store.refresh(&hit, (*hit.meta).clone(), HEAD).await.unwrap();
@@ -268,7 +268,7 @@ fn a_purge_removes_its_entries_and_persists() {
         assert!(find(&store, 1).await.is_none());
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
-        store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
+        store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
         for number in 1..4 {
             assert!(find(&store, number).await.is_none());
         }
@@ -282,7 +282,10 @@ fn purged_files_do_not_reappear_after_a_crash() {
         let store = place.open(PLAIN);
         put(&store, 1, 100).await.unwrap();
         let saved = place.files();
-        store.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
+        store
+            .purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::PurgeEffect::Unusable)
+            .await
+            .unwrap();
         saved
     });
     // Simulates that the removal never reached the disk, and that the last record of the log is torn.
@@ -295,7 +298,7 @@ fn purged_files_do_not_reappear_after_a_crash() {
     std::fs::write(&log, torn).unwrap();
     place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
-        store.purge(cache::Scope::Key([9; 16]), cache::Fate::Gone).await.unwrap();
+        store.purge(cache::Scope::Key([9; 16]), cache::PurgeEffect::Unusable).await.unwrap();
     });
     place.opened(async |store| {
         assert_eq!(store.sequence(), 2, "what was torn is written over");
@@ -333,7 +336,7 @@ fn fills_wait_for_a_slow_disk() {
                 Ok(()) => begun += 1,
                 Err(refused) => {
                     // The disk made no progress.
-                    assert_eq!(refused, Refused::Behind);
+                    assert_eq!(refused, Refused::BacklogFull);
                     assert!(rt::now() - asked >= PATIENCE_OF_FILLS, "{begun} were begun");
                     until(|| store.stats().commits > commits).await;
                 }
@@ -357,12 +360,12 @@ fn fills_do_not_wait_long_for_a_stalled_disk() {
             begin_pending_fill(&store, number).await.unwrap();
         }
         let asked = rt::now();
-        assert_eq!(begin_pending_fill(&store, 1000).await, Err(Refused::Behind));
+        assert_eq!(begin_pending_fill(&store, 1000).await, Err(Refused::BacklogFull));
         let waited = rt::now() - asked;
         assert!(waited >= PATIENCE_OF_FILLS, "{waited:?}");
         // After the first timeout, the following fills do not wait at all.
         let turn = rt::select(begin_pending_fill(&store, 1001), std::future::ready(()));
-        assert!(matches!(turn.await, rt::Either::Left(Err(Refused::Behind))));
+        assert!(matches!(turn.await, rt::Either::Left(Err(Refused::BacklogFull))));
         assert_eq!(store.stats().commits, 0, "the disk has taken nothing yet");
         until(|| store.stats().commits == BEHIND_MAX).await;
         begin_pending_fill(&store, 1002).await.unwrap();
@@ -384,8 +387,8 @@ fn the_purger_removes_files_and_forgets_the_purges() {
             put(&store, number, 100).await.unwrap();
         }
         let pattern = cache::Scope::Pattern(b"http://origin.example/object/1*".as_slice().into());
-        store.purge(pattern, cache::Fate::Gone).await.unwrap();
-        until(|| place.files().len() == 39 && store.stats().purges_kept == 0).await;
+        store.purge(pattern, cache::PurgeEffect::Unusable).await.unwrap();
+        until(|| place.files().len() == 39 && store.stats().purges_stored == 0).await;
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
         stop(&store).await;
@@ -405,10 +408,13 @@ fn one_process_owns_a_directory_and_others_only_read() {
         assert_hit(&second, 1, 100).await;
         assert_eq!(put(&second, 2, 100).await, Err(Refused::NotOwner.into()));
         assert_eq!(
-            second.purge(cache::Scope::All, cache::Fate::Gone).await,
+            second.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await,
             Err(cache::StoreError::NotOwner)
         );
-        first.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
+        first
+            .purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::PurgeEffect::Unusable)
+            .await
+            .unwrap();
         let file = place.files();
         assert!(find(&second, 1).await.is_none(), "{file:?}");
         put(&first, 3, CHUNK + 1).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cache::purge::{Log, Purge, encode};
-use cache::{Fate, FillError, Hit, Key, New, Pace, Scope, Store};
+use cache::{FillError, Hit, Key, New, Pace, PurgeEffect, Scope, Store};
 
 use crate::common::*;
 
@@ -26,7 +26,11 @@ fn write_log(place: &Place, count: u64) {
     std::fs::create_dir_all(place.path()).unwrap();
     let mut bytes = Vec::new();
     for sequence in 1..=count {
-        assert!(encode(&Purge { scope: tag(sequence), fate: Fate::Gone, sequence }, crc32c, &mut bytes));
+        assert!(encode(
+            &Purge { scope: tag(sequence), effect: PurgeEffect::Unusable, sequence },
+            crc32c,
+            &mut bytes
+        ));
     }
     std::fs::write(place.path().join("ringroad.purges"), bytes).unwrap();
     // Otherwise the first purge would have to flush all of it to the device.
@@ -45,12 +49,12 @@ async fn purge_all(
         let (store, counted) = (Arc::clone(store), gauge.enter());
         rt::spawn(async move {
             for number in 0..count / tasks {
-                store.purge(scope(task + number * tasks), Fate::Gone).await.unwrap();
+                store.purge(scope(task + number * tasks), PurgeEffect::Unusable).await.unwrap();
             }
             drop(counted);
         });
     }
-    gauge.none_left().await;
+    gauge.wait_empty().await;
     begun.until_now(store)
 }
 
@@ -120,7 +124,7 @@ fn key(number: u64) -> Scope {
 }
 
 async fn purge(store: &Arc<Store>, scope: Scope) {
-    store.purge(scope, Fate::Gone).await.unwrap();
+    store.purge(scope, PurgeEffect::Unusable).await.unwrap();
 }
 
 /// Returns a variant of an object, selected by a request header field.
@@ -141,7 +145,7 @@ fn log_of(place: &Place) -> Vec<u8> {
 }
 
 fn stored_purges(store: &Store) -> u64 {
-    store.stats().purges_kept
+    store.stats().purges_stored
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn stored_entries_are_found_without_disk_access() {
             (holds, rt::counters().engine.submitted - before)
         };
         assert_eq!([holds(0).await, holds(9).await], [(true, 0), (false, 0)]);
-        store.purge(key(0), Fate::Stale).await.unwrap();
+        store.purge(key(0), PurgeEffect::Stale).await.unwrap();
         assert!(holds(0).await.0, "a stale entry is one");
         purge(&store, key(0)).await;
         assert_eq!(holds(0).await, (false, 0));
@@ -211,12 +215,12 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
         purge(&store, tag(COUNT)).await;
         let before = rt::counters().engine.submitted;
         let scopes = (0..COUNT).map(tag).collect();
-        store.purge_together(scopes, Fate::Gone).await.unwrap();
+        store.purge_together(scopes, PurgeEffect::Unusable).await.unwrap();
         let operations = rt::counters().engine.submitted - before;
         assert!(operations <= 4, "open, write, sync, close, and not {operations} operations");
         assert_eq!(stored_purges(&store), COUNT + 1);
         // Purges of keys are forgotten in a group of scopes as they are separately.
-        store.purge_together(vec![key(0), tag(COUNT), key(1)], Fate::Gone).await.unwrap();
+        store.purge_together(vec![key(0), tag(COUNT), key(1)], PurgeEffect::Unusable).await.unwrap();
         assert!(find(&store, 0).await.is_none() && find(&store, 1).await.is_none());
         until(|| stored_purges(&store) == COUNT + 1).await;
     });
@@ -325,7 +329,7 @@ fn a_soft_purge_is_retained_until_its_entries_are_revalidated() {
         start(&store).await;
         put(&store, 1, 100).await.unwrap();
         put(&store, 2, 100).await.unwrap();
-        store.purge(key(1), Fate::Stale).await.unwrap();
+        store.purge(key(1), PurgeEffect::Stale).await.unwrap();
         // The sweep has passed this entry when the other entry is removed.
         let pattern = Scope::Pattern(text(2).into());
         purge(&store, pattern).await;
@@ -359,7 +363,7 @@ fn a_long_log_is_rewritten_while_purges_continue() {
                 drop(counted);
             });
         }
-        gauge.none_left().await;
+        gauge.wait_empty().await;
         until(|| log_of(&place).len() < (TAGS * ROUNDS * 4000) as usize).await;
     });
     let log = log_of(&place);
@@ -386,7 +390,7 @@ fn a_log_of_an_earlier_version_is_read_and_continued() {
     });
     let mut bytes = Vec::new();
     for (sequence, scope) in [(1, tag(7)), (2, key(1))] {
-        assert!(encode(&Purge { scope, fate: Fate::Gone, sequence }, crc32c, &mut bytes));
+        assert!(encode(&Purge { scope, effect: PurgeEffect::Unusable, sequence }, crc32c, &mut bytes));
     }
     std::fs::write(place.path().join("ringroad.purges"), &bytes).unwrap();
     place.managed(async |store| {
@@ -446,7 +450,7 @@ fn quick_successive_purges_reach_a_process_without_ownership() {
         for number in 0..20 {
             assert_hit(&second, number, 100).await;
             // A soft purge, so that only the log shows it.
-            first.purge(key(number), Fate::Stale).await.unwrap();
+            first.purge(key(number), PurgeEffect::Stale).await.unwrap();
             assert!(find(&second, number).await.unwrap().is_purged_soft, "{number}");
         }
         stop(&first).await;
@@ -482,7 +486,7 @@ fn purges_per_second_while_the_manager_runs() {
     const MANY: u64 = 512_000;
     let place = Place::new();
     place.managed(async |store| {
-        let question = store.ask();
+        let question = store.register_request();
         let first = purge_all(&store, 64, KEPT, numbered_key).await;
         assert_eq!(stored_purges(&store), KEPT);
         let more = purge_all(&store, 64, MANY, |number| numbered_key(KEPT + number)).await;

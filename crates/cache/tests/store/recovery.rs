@@ -110,7 +110,7 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
         }
         assert_hit(&store, OBJECTS, 3 * CHUNK).await;
         assert!(find(&store, 5000).await.is_none());
-        assert_eq!(put(&store, 5000, 100).await, Err(cache::Refused::NoRoom.into()));
+        assert_eq!(put(&store, 5000, 100).await, Err(cache::Refused::NoSpace.into()));
         assert!(!store.is_measured());
         assert_eq!(store.stats().evicted, 0, "nothing goes for what does not come in");
         std::fs::remove_file(&switch).unwrap();
@@ -254,7 +254,7 @@ fn an_unreadable_directory_is_not_treated_as_empty() {
     });
     let said = place.notes();
     let unreadable: Vec<_> =
-        said.iter().filter(|note| matches!(note, Note::Unreadable { folders: 1, .. })).collect();
+        said.iter().filter(|note| matches!(note, Note::Unreadable { directories: 1, .. })).collect();
     assert!(unreadable.len() == 1 && unreadable[0].is_error(), "{said:?}");
     assert!(unreadable[0].to_string().contains(&format!("/{top}\" cannot be read: Input/output error")));
 }
@@ -276,7 +276,7 @@ fn a_purge_is_retained_while_an_entry_cannot_be_checked() {
         (config.purger, config.purger_pace) = (true, cache::Pace::UNPACED);
         let store = cache::Store::open(config).unwrap();
         start(&store).await;
-        store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
+        store.purge(cache::Scope::All, cache::PurgeEffect::Unusable).await.unwrap();
         // All except the entry that the disk failed to return.
         until(|| place.files().len() == 1).await;
         stop(&store).await;
@@ -295,7 +295,10 @@ fn a_snapshot_does_not_restore_purged_or_replaced_entries() {
     });
     let old = std::fs::read(snapshot(&place)).unwrap();
     place.managed(async |store| {
-        store.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
+        store
+            .purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::PurgeEffect::Unusable)
+            .await
+            .unwrap();
         store_in_pieces(&store, new(&store, 2, Some(9000)), &body(7, 9000), 9000).await.unwrap();
     });
     std::fs::write(snapshot(&place), old).unwrap();

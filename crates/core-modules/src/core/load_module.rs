@@ -11,7 +11,7 @@ use exchange::module::ModuleTable;
 
 /// For each third-party module that distributions package, by file name: the words in the names of its directives. A
 /// directive of any other module is reported as unknown, at its own line.
-const FOREIGN: &[(&str, &[&str])] = &[
+const THIRD_PARTY: &[(&str, &[&str])] = &[
     ("http_auth_pam", &["auth_pam"]),
     ("http_cache_purge", &["_cache_purge"]),
     ("http_dav_ext", &["dav_ext"]),
@@ -66,8 +66,8 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// Returns the third-party nginx module whose directives have such names, for reports.
-pub fn foreign_module(directive: &str) -> Option<&'static str> {
-    FOREIGN.iter().map(|(name, _)| *name).find(|module| is_foreign(directive, module))
+pub fn third_party_module(directive: &str) -> Option<&'static str> {
+    THIRD_PARTY.iter().map(|(name, _)| *name).find(|module| is_of_third_party(directive, module))
 }
 
 /// Returns nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
@@ -96,7 +96,7 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
         let Verdict::Fault(error) = &visit.verdict else { return };
         let is_of_it = match error.kind() {
             ErrorKind::NotSupported { module: of, .. } => is_part(of, module),
-            ErrorKind::Unknown { name, .. } => is_foreign(name, module),
+            ErrorKind::Unknown { name, .. } => is_of_third_party(name, module),
             _ => false,
         };
         if is_of_it {
@@ -113,8 +113,8 @@ fn is_part(part: &str, module: &str) -> bool {
 }
 
 /// Whether an unknown directive has a name like those of a third-party module.
-fn is_foreign(directive: &str, module: &str) -> bool {
-    let words = FOREIGN.iter().find(|(name, _)| *name == module).map(|(_, words)| *words);
+fn is_of_third_party(directive: &str, module: &str) -> bool {
+    let words = THIRD_PARTY.iter().find(|(name, _)| *name == module).map(|(_, words)| *words);
     words.is_some_and(|words| words.iter().any(|word| directive.contains(word)))
 }
 

@@ -308,7 +308,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
     let id = cx.http.targets.intern(Kind::Error, &target);
     // nginx's default level is `error`.
     let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
-    log.targets.own(cx.block).push(ErrorTarget { target, id, level, form });
+    log.targets.make_mut(cx.block).push(ErrorTarget { target, id, level, form });
     Ok(())
 }
 

@@ -81,7 +81,7 @@ fn error_logs_and_thread_pools_are_parsed() {
         .targets
         .items()
         .iter()
-        .map(|to| (to.target.to_string(), to.id.place(), to.level, to.form))
+        .map(|to| (to.target.to_string(), to.id.index(), to.level, to.form))
         .collect();
     let shown = |target: &str, place, level, form| (target.to_owned(), place, level, form);
     assert_eq!(

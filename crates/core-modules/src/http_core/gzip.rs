@@ -26,7 +26,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1.1"),
         |scope, cx| {
             cx.set(
-                &mut scope.core.answering.gzip_clients.http_10,
+                &mut scope.core.responding.gzip_clients.http_10,
                 value::choice(&[("1.0", true), ("1.1", false)]),
             )
         },
@@ -46,7 +46,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Sends \"Vary: Accept-Encoding\" where the response depends on it.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.answering.gzip_clients.vary),
+        |scope, cx| cx.flag(&mut scope.core.responding.gzip_clients.vary),
     ),
     // Patterns are case-insensitive and match anywhere in the field.
     Directive::scope(
@@ -77,7 +77,7 @@ const PROXIED: &[(&str, u64)] = &[
 /// Sets `gzip_proxied`; several directives in a block add up.
 fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let bits = cx.statement.bits(PROXIED, cx.warnings)?;
-    let proxied = &mut scope.core.answering.gzip_clients.proxied;
+    let proxied = &mut scope.core.responding.gzip_clients.proxied;
     let before = if proxied.block == cx.block { proxied.bits } else { 0 };
     *proxied = Proxied { bits: before | bits, block: cx.block };
     Ok(())
@@ -86,9 +86,9 @@ fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         // Either kind of argument drops the inherited patterns.
-        let patterns = scope.core.answering.gzip_clients.disable.own(cx.block);
+        let patterns = scope.core.responding.gzip_clients.disable.make_mut(cx.block);
         if text == "msie6" {
-            scope.core.answering.gzip_clients.disable_msie6 = true;
+            scope.core.responding.gzip_clients.disable_msie6 = true;
             continue;
         }
         let pattern = Arc::new(cx.pattern(text, true)?);
@@ -105,7 +105,7 @@ mod tests {
 
     fn conf_of(http: &str) -> GzipClients {
         let config = loaded(http);
-        config.http.locations.last().expect("there is a server").scope.core.answering.gzip_clients.clone()
+        config.http.locations.last().expect("there is a server").scope.core.responding.gzip_clients.clone()
     }
 
     #[test]

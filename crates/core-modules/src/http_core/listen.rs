@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use conf::{Error, value};
 
 use exchange::config::Cx;
-use exchange::settings::listen::{ListenAddr, ListenSpec, Options, ServerDraft, SoKeepalive, Wanted};
+use exchange::settings::listen::{ListenAddr, ListenAddress, ListenSpec, Options, ServerDraft, SoKeepalive};
 
 /// Maximum length of `sun_path` of unix(7), without the NUL at its end.
 const UNIX_PATH_LEN_MAX: usize = 107;
@@ -42,8 +42,8 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
         // A name may resolve to the same address several times.
         if !addrs[..index].contains(addr) {
             let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
-            let place = cx.statement.span().clone();
-            draft.listens.push(Wanted { spec, default_server, protocols, place });
+            let position = cx.statement.span().clone();
+            draft.listens.push(ListenAddress { spec, default_server, protocols, position });
         }
     }
     Ok(())

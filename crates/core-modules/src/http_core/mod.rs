@@ -34,7 +34,7 @@ pub(crate) static MODULE: Module = Module {
     blocks: BlockHooks {
         needs: |_, scope, needs| {
             needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
-            needs.temp_folders.insert(scope.core.body_files.temp_path.0.clone());
+            needs.temp_directories.insert(scope.core.body_files.temp_path.0.clone());
         },
         ..BlockHooks::NONE
     },

@@ -97,7 +97,7 @@ fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             return Err(cx.error(format_args!("invalid \"open_file_cache\" parameter \"{text}\"")));
         }
     }
-    scope.core.files.opening.lets_go = off;
+    scope.core.files.opening.closes_immediately = off;
     if off {
         scope.core.files.opening.cache = None;
         return Ok(());

@@ -7,8 +7,8 @@ use crate::Directive;
 use crate::http_core::core;
 use exchange::config::{Cx, Scope};
 use exchange::module::{LEVELS, OWN, SERVER_LEVELS};
-use exchange::settings::keeping::KeepaliveDisable;
-use exchange::settings::keeping::LingeringClose;
+use exchange::settings::keepalive::KeepaliveDisable;
+use exchange::settings::keepalive::LingeringClose;
 use transfer::received::BodyInFile;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
@@ -33,13 +33,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "How long an idle connection stays open even when connections run short or a worker retires.",
         )
         .default("0"),
-        |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_min_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.keepalive.keepalive_min_timeout),
     ),
     // Regularly frees the memory that a connection has accumulated.
     Directive::scope(
         core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
             .default("1000"),
-        |scope, cx| cx.number(&mut scope.core.keeping.keepalive_requests),
+        |scope, cx| cx.number(&mut scope.core.keepalive.keepalive_requests),
     ),
     // Makes even busy clients resolve a server's name again after a while.
     Directive::scope(
@@ -50,7 +50,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Age after which a connection closes with its next response.",
         )
         .default("1h"),
-        |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_time),
+        |scope, cx| cx.milliseconds(&mut scope.core.keepalive.keepalive_time),
     ),
     // For browsers that fail on POST over keep-alive connections. They are rare by now, but the check is cheap.
     Directive::scope(
@@ -75,19 +75,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
                 ("on", LingeringClose::On),
                 ("always", LingeringClose::Always),
             ];
-            cx.choice(&mut scope.core.keeping.lingering_close, NAMES)
+            cx.choice(&mut scope.core.keepalive.lingering_close, NAMES)
         },
     ),
     // A client that sends for longer than this does not read responses anyway.
     Directive::scope(
         core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_time),
+        |scope, cx| cx.milliseconds(&mut scope.core.keepalive.lingering_time),
     ),
     // The time to wait for one more packet; a round trip around the world takes a tenth of it.
     Directive::scope(
         core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
             .default("5s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.keepalive.lingering_timeout),
     ),
     // Otherwise the kernel retains unsent bytes for minutes (tcp(7), FIN-WAIT-1).
     Directive::scope(
@@ -98,7 +98,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Resets connections that timed out, which frees their memory at once.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.keeping.reset_timedout_connection),
+        |scope, cx| cx.flag(&mut scope.core.keepalive.reset_timedout_connection),
     ),
     // Header sections.
     // Applies to the complete header section: a client that sends a byte a minute must not hold a connection.
@@ -242,7 +242,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| {
             let texts: Result<Vec<_>, _> = cx.statement.texts().map(|text| cx.template(text)).collect();
-            scope.core.reading.client_body_early_read.own(cx.block).extend(texts?);
+            scope.core.reading.client_body_early_read.make_mut(cx.block).extend(texts?);
             Ok(())
         },
     ),
@@ -273,7 +273,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("client_body_temp"),
         |scope, cx| {
-            scope.core.body_files.temp_path = cx.temp_folder()?;
+            scope.core.body_files.temp_path = cx.temp_directory()?;
             Ok(())
         },
     ),
@@ -281,10 +281,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 
 /// Sets both arguments. The second only sets the `Keep-Alive` header field, and may be longer than the first.
 fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    cx.milliseconds(&mut scope.core.keeping.keepalive_timeout)?;
+    cx.milliseconds(&mut scope.core.keepalive.keepalive_timeout)?;
     if cx.statement.args.len() > 1 {
         // In seconds, because the header field `Keep-Alive` counts in seconds.
-        scope.core.keeping.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
+        scope.core.keepalive.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
     }
     Ok(())
 }
@@ -294,7 +294,7 @@ fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
     // As in nginx a duplicate is a warning and no error.
     let bits = cx.statement.bits(NAMES, cx.warnings)?;
-    let disable = &mut scope.core.keeping.keepalive_disable;
+    let disable = &mut scope.core.keepalive.keepalive_disable;
     // Several directives in a block add up.
     let before = |flag: bool| flag && disable.block == cx.block;
     let (msie6, safari) = (before(disable.msie6) || bits & 2 != 0, before(disable.safari) || bits & 4 != 0);

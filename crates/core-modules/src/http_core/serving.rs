@@ -9,10 +9,10 @@ use crate::core::read_error_log;
 use crate::http_core::core;
 use exchange::config::{Cx, Scope};
 use exchange::module::{LEVELS, LEVELS_AND_IF, OWN};
-use exchange::settings::answering::ErrorPage;
-use exchange::settings::answering::ServerTokens;
 use exchange::settings::core::FoundBy;
 use exchange::settings::files::Root;
+use exchange::settings::responding::ErrorPage;
+use exchange::settings::responding::ServerTokens;
 use exchange::settings::types::Types;
 use transfer::body::rules::Aio;
 
@@ -265,7 +265,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("recursive_error_pages", LEVELS, Args::Flag, "Lets an error page lead to another one.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.answering.recursive_error_pages),
+        |scope, cx| cx.flag(&mut scope.core.responding.recursive_error_pages),
     ),
     // On as in nginx. A text may have variables, so it is rendered for each response.
     Directive::scope(
@@ -281,7 +281,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // Derived from time and size, as in nginx, so that cached copies stay valid when servers are replaced.
     Directive::scope(
         core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.answering.etag),
+        |scope, cx| cx.flag(&mut scope.core.responding.etag),
     ),
     // Exact, because a file that was restored to an older state must be sent again.
     Directive::scope(
@@ -298,24 +298,24 @@ pub(super) const DIRECTIVES: &[Directive] = &[
                 ("exact", Some(IfModifiedSince::Exact)),
                 ("before", Some(IfModifiedSince::Before)),
             ];
-            cx.choice(&mut scope.core.answering.if_modified_since, NAMES)
+            cx.choice(&mut scope.core.responding.if_modified_since, NAMES)
         },
     ),
     // Without it the range filter's built-in limit applies against requests with thousands of ranges.
     Directive::scope(
         core("max_ranges", LEVELS, Args::Exactly(1), "Most ranges of a request; 0 ignores them."),
-        |scope, cx| cx.set(&mut scope.core.answering.max_ranges, |text| value::number(text).map(Some)),
+        |scope, cx| cx.set(&mut scope.core.responding.max_ranges, |text| value::number(text).map(Some)),
     ),
     // Off is for HTTP/1.1 clients that cannot decode chunked coding; their bodies end with the connection.
     Directive::scope(
         core("chunked_transfer_encoding", LEVELS, Args::Flag, "Sends bodies of unknown length in chunks.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.answering.chunked_transfer_encoding),
+        |scope, cx| cx.flag(&mut scope.core.responding.chunked_transfer_encoding),
     ),
     // Relative redirects are shorter and correct behind any proxy, but nginx's default is absolute.
     Directive::scope(
         core("absolute_redirect", LEVELS, Args::Flag, "Puts scheme and host into redirects.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.answering.absolute_redirect),
+        |scope, cx| cx.flag(&mut scope.core.responding.absolute_redirect),
     ),
     // Off, because the client can reach the name that it has used.
     Directive::scope(
@@ -326,28 +326,28 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Takes the first server name for redirects, not the client's.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.answering.server_name_in_redirect),
+        |scope, cx| cx.flag(&mut scope.core.responding.server_name_in_redirect),
     ),
     // Off is for servers behind a proxy that listens on another port.
     Directive::scope(
         core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.answering.port_in_redirect),
+        |scope, cx| cx.flag(&mut scope.core.responding.port_in_redirect),
     ),
     // Old Internet Explorers replace short error pages with their own.
     Directive::scope(
         core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.answering.msie.padding),
+        |scope, cx| cx.flag(&mut scope.core.responding.msie.padding),
     ),
     // Old Internet Explorers do not follow some redirects.
     Directive::scope(
         core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
-        |scope, cx| cx.flag(&mut scope.core.answering.msie.refresh),
+        |scope, cx| cx.flag(&mut scope.core.responding.msie.refresh),
     ),
     // Off keeps the error log readable if missing files are expected.
     Directive::scope(
         core("log_not_found", LEVELS, Args::Flag, "Logs missing files as errors.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.answering.log_not_found),
+        |scope, cx| cx.flag(&mut scope.core.responding.log_not_found),
     ),
     // Subrequests are logged with their own URI, in the format of their location.
     Directive::scope(
@@ -481,7 +481,7 @@ fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         Build,
     }
     let text = cx.arg(0);
-    scope.core.answering.server_tokens = match cx.statement.value(0, value::choice(NAMES)) {
+    scope.core.responding.server_tokens = match cx.statement.value(0, value::choice(NAMES)) {
         Ok(Tokens::Off) => ServerTokens::Off,
         Ok(Tokens::On) => ServerTokens::On,
         Ok(Tokens::Build) => ServerTokens::Build,
@@ -515,7 +515,7 @@ fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         // nginx's own codes from 494 on are sent as 400.
         let hidden = matches!(status, 494..=497).then_some(400);
         let page = ErrorPage { status, overwrite: overwrite.or(hidden), target: target.clone() };
-        scope.core.answering.error_pages.own(cx.block).push(page);
+        scope.core.responding.error_pages.make_mut(cx.block).push(page);
     }
     Ok(())
 }

@@ -239,7 +239,7 @@ fn full(value: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Whether the request line was valid; otherwise a request has no method, no URI and no protocol.
 fn has_line(request: &Request) -> bool {
-    request.head.is_begun()
+    request.head.is_started()
 }
 
 /// Appends a value that exists even if it is empty.
@@ -533,7 +533,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "date" if response.date.is_some() => text(response.date.as_deref(), out),
         "keep_alive" => {
-            let seconds = core.keeping.keepalive_header.filter(|_| request.keepalive);
+            let seconds = core.keepalive.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
         // The value depends on the body and the client's HTTP version.

@@ -16,7 +16,7 @@ use exchange::module::{BlockHooks, LEVELS};
 use exchange::request::Request;
 use exchange::template::{Template, variable_name};
 use exchange::variables::{ModuleVariables, VarRef};
-use telemetry::named::{Asker, FileCache};
+use telemetry::named::{FileCache, Requester};
 use telemetry::syslog::Peer;
 use telemetry::{Hold, Kind, Target, TargetId, Targets};
 
@@ -25,7 +25,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<Formats>(), HttpType::of::<LogCaches>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().logs().is_empty() {
             plan.log(scope.shared::<Conf>(), write);
         }
@@ -33,7 +33,7 @@ pub(crate) static MODULE: Module = Module {
     blocks: BlockHooks {
         end: |http, scope, end| {
             if end.kind == BlockKind::Http && scope.of::<Conf>().is_start {
-                scope.own::<Conf>().give_format(LogFormat::combined(http.registry.modules()));
+                scope.make_mut::<Conf>().set_default_format(LogFormat::combined(http.registry.modules()));
             }
             Ok(())
         },
@@ -121,7 +121,7 @@ impl Settings for Conf {
 
 impl Conf {
     /// Sets the format of the default log of a configuration without `access_log`.
-    fn give_format(&mut self, format: LogFormat) {
+    fn set_default_format(&mut self, format: LogFormat) {
         let format = Arc::new(format);
         let log = |log: &AccessLog| AccessLog { format: Arc::clone(&format), ..log.clone() };
         self.logs = Layered::from(self.logs.items().iter().map(log).collect::<Vec<_>>());
@@ -151,13 +151,13 @@ fn write(conf: &Conf, request: &Request) {
         }
         let line = |out: &mut Vec<u8>| log.format.render(request, out);
         match &log.to {
-            LogTo::Target(id) => generation.sinks[id.place()].append(None, line),
+            LogTo::Target(id) => generation.sinks[id.index()].append(None, line),
             LogTo::Named(path) => {
                 let path = |out: &mut Vec<u8>| path.render(request, out);
                 let asker = || {
                     let mut root = Vec::new();
                     request.scope().core.files.root.template().render(request, &mut root);
-                    Asker { root, report: request.reporter() }
+                    Requester { root, report: request.reporter() }
                 };
                 generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);
             }
@@ -176,14 +176,14 @@ fn holds(request: &Request, condition: &Template) -> bool {
 /// Parses `off`, or a file or syslog server with a format and options.
 fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
-    scope.own::<Conf>().is_start = false;
+    scope.make_mut::<Conf>().is_start = false;
     if text == "off" {
         if let Some(further) = cx.statement.args.get(1) {
             // A format after `off` is probably a mistake.
             return Err(cx.error(format_args!("invalid parameter \"{}\"", further.text)));
         }
-        scope.own::<Conf>().off_in_block = cx.block;
-        scope.own::<Conf>().logs.own(cx.block).clear();
+        scope.make_mut::<Conf>().off_in_block = cx.block;
+        scope.make_mut::<Conf>().logs.make_mut(cx.block).clear();
         return Ok(());
     }
     // First the target, then the format, then the options: nginx's order, so that the same error of several is reported.
@@ -221,8 +221,8 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     // As in nginx `off` overrides the other logs of the same block.
-    if scope.own::<Conf>().off_in_block != cx.block {
-        scope.own::<Conf>().logs.own(cx.block).push(log);
+    if scope.make_mut::<Conf>().off_in_block != cx.block {
+        scope.make_mut::<Conf>().logs.make_mut(cx.block).push(log);
     }
     Ok(())
 }
@@ -295,7 +295,7 @@ impl Gather {
 fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let seconds = |text| value::seconds(text).map(Duration::from_secs);
     let mut cache = FileCache {
-        number: cx.http.own::<LogCaches>().0 + 1,
+        number: cx.http.make_mut::<LogCaches>().0 + 1,
         max: 0,
         inactive: Duration::from_secs(10),
         valid: Duration::from_secs(60),
@@ -322,8 +322,8 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
     }
     // As in nginx each directive opens separate files; blocks that inherit it share the files.
-    cx.http.own::<LogCaches>().0 += u32::from(!off);
-    scope.own::<Conf>().cache = (!off).then_some(cache);
+    cx.http.make_mut::<LogCaches>().0 += u32::from(!off);
+    scope.make_mut::<Conf>().cache = (!off).then_some(cache);
     Ok(())
 }
 
@@ -341,7 +341,7 @@ const COMBINED: &str = "combined";
 /// Parses `log_format name [escape=…] text …`: the texts are joined without spaces.
 fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    if name == COMBINED || cx.http.own::<Formats>().0.contains_key(name) {
+    if name == COMBINED || cx.http.make_mut::<Formats>().0.contains_key(name) {
         return Err(cx.error(format_args!("duplicate \"log_format\" name \"{name}\"")));
     }
     let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
@@ -359,7 +359,7 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
         read_parts(text, &mut parts, cx)?;
     }
     let format = LogFormat { parts, escape };
-    cx.http.own::<Formats>().0.insert(name.to_owned(), Arc::new(format));
+    cx.http.make_mut::<Formats>().0.insert(name.to_owned(), Arc::new(format));
     Ok(())
 }
 

@@ -33,7 +33,7 @@ pub(super) enum FileKind {
     /// `-f`
     Plain,
     /// `-d`
-    Folder,
+    Directory,
     /// `-e`: a file or a directory.
     Any,
     /// `-x`: executable by its owner.
@@ -45,7 +45,7 @@ pub(super) enum Verdict {
     /// The result is known.
     Holds(bool),
     /// The file at this path has to be checked first.
-    Asks(Vec<u8>),
+    NeedsFileCheck(Vec<u8>),
     /// Undecided: PCRE aborted the search.
     Fails,
 }
@@ -106,7 +106,7 @@ impl Condition {
         let path = cx.template(path)?;
         let kind = match test.trim_start_matches('!') {
             "-f" => FileKind::Plain,
-            "-d" => FileKind::Folder,
+            "-d" => FileKind::Directory,
             "-e" => FileKind::Any,
             "-x" => FileKind::Executable,
             _ => return Err(cx.error(format_args!("invalid condition \"{test}\""))),
@@ -120,7 +120,7 @@ impl Condition {
     }
 
     /// Evaluates the condition. `escaped` is whether groups in texts are escaped; with `log`, a match is logged.
-    pub(super) fn look(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
+    pub(super) fn evaluate(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
         Verdict::Holds(match self {
             Condition::Set(variable) => {
                 // `00` is true: nginx compares with the text `0` and not with a number.
@@ -143,7 +143,7 @@ impl Condition {
             Condition::File { path, .. } => {
                 let mut at = Vec::new();
                 path.render_groups(request, escaped, &mut at);
-                return Verdict::Asks(at);
+                return Verdict::NeedsFileCheck(at);
             }
         })
     }
@@ -160,7 +160,7 @@ impl FileKind {
     fn fits(self, stat: &Stat) -> bool {
         match self {
             FileKind::Plain => files::is_file(stat),
-            FileKind::Folder => files::is_dir(stat),
+            FileKind::Directory => files::is_dir(stat),
             FileKind::Any => files::is_file(stat) || files::is_dir(stat),
             FileKind::Executable => Mode::from_raw_mode(stat.mode).contains(Mode::XUSR),
         }
@@ -176,7 +176,7 @@ pub(super) fn find(
     request: &Request,
     log: bool,
 ) -> Option<bool> {
-    let found = pattern.find(subject).inspect_err(|gave_up| gave_up.tell(subject, request)).ok()?;
+    let found = pattern.find(subject).inspect_err(|gave_up| gave_up.log(subject, request)).ok()?;
     let verb = if found.is_some() { "matches" } else { "does not match" };
     note(request, log, format_args!("\"{text}\" {verb} \"{}\"", subject.escape_ascii()));
     match &found {

@@ -30,18 +30,18 @@ use telemetry::Level;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         let conf = scope.of::<Conf>();
         add_script(plan, Phase::ServerRewrite, &conf.server_script);
         add_script(plan, Phase::Rewrite, &conf.script);
     },
     blocks: BlockHooks {
-        complete: |scope, end| scope.own::<Conf>().complete(end.kind),
+        complete: |scope, end| scope.make_mut::<Conf>().complete(end.kind),
         conditions: Some(ConditionHooks {
-            read: |scope, cx| scope.own::<Conf>().add_condition(cx),
+            read: |scope, cx| scope.make_mut::<Conf>().add_condition(cx),
             join: |scope, from, inside, location| {
-                let block = std::mem::take(&mut inside.own::<Conf>().draft);
-                scope.own::<Conf>().draft.fill(from, block, location)
+                let block = std::mem::take(&mut inside.make_mut::<Conf>().draft);
+                scope.make_mut::<Conf>().draft.fill(from, block, location)
             },
         }),
         ..BlockHooks::NONE
@@ -87,7 +87,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("break", Args::None, "Ends rewriting in a block; the location stays."),
         |scope, _| {
-            scope.own::<Conf>().draft.0.push(Instruction::Break);
+            scope.make_mut::<Conf>().draft.0.push(Instruction::Break);
             Ok(())
         },
     ),
@@ -104,14 +104,14 @@ const DIRECTIVES: &[Directive] = &[
         spec("rewrite", Args::Between(2, 3), "Another URI, or a redirect, for URIs that match a pattern."),
         |scope, cx| {
             let rewrite = Arc::new(Rewrite::read(cx)?);
-            scope.own::<Conf>().draft.0.push(Instruction::Rewrite(rewrite));
+            scope.make_mut::<Conf>().draft.0.push(Instruction::Rewrite(rewrite));
             Ok(())
         },
     ),
     // Only logged at level `notice` or below.
     Directive::scope(
         flag("rewrite_log", "Logs at level notice what rewrites and conditions matched.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().log),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().log),
     ),
     // Variables of `map` can be set too, and some of nginx's, such as the query.
     Directive::scope(spec("set", Args::Exactly(2), "Gives a variable a value."), add_set),
@@ -193,7 +193,7 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         (Err(_), None) if is_url(text) => Instruction::Return { status: 302, text: Some(cx.template(text)?) },
         _ => return Err(cx.error(format_args!("invalid return code \"{text}\""))),
     };
-    scope.own::<Conf>().draft.0.push(instruction);
+    scope.make_mut::<Conf>().draft.0.push(instruction);
     Ok(())
 }
 
@@ -203,7 +203,7 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let variable = cx.http.registry.define(cx.variable_name(text)?, cx.statement)?;
     // The name is defined first, because a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
-    scope.own::<Conf>().draft.0.push(Instruction::Set { variable, value });
+    scope.make_mut::<Conf>().draft.0.push(Instruction::Set { variable, value });
     Ok(())
 }
 
@@ -216,7 +216,7 @@ fn note(request: &Request, log: bool, message: fmt::Arguments<'_>) {
 
 /// Responds as nginx does: the text of a redirect becomes `Location`, an error without a text gets its page, and any
 /// other text is the body.
-fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
+fn respond(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     if status == CLOSE {
         return Step::Drop;
     }
@@ -307,7 +307,7 @@ mod tests {
         assert!(
             inside.scope.core.sending.sendfile == Some(true)
                 && location.scope.core.sending.sendfile.is_none()
-                && !inside.scope.core.answering.etag
+                && !inside.scope.core.responding.etag
         );
         assert_eq!(inside.plan.of_phase(Phase::Precontent).len(), 0);
     }

@@ -43,7 +43,7 @@ pub(super) enum After {
     /// The search for a location.
     Search,
     /// The request continues in its location.
-    Stay,
+    Continue,
 }
 
 /// The result of a rewrite.
@@ -76,7 +76,7 @@ impl Rewrite {
             // A URL remains a redirect, with any flag.
             Some("last" | "break") if is_url(source) => to_client,
             Some("last") => Kind::Uri(After::Search),
-            Some("break") => Kind::Uri(After::Stay),
+            Some("break") => Kind::Uri(After::Continue),
             Some("redirect") => to_client,
             Some("permanent") => Kind::Redirect(301, source.contains('?')),
             Some(flag) => return Err(cx.error(format_args!("invalid parameter \"{flag}\""))),
@@ -114,8 +114,8 @@ impl Rewrite {
                     request.log(Level::Error, format_args!("the rewritten URI has a zero length"));
                     return Outcome::End(Step::Status(500));
                 }
-                request.uri_changed = after != After::Stay;
-                request.left_location |= after == After::Stay;
+                request.uri_changed = after != After::Continue;
+                request.left_location |= after == After::Continue;
                 Outcome::Replaced(after)
             }
         }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use io::Errno;
 
-use crate::rewrite::answer;
 use crate::rewrite::condition::{Condition, Verdict};
 use crate::rewrite::replace::{After, Outcome, Rewrite};
+use crate::rewrite::respond;
 use exchange::config::LocationId;
 use exchange::files;
 use exchange::phases::Step;
@@ -83,7 +83,7 @@ struct State {
     /// that matches.
     escaped: bool,
     /// The result of the file check that the script waits for.
-    looked: Option<bool>,
+    file_check: Option<bool>,
 }
 
 /// The reason why the interpreter stopped.
@@ -91,7 +91,7 @@ enum Stop {
     /// The script has ended.
     End(Step),
     /// A condition needs a check of the file at this path.
-    Look(Vec<u8>),
+    CheckFile(Vec<u8>),
 }
 
 impl Script {
@@ -105,7 +105,7 @@ impl Script {
         match self.advance(&mut State::new(), request) {
             Stop::End(step) => step,
             // Unreachable: a script with such a condition runs in [`Script::run_waiting`].
-            Stop::Look(_) => Step::Status(500),
+            Stop::CheckFile(_) => Step::Status(500),
         }
     }
 
@@ -115,7 +115,7 @@ impl Script {
         loop {
             let path = match self.advance(&mut state, request) {
                 Stop::End(step) => return step,
-                Stop::Look(path) => path,
+                Stop::CheckFile(path) => path,
             };
             let stat = match files::stat_anywhere(request, &path).await {
                 Ok(stat) => Some(stat),
@@ -130,7 +130,7 @@ impl Script {
             let Some(Instruction::If { condition, .. }) = self.instructions.get(state.at) else {
                 return Step::Next;
             };
-            state.looked = Some(condition.holds_for(stat.as_ref()));
+            state.file_check = Some(condition.holds_for(stat.as_ref()));
         }
     }
 
@@ -146,7 +146,7 @@ impl Script {
                     variable.assign(request, &text);
                 }
                 Instruction::Return { status, text } => {
-                    return Stop::End(answer(request, *status, text.as_ref()));
+                    return Stop::End(respond(request, *status, text.as_ref()));
                 }
                 Instruction::Break => {
                     if std::mem::take(&mut request.uri_changed) {
@@ -157,17 +157,17 @@ impl Script {
                 Instruction::Rewrite(rewrite) => match rewrite.run(request, self.log) {
                     Outcome::None => {}
                     Outcome::Replaced(After::Next) => state.escaped = false,
-                    Outcome::Replaced(After::Search | After::Stay) => return Stop::End(Step::Next),
+                    Outcome::Replaced(After::Search | After::Continue) => return Stop::End(Step::Next),
                     Outcome::End(step) => return Stop::End(step),
                 },
                 Instruction::If { condition, location, skip } => {
                     let escaped = state.escaped && request.was_encoded();
-                    let verdict = match state.looked.take() {
+                    let verdict = match state.file_check.take() {
                         Some(holds) => Verdict::Holds(holds),
-                        None => condition.look(request, escaped, self.log),
+                        None => condition.evaluate(request, escaped, self.log),
                     };
                     match verdict {
-                        Verdict::Asks(path) => return Stop::Look(path),
+                        Verdict::NeedsFileCheck(path) => return Stop::CheckFile(path),
                         Verdict::Fails => return Stop::End(Step::Status(500)),
                         Verdict::Holds(false) => state.at += skip,
                         Verdict::Holds(true) => {
@@ -186,6 +186,6 @@ impl Script {
 
 impl State {
     fn new() -> State {
-        State { at: 0, escaped: true, looked: None }
+        State { at: 0, escaped: true, file_check: None }
     }
 }

@@ -160,10 +160,10 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
         }
     };
     let Stapled { staples, faults } = stapled;
-    scope.own::<Conf>().stapling_faults = faults;
-    scope.own::<Conf>().expiries = expiry::of(conf.certificates.items());
+    scope.make_mut::<Conf>().stapling_faults = faults;
+    scope.make_mut::<Conf>().expiries = expiry::of(conf.certificates.items());
     let named = conf.named().map(Arc::new);
-    let tls = scope.own::<Tls>();
+    let tls = scope.make_mut::<Tls>();
     let checks = conf.checks().map_err(at)?.map(Arc::new);
     *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust, named, staples, checks };
     Ok(())

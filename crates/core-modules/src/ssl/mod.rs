@@ -60,7 +60,7 @@ const CERTIFICATES: &[Directive] = &[
                 "$acme_certificate" => PemSource::Acme,
                 _ => read_origin(scope, cx, "certificate")?,
             };
-            scope.own::<Conf>().certificates.own(cx.block).push(certificate);
+            scope.make_mut::<Conf>().certificates.make_mut(cx.block).push(certificate);
             Ok(())
         },
     ),
@@ -71,7 +71,7 @@ const CERTIFICATES: &[Directive] = &[
                 "$acme_certificate_key" => PemSource::Acme,
                 _ => read_origin(scope, cx, "certificate key")?,
             };
-            scope.own::<Conf>().keys.own(cx.block).push(key);
+            scope.make_mut::<Conf>().keys.make_mut(cx.block).push(key);
             Ok(())
         },
     ),
@@ -87,7 +87,7 @@ const CERTIFICATES: &[Directive] = &[
     Directive::scope(
         spec("ssl_password_file", ONE, "The file with passwords of keys, one in each line."),
         |scope, cx| {
-            scope.own::<Conf>().passwords = Arc::new(read_passwords(cx)?);
+            scope.make_mut::<Conf>().passwords = Arc::new(read_passwords(cx)?);
             Ok(())
         },
     ),
@@ -95,7 +95,7 @@ const CERTIFICATES: &[Directive] = &[
         spec("ssl_stapling", Args::Flag, "Whether a response of the authority is sent with the certificate.")
             .default("off"),
         |scope, cx| {
-            let conf = scope.own::<Conf>();
+            let conf = scope.make_mut::<Conf>();
             cx.flag(&mut conf.stapling)?;
             conf.stapling_span = conf.stapling.then(|| cx.statement.name.span.clone());
             Ok(())
@@ -108,19 +108,19 @@ const CERTIFICATES: &[Directive] = &[
             "The URL of the authority that is asked for that response, in the place of the one in the certificate.",
         ),
         |scope, cx| {
-            scope.own::<Conf>().stapling_responder = Some(cx.arg(0).to_owned());
+            scope.make_mut::<Conf>().stapling_responder = Some(cx.arg(0).to_owned());
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_stapling_verify", Args::Flag, "Whether the signature of that response has to be the authority's.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().verifies_stapling),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().verifies_stapling),
     ),
     Directive::scope(
         spec("ssl_stapling_file", ONE, "The file with that response (OCSP), in DER; no authority is asked."),
         |scope, cx| {
-            scope.own::<Conf>().stapling_file = Some(read_file(cx, "OCSP response")?);
+            scope.make_mut::<Conf>().stapling_file = Some(read_file(cx, "OCSP response")?);
             Ok(())
         },
     ),
@@ -133,7 +133,7 @@ const HANDSHAKES: &[Directive] = &[
             .many()
             .default("TLSv1.2 TLSv1.3"),
         |scope, cx| {
-            let conf = scope.own::<Conf>();
+            let conf = scope.make_mut::<Conf>();
             read_versions(&mut conf.versions, &mut conf.versions_block, cx)
         },
     ),
@@ -141,14 +141,14 @@ const HANDSHAKES: &[Directive] = &[
         spec("ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in the language of OpenSSL.")
             .default("HIGH:!aNULL:!MD5"),
         |scope, cx| {
-            scope.own::<Conf>().ciphers = cx.arg(0).to_owned();
+            scope.make_mut::<Conf>().ciphers = cx.arg(0).to_owned();
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_prefer_server_ciphers", Args::Flag, "Whether the server's order of cipher suites counts.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().prefers_own_ciphers),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().prefers_own_ciphers),
     ),
     Directive::scope(
         spec("ssl_ecdh_curve", ONE, "Groups of the key exchange, the best first.").default("auto"),
@@ -156,11 +156,11 @@ const HANDSHAKES: &[Directive] = &[
             let text = cx.arg(0);
             let groups = ::tls::groups::parse(text);
             let groups = groups.map_err(|name| cx.error(format_args!("unknown curve name \"{name}\"")))?;
-            if !groups.left_out.is_empty() {
-                let names = groups.left_out.join(", ");
+            if !groups.unsupported.is_empty() {
+                let names = groups.unsupported.join(", ");
                 cx.warn(format_args!("groups that are not supported are left out: {names}"));
             }
-            scope.own::<Conf>().groups = text.to_owned();
+            scope.make_mut::<Conf>().groups = text.to_owned();
             Ok(())
         },
     ),
@@ -168,14 +168,14 @@ const HANDSHAKES: &[Directive] = &[
         spec("ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration.").many(),
         |scope, cx| {
             let command = read_command(cx)?;
-            scope.own::<Conf>().commands.own(cx.block).push(command);
+            scope.make_mut::<Conf>().commands.make_mut(cx.block).push(command);
             Ok(())
         },
     ),
     // A client can decrypt a record only after receiving it completely.
     Directive::scope(
         spec("ssl_buffer_size", ONE, "Bytes of a record at most.").default("16k"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().buffer_size),
     ),
     Directive::scope(
         spec(
@@ -184,7 +184,7 @@ const HANDSHAKES: &[Directive] = &[
             "Whether requests may come with the first bytes of a resumed session.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().early_data),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().early_data),
     ),
     Directive::scope(
         spec(
@@ -193,12 +193,12 @@ const HANDSHAKES: &[Directive] = &[
             "Whether certificates are sent compressed to clients of TLS 1.3 that offer it.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().compresses_certificates),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().compresses_certificates),
     ),
     Directive::scope(
         spec("ssl_reject_handshake", Args::Flag, "Whether handshakes with this server are refused.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().rejects),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().rejects),
     ),
 ];
 
@@ -218,12 +218,12 @@ const CLIENTS: &[Directive] = &[
                 ("optional", VerifyClient::Optional),
                 ("optional_no_ca", VerifyClient::OptionalNoCa),
             ];
-            cx.choice(&mut scope.own::<Conf>().verify, NAMES)
+            cx.choice(&mut scope.make_mut::<Conf>().verify, NAMES)
         },
     ),
     Directive::scope(
         spec("ssl_verify_depth", ONE, "Certificates between a client's and a root at most.").default("1"),
-        |scope, cx| cx.number(&mut scope.own::<Conf>().verify_depth),
+        |scope, cx| cx.number(&mut scope.make_mut::<Conf>().verify_depth),
     ),
     Directive::scope(
         spec(
@@ -232,7 +232,7 @@ const CLIENTS: &[Directive] = &[
             "The file with roots for certificates of clients; their names are sent to clients.",
         ),
         |scope, cx| {
-            scope.own::<Conf>().client_certificate = Some(read_file(cx, "certificate")?);
+            scope.make_mut::<Conf>().client_certificate = Some(read_file(cx, "certificate")?);
             Ok(())
         },
     ),
@@ -243,14 +243,14 @@ const CLIENTS: &[Directive] = &[
             "The file with roots for certificates of clients; their names are not sent to clients.",
         ),
         |scope, cx| {
-            scope.own::<Conf>().trusted_certificate = Some(read_file(cx, "certificate")?);
+            scope.make_mut::<Conf>().trusted_certificate = Some(read_file(cx, "certificate")?);
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
         |scope, cx| {
-            scope.own::<Conf>().crl = Some(read_file(cx, "certificate revocation list")?);
+            scope.make_mut::<Conf>().crl = Some(read_file(cx, "certificate revocation list")?);
             Ok(())
         },
     ),
@@ -268,7 +268,7 @@ const AUTHORITIES: &[Directive] = &[
         |scope, cx| {
             const NAMES: &[(&str, Option<Depth>)] =
                 &[("off", None), ("on", Some(Depth::Chain)), ("leaf", Some(Depth::Leaf))];
-            cx.choice(&mut scope.own::<Conf>().ocsp, NAMES)
+            cx.choice(&mut scope.make_mut::<Conf>().ocsp, NAMES)
         },
     ),
     Directive::scope(
@@ -304,7 +304,7 @@ const SESSIONS: &[Directive] = &[
     ),
     Directive::scope(
         spec("ssl_session_tickets", Args::Flag, "Whether clients keep sessions, in tickets.").default("on"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().tickets),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().tickets),
     ),
     Directive::scope(
         spec(
@@ -315,13 +315,13 @@ const SESSIONS: &[Directive] = &[
         .many(),
         |scope, cx| {
             let file = read_file(cx, "session ticket key")?;
-            scope.own::<Conf>().ticket_keys.own(cx.block).push(file);
+            scope.make_mut::<Conf>().ticket_keys.make_mut(cx.block).push(file);
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_session_timeout", ONE, "How long a session may be resumed.").default("5m"),
-        |scope, cx| cx.seconds(&mut scope.own::<Conf>().session_timeout),
+        |scope, cx| cx.seconds(&mut scope.make_mut::<Conf>().session_timeout),
     ),
 ];
 
@@ -370,13 +370,13 @@ fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSour
     if !text.contains('$') {
         return Ok(PemSource::File(read_file(cx, what)?));
     }
-    scope.own::<Conf>().prefix = cx.conf_prefix.to_owned();
+    scope.make_mut::<Conf>().prefix = cx.conf_prefix.to_owned();
     Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
 }
 
 /// See [`read_certificate_cache`].
 fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.own::<Conf>().certificate_cache = read_certificate_cache(cx)?;
+    scope.make_mut::<Conf>().certificate_cache = read_certificate_cache(cx)?;
     Ok(())
 }
 
@@ -417,7 +417,7 @@ fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             _ => return Err(invalid()),
         }
     }
-    scope.own::<Conf>().cache = cache;
+    scope.make_mut::<Conf>().cache = cache;
     Ok(())
 }
 
@@ -436,7 +436,7 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
                     "" => "the default server of that address".to_owned(),
                     name => format!("server \"{name}\""),
                 };
-                return Err(Error::nowhere(message).advise(format_args!(
+                return Err(Error::without_location(message).advise(format_args!(
                     "{shown} needs \"ssl_certificate\" and \"ssl_certificate_key\", or \"acme_certificate\""
                 )));
             }
@@ -444,7 +444,8 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     }
     warnings.extend(stapling::warnings(http));
     let (found, _) = certificate_warnings(http, SystemTime::now());
-    warnings.extend(found.into_iter().map(|message| Error::nowhere(message).with_level(Level::Warn)));
+    warnings
+        .extend(found.into_iter().map(|message| Error::without_location(message).with_level(Level::Warn)));
     Ok(())
 }
 

@@ -116,7 +116,7 @@ pub(super) fn warnings(http: &Http) -> Vec<Error> {
 pub(super) fn set_responder(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let responder = Responder::parse(cx.arg(0));
     let refused = |fault| cx.error(format_args!("{fault} in \"ssl_ocsp_responder\""));
-    scope.own::<Conf>().ocsp_responder = Some(responder.map_err(refused)?);
+    scope.make_mut::<Conf>().ocsp_responder = Some(responder.map_err(refused)?);
     Ok(())
 }
 
@@ -124,7 +124,7 @@ pub(super) fn set_responder(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Er
 pub(super) fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
-        scope.own::<Conf>().ocsp_cache = None;
+        scope.make_mut::<Conf>().ocsp_cache = None;
         return Ok(());
     }
     let invalid = || cx.error(format_args!("invalid OCSP cache \"{text}\""));
@@ -135,6 +135,6 @@ pub(super) fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error>
         return Err(cx.error(format_args!("OCSP cache \"{text}\" is too small")));
     }
     let bytes = usize::try_from(bytes).map_err(|_| invalid())?;
-    scope.own::<Conf>().ocsp_cache = Some(named_cache(name, bytes));
+    scope.make_mut::<Conf>().ocsp_cache = Some(named_cache(name, bytes));
     Ok(())
 }

@@ -14,7 +14,7 @@ impl Name {
             [modifier, text] => (modifier.text.as_str(), text.text.as_str()),
             _ => split_modifier(statement.arg(0)),
         };
-        let prefix = |keeps_patterns_out| Kind::Prefix { keeps_patterns_out };
+        let prefix = |skips_regex| Kind::Prefix { skips_regex };
         let kind = match modifier {
             "" if text.starts_with('@') && statement.args.len() == 1 => Kind::Named,
             "" if text.starts_with('$') && statement.args.len() == 1 => Kind::Predicate(predicate(cx, text)?),

@@ -44,7 +44,7 @@ pub fn load(
     let mut needs = Needs::default();
     for location in &mut locations {
         location.plan = Plan::of(modules, &http, &location.scope);
-        http.servers[location.server.0 as usize].takes_connect |= location.scope.core.takes_connect;
+        http.servers[location.server.0 as usize].accepts_connect |= location.scope.core.accepts_connect;
         for module in modules.modules() {
             (module.blocks.needs)(&http, &location.scope, &mut needs);
         }
@@ -156,7 +156,7 @@ impl Faults {
 }
 
 /// Returns a directory as the base of relative paths, with a trailing slash.
-fn folder(prefix: &Path) -> Vec<u8> {
+fn directory_base(prefix: &Path) -> Vec<u8> {
     let mut text = prefix.as_os_str().as_bytes().to_vec();
     text.extend_from_slice(if text.ends_with(b"/") { b"" } else { b"/" });
     text
@@ -213,9 +213,9 @@ impl<'a> Resolver<'a> {
             events: EventsConf::default(),
             http: Http {
                 hostname: hostname(),
-                prefix: folder(bases.prefix),
-                conf_prefix: folder(bases.conf),
-                registry: Registry::over(Arc::clone(modules.variables())),
+                prefix: directory_base(bases.prefix),
+                conf_prefix: directory_base(bases.conf),
+                registry: Registry::with_modules(Arc::clone(modules.variables())),
                 subrequest_hooks: modules.subrequest_hooks(),
                 values: modules.http_values(),
                 ..Http::default()
@@ -271,7 +271,7 @@ impl<'a> Resolver<'a> {
             Some(_) => Ok(()),
             None if self.faults.as_ref().is_some_and(|faults| !faults.errors.is_empty()) => Ok(()),
             None => {
-                let error = Error::nowhere("no \"events\" section in configuration");
+                let error = Error::without_location("no \"events\" section in configuration");
                 Err(error.advise("add \"events {}\" at the top of the file"))
             }
         }
@@ -324,7 +324,7 @@ impl<'a> Resolver<'a> {
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
         // The server is added before its locations are parsed, so that their index of it is valid.
-        self.http.servers.push(Server { name, root, locations, takes_connect: false });
+        self.http.servers.push(Server { name, root, locations, accepts_connect: false });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
         Ok(draft)
@@ -487,7 +487,7 @@ impl<'a> Resolver<'a> {
                 continue;
             }
             // nginx would have reported an error in a block above this line first.
-            self.look_at(&inner, context, scope)?;
+            self.check_blocks(&inner, context, scope)?;
             return Err(error);
         }
         Ok(inner)
@@ -539,7 +539,12 @@ impl<'a> Resolver<'a> {
     }
 
     /// Finds the first error in blocks above an invalid directive. Their settings are discarded with the configuration.
-    fn look_at(&mut self, inner: &[InnerBlock<'_>], context: Contexts, scope: &Scope) -> Result<(), Error> {
+    fn check_blocks(
+        &mut self,
+        inner: &[InnerBlock<'_>],
+        context: Contexts,
+        scope: &Scope,
+    ) -> Result<(), Error> {
         for (statement, walk) in inner {
             let (block, mut inherited) = (statement.children(), scope.inherit());
             match walk {

@@ -34,8 +34,8 @@ impl Scope {
     }
 
     /// Returns the settings of a module, to be changed for this block.
-    pub fn own<C: Settings>(&mut self) -> &mut C {
-        self.slots.own()
+    pub fn make_mut<C: Settings>(&mut self) -> &mut C {
+        self.slots.make_mut()
     }
 
     /// Returns the initial settings of an inner block.

@@ -102,7 +102,7 @@ impl HttpValues {
     }
 
     /// Returns the value of this type, to be changed.
-    pub fn own<T: Any>(&mut self) -> &mut T {
+    pub fn make_mut<T: Any>(&mut self) -> &mut T {
         let found = self.0.iter_mut().find_map(|value| value.downcast_mut());
         found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
     }
@@ -119,41 +119,41 @@ pub struct SettingsTable {
     types: Vec<SettingsType>,
     /// A hash table from type to index, because a request looks up about twenty types. Its length is a power of two,
     /// and at least half of it is empty. Collisions are resolved by linear probing.
-    places: Vec<Option<(TypeId, usize)>>,
+    slots: Vec<Option<(TypeId, usize)>>,
 }
 
 impl SettingsTable {
     /// Returns a table of these types.
     pub fn new(types: impl Iterator<Item = SettingsType>) -> SettingsTable {
         let types: Vec<_> = types.collect();
-        let mut places = vec![None; (2 * types.len()).next_power_of_two()];
-        for (place, settings) in types.iter().enumerate() {
+        let mut slots = vec![None; (2 * types.len()).next_power_of_two()];
+        for (index, settings) in types.iter().enumerate() {
             let id = (settings.id)();
-            let mut at = hash(id) & (places.len() - 1);
-            while places[at].is_some() {
-                at = (at + 1) & (places.len() - 1);
+            let mut at = hash(id) & (slots.len() - 1);
+            while slots[at].is_some() {
+                at = (at + 1) & (slots.len() - 1);
             }
-            places[at] = Some((id, place));
+            slots[at] = Some((id, index));
         }
-        SettingsTable { types, places }
+        SettingsTable { types, slots }
     }
 
-    fn place(&self, id: TypeId) -> Option<usize> {
-        let mut at = hash(id) & (self.places.len() - 1);
+    fn index_of(&self, id: TypeId) -> Option<usize> {
+        let mut at = hash(id) & (self.slots.len() - 1);
         loop {
-            let (known, place) = self.places[at]?;
+            let (known, index) = self.slots[at]?;
             if known == id {
-                return Some(place);
+                return Some(index);
             }
-            at = (at + 1) & (self.places.len() - 1);
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
 }
 
 /// Returns the low bits of a type's identifier, which the compiler computed as a hash.
 fn hash(id: TypeId) -> usize {
-    struct Taken(u64);
-    impl Hasher for Taken {
+    struct TypeIdBits(u64);
+    impl Hasher for TypeIdBits {
         fn write(&mut self, bytes: &[u8]) {
             self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
         }
@@ -164,9 +164,9 @@ fn hash(id: TypeId) -> usize {
             self.0
         }
     }
-    let mut taken = Taken(0);
-    id.hash(&mut taken);
-    taken.finish() as usize
+    let mut bits = TypeIdBits(0);
+    id.hash(&mut bits);
+    bits.finish() as usize
 }
 
 /// The settings of all modules in one block.
@@ -193,29 +193,29 @@ impl Slots {
 
     /// Returns the settings of this type.
     pub(crate) fn of<C: Settings>(&self) -> &C {
-        cast(&self.values[self.place::<C>()])
+        cast(&self.values[self.index_of::<C>()])
     }
 
     /// Returns the settings of this type as a shared pointer.
     pub(crate) fn shared<C: Settings>(&self) -> Arc<C> {
-        let value = Arc::clone(&self.values[self.place::<C>()]);
+        let value = Arc::clone(&self.values[self.index_of::<C>()]);
         value.downcast().expect("the place was found by the type")
     }
 
     /// Returns the settings of this type, to be changed for this block alone.
-    pub(crate) fn own<C: Settings>(&mut self) -> &mut C {
-        let place = self.place::<C>();
-        let value = &mut self.values[place];
+    pub(crate) fn make_mut<C: Settings>(&mut self) -> &mut C {
+        let index = self.index_of::<C>();
+        let value = &mut self.values[index];
         if Arc::get_mut(value).is_none() {
-            *value = (self.table.types[place].copy)(value);
+            *value = (self.table.types[index].copy)(value);
         }
         let value = Arc::get_mut(value).expect("it was copied where it was shared");
         value.downcast_mut().expect("the place was found by the type")
     }
 
-    fn place<C: Settings>(&self) -> usize {
-        let place = self.table.place(TypeId::of::<C>());
-        place.unwrap_or_else(|| panic!("no module has the settings {}", std::any::type_name::<C>()))
+    fn index_of<C: Settings>(&self) -> usize {
+        let index = self.table.index_of(TypeId::of::<C>());
+        index.unwrap_or_else(|| panic!("no module has the settings {}", std::any::type_name::<C>()))
     }
 }
 

@@ -28,8 +28,8 @@ pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) 
     let failed = |errno| Failure { errno, call: "open()" };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let folder = CString::new(&path[..rule.from]).map_err(|_| failed(Errno::INVAL))?;
-    open_path(facts, None, &folder, how, via).await.map_err(failed)
+    let directory = CString::new(&path[..rule.from]).map_err(|_| failed(Errno::INVAL))?;
+    open_path(facts, None, &directory, how, via).await.map_err(failed)
 }
 
 /// Returns nginx's error for a refused link. A link before the last component gives ENOTDIR (404, like a missing file),

@@ -1,8 +1,8 @@
 //! Maps a URI to a file: the path under the root, open, stat.
 //!
 //! Every call that may block on a slow disk uses the engine that the location chose. All modules open files with
-//! [`open()`], which applies `disable_symlinks`, `root_beneath` and `open_file_cache`. [`look`] only checks for
-//! existence, [`open_folder`] lists directories, [`links`] implements `disable_symlinks`.
+//! [`open()`], which applies `disable_symlinks`, `root_beneath` and `open_file_cache`. [`stat_path`] only checks for
+//! existence, [`open_directory`] lists directories, [`links`] implements `disable_symlinks`.
 
 pub mod links;
 mod open;
@@ -11,8 +11,8 @@ mod paths;
 use std::path::Path;
 
 pub use crate::settings::files::{Links, Opening};
-pub use open::{Folder, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere};
-pub use paths::{alias_is_lost, path_of, put_behind, root_len, root_of, set_found_below_alias};
+pub use open::{OpenDirectory, open, open_by_engine, open_directory, stat_anywhere, stat_path, try_open};
+pub use paths::{is_alias_undefined, path_of, prepend_directory, root_len, root_of, set_found_below_alias};
 pub use transfer::files::{
     Failure, Found, Kind, Opened, RootFacts, display, is_dir, is_file, is_on_local_disk, status_of,
 };
@@ -20,7 +20,7 @@ pub use transfer::files::{
 use crate::config::Config;
 use crate::request::Request;
 use crate::settings::core::Core;
-use transfer::body::Place;
+use transfer::body::OpenContext;
 use transfer::body::rules::FileRules;
 
 /// Returns the facts of each location's root, in order of the locations. Blocks on the disk: for start and reload only.
@@ -34,8 +34,8 @@ pub fn root_facts(config: &Config) -> Vec<RootFacts> {
 }
 
 /// Returns the rules and roots with which a request opens files.
-pub fn place_of(request: &Request) -> Place {
-    Place {
+pub fn open_context(request: &Request) -> OpenContext {
+    OpenContext {
         rules: FileRules::from(&request.scope().core.sending),
         roots: std::rc::Rc::clone(&request.generation.roots),
         root: request.location.0 as usize,

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
-use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat};
+use io::op::{DeviceId, DirEntry, EntryAttributes, OpenHow, Stat};
 use io::{DiskVia, Errno};
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
@@ -12,7 +12,7 @@ use crate::files::links::{self, rule_of};
 use crate::files::root_len;
 use crate::request::{Generation, Request};
 use transfer::body::choose;
-use transfer::files::cache::{CacheId, HELD, Known, Rules, Terms};
+use transfer::files::cache::{CacheId, CacheResult, HELD, Rules, Terms};
 use transfer::files::root::RootFacts;
 use transfer::files::{Failure, Found, Kind, Opened};
 
@@ -24,7 +24,7 @@ pub(super) struct Via {
 }
 
 /// Returns the facts of the root of the request's location, and the engine for opens that block.
-fn place(request: &Request) -> (&RootFacts, Via) {
+fn root_and_via(request: &Request) -> (&RootFacts, Via) {
     let facts = facts(request);
     let disk = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     (facts, Via { device: facts.device, disk })
@@ -53,7 +53,7 @@ fn cache(request: &Request) -> Option<(CacheId, Terms)> {
 
 /// Opens `path` for reading, or returns the result cached by `open_file_cache`.
 pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
-    match open_at_once(request, &mut path) {
+    match try_open(request, &mut path) {
         Some(found) => found,
         // Boxed: only requests that have to wait pay for the state of the future.
         None => Box::pin(open_by_engine(request, &path)).await,
@@ -62,7 +62,7 @@ pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure
 
 /// Does the same as [`open()`] if it need not wait: the file is in `open_file_cache`, or the kernel has the path
 /// cached. Otherwise it returns nothing, and [`open_by_engine`] follows. It changes `path` temporarily.
-pub fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
+pub fn try_open(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
     let rules = rules(request, path);
     let Some((id, terms)) = cache(request) else {
         return match may_hold(request, rules) {
@@ -72,9 +72,9 @@ pub fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Foun
     };
     let caches = &request.generation.open_files;
     let found = match caches.look_up(id, path, rules, terms) {
-        Known::Answer(answer) => return Some(answer),
-        Known::Once(opened) => look_again_resident(request, path, rules, opened)?,
-        Known::Nothing => open_resident(request, path, rules)?,
+        CacheResult::Valid(answer) => return Some(answer),
+        CacheResult::Unchecked(opened) => recheck_resident(request, path, rules, opened)?,
+        CacheResult::Miss => open_resident(request, path, rules)?,
     };
     caches.store(id, path, rules, terms, &found);
     Some(found)
@@ -83,11 +83,11 @@ pub fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Foun
 /// Whether a file may stay open for a moment after a request. A file that some requests read with O_DIRECT is not
 /// shared.
 fn may_hold(request: &Request, rules: Rules) -> bool {
-    let (facts, _) = place(request);
+    let (facts, _) = root_and_via(request);
     facts.calls_directly()
         && rules.is_plain()
         && rules.directio.is_none()
-        && !request.scope().core.files.opening.lets_go
+        && !request.scope().core.files.opening.closes_immediately
 }
 
 /// Does the same as [`open_resident`], with the recently opened file of the path if stat(2) shows that it is still the
@@ -101,18 +101,18 @@ fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Resu
         return Some(Ok(Found::File(opened)));
     }
     let found = open_resident(request, path, rules)?;
-    if held.keep(path, &found) {
-        rt::spawn(let_go(Rc::downgrade(&request.generation)));
+    if held.hold(path, &found) {
+        rt::spawn(close_held(Rc::downgrade(&request.generation)));
     }
     Some(found)
 }
 
 /// Closes held files without recent requests, until none is open.
-async fn let_go(generation: Weak<Generation>) {
+async fn close_held(generation: Weak<Generation>) {
     loop {
         rt::sleep_until(rt::now() + HELD.inactive).await;
         let Some(generation) = generation.upgrade() else { return };
-        if !generation.open_files.held.let_go() {
+        if !generation.open_files.held.close_idle() {
             return;
         }
     }
@@ -146,7 +146,7 @@ fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<
 }
 
 /// Checks a path that the kernel has cached, which led to an open file before.
-fn look_again_resident(
+fn recheck_resident(
     request: &Request,
     path: &mut Vec<u8>,
     rules: Rules,
@@ -171,7 +171,7 @@ fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
     answer
 }
 
-/// Opens `path` and waits for the disk, for paths that [`open_at_once`] could not open.
+/// Opens `path` and waits for the disk, for paths that [`try_open`] could not open.
 pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Failure> {
     let rules = rules(request, path);
     if cache(request).is_none()
@@ -187,7 +187,7 @@ pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Fai
 /// Does the same as [`open_by_engine`] for a path without rules or cache, in one operation. Returns `None` if that does
 /// not suffice.
 async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Result<Found, Failure>> {
-    let (facts, via) = place(request);
+    let (facts, via) = root_and_via(request);
     if !facts.local {
         return None;
     }
@@ -203,7 +203,7 @@ async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Resu
         Ok(file) => file,
         Err(Errno::INVAL) if direct.is_some() => return None,
         Err(Errno::INTR | Errno::AGAIN) => return None,
-        Err(Errno::MFILE | Errno::NFILE) if Box::pin(make_room(request)).await => return None,
+        Err(Errno::MFILE | Errno::NFILE) if Box::pin(free_descriptor(request)).await => return None,
         Err(errno) => return Some(Err(failure(errno, call(rules)))),
     };
     let stat = match file.stat_inline() {
@@ -231,7 +231,7 @@ async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<F
 }
 
 /// Returns the kind and attributes of the file at `path`, for callers that do not read it.
-pub async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
+pub async fn stat_path(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
     let rules = rules(request, path);
     // The cache has open files. With `root_beneath` or `disable_symlinks` a path can only be checked through an
     // open file.
@@ -245,7 +245,7 @@ pub async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
 /// Opens a path that is not cached.
 async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Found, Failure> {
     let file = open_by(request, path, rules, OFlags::RDONLY).await?;
-    let (facts, via) = place(request);
+    let (facts, via) = root_and_via(request);
     let stat = match facts.local {
         true => file.stat_inline(),
         false => file.stat(via.device, via.disk).await,
@@ -274,7 +274,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 fn found(file: rt::File, stat: Stat) -> Found {
     match Kind::of(&stat) {
         Kind::File => Found::File(Opened { file, stat, device: stat.device }),
-        Kind::Folder => Found::Folder,
+        Kind::Directory => Found::Directory,
         Kind::Special => Found::Special,
     }
 }
@@ -300,7 +300,7 @@ fn how(rules: Rules, flags: OFlags) -> OpenHow {
 
 /// Opens a path by these rules and with these flags.
 async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) -> Result<rt::File, Failure> {
-    let (facts, via) = place(request);
+    let (facts, via) = root_and_via(request);
     let failed = |errno| failure(errno, call(rules));
     let mut how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
     let (dir, path) = if let Some(root) = rules.beneath {
@@ -321,7 +321,7 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
         Err(Errno::LOOP) if rules.links.checks() => {
             Err(failed(Box::pin(links::refine(facts, dir, &path, how, via)).await))
         }
-        Err(Errno::MFILE | Errno::NFILE) if Box::pin(make_room(request)).await => {
+        Err(Errno::MFILE | Errno::NFILE) if Box::pin(free_descriptor(request)).await => {
             Box::pin(open_path(facts, dir, &path, how, via)).await.map_err(failed)
         }
         Err(errno) => Err(failed(errno)),
@@ -375,7 +375,7 @@ pub async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno
 
 /// Returns the attributes of the file at `path`, without opening it.
 async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
-    let (facts, via) = place(request);
+    let (facts, via) = root_and_via(request);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     match facts.stat_resident(&path) {
         Some(stat) => stat,
@@ -384,49 +384,50 @@ async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
 }
 
 /// Frees a descriptor for another open file; returns whether one could be freed.
-async fn make_room(request: &Request) -> bool {
-    request.conn.thread.give_up_descriptors(&request.generation).await
+async fn free_descriptor(request: &Request) -> bool {
+    request.conn.thread.free_descriptors(&request.generation).await
 }
 
 /// A directory opened for listing.
-pub struct Folder {
+pub struct OpenDirectory {
     file: rt::File,
     via: Via,
-    look: EntryLook,
+    attributes: EntryAttributes,
 }
 
 /// Opens a directory to list it. It is never shared, because the kernel stores the read position in the open file.
 /// Links in it are followed for their attributes, but with `root_beneath` not out of the root.
-pub async fn open_folder(request: &Request, path: Vec<u8>) -> Result<Folder, Failure> {
+pub async fn open_directory(request: &Request, path: Vec<u8>) -> Result<OpenDirectory, Failure> {
     let rules = rules(request, &path);
     let opened = open_by(request, path, rules, OFlags::RDONLY | OFlags::DIRECTORY).await;
     let file = opened.map_err(|failure| Failure { call: "opendir()", ..failure })?;
-    let look = if rules.beneath.is_some() { EntryLook::Itself } else { EntryLook::Followed };
-    Ok(Folder { file, via: place(request).1, look })
+    let attributes =
+        if rules.beneath.is_some() { EntryAttributes::Itself } else { EntryAttributes::Followed };
+    Ok(OpenDirectory { file, via: root_and_via(request).1, attributes })
 }
 
-impl Folder {
+impl OpenDirectory {
     /// Returns the next entries; none at the end.
     pub async fn read(&self) -> Result<Vec<DirEntry>, Errno> {
-        self.read_as(self.look).await
+        self.read_as(self.attributes).await
     }
 
     /// Returns the names and kinds of the next entries.
     pub async fn read_kinds(&self) -> Result<Vec<DirEntry>, Errno> {
-        self.read_as(EntryLook::Kind).await
+        self.read_as(EntryAttributes::Kind).await
     }
 
     /// Whether a link in the directory leads to a regular file; always false if links are not followed.
-    pub async fn leads_to_file(&self, link: CString) -> bool {
-        if self.look != EntryLook::Followed {
+    pub async fn is_link_to_file(&self, link: CString) -> bool {
+        if self.attributes != EntryAttributes::Followed {
             return false;
         }
         let found = rt::file::stat_path(link, self.via.device, self.via.disk).await;
         found.is_ok_and(|stat| FileType::from_raw_mode(stat.mode) == FileType::RegularFile)
     }
 
-    async fn read_as(&self, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {
-        self.file.read_dir(READ_DIR_BYTES, look, self.via.device, self.via.disk).await
+    async fn read_as(&self, attributes: EntryAttributes) -> Result<Vec<DirEntry>, Errno> {
+        self.file.read_dir(READ_DIR_BYTES, attributes, self.via.device, self.via.disk).await
     }
 }
 

@@ -30,7 +30,7 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
     let root = &request.scope().core.files.root;
     let start = out.len();
     root.template().render(request, out);
-    put_behind(&request.config().http.prefix, out, start);
+    prepend_directory(&request.config().http.prefix, out, start);
     if matches!(root, Root::Root(_)) {
         let slashes = out[start..].iter().rev().take_while(|&&byte| byte == b'/').count();
         out.truncate(out.len() - slashes);
@@ -39,9 +39,9 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
 
 /// Inserts a directory before the relative path that begins at `start`. A path without a leading variable was already
 /// made absolute when the configuration was read.
-pub fn put_behind(folder: &[u8], out: &mut Vec<u8>, start: usize) {
+pub fn prepend_directory(directory: &[u8], out: &mut Vec<u8>, start: usize) {
     if out.get(start) != Some(&b'/') {
-        out.splice(start..start, folder.iter().copied());
+        out.splice(start..start, directory.iter().copied());
     }
 }
 
@@ -73,7 +73,7 @@ pub fn set_found_below_alias(request: &mut Request, uri: Vec<u8>) {
 
 /// Whether the path of a request is undefined. An alias replaces the location's name at the start of the URI, and a
 /// rewrite has changed the URI without a new search for its location. Handlers of files return 500 then.
-pub fn alias_is_lost(request: &Request) -> bool {
+pub fn is_alias_undefined(request: &Request) -> bool {
     let lost = request.left_location && matches!(request.scope().core.files.root, Root::Alias(_));
     if lost {
         let name = &request.location().name;

@@ -18,9 +18,9 @@ pub struct Encoder {
     /// Length of the body in bytes, if known.
     size: Option<u64>,
     /// Whether another thread does the work.
-    aside: bool,
+    offloads: bool,
     /// State of an earlier body, whose memory is reused.
-    kept: Option<State>,
+    reused: Option<State>,
     /// The state of the encoder: created with the first bytes, absent while another thread uses it.
     state: Option<State>,
     /// Maximum number of bytes per call. It shrinks if calls take too long, for very repetitive bytes or on a slow
@@ -33,8 +33,8 @@ pub struct Encoder {
     /// Whether bytes were consumed since the last flush.
     is_dirty: bool,
     /// Number of bytes consumed and produced.
-    taken: u64,
-    given: u64,
+    consumed: u64,
+    produced: u64,
     /// The pool that gets the encoder's memory at its end.
     pool: Rc<Pool>,
 }
@@ -52,18 +52,18 @@ const BATCH_MIN: usize = 64 << 10;
 /// The sizes of a body before and after compression, stored with the request for variables.
 struct Ratio {
     coding: &'static str,
-    taken: u64,
-    given: u64,
+    consumed: u64,
+    produced: u64,
 }
 
 impl Encoder {
     /// Creates an encoder for a body of this length, if known.
     pub fn new(settings: Settings, pool: Rc<Pool>, size: Option<u64>) -> Encoder {
-        let kept = pool.take(&settings);
-        let aside = settings.is_long_work(size) || (kept.is_none() && settings.is_slow_to_start());
+        let reused = pool.take(&settings);
+        let offloads = settings.is_long_work(size) || (reused.is_none() && settings.is_slow_to_start());
         Encoder {
-            aside,
-            kept,
+            offloads,
+            reused,
             size,
             state: None,
             slice: settings.slice_max(),
@@ -71,8 +71,8 @@ impl Encoder {
             run: Duration::ZERO,
             waiting: Vec::new(),
             is_dirty: false,
-            taken: 0,
-            given: 0,
+            consumed: 0,
+            produced: 0,
             pool,
         }
     }
@@ -80,21 +80,21 @@ impl Encoder {
     /// Consumes bytes of the body and appends the output.
     pub async fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         let start = out.len();
-        self.taken += input.len() as u64;
+        self.consumed += input.len() as u64;
         self.is_dirty = true;
-        if self.aside {
+        if self.offloads {
             self.waiting.extend_from_slice(input);
             if self.waiting.len() >= BATCH_MIN {
-                self.elsewhere(out, |_, _| Ok(())).await?;
+                self.encode_offloaded(out, |_, _| Ok(())).await?;
             }
         } else {
             while !input.is_empty() {
                 let (slice, rest) = input.split_at(self.slice.min(input.len()));
                 input = rest;
-                self.here(slice.len(), |state| state.push(slice, out)).await?;
+                self.encode_inline(slice.len(), |state| state.push(slice, out)).await?;
             }
         }
-        self.given += (out.len() - start) as u64;
+        self.produced += (out.len() - start) as u64;
         Ok(())
     }
 
@@ -104,12 +104,12 @@ impl Encoder {
             return Ok(());
         }
         let start = out.len();
-        if self.aside {
-            self.elsewhere(out, State::flush).await?;
+        if self.offloads {
+            self.encode_offloaded(out, State::flush).await?;
         } else {
-            self.here(0, |state| state.flush(out)).await?;
+            self.encode_inline(0, |state| state.flush(out)).await?;
         }
-        self.given += (out.len() - start) as u64;
+        self.produced += (out.len() - start) as u64;
         Ok(())
     }
 
@@ -120,19 +120,19 @@ impl Encoder {
         out: &mut Vec<u8>,
     ) -> Result<(), CodingError> {
         let start = out.len();
-        if self.aside {
-            self.elsewhere(out, State::finish).await?;
+        if self.offloads {
+            self.encode_offloaded(out, State::finish).await?;
         } else {
-            self.here(0, |state| state.finish(out)).await?;
+            self.encode_inline(0, |state| state.finish(out)).await?;
         }
-        self.given += (out.len() - start) as u64;
-        let (taken, given) = (self.taken, self.given);
-        extensions.insert(Ratio { coding: self.settings.name(), taken, given });
+        self.produced += (out.len() - start) as u64;
+        let (consumed, produced) = (self.consumed, self.produced);
+        extensions.insert(Ratio { coding: self.settings.name(), consumed, produced });
         Ok(())
     }
 
     /// Works on this thread, and lets other tasks run if it took long.
-    async fn here(
+    async fn encode_inline(
         &mut self,
         len: usize,
         work: impl FnOnce(&mut State) -> Result<(), CodingError>,
@@ -140,7 +140,7 @@ impl Encoder {
         let began = Instant::now();
         let mut state = match self.state.take() {
             Some(state) => state,
-            None => State::begin(self.kept.take(), &self.settings, self.size)?,
+            None => State::begin(self.reused.take(), &self.settings, self.size)?,
         };
         let done = work(&mut state);
         self.state = Some(state);
@@ -159,18 +159,18 @@ impl Encoder {
     }
 
     /// Compresses the queued bytes and does further work on another thread, which owns the state during that time.
-    async fn elsewhere(
+    async fn encode_offloaded(
         &mut self,
         out: &mut Vec<u8>,
         work: impl FnOnce(&mut State, &mut Vec<u8>) -> Result<(), CodingError> + Send + 'static,
     ) -> Result<(), CodingError> {
-        let (begun, kept) = (self.state.take(), self.kept.take());
+        let (begun, reused) = (self.state.take(), self.reused.take());
         let (settings, size, input) = (self.settings.clone(), self.size, std::mem::take(&mut self.waiting));
-        let answer = rt::offload(move || {
+        let output = rt::offload(move || {
             // At high levels the new state has megabytes to be cleared, so it is also created there.
             let mut state = match begun {
                 Some(state) => state,
-                None => State::begin(kept, &settings, size)?,
+                None => State::begin(reused, &settings, size)?,
             };
             let mut bytes = Vec::new();
             state.push(&input, &mut bytes)?;
@@ -178,7 +178,7 @@ impl Encoder {
             Ok((state, bytes, input))
         });
         let lost = || Err(CodingError("the encoder panicked".into()));
-        let (state, bytes, input) = answer.await.unwrap_or_else(lost)?;
+        let (state, bytes, input) = output.await.unwrap_or_else(lost)?;
         self.state = Some(state);
         self.waiting = input;
         self.waiting.clear();
@@ -190,7 +190,7 @@ impl Encoder {
 impl Drop for Encoder {
     /// Returns the memory to the thread's pool, also if the body was aborted.
     fn drop(&mut self) {
-        if let Some(state) = self.state.take().or(self.kept.take()) {
+        if let Some(state) = self.state.take().or(self.reused.take()) {
             self.pool.put(self.settings.clone(), state);
         }
     }
@@ -214,5 +214,5 @@ pub fn ratio_in_thousandths(extensions: &Extensions, coding: &str, out: &mut Vec
 
 fn scaled(extensions: &Extensions, coding: &str, scale: u64) -> Option<u64> {
     let ratio = extensions.get::<Ratio>().filter(|ratio| ratio.coding == coding)?;
-    ratio.taken.saturating_mul(scale).checked_div(ratio.given)
+    ratio.consumed.saturating_mul(scale).checked_div(ratio.produced)
 }

@@ -21,7 +21,7 @@ use crate::filter::output::FilterOutput;
 use crate::filter::{BodyFilter, FilterError, Output, SLICE_MAX};
 use crate::request::Request;
 use crate::response::Body;
-use crate::subrequest::{self, Subrequest, UnderWay};
+use crate::subrequest::{self, RunningSubrequest, Subrequest};
 use telemetry::Level as LogLevel;
 use transfer::body::read::{self, Chunks};
 use transfer::body::source::{self, BodySource, Next};
@@ -35,10 +35,10 @@ const PUSH_RUN: usize = 4 << 10;
 
 /// Maximum number of concurrent subrequests of a level, because each may hold as much memory as a proxied response
 /// (`proxy_buffers`). Further subrequests wait.
-const UNDER_WAY_MAX: usize = 16;
+const CONCURRENT_MAX: usize = 16;
 
 /// Time that a subrequest may take before the preceding output is sent; a faster response saves a send.
-const SUBREQUEST_PATIENCE: Duration = Duration::from_millis(5);
+const SUBREQUEST_WAIT: Duration = Duration::from_millis(5);
 
 /// One request whose body is in flight.
 struct ResponseLevel<'r> {
@@ -86,7 +86,7 @@ enum HeldBytes {
 /// Output of the filters of a level.
 enum Out {
     Bytes(Vec<u8>),
-    Subrequest { under_way: UnderWay, wanted: Subrequest },
+    Subrequest { under_way: RunningSubrequest, spec: Subrequest },
 }
 
 /// The destination of a response.
@@ -125,7 +125,7 @@ impl<'r> Levels<'r> {
         loop {
             let top = self.top();
             if !top.out.is_empty() && !top.runs_ahead() {
-                self.give(output).await?;
+                self.send_next(output).await?;
             } else if let Some((stage, piece)) = top.work.pop() {
                 self.take(stage, piece, output).await?;
             } else if let Some((held, mut range)) = top.input.take() {
@@ -153,7 +153,7 @@ impl<'r> Levels<'r> {
         }
         let pauses = matches!(next, Next::Nothing) && !stream.is_reading();
         if pauses {
-            output.let_go(&self.list[0].request).await?;
+            output.flush_all(&self.list[0].request).await?;
         }
         let top = self.top();
         let BodyOrigin::Source(stream) = &mut top.origin else { return Ok(true) };
@@ -198,15 +198,15 @@ impl<'r> Levels<'r> {
             Piece::Bytes(bytes) if is_out => top.out.push_back(Out::Bytes(bytes)),
             Piece::Bytes(bytes) => self.push_on(stage, bytes, 0, output).await?,
             Piece::Rest { bytes, start } => self.push_on(stage, bytes, start, output).await?,
-            Piece::Subrequest(wanted) if wanted.capture => self.capture(stage, wanted, output).await,
-            Piece::Subrequest(wanted) if is_out => {
+            Piece::Subrequest(spec) if spec.capture => self.capture(stage, spec, output).await,
+            Piece::Subrequest(spec) if is_out => {
                 output.take_turns(SUBREQUEST_RUN).await;
                 let top = self.top();
-                let under_way = subrequest::begin(&top.request, &wanted);
-                top.out.extend(under_way.map(|under_way| Out::Subrequest { under_way, wanted }));
+                let under_way = subrequest::begin(&top.request, &spec);
+                top.out.extend(under_way.map(|under_way| Out::Subrequest { under_way, spec }));
             }
-            Piece::Subrequest(wanted) => {
-                top.work.push((stage + 1, Piece::Subrequest(wanted)));
+            Piece::Subrequest(spec) => {
+                top.work.push((stage + 1, Piece::Subrequest(spec)));
                 let mut out = Output::default();
                 top.filters[stage].interrupt(&mut top.request, &mut out);
                 top.add(stage + 1, out);
@@ -254,12 +254,12 @@ impl<'r> Levels<'r> {
     }
 
     /// Runs a subrequest up to its response, which becomes the top level and is captured for the filter before `stage`.
-    async fn capture(&mut self, stage: usize, wanted: Subrequest, output: &mut FilterOutput<'_>) {
+    async fn capture(&mut self, stage: usize, spec: Subrequest, output: &mut FilterOutput<'_>) {
         output.take_turns(SUBREQUEST_RUN).await;
         let top = self.top();
-        top.let_go_of_buffers();
+        top.release_buffers();
         let filter = stage - 1;
-        let Some(child) = subrequest::answer(&top.request, &wanted).await else {
+        let Some(child) = subrequest::fetch(&top.request, &spec).await else {
             top.filters[filter].captured(&mut top.request, 500, Vec::new());
             return;
         };
@@ -268,15 +268,15 @@ impl<'r> Levels<'r> {
     }
 
     /// Sends the next output of the top level. The response of a subrequest becomes the top level.
-    async fn give(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
-        let (under_way, wanted) = match self.top().out.pop_front() {
-            Some(Out::Subrequest { under_way, wanted }) => (under_way, wanted),
+    async fn send_next(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
+        let (under_way, spec) = match self.top().out.pop_front() {
+            Some(Out::Subrequest { under_way, spec }) => (under_way, spec),
             Some(Out::Bytes(bytes)) => return self.write(&bytes, output).await,
             None => return Ok(()),
         };
         if !under_way.is_done() {
-            self.top().let_go_of_buffers();
-            let patience = rt::sleep_until(rt::now() + SUBREQUEST_PATIENCE);
+            self.top().release_buffers();
+            let patience = rt::sleep_until(rt::now() + SUBREQUEST_WAIT);
             if let Either::Right(()) = select(under_way.wait(), patience).await {
                 output.pause(&self.list[0].request).await?;
                 under_way.wait().await;
@@ -284,11 +284,11 @@ impl<'r> Levels<'r> {
         }
         let Some(mut child) = under_way.take() else { return Ok(()) };
         let top = self.top();
-        let mut stub = wanted.stub;
+        let mut stub = spec.stub;
         if child.response.status >= 300 && stub.is_some() {
             // As in nginx the text passes the filters of the subrequest, as its body would.
             let content_type = top.request.response.content_type.of(&top.request).map(str::to_owned);
-            course::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
+            course::respond_with(&mut child, content_type, stub.take().unwrap_or_default());
         }
         let purpose = Purpose::Include { stub, before: output.passed() };
         self.list.push(ResponseLevel::new(Owner::Subrequest(child), purpose));
@@ -353,7 +353,7 @@ impl<'r> ResponseLevel<'r> {
         let next_is_under_way =
             matches!(self.out.front(), Some(Out::Subrequest { under_way, .. }) if !under_way.is_done());
         let is_captured =
-            |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(wanted) if wanted.capture);
+            |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(spec) if spec.capture);
         let has_work = match self.work.last() {
             // The filter of this piece has received all earlier bytes, and so has the client.
             Some(next) => !is_captured(next),
@@ -365,16 +365,16 @@ impl<'r> ResponseLevel<'r> {
         let (mut under_way, mut bytes) = (0, 0);
         for out in &self.out {
             match out {
-                Out::Subrequest { wanted, .. } if wanted.waits => return false,
+                Out::Subrequest { spec, .. } if spec.waits => return false,
                 Out::Subrequest { .. } => under_way += 1,
                 Out::Bytes(text) => bytes += text.len(),
             }
         }
-        under_way < UNDER_WAY_MAX && bytes < SLICE_MAX
+        under_way < CONCURRENT_MAX && bytes < SLICE_MAX
     }
 
     /// Copies the bytes read if buffers are scarce: a level that waits for a subrequest must not hold a buffer then.
-    fn let_go_of_buffers(&mut self) {
+    fn release_buffers(&mut self) {
         if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && buffer_turns::are_on()) {
             self.hold(Source::Vec(held.bytes()[range].to_vec()));
         }
@@ -420,7 +420,7 @@ impl<'r> ResponseLevel<'r> {
                 if let Some(chunk) = chunks.as_mut().and_then(Iterator::next) {
                     let buf = read::read_chunk(file, file.mover.reader(), &chunk).await?;
                     let start = chunk.skip as usize;
-                    self.input = Some((HeldBytes::Buf(buf), start..start + chunk.wanted() as usize));
+                    self.input = Some((HeldBytes::Buf(buf), start..start + chunk.requested() as usize));
                     return Ok(true);
                 }
                 match pieces.next() {

@@ -46,7 +46,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
         Err(error @ BodyError::Send(_)) => Err(error),
         Err(error) => {
             // Bytes that precede the error are valid, so they are sent.
-            output.let_go(request).await?;
+            output.flush_all(request).await?;
             Err(error)
         }
     }
@@ -95,17 +95,17 @@ impl FilterOutput<'_> {
         Ok(self.outlet.flush(true).await?)
     }
 
-    /// Does the same as [`FilterOutput::let_go`] while a page waits for a subrequest, unless fewer than
+    /// Does the same as [`FilterOutput::flush_all`] while a page waits for a subrequest, unless fewer than
     /// `postpone_output` bytes are gathered.
     pub(super) async fn pause(&mut self, request: &Request) -> Result<(), BodyError> {
         match self.gathered.len() < self.postponed_max {
             true => Ok(()),
-            false => self.let_go(request).await,
+            false => self.flush_all(request).await,
         }
     }
 
     /// Sends all bytes so far, including those in the encoder, because the input pauses. `request` is the client's.
-    pub(super) async fn let_go(&mut self, request: &Request) -> Result<(), BodyError> {
+    pub(super) async fn flush_all(&mut self, request: &Request) -> Result<(), BodyError> {
         let flushed = match &mut self.encoder {
             Some(encoder) => encoder.flush(&mut self.gathered).await,
             None => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::tls::in_use::InUse;
-use ::tls::ocsp::{Known, Status};
+use ::tls::ocsp::{Status, ValidResponse};
 
 /// Estimated memory of an entry in bytes: the key, which is stored twice, and the entry's share of two tables.
 const ENTRY_BYTES: usize = 192;
@@ -45,7 +45,7 @@ impl StatusCache {
     }
 
     /// Adds a status, unless it has expired.
-    pub(super) fn put(&self, key: Vec<u8>, known: Known, now: i64) {
+    pub(super) fn put(&self, key: Vec<u8>, known: ValidResponse, now: i64) {
         let until = known.until.unwrap_or(now.saturating_add(UNKNOWN_TIME_S));
         if until <= now {
             return;
@@ -67,14 +67,14 @@ impl StatusCache {
 mod tests {
     use super::*;
 
-    const GOOD: Known = Known { status: Status::Good, until: Some(100) };
+    const GOOD: ValidResponse = ValidResponse { status: Status::Good, until: Some(100) };
 
     #[test]
     fn a_status_is_valid_until_it_expires() {
         let cache = StatusCache::new(ENTRY_BYTES);
         cache.put(vec![1], GOOD, 10);
         assert_eq!((cache.get(&[1], 99), cache.get(&[1], 100)), (Some(Status::Good), None));
-        cache.put(vec![1], Known { status: Status::Revoked, until: None }, 100);
+        cache.put(vec![1], ValidResponse { status: Status::Revoked, until: None }, 100);
         assert_eq!(cache.get(&[1], 100 + UNKNOWN_TIME_S - 1), Some(Status::Revoked));
         assert_eq!(cache.get(&[1], 100 + UNKNOWN_TIME_S), None);
         cache.put(vec![2], GOOD, 100);

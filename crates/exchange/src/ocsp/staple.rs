@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::tls::Identity;
 use ::tls::in_use::InUse;
-use ::tls::ocsp::{Known, Status, Subject, Verification};
+use ::tls::ocsp::{Status, Subject, ValidResponse, Verification};
 use ::tls::server::Slot;
 use ::tls::x509::Roots;
 
@@ -132,7 +132,7 @@ impl Staple {
         &self,
         thread: &Rc<Thread>,
         at: (Arc<Config>, LocationId),
-    ) -> Result<(Vec<u8>, Known), String> {
+    ) -> Result<(Vec<u8>, ValidResponse), String> {
         let StapleSettings { subject, responder, roots, verification, .. } = &self.settings;
         let request = subject.request().ok_or("OCSP_cert_to_id() failed")?;
         let Fetch(fetch) = *thread.local::<Fetch>();
@@ -141,7 +141,7 @@ impl Staple {
         let known = subject.judge(&response, roots, *verification, now())?;
         match known.status {
             Status::Good => Ok((response, known)),
-            other => Err(format!("certificate status \"{}\" in the OCSP response", other.word())),
+            other => Err(format!("certificate status \"{}\" in the OCSP response", other.name())),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Charset {
             }
             return Ok(Charset::Variable(cx.http.registry.reference(name, cx.statement)));
         }
-        let name = cx.http.own::<Charsets>().intern(text);
+        let name = cx.http.make_mut::<Charsets>().intern(text);
         Ok(if *name == *Charset::UTF8 { Charset::Utf8 } else { Charset::Name(name) })
     }
 
@@ -149,7 +149,7 @@ pub fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
 pub fn is_utf8(request: &Request) -> bool {
     let conf = request.scope().of::<Conf>();
     let named = named(request);
-    let charset = wanted(request, conf, named.is_some()).or(named);
+    let charset = target_charset(request, conf, named.is_some()).or(named);
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
@@ -165,7 +165,7 @@ pub fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
 }
 
 /// Returns the charset to which the response is to be converted.
-pub fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
+pub fn target_charset(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
     request.response.content_type.of(request)?;
     if let Some(name) = &request.response.charset_override {
         return Some(Cow::Owned(name.to_vec()));

@@ -7,10 +7,10 @@ use std::time::Duration;
 use conf::{Error, Span, Statement};
 
 use crate::config::LocationId;
-use crate::settings::answering::Answering;
 use crate::settings::files::{Files, Root};
-use crate::settings::keeping::Keeping;
+use crate::settings::keepalive::Keepalive;
 use crate::settings::reading::Reading;
+use crate::settings::responding::Responding;
 use crate::template::Template;
 use telemetry::ErrorLog;
 use transfer::body::rules::Sending;
@@ -24,13 +24,13 @@ pub struct Core {
     /// Settings for sending files.
     pub sending: Sending,
     /// Settings of keep-alive and lingering close.
-    pub keeping: Keeping,
+    pub keepalive: Keepalive,
     /// Settings for reading requests.
     pub reading: Reading,
     /// Settings for storing large request bodies.
     pub body_files: BodyFiles,
     /// The form of responses.
-    pub answering: Answering,
+    pub responding: Responding,
     /// `limit_rate`, in bytes per second; empty or 0 is no limit.
     pub limit_rate: Option<Template>,
     /// `limit_rate_after`, in bytes.
@@ -38,7 +38,7 @@ pub struct Core {
     /// Whether this location's path without its trailing slash is redirected to it, as for proxying locations.
     pub redirects_to_slash: bool,
     /// Whether the block accepts CONNECT (`tunnel_pass`); then its server does.
-    pub takes_connect: bool,
+    pub accepts_connect: bool,
     /// `uninitialized_variable_warn`, a directive of the rewrite module.
     pub uninitialized_variable_warn: bool,
     /// Limits of subrequests.
@@ -170,14 +170,14 @@ impl Default for Core {
         Core {
             files: Default::default(),
             sending: Default::default(),
-            keeping: Default::default(),
+            keepalive: Default::default(),
             reading: Default::default(),
             body_files: Default::default(),
-            answering: Default::default(),
+            responding: Default::default(),
             limit_rate: None,
             limit_rate_after: None,
             redirects_to_slash: false,
-            takes_connect: false,
+            accepts_connect: false,
             uninitialized_variable_warn: true,
             subrequests: Subrequests { log: false, output_buffer_size: 4 << 10, post_action: None },
             error_log: ErrorLog::default(),

@@ -35,7 +35,7 @@ pub struct Opening {
     /// `open_file_cache`
     pub cache: Option<CacheId>,
     /// Whether `open_file_cache off` is set explicitly: no file stays open after a request, not even briefly.
-    pub lets_go: bool,
+    pub closes_immediately: bool,
     /// The settings of the open-file cache.
     pub terms: Terms,
 }

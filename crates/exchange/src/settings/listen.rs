@@ -81,7 +81,7 @@ const BACKLOG_DEFAULT: u32 = 511;
 
 /// One address of a `listen` directive.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ListenAddress {
     /// The address, and the options of its socket.
     pub spec: ListenSpec,
     /// `default_server`
@@ -89,7 +89,7 @@ pub struct Wanted {
     /// The protocols of its connections.
     pub protocols: Options,
     /// The position of the directive.
-    pub place: Span,
+    pub position: Span,
 }
 
 /// Protocol options of an address; each `listen` for that address may add some.
@@ -120,13 +120,13 @@ impl Options {
     }
 }
 
-impl Wanted {
+impl ListenAddress {
     /// Returns the default address of a server.
-    pub fn default_address(place: Span) -> Wanted {
+    pub fn default_address(position: Span) -> ListenAddress {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         let spec = ListenSpec::of(ListenAddr::Inet(addr), "*");
-        Wanted { spec, default_server: false, protocols: Options::default(), place }
+        ListenAddress { spec, default_server: false, protocols: Options::default(), position }
     }
 }
 
@@ -177,7 +177,7 @@ impl Listen {
     }
 
     /// Whether connections to this local address start with a header of the PROXY protocol.
-    pub fn is_behind_proxy(&self, local: &Address) -> bool {
+    pub fn expects_proxy_protocol(&self, local: &Address) -> bool {
         self.servers_at(local).protocols.proxy_protocol
     }
 
@@ -220,23 +220,23 @@ pub struct ServerDraft {
     /// The index of the server.
     pub id: ServerId,
     /// Its addresses.
-    pub listens: Vec<Wanted>,
+    pub listens: Vec<ListenAddress>,
     /// Its names.
     pub names: Vec<ServerName>,
     /// The block's first line, for messages about an implied `listen`.
-    place: Span,
+    position: Span,
 }
 
 impl ServerDraft {
     /// Returns an empty server.
     pub fn new(id: ServerId, statement: &conf::Statement) -> ServerDraft {
-        ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
+        ServerDraft { id, listens: Vec::new(), names: Vec::new(), position: statement.span().clone() }
     }
 
     /// Adds the defaults for missing `listen` and `server_name`.
     pub fn complete(&mut self) {
         if self.listens.is_empty() {
-            self.listens.push(Wanted::default_address(self.place.clone()));
+            self.listens.push(ListenAddress::default_address(self.position.clone()));
         }
         // The empty name is searched like any other name.
         if self.names.is_empty() {
@@ -265,7 +265,7 @@ struct GatheredAddress {
 #[derive(Clone, Copy, Default)]
 struct Protocols {
     /// The options of the last counted line; nothing after the first line.
-    said: Option<Options>,
+    previous: Option<Options>,
     /// Whether the options of two lines differed.
     changed: bool,
 }
@@ -273,15 +273,15 @@ struct Protocols {
 impl Protocols {
     /// Records another line; returns whether it contradicts an earlier one. A line without the option may follow lines
     /// with it, and the reverse once, but not if socket options were set.
-    fn note(&mut self, before: Options, entry_set: bool, wanted: &Wanted) -> bool {
-        let now = wanted.protocols;
-        let differs_from_said = self.said.is_some_and(|said| said != now);
-        let (said, contradicts) = match (now.are_in(before), before.are_in(now)) {
-            (false, keeps) => (before, (entry_set && !wanted.spec.set) || self.changed || !keeps),
-            (true, false) => (now, wanted.spec.set || differs_from_said),
-            (true, true) => (now, (wanted.spec.set && self.changed) || differs_from_said),
+    fn note(&mut self, before: Options, entry_set: bool, listen: &ListenAddress) -> bool {
+        let now = listen.protocols;
+        let differs_from_said = self.previous.is_some_and(|previous| previous != now);
+        let (previous, contradicts) = match (now.are_in(before), before.are_in(now)) {
+            (false, keeps) => (before, (entry_set && !listen.spec.set) || self.changed || !keeps),
+            (true, false) => (now, listen.spec.set || differs_from_said),
+            (true, true) => (now, (listen.spec.set && self.changed) || differs_from_said),
         };
-        self.said = Some(said);
+        self.previous = Some(previous);
         self.changed |= before != now;
         contradicts
     }
@@ -290,9 +290,9 @@ impl Protocols {
 /// Groups the servers by address. The effective options and the default server are determined as in nginx.
 pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec<Listen>, Error> {
     let mut entries: Vec<GatheredAddress> = Vec::new();
-    for (place, draft) in drafts.iter().enumerate() {
-        for wanted in &draft.listens {
-            add(&mut entries, wanted, place, draft.id, warnings)?;
+    for (position, draft) in drafts.iter().enumerate() {
+        for listen in &draft.listens {
+            add(&mut entries, listen, position, draft.id, warnings)?;
         }
     }
     let mut listens: Vec<Listen> = Vec::new();
@@ -317,42 +317,42 @@ pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec
 /// Adds one address of one server, with nginx's rules for repeated parameters.
 fn add(
     entries: &mut Vec<GatheredAddress>,
-    wanted: &Wanted,
-    place: usize,
+    listen: &ListenAddress,
+    position: usize,
     id: ServerId,
     warnings: &mut Vec<Error>,
 ) -> Result<(), Error> {
-    let addr = &wanted.spec.addr;
-    let default_server = wanted.default_server.then_some(id);
+    let addr = &listen.spec.addr;
+    let default_server = listen.default_server.then_some(id);
     let Some(entry) = entries.iter_mut().find(|entry| entry.spec.addr == *addr) else {
         entries.push(GatheredAddress {
-            spec: wanted.spec.clone(),
+            spec: listen.spec.clone(),
             default_server,
-            servers: vec![place],
-            options: wanted.protocols,
+            servers: vec![position],
+            options: listen.protocols,
             protocols: Protocols::default(),
         });
         return Ok(());
     };
-    let fault = |what: &str| Err(Error::at(&wanted.place, format_args!("{what} {addr}")));
-    if entry.servers.contains(&place) {
+    let fault = |what: &str| Err(Error::at(&listen.position, format_args!("{what} {addr}")));
+    if entry.servers.contains(&position) {
         return fault("a duplicate listen");
     }
-    if wanted.spec.set && entry.spec.set {
+    if listen.spec.set && entry.spec.set {
         return fault("duplicate listen options for");
     }
-    if wanted.default_server && entry.default_server.is_some() {
+    if listen.default_server && entry.default_server.is_some() {
         return fault("a duplicate default server for");
     }
-    if entry.protocols.note(entry.options, entry.spec.set, wanted) {
+    if entry.protocols.note(entry.options, entry.spec.set, listen) {
         let message = format_args!("protocol options redefined for {addr}");
-        warnings.push(Error::at(&wanted.place, message).with_level(conf::Level::Warn));
+        warnings.push(Error::at(&listen.position, message).with_level(conf::Level::Warn));
     }
-    entry.servers.push(place);
-    entry.options = entry.options.and(wanted.protocols);
+    entry.servers.push(position);
+    entry.options = entry.options.and(listen.protocols);
     entry.default_server = entry.default_server.or(default_server);
-    if wanted.spec.set {
-        entry.spec = wanted.spec.clone();
+    if listen.spec.set {
+        entry.spec = listen.spec.clone();
     }
     Ok(())
 }
@@ -364,14 +364,14 @@ fn servers_of(
     drafts: &[ServerDraft],
     warnings: &mut Vec<Error>,
 ) -> Result<Servers, Error> {
-    let servers = entry.servers.iter().map(|&place| &drafts[place]);
+    let servers = entry.servers.iter().map(|&position| &drafts[position]);
     let named: Vec<(&ServerName, ServerId)> =
         servers.flat_map(|draft| draft.names.iter().map(|name| (name, draft.id))).collect();
     let first = drafts[entry.servers[0]].id;
     let default_server = entry.default_server.unwrap_or(first);
     let several = entry.servers.len() > 1;
     let names = NameTable::build(&named, default_server, &entry.spec.addr, several, warnings)?;
-    let all = entry.servers.iter().map(|&place| drafts[place].id).collect();
+    let all = entry.servers.iter().map(|&position| drafts[position].id).collect();
     Ok(Servers { all, default_server, names, protocols: entry.options })
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     /// `= /x`
     Exact,
     /// `/x`, or `^~ /x`, which skips regular expressions.
-    Prefix { keeps_patterns_out: bool },
+    Prefix { skips_regex: bool },
     /// `~ x`, or `~* x`, which is case-insensitive.
     Pattern { pattern: Pattern, caseless: bool },
     /// `$x`: matches if the variable is neither empty nor `0`.
@@ -46,7 +46,7 @@ impl Name {
     pub fn as_written(&self) -> String {
         let modifier = match self.kind {
             Kind::Exact => "= ",
-            Kind::Prefix { keeps_patterns_out: true } => "^~ ",
+            Kind::Prefix { skips_regex: true } => "^~ ",
             Kind::Pattern { caseless: false, .. } => "~ ",
             Kind::Pattern { caseless: true, .. } => "~* ",
             Kind::Prefix { .. } | Kind::Predicate(_) | Kind::Named => "",
@@ -78,7 +78,7 @@ pub struct Locations {
 pub(crate) struct Prefix {
     pub(crate) path: Box<[u8]>,
     pub(crate) location: LocationId,
-    pub(crate) keeps_patterns_out: bool,
+    pub(crate) skips_regex: bool,
     /// The next shorter path in the table that is a prefix of this path.
     pub(crate) shorter: Option<u32>,
 }

@@ -139,7 +139,7 @@ impl MainConf {
         {
             let message = "the number of \"worker_processes\" is not equal to the number of \
                            \"worker_cpu_affinity\" masks, using last mask for remaining worker processes";
-            warnings.push(Error::nowhere(message).with_level(conf::Level::Warn));
+            warnings.push(Error::without_location(message).with_level(conf::Level::Warn));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use conf::{Error, Level};
 
 use crate::config::ServerId;
-use crate::pattern::{GaveUp, Match, Pattern};
+use crate::pattern::{Match, Pattern, SearchAborted};
 use crate::settings::listen::ListenAddr;
 use crate::wildcard::{HostTable, Refusal};
 
@@ -76,11 +76,11 @@ impl NameTable {
                 Ok(()) => {}
                 Err(Refusal::Taken) => {
                     let message = format_args!("conflicting server name \"{text}\" on {addr}, ignored");
-                    warnings.push(Error::nowhere(message).with_level(Level::Warn));
+                    warnings.push(Error::without_location(message).with_level(Level::Warn));
                 }
                 Err(Refusal::Invalid) if several => {
                     let message = format_args!("invalid server name or wildcard \"{text}\" on {addr}");
-                    return Err(Error::nowhere(message));
+                    return Err(Error::without_location(message));
                 }
                 Err(Refusal::Invalid) => {}
             }
@@ -89,7 +89,7 @@ impl NameTable {
     }
 
     /// Returns the server of a host, given in lower case and without port.
-    pub fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, GaveUp<'_>> {
+    pub fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, SearchAborted<'_>> {
         if !self.decides {
             return Ok(None);
         }

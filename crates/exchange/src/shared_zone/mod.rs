@@ -92,9 +92,9 @@ impl<K: Kind> AnyZone for Zone<K> {
         let Some((bytes, kind)) = self.declared.get() else { return };
         let before = before.and_then(|before| (before as &dyn Any).downcast_ref::<Zone<K>>());
         let same = before.filter(|before| before.bytes() == Some(*bytes) && kind.continues(before.kind()));
-        let kept = same.and_then(|before| before.state.get()).map(Arc::clone);
+        let retained = same.and_then(|before| before.state.get()).map(Arc::clone);
         // A worker that failed to start with one engine starts again with another; the state exists then.
-        self.state.get_or_init(|| kept.unwrap_or_else(|| Arc::new(kind.empty(*bytes))));
+        self.state.get_or_init(|| retained.unwrap_or_else(|| Arc::new(kind.empty(*bytes))));
     }
 }
 
@@ -114,7 +114,7 @@ pub struct Zones(pub Vec<Entry>);
 pub struct Entry {
     name: String,
     /// The position at which it was first named.
-    place: Span,
+    position: Span,
     /// The zone.
     pub zone: Arc<dyn AnyZone>,
 }
@@ -127,12 +127,16 @@ impl Zones {
             return zone.downcast().map_err(|_| {
                 let what =
                     format_args!("the shared memory zone \"{name}\" is already declared for a different use");
-                Error::at(at, what).advise(format_args!("by {}: choose another name", entry.place))
+                Error::at(at, what).advise(format_args!("by {}: choose another name", entry.position))
             });
         }
         let (declared, state) = (OnceLock::new(), OnceLock::new());
         let zone = Arc::new(Zone::<K> { name: name.to_owned(), declared, state });
-        self.0.push(Entry { name: name.to_owned(), place: at.span().clone(), zone: Arc::clone(&zone) as _ });
+        self.0.push(Entry {
+            name: name.to_owned(),
+            position: at.span().clone(),
+            zone: Arc::clone(&zone) as _,
+        });
         Ok(zone)
     }
 
@@ -174,8 +178,8 @@ impl Zones {
     /// Fails if a used zone is not declared.
     pub fn finish(&self) -> Result<(), Error> {
         match self.0.iter().find(|entry| entry.zone.bytes().is_none()) {
-            Some(Entry { name, place, .. }) => {
-                Err(Error::at(place, format_args!("zero size shared memory zone \"{name}\"")))
+            Some(Entry { name, position, .. }) => {
+                Err(Error::at(position, format_args!("zero size shared memory zone \"{name}\"")))
             }
             None => Ok(()),
         }

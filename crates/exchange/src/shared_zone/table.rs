@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::shared_zone::limits::Results;
-use transfer::recency::{Place, Recency};
+use transfer::recency::{ListSlot, Recency};
 
 /// Bytes of a page, and of nginx's header of a page.
 const PAGE: u64 = 4096;
@@ -50,7 +50,7 @@ pub struct Shard<T> {
     overhead: u64,
 }
 
-type Link = Option<Place>;
+type Link = Option<ListSlot>;
 
 #[derive(Debug)]
 struct Node<T> {
@@ -120,7 +120,7 @@ impl<T> Table<T> {
 
     /// Returns the current number of states.
     pub fn count(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).nodes.places().count()).sum()
+        self.shards.iter().map(|shard| lock(shard).nodes.slots().count()).sum()
     }
 }
 
@@ -139,15 +139,15 @@ pub struct Entry<'a, T> {
 impl<T> Entry<'_, T> {
     /// Returns the state of the key.
     pub fn get(&mut self) -> Option<&mut T> {
-        let place = self.shard.find(self.key, self.hash)?;
-        Some(&mut self.shard.nodes[place].value)
+        let slot = self.shard.find(self.key, self.hash)?;
+        Some(&mut self.shard.nodes[slot].value)
     }
 
     /// Returns the state of the key and marks it as used now.
     pub fn touch(&mut self) -> Option<&mut T> {
-        let place = self.shard.find(self.key, self.hash)?;
-        self.shard.nodes.touch(place);
-        Some(&mut self.shard.nodes[place].value)
+        let slot = self.shard.find(self.key, self.hash)?;
+        self.shard.nodes.touch(slot);
+        Some(&mut self.shard.nodes[slot].value)
     }
 
     /// Adds a state for a key without one; returns `false` if the shard is full.
@@ -157,20 +157,20 @@ impl<T> Entry<'_, T> {
 
     /// Removes the state of the key.
     pub fn remove(&mut self) {
-        if let Some(place) = self.shard.find(self.key, self.hash) {
-            self.shard.remove(place);
+        if let Some(slot) = self.shard.find(self.key, self.hash) {
+            self.shard.remove(slot);
         }
     }
 
     /// Returns the least recently used state of this shard.
     pub fn oldest(&self) -> Option<&T> {
         let nodes = &self.shard.nodes;
-        nodes.oldest().map(|place| &nodes[place].value)
+        nodes.oldest().map(|slot| &nodes[slot].value)
     }
 
     /// Removes the least recently used state; returns `false` if the shard is empty.
     pub fn remove_oldest(&mut self) -> bool {
-        self.shard.nodes.oldest().map(|place| self.shard.remove(place)).is_some()
+        self.shard.nodes.oldest().map(|slot| self.shard.remove(slot)).is_some()
     }
 }
 
@@ -194,8 +194,8 @@ impl<T> Shard<T> {
 
     fn find(&mut self, key: &[u8], hash: u32) -> Link {
         let mut at = *self.chain(hash);
-        while let Some(place) = at {
-            let node = &self.nodes[place];
+        while let Some(slot) = at {
+            let node = &self.nodes[slot];
             if node.hash == hash && node.key.bytes() == key {
                 return at;
             }
@@ -207,24 +207,24 @@ impl<T> Shard<T> {
     fn insert(&mut self, key: &[u8], hash: u32, value: T) -> bool {
         let Some(left) = self.bytes_left.checked_sub(cost(self.overhead, key.len())) else { return false };
         let chain = *self.chain(hash);
-        let place = self.nodes.insert(Node { key: Key::new(key), hash, chain, value });
-        *self.chain(hash) = Some(place);
+        let slot = self.nodes.insert(Node { key: Key::new(key), hash, chain, value });
+        *self.chain(hash) = Some(slot);
         self.bytes_left = left;
         true
     }
 
-    fn remove(&mut self, place: Place) {
-        let node = self.nodes.remove(place);
+    fn remove(&mut self, slot: ListSlot) {
+        let node = self.nodes.remove(slot);
         self.bytes_left += cost(self.overhead, node.key.bytes().len());
         let first = self.chain(node.hash);
-        if *first == Some(place) {
+        if *first == Some(slot) {
             *first = node.chain;
             return;
         }
         let mut at = *first;
         while let Some(before) = at {
             let before = &mut self.nodes[before];
-            if before.chain == Some(place) {
+            if before.chain == Some(slot) {
                 before.chain = node.chain;
                 return;
             }
@@ -248,7 +248,7 @@ mod tests {
 
     fn keys(table: &Table<u32>) -> Vec<Vec<u8>> {
         let shard = lock(&table.shards[0]);
-        shard.nodes.places().map(|place| shard.nodes[place].key.bytes().to_vec()).collect()
+        shard.nodes.slots().map(|slot| shard.nodes[slot].key.bytes().to_vec()).collect()
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
             }
         }
         let shard = lock(&table.shards[0]);
-        assert_eq!(shard.nodes.places().count(), 48, "512 bytes each");
+        assert_eq!(shard.nodes.slots().count(), 48, "512 bytes each");
         assert_eq!(shard.bytes_left, 0);
     }
 

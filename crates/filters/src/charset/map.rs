@@ -52,7 +52,7 @@ const UTF8_NAME: &str = "utf-8";
 
 /// A map and its direction.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct Conversion {
     pub(super) map: Arc<Map>,
     /// Whether the conversion is from the second charset to the first.
     pub(super) is_back: bool,
@@ -60,12 +60,12 @@ pub(super) struct Way {
 
 impl Maps {
     /// Returns the map between these charsets, and its direction.
-    pub(super) fn way(&self, from: &[u8], to: &[u8]) -> Option<Way> {
+    pub(super) fn conversion(&self, from: &[u8], to: &[u8]) -> Option<Conversion> {
         let is = |name: &str, wanted: &[u8]| name.as_bytes().eq_ignore_ascii_case(wanted);
         self.0.iter().find_map(|map| {
             let forth = is(&map.from, from) && is(&map.to, to);
             let back = is(&map.from, to) && is(&map.to, from);
-            (forth || back).then(|| Way { map: Arc::clone(map), is_back: back })
+            (forth || back).then(|| Conversion { map: Arc::clone(map), is_back: back })
         })
     }
 }
@@ -168,12 +168,12 @@ fn hex(text: &str) -> Option<u8> {
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (from, to) = (cx.arg(0), cx.arg(1));
     let pair = format!("\"{from}\" and \"{to}\"");
-    let charsets = cx.http.own::<Charsets>();
+    let charsets = cx.http.make_mut::<Charsets>();
     let map = (charsets.intern(from), charsets.intern(to));
     if map.0 == map.1 {
         return Err(cx.error(format_args!("\"charset_map\" between the same charsets {pair}")));
     }
-    if cx.http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).is_some() {
+    if cx.http.of::<Maps>().conversion(from.as_bytes(), to.as_bytes()).is_some() {
         return Err(cx.error(format_args!("duplicate \"charset_map\" between {pair}")));
     }
     // nginx accepts it, and then reads beyond its table during a conversion.
@@ -184,7 +184,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     for row in cx.statement.rows() {
         tables.read(row?)?;
     }
-    cx.http.own::<Maps>().0.push(Arc::new(Map { from: map.0, to: map.1, tables }));
+    cx.http.make_mut::<Maps>().0.push(Arc::new(Map { from: map.0, to: map.1, tables }));
     Ok(())
 }
 
@@ -198,10 +198,12 @@ mod tests {
         let config =
             loaded("charset_map koi8-r KOI8-U { }  charset_map Koi8-R utf-8 { E1 D090; 80 E29480; }");
         let maps = config.http.of::<Maps>();
-        let way = |from: &str, to: &str| maps.way(from.as_bytes(), to.as_bytes()).map(|way| way.is_back);
-        assert_eq!(way("koi8-r", "koi8-u"), Some(false));
-        assert_eq!(way("UTF-8", "KOI8-R"), Some(true));
-        assert_eq!(way("koi8-u", "utf-8"), None);
+        let conversion = |from: &str, to: &str| {
+            maps.conversion(from.as_bytes(), to.as_bytes()).map(|conversion| conversion.is_back)
+        };
+        assert_eq!(conversion("koi8-r", "koi8-u"), Some(false));
+        assert_eq!(conversion("UTF-8", "KOI8-R"), Some(true));
+        assert_eq!(conversion("koi8-u", "utf-8"), None);
         // The first spelling is used everywhere.
         assert_eq!(maps.0[1].from.as_ref(), "koi8-r");
     }

@@ -20,7 +20,7 @@ use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
 use exchange::module::{LEVELS, LEVELS_AND_IF, SubrequestHooks};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::settings::charset::{Charset, Charsets, Conf, named, wanted};
+use exchange::settings::charset::{Charset, Charsets, Conf, named, target_charset};
 use exchange::settings::media_types::split_charset;
 use telemetry::Level;
 
@@ -29,7 +29,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<Charsets>(), HttpType::of::<Maps>()],
-    take_part: |http, scope, plan| {
+    add_to_plan: |http, scope, plan| {
         // In all locations, if any charset is configured: an upstream may set it (`X-Accel-Charset`) for the file of an
         // internal redirect.
         if http.of::<Charsets>().is_any() {
@@ -74,7 +74,7 @@ const DIRECTIVES: &[Directive] = &[
             "Whether responses of upstreams that name a charset are recoded too.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().overrides),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().overrides),
     ),
     Directive::scope(
         spec("charset_types", LEVELS, Args::AtLeast(1), "Types that `charset` holds for, beside HTML.")
@@ -82,7 +82,7 @@ const DIRECTIVES: &[Directive] = &[
             .default(
                 "text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml",
             ),
-        |scope, cx| scope.own::<Conf>().types.parse(cx),
+        |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     Directive::http(
         spec(
@@ -98,18 +98,18 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 /// The charset that a subrequest's response is converted to, because it becomes part of another response.
-struct Wanted(Cow<'static, [u8]>);
+struct TargetCharset(Cow<'static, [u8]>);
 
 /// Sets `charset`. Also stores the position, because a missing map is detected only after all maps were read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.own::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
-    scope.own::<Conf>().span = Some(cx.statement.span().clone());
+    scope.make_mut::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
+    scope.make_mut::<Conf>().span = Some(cx.statement.span().clone());
     Ok(())
 }
 
 fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.own::<Conf>().source = Some(Charset::parse(cx)?);
-    scope.own::<Conf>().span = Some(cx.statement.span().clone());
+    scope.make_mut::<Conf>().source = Some(Charset::parse(cx)?);
+    scope.make_mut::<Conf>().span = Some(cx.statement.span().clone());
     Ok(())
 }
 
@@ -124,7 +124,8 @@ fn check(http: &Http) -> Result<(), Error> {
         else {
             continue;
         };
-        if !from.eq_ignore_ascii_case(&to) && http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).is_none()
+        if !from.eq_ignore_ascii_case(&to)
+            && http.of::<Maps>().conversion(from.as_bytes(), to.as_bytes()).is_none()
         {
             let message = format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"");
             return Err(Error::at(span.clone(), message));
@@ -139,34 +140,35 @@ fn filter(conf: &Conf, request: &mut Request) {
         return;
     }
     let named = named(request);
-    let wanted = match request.depth {
-        0 => wanted(request, conf, named.is_some()),
-        _ => request.extensions.get::<Wanted>().map(|Wanted(name)| name.clone()),
+    let target_charset = match request.depth {
+        0 => target_charset(request, conf, named.is_some()),
+        _ => request.extensions.get::<TargetCharset>().map(|TargetCharset(name)| name.clone()),
     };
-    let Some(wanted) = wanted else { return };
+    let Some(target_charset) = target_charset else { return };
     let source = named.or_else(|| conf.source.as_ref()?.name(request));
     // The charset of the text is unknown: it is assumed to be the one sent to the client.
-    let Some(source) = source else { return name(request, wanted) };
-    if source.eq_ignore_ascii_case(&wanted) {
-        return name(request, wanted);
+    let Some(source) = source else { return name(request, target_charset) };
+    if source.eq_ignore_ascii_case(&target_charset) {
+        return name(request, target_charset);
     }
     // An encoded body is no text.
     if request.response.field(b"Content-Encoding").is_some_and(|encoding| !encoding.is_empty()) {
         return;
     }
     let generation = Rc::clone(&request.generation);
-    let Some(way) = generation.config.http.of::<Maps>().way(&source, &wanted) else {
-        let (source, wanted) = (source.escape_ascii(), wanted.escape_ascii());
-        let what = format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{wanted}\"");
+    let Some(conversion) = generation.config.http.of::<Maps>().conversion(&source, &target_charset) else {
+        let (source, target_charset) = (source.escape_ascii(), target_charset.escape_ascii());
+        let what =
+            format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{target_charset}\"");
         return request.log(Level::Error, what);
     };
-    let recode = Recode::new(way);
+    let recode = Recode::new(conversion);
     // Without a length ranges are excluded too.
-    if request.depth == 0 && !recode.keeps_length() {
+    if request.depth == 0 && !recode.preserves_length() {
         request.response.content_length = None;
     }
     request.response.filters.push(Box::new(recode));
-    name(request, wanted);
+    name(request, target_charset);
 }
 
 /// Appends the charset to the content type, replacing an existing one.
@@ -188,13 +190,13 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
 
 /// Passes the charset of the main response to a subrequest.
 fn hand_down(parent: &Request, child: &mut Request) {
-    let wanted = match parent.extensions.get::<Wanted>() {
-        Some(Wanted(name)) => Some(name.clone()),
+    let target_charset = match parent.extensions.get::<TargetCharset>() {
+        Some(TargetCharset(name)) => Some(name.clone()),
         None if parent.depth > 0 => None,
         None => named(parent),
     };
-    if let Some(name) = wanted {
-        child.extensions.insert(Wanted(name));
+    if let Some(name) = target_charset {
+        child.extensions.insert(TargetCharset(name));
     }
 }
 

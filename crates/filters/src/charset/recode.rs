@@ -5,31 +5,31 @@
 
 use std::io::Write;
 
-use crate::charset::map::{Tables, Utf8Table, Way};
+use crate::charset::map::{Conversion, Tables, Utf8Table};
 use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
 
 /// Converts a text to another charset.
 pub(super) struct Recode {
     /// The tables and the direction.
-    way: Way,
+    conversion: Conversion,
     /// The first bytes of a character whose last bytes have not arrived.
     held: Vec<u8>,
 }
 
 impl Recode {
-    pub(super) fn new(way: Way) -> Recode {
-        Recode { way, held: Vec::new() }
+    pub(super) fn new(conversion: Conversion) -> Recode {
+        Recode { conversion, held: Vec::new() }
     }
 
     /// Whether the conversion preserves the length: each byte becomes one byte.
-    pub(super) fn keeps_length(&self) -> bool {
-        matches!(self.way.map.tables, Tables::Bytes { .. })
+    pub(super) fn preserves_length(&self) -> bool {
+        matches!(self.conversion.map.tables, Tables::Bytes { .. })
     }
 
     /// Converts `input` and appends the result.
     fn recode(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        match (&self.way.map.tables, self.way.is_back) {
+        match (&self.conversion.map.tables, self.conversion.is_back) {
             (Tables::Bytes { forth: table, .. }, false) | (Tables::Bytes { back: table, .. }, true) => {
                 out.extend(input.iter().map(|&byte| table[usize::from(byte)]));
             }
@@ -103,7 +103,9 @@ mod tests {
             "charset_map koi8-r utf-8 { C1 D0B0; C2 D0B1; 80 E29480; }
              charset_map koi8-r windows-1251 { C1 E0; C2 E1; }",
         );
-        Recode::new(config.http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
+        Recode::new(
+            config.http.of::<Maps>().conversion(from.as_bytes(), to.as_bytes()).expect("there is a map"),
+        )
     }
 
     /// Returns the result, which must not depend on where the input is split.
@@ -122,14 +124,14 @@ mod tests {
 
     #[test]
     fn bytes_are_recoded_to_bytes() {
-        assert!(recode("koi8-r", "windows-1251").keeps_length());
+        assert!(recode("koi8-r", "windows-1251").preserves_length());
         assert_eq!(text("koi8-r", "windows-1251", b"a\xc1\xc2\x80\r\n"), b"a\xe0\xe1?\r\n");
         assert_eq!(text("windows-1251", "koi8-r", b"a\xe0\xe1\xff"), b"a\xc1\xc2?");
     }
 
     #[test]
     fn bytes_are_recoded_to_utf_8() {
-        assert!(!recode("koi8-r", "utf-8").keeps_length());
+        assert!(!recode("koi8-r", "utf-8").preserves_length());
         assert_eq!(text("koi8-r", "utf-8", b"a\xc1\xc2\x80\xff"), "a\u{430}\u{431}\u{2500}?".as_bytes());
     }
 

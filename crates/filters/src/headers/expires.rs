@@ -89,7 +89,7 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         None => Setting::Variable { text: template, modified },
         Some(text) => Setting::Fixed(parse(text, modified).map_err(fault)?),
     };
-    scope.own::<Conf>().expires = match setting {
+    scope.make_mut::<Conf>().expires = match setting {
         Setting::Fixed(Expires::Off) => None,
         setting => Some(setting.into()),
     };

@@ -21,7 +21,7 @@ use exchange::template::Template;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -50,7 +50,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("add_header_inherit", Args::Exactly(1), "Whether the `add_header` of outer blocks apply.")
             .default("on"),
-        |scope, cx| cx.choice(&mut scope.own::<Conf>().headers.inherit, INHERIT),
+        |scope, cx| cx.choice(&mut scope.make_mut::<Conf>().headers.inherit, INHERIT),
     ),
     Directive::scope(
         spec("add_trailer", Args::Between(2, 3), "Adds a trailer field to responses.").many(),
@@ -59,7 +59,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("add_trailer_inherit", Args::Exactly(1), "Whether the `add_trailer` of outer blocks apply.")
             .default("on"),
-        |scope, cx| cx.choice(&mut scope.own::<Conf>().trailers.inherit, INHERIT),
+        |scope, cx| cx.choice(&mut scope.make_mut::<Conf>().trailers.inherit, INHERIT),
     ),
 ];
 
@@ -162,12 +162,12 @@ fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> 
         return Ok(());
     }
     let field = Field { name: name.into(), value, always };
-    Arc::make_mut(&mut list(scope.own()).own).push(field);
+    Arc::make_mut(&mut list(scope.make_mut()).own).push(field);
     Ok(())
 }
 
 /// Whether fields without `always` are added: to successful responses and redirects.
-fn is_fine(status: u16) -> bool {
+fn is_success(status: u16) -> bool {
     matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
 }
 
@@ -176,16 +176,16 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    let is_fine = is_fine(request.response.status);
-    if let Some(setting) = conf.expires.as_ref().filter(|_| is_fine) {
+    let is_success = is_success(request.response.status);
+    if let Some(setting) = conf.expires.as_ref().filter(|_| is_success) {
         expires::apply(setting, request);
     }
-    for field in conf.headers.fields().filter(|field| is_fine || field.always) {
+    for field in conf.headers.fields().filter(|field| is_success || field.always) {
         let value = on_one_line(&field.value, request);
         put(field, value, request);
     }
     // Only if trailers will be sent, because they require chunked coding.
-    if conf.trailers.fields().any(|field| is_fine || field.always) {
+    if conf.trailers.fields().any(|field| is_success || field.always) {
         request.response.trailers.push(trailers);
     }
 }
@@ -220,8 +220,8 @@ pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
 fn trailers(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
     let conf = generation.config.location(request.location).scope.of::<Conf>();
-    let is_fine = is_fine(request.response.status);
-    for field in conf.trailers.fields().filter(|field| is_fine || field.always) {
+    let is_success = is_success(request.response.status);
+    for field in conf.trailers.fields().filter(|field| is_success || field.always) {
         let value = on_one_line(&field.value, request);
         if !value.is_empty() {
             // One by one, because a later trailer may use an earlier one.

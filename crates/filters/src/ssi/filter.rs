@@ -71,7 +71,7 @@ type Values = Vec<Option<Vec<u8>>>;
 /// Whether the text after a command can be parsed now.
 #[derive(PartialEq, Eq)]
 enum Next {
-    GoOn,
+    Continue,
     /// After the subrequest, because it may set variables used later.
     Wait,
 }
@@ -126,7 +126,7 @@ impl BodyFilter for Page {
                 Found::Fault(why) => request.log(telemetry::Level::Error, format_args!("{why}")),
                 Found::Broken => self.complain(out),
                 Found::Command => match self.command(request, out) {
-                    Ok(Next::GoOn) => {}
+                    Ok(Next::Continue) => {}
                     Ok(Next::Wait) => return Ok(used),
                     Err(Failed) => self.complain(out),
                 },
@@ -188,17 +188,17 @@ impl Page {
         let Some(kind) = KINDS.iter().find(|kind| kind.name.as_bytes() == command.name) else {
             return match self.output {
                 true => fail(request, format_args!("invalid SSI command: \"{name}\"")),
-                false => Ok(Next::GoOn),
+                false => Ok(Next::Continue),
             };
         };
         if !self.output && kind.name != "endblock" {
             if let Some(block) = self.block {
                 // The command is executed when the block is used.
                 values::add_to_block(request, block, &command.to_text());
-                return Ok(Next::GoOn);
+                return Ok(Next::Continue);
             }
             if kind.branch.is_none() {
-                return Ok(Next::GoOn);
+                return Ok(Next::Continue);
             }
         }
         if kind.branch.is_some_and(|last| self.branch == Branch::Outside || self.branch > last) {
@@ -236,7 +236,7 @@ impl Page {
             }
             _ => set.is_some(),
         };
-        let uri = with_folder(request, &text, values::evaluate(request, &text)?);
+        let uri = resolve_relative(request, &text, values::evaluate(request, &text)?);
         let Some((uri, args)) = subrequest::parse_uri(request, &uri) else { return Err(Failed) };
         let stub = stub.map(|name| find_block(request, &name)).transpose()?;
         if let Some(name) = &set {
@@ -253,7 +253,7 @@ impl Page {
         self.waiting = set;
         out.subrequest(Subrequest { uri, args, capture, stub, waits, ..Subrequest::default() });
         // Without `wait` the page continues, so that subrequests run concurrently.
-        Ok(if waits { Next::Wait } else { Next::GoOn })
+        Ok(if waits { Next::Wait } else { Next::Continue })
     }
 
     /// Executes `echo`. An existing but empty value outputs nothing, not even the default.
@@ -264,7 +264,7 @@ impl Page {
             value = default.unwrap_or_else(|| b"(none)".to_vec());
         }
         if value.is_empty() {
-            return Ok(Next::GoOn);
+            return Ok(Next::Continue);
         }
         // The encoding also applies to later commands, if this one had a value.
         match encoding.as_deref() {
@@ -283,7 +283,7 @@ impl Page {
             Encoding::Url => escape(Escape::Html, &value, out.bytes()),
             Encoding::Entity => escape_html(&value, out.bytes()),
         }
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     /// Executes `config`. Date variables get the format from the request.
@@ -295,7 +295,7 @@ impl Page {
         if let Some(message) = message {
             self.message = message;
         }
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     /// Executes `set`. The value is evaluated now, so later changes of its variables do not affect it.
@@ -303,7 +303,7 @@ impl Page {
         let [name, value] = take(values);
         let value = values::evaluate(request, &value.unwrap_or_default())?;
         values::set(request, &name.unwrap_or_default(), value)?;
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     fn begin_if(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
@@ -318,25 +318,25 @@ impl Page {
         let [expression] = take(values);
         if self.chosen {
             self.output = false;
-            return Ok(Next::GoOn);
+            return Ok(Next::Continue);
         }
         self.output = holds(request, &expression.unwrap_or_default())?;
         self.chosen = self.output;
         self.branch = Branch::If;
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     /// Executes `else`: chooses it if no branch was chosen. Only text may follow up to `endif`.
     fn begin_else(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         self.output = !self.chosen;
         self.branch = Branch::Else;
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     /// Executes `endif`. Outside an `if` everything is output.
     fn end_if(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         (self.output, self.chosen, self.branch) = (true, false, Branch::Outside);
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     /// Executes `block`. Nothing is output from here on; commands are stored as written.
@@ -344,13 +344,13 @@ impl Page {
         let [name] = take(values);
         self.block = Some(values::add_block(request, name.unwrap_or_default())?);
         self.output = false;
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 
     /// Executes `endblock`. As in nginx it also ends a branch that was not chosen, in an invalid page.
     fn end_block(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         (self.output, self.block) = (true, None);
-        Ok(Next::GoOn)
+        Ok(Next::Continue)
     }
 }
 
@@ -425,13 +425,13 @@ fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
 }
 
 /// Completes a URI without a leading slash, which is relative to the page.
-fn with_folder(request: &Request, text: &[u8], uri: Vec<u8>) -> Vec<u8> {
+fn resolve_relative(request: &Request, text: &[u8], uri: Vec<u8>) -> Vec<u8> {
     let nothing = uri.is_empty() && text.contains(&b'$');
     if uri.first() == Some(&b'/') || nothing {
         return uri;
     }
-    let folder = memchr::memrchr(b'/', &request.uri).map_or(0, |slash| slash + 1);
-    [&request.uri[..folder], &uri].concat()
+    let directory_len = memchr::memrchr(b'/', &request.uri).map_or(0, |slash| slash + 1);
+    [&request.uri[..directory_len], &uri].concat()
 }
 
 /// Whether an expression is true: `text`, `text = text`, `text != text`, `text = /pattern/`.

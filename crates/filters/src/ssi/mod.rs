@@ -21,7 +21,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -37,28 +37,28 @@ const fn ssi(name: &'static str, contexts: Contexts, args: Args, help: &'static 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().on),
     ),
     // A composed page has no modification time, unless this directive retains it.
     Directive::scope(
         ssi("ssi_last_modified", LEVELS, Args::Flag, "Keeps the date of a page.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().last_modified),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().last_modified),
     ),
     Directive::scope(
         ssi("ssi_silent_errors", LEVELS, Args::Flag, "Omits the message where a command fails.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().silent_errors),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().silent_errors),
     ),
     // `text/html` is always included.
     Directive::scope(
         ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, beside `text/html`.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.own::<Conf>().types.parse(cx),
+        |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     Directive::scope(
         ssi("ssi_value_length", LEVELS, Args::Exactly(1), "Bytes of a parameter's value at most.")
             .default("255"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().value_length),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().value_length),
     ),
     Directive::scope(
         ssi(

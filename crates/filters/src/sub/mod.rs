@@ -22,7 +22,7 @@ use telemetry::Level;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if !scope.of::<Conf>().pairs.items().is_empty() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -44,7 +44,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("sub_filter_types", Args::AtLeast(1), "Types that texts are replaced in, beside HTML.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.own::<Conf>().types.parse(cx),
+        |scope, cx| scope.make_mut::<Conf>().types.parse(cx),
     ),
     Directive::scope(
         spec(
@@ -53,12 +53,12 @@ const DIRECTIVES: &[Directive] = &[
             "Whether each text is replaced once in a body, and not everywhere.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().once),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().once),
     ),
     Directive::scope(
         spec("sub_filter_last_modified", Args::Flag, "Whether a body with replaced texts keeps its date.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().keeps_date),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().keeps_date),
     ),
 ];
 
@@ -104,14 +104,14 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error("empty search pattern"));
     }
     let pair = Pair { pattern: cx.template(cx.arg(0))?, text: cx.template(cx.arg(1))? };
-    let pairs = scope.own::<Conf>().pairs.own(cx.block);
+    let pairs = scope.make_mut::<Conf>().pairs.make_mut(cx.block);
     if pairs.len() == PATTERNS_MAX {
         return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
     }
     pairs.push(pair);
     // Built again with each replacement of the block: their number is unknown, but small.
     let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
-    scope.own::<Conf>().patterns = match constants.map(Patterns::new) {
+    scope.make_mut::<Conf>().patterns = match constants.map(Patterns::new) {
         None => None,
         Some(Ok(patterns)) => Some(Arc::new(patterns)),
         Some(Err(error)) => return Err(Error::directive(cx.statement, error)),

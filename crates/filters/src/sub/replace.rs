@@ -151,9 +151,9 @@ impl Search {
             let rest = &input[start..];
             let goes_before =
                 |pattern| found.is_none_or(|found| start < found.range.start || pattern < found.pattern);
-            let is_begun =
+            let is_started =
                 |text: &[u8]| text.len() > rest.len() && text[..rest.len()].eq_ignore_ascii_case(rest);
-            self.live().any(|(pattern, text)| goes_before(pattern) && is_begun(text))
+            self.live().any(|(pattern, text)| goes_before(pattern) && is_started(text))
         })
     }
 

@@ -13,14 +13,14 @@ use std::rc::Rc;
 use http::connection::{CONTINUE_RESPONSE, Expect};
 use io::op::Source;
 use io::{Buf, Errno, Segments};
-use rt::net::Behind;
+use rt::net::Appended;
 
 use crate::h1::Connection;
-use crate::h1::rest::Rest;
+use crate::h1::rest::BodyRemainder;
+use exchange::capacity::Waits;
 use exchange::course;
 use exchange::request::Request;
 use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
-use exchange::room::Waits;
 use exchange::settings::core::Core;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
@@ -29,11 +29,11 @@ use transfer::received::ReceivedBody;
 impl Connection {
     /// Reads the complete body: into memory up to `client_body_buffer_size`, a larger body into a file. If writing the file fails
     /// and the handler accepts pieces, the received and the remaining bytes are fed to it.
-    pub(super) async fn receive_whole_body(
+    pub(super) async fn receive_complete_body(
         &mut self,
         request: &mut Request,
-        takes_pieces: bool,
-    ) -> Result<Option<Box<Feed<Rest>>>, BodyFailure> {
+        accepts_pieces: bool,
+    ) -> Result<Option<Box<Feed<BodyRemainder>>>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         // The body was requested by another handler before, or by the location of its error page.
@@ -41,12 +41,12 @@ impl Connection {
             return Ok(None);
         }
         let mut body = ReceivedBody::default();
-        let done = match Rest::of(request) {
+        let done = match BodyRemainder::of(request) {
             None => Ok(()),
             // The location has compared it; the server's settings may be stricter.
             Some(_) if course::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
             Some(mut rest) => {
-                match self.receive_body(request, core, &mut rest, &mut body, takes_pieces).await {
+                match self.receive_body(request, core, &mut rest, &mut body, accepts_pieces).await {
                     Ok(Received::Whole) => Ok(()),
                     Ok(Received::Part { has_rest }) => {
                         let rest = has_rest.then_some(rest);
@@ -62,29 +62,29 @@ impl Connection {
             body = ReceivedBody::default();
             request.keepalive = false;
         }
-        (request.body, request.body_is_taken) = (Some(body.into()), true);
+        (request.body, request.is_body_consumed) = (Some(body.into()), true);
         done.map(|()| None)
     }
 
     /// Whether the complete body has been received and fits into memory.
-    pub(super) fn holds_whole_body(&self, request: &Request) -> bool {
+    pub(super) fn holds_complete_body(&self, request: &Request) -> bool {
         let (here, held_max) = (self.input.bytes(), request.scope().core.reading.client_body_buffer_size);
-        let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
-        here.len() as u64 <= held_max && Rest::of(request).is_none_or(is_whole)
+        let is_whole = |mut rest: BodyRemainder| matches!(rest.take(here, |_| {}), Ok((_, true)));
+        here.len() as u64 <= held_max && BodyRemainder::of(request).is_none_or(is_whole)
     }
 
     async fn receive_body(
         &mut self,
         request: &mut Request,
         core: &Core,
-        rest: &mut Rest,
+        rest: &mut BodyRemainder,
         body: &mut ReceivedBody,
-        takes_pieces: bool,
+        accepts_pieces: bool,
     ) -> Result<Received, BodyFailure> {
         let mut held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
-        let without = WithoutFile::of(core, takes_pieces);
+        let without = WithoutFile::of(core, accepts_pieces);
         let in_file = without == WithoutFile::Fails;
-        self.tell_to_go_on(request, core).await?;
+        self.send_continue(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
             // The bytes received with the head are the start of the body, or all of it.
@@ -94,7 +94,7 @@ impl Connection {
             check(rest, request, core.reading.client_max_body_size)?;
             // A body with a file is stored completely in it, so that readers need not combine two sources.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
-                let left = rest.left().unwrap_or_default();
+                let left = rest.remaining().unwrap_or_default();
                 match spill(request, core, body, (without, left)).await? {
                     WithoutFile::Fails => {}
                     WithoutFile::Pieces => return Ok(Received::Part { has_rest: !done }),
@@ -107,7 +107,7 @@ impl Connection {
             }
             // Applies to each piece and not to the complete body: a large body over a slow connection may take long.
             self.timer.set(rt::now() + core.reading.client_body_timeout);
-            let most = match rest.left() {
+            let most = match rest.remaining() {
                 // It is written to a file in pieces of this size.
                 Some(left) if body.path().is_some() || body.byte_count() + left > held_max as u64 => {
                     PIECE_BYTES_MAX
@@ -136,8 +136,8 @@ impl Connection {
 
     /// Moves the received part of a body from the input into `body`. Returns the number of input bytes used, and whether the body
     /// ended.
-    fn take_input(&mut self, rest: &mut Rest, body: &mut impl Collect) -> Result<(u64, bool), ()> {
-        if let Rest::Bytes(left) = rest
+    fn take_input(&mut self, rest: &mut BodyRemainder, body: &mut impl Collect) -> Result<(u64, bool), ()> {
+        if let BodyRemainder::Bytes(left) = rest
             && let Some(buf) = self.input.take_buf(*left)
         {
             let count = buf.len() as u64;
@@ -161,12 +161,12 @@ impl Connection {
     /// bytes are added to the input. Returns `ECANCELED` if the connection is closed during the wait to free resources.
     async fn receive_body_bytes(
         &mut self,
-        rest: &mut Rest,
+        rest: &mut BodyRemainder,
         body: &mut impl Collect,
         most: usize,
     ) -> Result<Option<u64>, Errno> {
         let thread = Rc::clone(&self.thread);
-        let waiting = thread.room.waits(Waits::Body, &self.timer, self.wire.fd());
+        let waiting = thread.capacity.waits(Waits::Body, &self.timer, self.wire.fd());
         match self.receive_bytes(rest, body, most).await {
             Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
             received => received,
@@ -175,16 +175,18 @@ impl Connection {
 
     async fn receive_bytes(
         &mut self,
-        rest: &mut Rest,
+        rest: &mut BodyRemainder,
         body: &mut impl Collect,
         most: usize,
     ) -> Result<Option<u64>, Errno> {
         self.expect_body();
-        let Rest::Bytes(left) = rest else { return self.receive(0).await.map(|came| came.then_some(0)) };
+        let BodyRemainder::Bytes(left) = rest else {
+            return self.receive(0).await.map(|came| came.then_some(0));
+        };
         let wanted = (*left).min(most as u64) as usize;
         let is_fast = std::mem::replace(&mut self.body_is_fast, false);
         let may_wait = is_fast && !rt::buffers_are_scarce();
-        let Some(mut buf) = may_wait.then(|| body.room(wanted)).flatten() else {
+        let Some(mut buf) = may_wait.then(|| body.take_buffer(wanted)).flatten() else {
             let came = self.receive(0).await?;
             self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
             return Ok(came.then_some(0));
@@ -193,14 +195,14 @@ impl Connection {
         // At most one piece by direct calls: a client that sends as fast as it is read must not occupy the thread.
         let is_short = *left <= PIECE_BYTES_MAX as u64;
         let received = match is_short.then(|| self.receive_now(&mut buf)).flatten() {
-            Some(came) => came.map(|came| if came { Behind::Grown(buf) } else { Behind::End }),
+            Some(came) => came.map(|came| if came { Appended::Grown(buf) } else { Appended::End }),
             None => {
-                let received = self.timer.limit(self.wire.recv_behind(buf)).await;
+                let received = self.timer.limit(self.wire.recv_append(buf)).await;
                 received.map_err(|rt::Elapsed| Errno::TIMEDOUT)?
             }
         };
         match received? {
-            Behind::Grown(mut buf) => {
+            Appended::Grown(mut buf) => {
                 let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
                 let end = held + count;
                 if buf.len() > end {
@@ -215,7 +217,7 @@ impl Connection {
                 body.put(buf);
                 Ok(Some(count as u64))
             }
-            Behind::Apart(buf, received) => {
+            Appended::Separate(buf, received) => {
                 self.body_is_fast = received.len() >= FAST_BYTES;
                 body.put(buf);
                 match self.input.add(received, 0) {
@@ -223,7 +225,7 @@ impl Connection {
                     false => Err(Errno::NOBUFS),
                 }
             }
-            Behind::End => Ok(None),
+            Appended::End => Ok(None),
         }
     }
 
@@ -233,12 +235,12 @@ impl Connection {
         if !self.thread.calls_directly || buf.len() == buf.capacity() {
             return None;
         }
-        Some(self.wire.recv_behind_now(buf)?.map(|count| count > 0))
+        Some(self.wire.recv_append_now(buf)?.map(|count| count > 0))
     }
 
     /// Collects available bytes for the next piece of a body that is passed on in pieces, so that it is sent by one call. Returns
     /// whether any were received.
-    fn gather(&mut self, rest: &Rest) -> Result<bool, BodyAborted> {
+    fn gather(&mut self, rest: &BodyRemainder) -> Result<bool, BodyAborted> {
         let here = match self.wire.try_recv() {
             Some(here) => here,
             None => match self.receive_rest_now(rest) {
@@ -253,8 +255,8 @@ impl Connection {
     }
 
     /// Receives the available bytes of a body of known length.
-    fn receive_rest_now(&mut self, rest: &Rest) -> Option<Result<Option<Buf>, Errno>> {
-        let Rest::Bytes(left @ 1..) = rest else { return None };
+    fn receive_rest_now(&mut self, rest: &BodyRemainder) -> Option<Result<Option<Buf>, Errno>> {
+        let BodyRemainder::Bytes(left @ 1..) = rest else { return None };
         if !self.body_is_fast || rt::buffers_are_scarce() {
             return None;
         }
@@ -264,7 +266,7 @@ impl Connection {
     }
 
     /// Sends a 100 response to a client that expects it.
-    async fn tell_to_go_on(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
+    async fn send_continue(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         if !waits || !self.input.bytes().is_empty() {
             return Ok(());
@@ -301,9 +303,9 @@ trait Collect {
     fn take(&mut self, buf: Buf);
 
     /// Returns a buffer to receive about this many bytes after its content; `None` if memory is scarce.
-    fn room(&mut self, bytes: usize) -> Option<Buf>;
+    fn take_buffer(&mut self, bytes: usize) -> Option<Buf>;
 
-    /// Returns the buffer of [`Collect::room`].
+    /// Returns the buffer of [`Collect::take_buffer`].
     fn put(&mut self, buf: Buf);
 }
 
@@ -316,8 +318,8 @@ impl Collect for ReceivedBody {
         ReceivedBody::take(self, buf);
     }
 
-    fn room(&mut self, bytes: usize) -> Option<Buf> {
-        ReceivedBody::room(self, bytes)
+    fn take_buffer(&mut self, bytes: usize) -> Option<Buf> {
+        ReceivedBody::take_buffer(self, bytes)
     }
 
     fn put(&mut self, buf: Buf) {
@@ -334,7 +336,7 @@ impl Collect for Rc<IncomingBody> {
         IncomingBody::take(self, buf);
     }
 
-    fn room(&mut self, bytes: usize) -> Option<Buf> {
+    fn take_buffer(&mut self, bytes: usize) -> Option<Buf> {
         rt::pool().get(bytes)
     }
 
@@ -345,23 +347,26 @@ impl Collect for Rc<IncomingBody> {
 
 impl Connection {
     /// Prepares feeding the body to a handler.
-    pub(super) async fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<Rest>, BodyFailure> {
+    pub(super) async fn prepare_feed(
+        &mut self,
+        request: &mut Request,
+    ) -> Result<Feed<BodyRemainder>, BodyFailure> {
         if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
         }
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let rest = Rest::of(request);
+        let rest = BodyRemainder::of(request);
         if rest.is_some() {
-            self.tell_to_go_on(request, core).await?;
+            self.send_continue(request, core).await?;
         }
         Ok(Feed { rest, ..Feed::of(core) })
     }
 
     /// Reads the body at the speed of the handler.
-    pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<Rest>) -> Result<(), BodyAborted> {
-        feed.give_held().await?;
-        let Feed { incoming, rest: Some(rest), most, patience, .. } = feed else { return Ok(()) };
+    pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<BodyRemainder>) -> Result<(), BodyAborted> {
+        feed.feed_held().await?;
+        let Feed { incoming, rest: Some(rest), most, timeout, .. } = feed else { return Ok(()) };
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
             let (used, done) = self.take_input(rest, incoming).map_err(|()| BodyAborted::Invalid)?;
@@ -372,11 +377,11 @@ impl Connection {
             if done {
                 return Ok(());
             }
-            if incoming.has_room() && self.gather(rest)? {
+            if incoming.has_space() && self.gather(rest)? {
                 continue;
             }
-            incoming.taken().await;
-            self.timer.set(rt::now() + *patience);
+            incoming.consumed().await;
+            self.timer.set(rt::now() + *timeout);
             match self.receive_body_bytes(rest, incoming, PIECE_BYTES_MAX).await {
                 Ok(Some(count)) => incoming.count(count),
                 Err(Errno::TIMEDOUT) => return Err(BodyAborted::TimedOut),
@@ -388,14 +393,14 @@ impl Connection {
 
 /// Returns the received and announced bytes of a chunked body, if they exceed the limit. The announced size of a chunk counts, so
 /// that a chunk that is too large is refused immediately.
-fn exceeds(rest: &Rest, most: u64) -> Option<(u64, u64)> {
-    let Rest::Chunks(decoder) = rest else { return None };
+fn exceeds(rest: &BodyRemainder, most: u64) -> Option<(u64, u64)> {
+    let BodyRemainder::Chunks(decoder) = rest else { return None };
     let (total, announced) = (decoder.total(), decoder.announced());
     (most > 0 && announced > most).then(|| (total, announced - total))
 }
 
 /// Checks the size of a chunked body, which is known only as it arrives. An announced length was compared before.
-fn check(rest: &Rest, request: &Request, most: u64) -> Result<(), BodyFailure> {
+fn check(rest: &BodyRemainder, request: &Request, most: u64) -> Result<(), BodyFailure> {
     let Some((total, more)) = exceeds(rest, most) else { return Ok(()) };
     let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
     request.log(Level::Error, what);

@@ -16,8 +16,8 @@ impl Client for Http1Client {
         Box::pin(self.0.hung_up())
     }
 
-    fn room(&self) -> u64 {
-        self.0.room()
+    fn send_space(&self) -> u64 {
+        self.0.send_space()
     }
 
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>> {

@@ -25,7 +25,7 @@ fn frame(request: &mut Request, core: &Core) {
     if has_length && response.trailers.is_empty() {
         return;
     }
-    if core.answering.chunked_transfer_encoding && request.head.version() != Version::Http10 {
+    if core.responding.chunked_transfer_encoding && request.head.version() != Version::Http10 {
         (request.response.chunked, request.response.content_length) = (true, None);
     } else if !has_length {
         request.keepalive = false;
@@ -34,7 +34,7 @@ fn frame(request: &mut Request, core: &Core) {
 
 /// Returns the `Connection` field. HTTP/1.0 clients need it; HTTP/1.1 uses keep-alive by default, but nginx sends it too.
 fn connection_field(request: &Request, core: &Core) -> ConnectionField {
-    let timeout_s = core.keeping.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
+    let timeout_s = core.keepalive.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     match request.keepalive {
         // The response to CONNECT has another status, and is not a protocol upgrade.
         _ if matches!(request.response.body, Body::Tunnel(_)) && request.response.status == 101 => {

@@ -61,12 +61,12 @@ struct Connection {
     /// Its state in the statistics of the thread.
     stage: tally::Counted,
     wire: Wire,
-    kept: Kept,
+    keepalive: KeepaliveTimeouts,
 }
 
 /// Keep-alive timeouts after the last response, from the location of that response.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kept {
+struct KeepaliveTimeouts {
     /// `keepalive_timeout`
     timeout: Duration,
     /// `keepalive_min_timeout`
@@ -76,8 +76,8 @@ struct Kept {
 /// Serves a connection until its end.
 pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
     let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
-    let is_behind_proxy = connection.is_behind_proxy();
-    if is_behind_proxy && !Box::pin(connection.read_proxy_header()).await {
+    let expects_proxy_protocol = connection.expects_proxy_protocol();
+    if expects_proxy_protocol && !Box::pin(connection.read_proxy_header()).await {
         return connection.end();
     }
     if connection.info.is_tls {
@@ -87,7 +87,7 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
         }
     }
     if connection.has_agreed_on_http2() || connection.run().await == Spoken::Http2 {
-        return Box::pin(connection.go_on_with_http2()).await;
+        return Box::pin(connection.continue_with_http2()).await;
     }
     connection.end();
 }
@@ -104,7 +104,7 @@ enum Spoken {
 impl Connection {
     /// Closes the connection.
     fn end(mut self) {
-        self.wire.say_goodbye();
+        self.wire.send_close_notify();
         // Pooled request memory still refers to its connection; the socket is closed with its last owner.
         self.info.client.take();
         if self.thread.calls_directly {
@@ -144,7 +144,7 @@ impl Connection {
         let server = entrance.default_server(&generation, &info);
         let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
         let (had_long_body, body_is_fast) = (false, false);
-        let kept = Kept::default();
+        let keepalive = KeepaliveTimeouts::default();
         Some(Connection {
             thread,
             entrance,
@@ -157,7 +157,7 @@ impl Connection {
             timer,
             stage,
             wire,
-            kept,
+            keepalive,
         })
     }
 
@@ -188,7 +188,7 @@ impl Connection {
             let received = match self.begin(&mut request) {
                 Some(received) => received,
                 // Boxed: most heads arrive in one piece.
-                None => Box::pin(self.read_rest_of_head(&mut request)).await,
+                None => Box::pin(self.read_remaining_head(&mut request)).await,
             };
             if received == Received::Head {
                 self.stage.set(Stage::Writing);
@@ -196,9 +196,9 @@ impl Connection {
             }
             after = pump::run(self, &mut request, received).await;
             let core = &request.scope().core;
-            self.kept = Kept {
-                timeout: core.keeping.keepalive_timeout,
-                min_timeout: core.keeping.keepalive_min_timeout,
+            self.keepalive = KeepaliveTimeouts {
+                timeout: core.keepalive.keepalive_timeout,
+                min_timeout: core.keepalive.keepalive_min_timeout,
             };
             match after {
                 // As in nginx, only when the connection is kept alive: the first response of most connections is sent with their
@@ -214,12 +214,12 @@ impl Connection {
             // As in nginx, which prevents a client from starting more background subrequests than it makes requests. They count as
             // part of the connection, so that a worker that shuts down completes them.
             if let Some(background) = request.background.take() {
-                background.none_left().await;
+                background.wait_empty().await;
             }
             if let Some(body) = request.body.take() {
                 body.clean().await;
             }
-            self.thread.keep_request(request);
+            self.thread.recycle_request(request);
         }
         Spoken::Http1
     }

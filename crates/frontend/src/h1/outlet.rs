@@ -19,7 +19,7 @@ use io::{Errno, Segments};
 use rt::Timer;
 use rt::net::FilePart;
 
-use crate::wire::{Patience, Wire};
+use crate::wire::{ProgressTimeout, Wire};
 use transfer::body::Rate;
 use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::pace::{self, Pace};
@@ -29,7 +29,7 @@ use transfer::body::rules::Sending;
 pub(super) struct Http1Outlet<'a> {
     wire: &'a mut Wire,
     timer: &'a Timer,
-    patience: Patience,
+    progress_timeout: ProgressTimeout,
     pace: Pace,
     /// Size of a read in bytes, if configured or limited by the rate.
     chunk_bytes: Option<u64>,
@@ -44,7 +44,7 @@ pub(super) struct Http1Outlet<'a> {
     /// Bytes to send that were not passed to the wire yet.
     flushing: Option<Segments>,
     /// The bytes last passed to the wire.
-    flying: Option<Flying>,
+    in_flight: Option<InFlight>,
     /// Number of bytes passed to the kernel.
     sent: u64,
     /// Memory of the head, for reuse.
@@ -73,7 +73,7 @@ enum Framing {
 }
 
 /// Bytes in flight.
-struct Flying {
+struct InFlight {
     /// Empty while the engine owns the bytes.
     data: Segments,
     /// Total number of bytes.
@@ -81,7 +81,7 @@ struct Flying {
     /// Whether more bytes follow immediately.
     more: bool,
     /// Whether they are the remainder of a flush, and not a part that the rate permits.
-    is_rest: bool,
+    is_remainder: bool,
 }
 
 impl<'a> Http1Outlet<'a> {
@@ -97,7 +97,7 @@ impl<'a> Http1Outlet<'a> {
         Http1Outlet {
             wire,
             timer,
-            patience: Patience::new(rules.send_timeout),
+            progress_timeout: ProgressTimeout::new(rules.send_timeout),
             pace: Pace::new(rate),
             chunk_bytes,
             head: Vec::new(),
@@ -105,7 +105,7 @@ impl<'a> Http1Outlet<'a> {
             pieces: 0,
             framing: if chunked { Framing::Chunks } else { Framing::Plain },
             flushing: None,
-            flying: None,
+            in_flight: None,
             sent: 0,
             spare: Vec::new(),
             nopush: rules.tcp_nopush,
@@ -122,7 +122,7 @@ impl<'a> Http1Outlet<'a> {
     }
 
     /// Sends a 100 response before the header section of the response.
-    pub(super) fn tell_to_go_on(&mut self) {
+    pub(super) fn send_continue(&mut self) {
         self.head.extend_from_slice(CONTINUE_RESPONSE);
     }
 
@@ -163,50 +163,50 @@ impl<'a> Http1Outlet<'a> {
         // With a rate limit, the next bytes wait for their time.
         let more = more && !self.pace.is_limited();
         loop {
-            if self.flying.is_some() {
-                let is_rest = ready!(self.poll_flown(context))?;
-                if is_rest {
+            if self.in_flight.is_some() {
+                let is_remainder = ready!(self.poll_flown(context))?;
+                if is_remainder {
                     return Poll::Ready(Ok(()));
                 }
             }
             ready!(self.pace.poll_due(context, self.sent));
             let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
-            let flying = match self.pace.take_allowed(self.sent, data) {
+            let in_flight = match self.pace.take_allowed(self.sent, data) {
                 Some(first) => {
                     let len = first.len() as u64;
-                    Flying { data: Segments::from(first), len, more: false, is_rest: false }
+                    InFlight { data: Segments::from(first), len, more: false, is_remainder: false }
                 }
                 None => {
                     let len = data.len() as u64;
                     if self.calls_directly && len >= SENT_DIRECTLY_MIN && self.wire.copies(data.len()) {
-                        self.wire.send_now(data, more).map_err(SendError::Gone)?;
+                        self.wire.send_now(data, more).map_err(SendError::Closed)?;
                     }
                     let data = self.flushing.take().unwrap_or_default();
-                    Flying { data, len, more, is_rest: true }
+                    InFlight { data, len, more, is_remainder: true }
                 }
             };
-            self.flying = Some(flying);
+            self.in_flight = Some(in_flight);
         }
     }
 
     /// Becomes ready when the bytes passed to the wire were sent; returns whether they were the remainder of a flush.
     fn poll_flown(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, SendError>> {
-        let Some(flying) = &mut self.flying else { return Poll::Ready(Ok(true)) };
+        let Some(in_flight) = &mut self.in_flight else { return Poll::Ready(Ok(true)) };
         // Fully sent segments return memory that can be reused.
-        let polled = self.wire.poll_send(context, &mut flying.data, flying.more);
+        let polled = self.wire.poll_send(context, &mut in_flight.data, in_flight.more);
         let progress = || self.wire.sent_progress();
-        ready!(self.patience.follow(context, self.timer, polled, progress))?;
-        self.sent += flying.len;
-        let (mut data, is_rest) = (std::mem::take(&mut flying.data), flying.is_rest);
-        self.flying = None;
-        if is_rest {
-            self.keep_spare(&mut data);
+        ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
+        self.sent += in_flight.len;
+        let (mut data, is_remainder) = (std::mem::take(&mut in_flight.data), in_flight.is_remainder);
+        self.in_flight = None;
+        if is_remainder {
+            self.store_spare(&mut data);
         }
-        Poll::Ready(Ok(is_rest))
+        Poll::Ready(Ok(is_remainder))
     }
 
     /// Keeps the memory of the head, which is returned with the sent segments.
-    fn keep_spare(&mut self, data: &mut Segments) {
+    fn store_spare(&mut self, data: &mut Segments) {
         if let Some(mut head) = data.take_vec() {
             head.clear();
             self.spare = head;
@@ -216,7 +216,7 @@ impl<'a> Http1Outlet<'a> {
     /// Waits until the socket is writable, limited by the send timeout.
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let polled = self.wire.poll_writable(context);
-        self.patience.follow(context, self.timer, polled, || self.wire.progress())
+        self.progress_timeout.follow(context, self.timer, polled, || self.wire.progress())
     }
 }
 
@@ -227,10 +227,10 @@ const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
 /// Minimum free space in bytes of a socket buffer that justifies a disk read; below it the code waits until the kernel reports that
 /// a third of the buffer is free.
-const ROOM_MIN: u64 = 64 << 10;
+const SPACE_MIN: u64 = 64 << 10;
 
 /// Minimum size in bytes of a read for a client whose socket is writable, however small its buffer.
-const ROOM_LEAST: u64 = 4 << 10;
+const READ_MIN: u64 = 4 << 10;
 
 /// Maximum number of pieces per send besides those of the body: the head with the start of a chunk, and the end of the chunk.
 const FRAMING_PIECES: usize = 2;
@@ -244,8 +244,8 @@ fn push_last(trailers: &Trailers, out: &mut Vec<u8>) {
 }
 
 impl Outlet for Http1Outlet<'_> {
-    fn takes_files(&self) -> bool {
-        self.framing == Framing::Plain && self.wire.takes_files()
+    fn accepts_files(&self) -> bool {
+        self.framing == Framing::Plain && self.wire.accepts_files()
     }
 
     fn chunk_bytes(&self) -> Option<u64> {
@@ -264,12 +264,12 @@ impl Outlet for Http1Outlet<'_> {
     }
 
     fn push_range(&mut self, source: Source, start: usize, end: usize) {
-        debug_assert!(self.has_room(), "callers flush");
+        debug_assert!(self.has_space(), "callers flush");
         self.pieces += 1;
         self.body.push_range(source, start, end);
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.pieces < SEGMENTS_MAX - FRAMING_PIECES
     }
 
@@ -278,7 +278,7 @@ impl Outlet for Http1Outlet<'_> {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>, follows: Follows) -> Poll<Result<(), SendError>> {
-        if self.flushing.is_none() && self.flying.is_none() {
+        if self.flushing.is_none() && self.in_flight.is_none() {
             if self.is_empty() {
                 return Poll::Ready(Ok(()));
             }
@@ -290,19 +290,19 @@ impl Outlet for Http1Outlet<'_> {
             self.flushing = Some(self.framed(None));
         }
         // The kernel holds the last segment back for bytes that are already in memory, for at most 200 ms.
-        self.poll_flushed(context, follows == Follows::AtHand)
+        self.poll_flushed(context, follows == Follows::Available)
     }
 
-    fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
-        if !self.patience.is_running() {
+    fn poll_space(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
+        if !self.progress_timeout.is_running() {
             ready!(self.pace.poll_due(context, self.sent));
-            let room = self.wire.room();
-            if room >= wanted.min(ROOM_MIN) {
+            let room = self.wire.send_space();
+            if room >= wanted.min(SPACE_MIN) {
                 return Poll::Ready(Ok(room));
             }
         }
         ready!(self.poll_writable(context))?;
-        Poll::Ready(Ok(self.wire.room().max(ROOM_LEAST)))
+        Poll::Ready(Ok(self.wire.send_space().max(READ_MIN)))
     }
 
     fn poll_file(
@@ -310,13 +310,13 @@ impl Outlet for Http1Outlet<'_> {
         context: &mut Context<'_>,
         part: &FilePart<'_>,
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        if !self.patience.is_running() {
+        if !self.progress_timeout.is_running() {
             ready!(self.pace.poll_due(context, self.sent));
         }
         // A file error does not end the wait here: the reader of the file handles it.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
         let progress = || self.wire.progress();
-        let result = ready!(self.patience.follow(context, self.timer, polled, progress))?;
+        let result = ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
         self.sent += u64::from(result.unwrap_or(0));
         Poll::Ready(Ok(result))
     }
@@ -327,19 +327,19 @@ impl Outlet for Http1Outlet<'_> {
         part: &FilePart<'_>,
         together: bool,
     ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        if self.flushing.is_none() && self.flying.is_none() && !self.is_empty() {
+        if self.flushing.is_none() && self.in_flight.is_none() && !self.is_empty() {
             ready!(self.pace.poll_due(context, self.sent));
             // By a direct call too: neither has to wait for the engine.
             let mut data = self.framed(None);
             let before = data.len();
-            self.wire.send_now(&mut data, together).map_err(SendError::Gone)?;
+            self.wire.send_now(&mut data, together).map_err(SendError::Closed)?;
             self.sent += (before - data.len()) as u64;
             match data.is_empty() {
-                true => self.keep_spare(&mut data),
+                true => self.store_spare(&mut data),
                 false => self.flushing = Some(data),
             }
         }
-        if self.flushing.is_some() || self.flying.is_some() {
+        if self.flushing.is_some() || self.in_flight.is_some() {
             ready!(self.poll_flushed(context, together))?;
         }
         ready!(self.pace.poll_due(context, self.sent));
@@ -371,7 +371,7 @@ impl Outlet for Http1Outlet<'_> {
         if self.framing == Framing::Chunks {
             self.flushing = Some(self.framed(Some(trailers)));
         }
-        if self.flushing.is_some() || self.flying.is_some() {
+        if self.flushing.is_some() || self.in_flight.is_some() {
             return self.poll_flushed(context, false);
         }
         self.poll_flush(context, Follows::Nothing)
@@ -389,7 +389,7 @@ impl Outlet for Http1Outlet<'_> {
 impl Drop for Http1Outlet<'_> {
     /// Discards unsent bytes: an abandoned body must leave no bytes that could still be sent.
     fn drop(&mut self) {
-        self.wire.give_up_sending();
+        self.wire.abandon_send();
     }
 }
 
@@ -484,7 +484,7 @@ mod tests {
             #[expect(clippy::disallowed_methods, reason = "a test may wait")]
             let file = std::fs::File::open(dir.path().join("file")).expect("the file");
             let file = rt::File::new(std::os::fd::OwnedFd::from(file));
-            assert!(outlet.takes_files());
+            assert!(outlet.accepts_files());
             outlet.begin(b"HEAD\r\n".to_vec());
             let (device, via) = (Default::default(), io::DiskVia::Sync);
             let part = FilePart { file: &file, offset: 2, len: 3, device, via };

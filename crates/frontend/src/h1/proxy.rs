@@ -5,14 +5,14 @@ use std::fmt;
 use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
 use crate::h1::Connection;
-use exchange::room::Waits;
+use exchange::capacity::Waits;
 use telemetry::{Level, Reason};
 
 impl Connection {
     /// Whether a PROXY protocol header must precede the first request.
-    pub(super) fn is_behind_proxy(&self) -> bool {
+    pub(super) fn expects_proxy_protocol(&self) -> bool {
         let listen = self.entrance.listen(&self.generation);
-        listen.is_some_and(|listen| listen.is_behind_proxy(&self.info.local))
+        listen.is_some_and(|listen| listen.expects_proxy_protocol(&self.info.local))
     }
 
     /// Reads the header; `false` if it is missing or invalid, so that the connection must end. It may arrive in pieces of any size,
@@ -37,7 +37,7 @@ impl Connection {
             }
             // A reload may wake this wait, so the deadline is set each time.
             self.timer.set(end);
-            let waiting = self.thread.room.waits(Waits::First, &self.timer, self.wire.fd());
+            let waiting = self.thread.capacity.waits(Waits::First, &self.timer, self.wire.fd());
             let received = self.timer.limit(self.wire.recv()).await;
             let is_given_up = waiting.is_chosen();
             drop(waiting);

@@ -31,12 +31,12 @@ pub(super) struct Sending {
 impl Connection {
     /// Whether client and server agree to keep-alive after this request; [`keeps`] applies once its location is known.
     pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
-        connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_leaving()
+        connection::requests_keep_alive(&request.head, request.bytes()) && !self.thread.is_leaving()
     }
 
     /// Decides on keep-alive; returns whether the client gets a 100 response.
     pub(super) fn settle_connection(&self, request: &mut Request, core: &Core) -> bool {
-        if self.thread.is_leaving() || !keeps(core, request) {
+        if self.thread.is_leaving() || !permits_keepalive(core, request) {
             request.keepalive = false;
         }
         let go_on = self.client_waits_to_send(request);
@@ -58,10 +58,13 @@ impl Connection {
         let len = data.len();
         let (ends, timeout) = {
             let core = &request.scope().core;
-            (may_end && !request.keepalive && self.closes_at_once(request, core), core.sending.send_timeout)
+            (
+                may_end && !request.keepalive && self.closes_immediately(request, core),
+                core.sending.send_timeout,
+            )
         };
         if self.is_sent_directly(request, len, ends) {
-            self.wire.send_now(&mut data, ends).map_err(SendError::Gone)?;
+            self.wire.send_now(&mut data, ends).map_err(SendError::Closed)?;
         }
         let is_sent = data.is_empty() && !self.wire.has_unsent();
         let mut sending = Sending { data, len, ends, timeout };
@@ -72,7 +75,7 @@ impl Connection {
         Ok(Some(sending))
     }
 
-    pub(super) async fn go_on_sending(
+    pub(super) async fn continue_sending(
         &mut self,
         request: &mut Request,
         sending: &mut Sending,
@@ -85,7 +88,7 @@ impl Connection {
     fn end_sending(&mut self, request: &mut Request, sending: &mut Sending) {
         request.sent = sending.len as u64;
         if let Some(head) = sending.data.take_vec() {
-            request.keep_spare(head);
+            request.store_spare(head);
         }
         if sending.ends {
             // An explicit shutdown, because closing a socket with unread bytes sends a reset, which would discard the response.
@@ -121,7 +124,7 @@ impl Connection {
     fn client_waits_to_send(&self, request: &Request) -> Option<bool> {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
             && request.head.body().has_body()
-            && !request.body_is_taken
+            && !request.is_body_consumed
             && self.input.bytes().is_empty();
         waits.then_some(request.keepalive && request.response.status < 300)
     }
@@ -135,17 +138,17 @@ pub(super) fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
 }
 
 /// Whether the location permits keep-alive after this request.
-fn keeps(core: &Core, request: &Request) -> bool {
+fn permits_keepalive(core: &Core, request: &Request) -> bool {
     let info = &request.conn;
-    !core.keeping.keepalive_timeout.is_zero()
-        && info.requests.get() < core.keeping.keepalive_requests
-        && rt::now().duration_since(info.opened) < core.keeping.keepalive_time
+    !core.keepalive.keepalive_timeout.is_zero()
+        && info.requests.get() < core.keepalive.keepalive_requests
+        && rt::now().duration_since(info.opened) < core.keepalive.keepalive_time
         && !is_disabled(core, request)
 }
 
 /// Whether keep-alive is disabled for the client's browser.
 fn is_disabled(core: &Core, request: &Request) -> bool {
-    let disable = core.keeping.keepalive_disable;
+    let disable = core.keepalive.keepalive_disable;
     let Some(agent) = request.header(HeaderId::UserAgent) else { return false };
     // The method of the original request: an error page is fetched with GET.
     let is_post = request.head.method() == Method::Post;

@@ -11,19 +11,19 @@ use http::request::BodyLength;
 use io::Errno;
 
 use crate::h1::Connection;
+use exchange::capacity::Waits;
 use exchange::request::Request;
-use exchange::room::Waits;
 use exchange::settings::core::Core;
-use exchange::settings::keeping::LingeringClose;
+use exchange::settings::keepalive::LingeringClose;
 use telemetry::Level;
 
 impl Connection {
     /// Reads and discards the remaining request body; `false` if the connection cannot be reused.
     pub(super) async fn receive_and_discard(&mut self, request: &mut Request) -> bool {
         let core = &request.scope().core;
-        let (patience, most) = (core.keeping.lingering_timeout, core.reading.client_max_body_size);
-        let until = rt::now() + core.keeping.lingering_time;
-        let Some(mut body) = Rest::of(request) else { return true };
+        let (timeout, most) = (core.keepalive.lingering_timeout, core.reading.client_max_body_size);
+        let until = rt::now() + core.keepalive.lingering_time;
+        let Some(mut body) = BodyRemainder::of(request) else { return true };
         loop {
             match body.take(self.input.bytes(), |_| ()) {
                 Ok((used, done)) => {
@@ -41,8 +41,8 @@ impl Connection {
             if rt::now() >= until || body.exceeds(most) {
                 return false;
             }
-            self.timer.set((rt::now() + patience).min(until));
-            match self.receive_unless_given_up(Waits::Lingering, 0).await {
+            self.timer.set((rt::now() + timeout).min(until));
+            match self.receive_unless_reclaimed(Waits::Lingering, 0).await {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return false,
             }
@@ -53,7 +53,7 @@ impl Connection {
     /// becomes invalid later, the connection can only be closed.
     pub(super) fn begins_badly(&self, request: &Request) -> bool {
         // A body of known length has no framing that could be invalid.
-        let rest = Rest::of(request);
+        let rest = BodyRemainder::of(request);
         let broken = rest.is_some_and(|mut rest| rest.take(self.input.bytes(), |_| ()).is_err());
         if broken {
             request.log(Level::Info, format_args!("client sent invalid chunked body"));
@@ -80,7 +80,7 @@ impl Connection {
     }
 
     fn lingers(&self, request: &Request, core: &Core) -> bool {
-        match core.keeping.lingering_close {
+        match core.keepalive.lingering_close {
             LingeringClose::Off => false,
             LingeringClose::On => self.client_may_send(request),
             LingeringClose::Always => true,
@@ -88,7 +88,7 @@ impl Connection {
     }
 
     /// Whether the connection can be closed directly after a response without keep-alive.
-    pub(super) fn closes_at_once(&self, request: &Request, core: &Core) -> bool {
+    pub(super) fn closes_immediately(&self, request: &Request, core: &Core) -> bool {
         let has_more_to_do =
             request.background.is_some() || request.body.is_some() || core.subrequests.post_action.is_some();
         !has_more_to_do && !self.lingers(request, core)
@@ -96,10 +96,10 @@ impl Connection {
 
     async fn read_on(&mut self, core: &Core) {
         self.wire.shutdown_write();
-        let until = rt::now() + core.keeping.lingering_time;
+        let until = rt::now() + core.keepalive.lingering_time;
         while rt::now() < until {
-            self.timer.set((rt::now() + core.keeping.lingering_timeout).min(until));
-            let _waiting = self.thread.room.waits(Waits::Lingering, &self.timer, self.wire.fd());
+            self.timer.set((rt::now() + core.keepalive.lingering_timeout).min(until));
+            let _waiting = self.thread.capacity.waits(Waits::Lingering, &self.timer, self.wire.fd());
             let received: Result<_, Errno> = match self.timer.limit(self.wire.recv()).await {
                 Ok(received) => received,
                 Err(rt::Elapsed) => return,
@@ -112,42 +112,42 @@ impl Connection {
 }
 
 /// The remaining part of a body.
-pub(super) enum Rest {
+pub(super) enum BodyRemainder {
     /// This many bytes.
     Bytes(u64),
     /// Chunks up to the last one.
     Chunks(ChunkedDecoder),
 }
 
-impl Rest {
+impl BodyRemainder {
     /// Returns the complete body that follows a request's head; `None` if it has none.
-    pub(super) fn of(request: &Request) -> Option<Rest> {
+    pub(super) fn of(request: &Request) -> Option<BodyRemainder> {
         let strict = request.scope().core.reading.http_strict;
         match request.head.body() {
             BodyLength::None => None,
-            BodyLength::Exactly(length) => Some(Rest::Bytes(length)),
-            BodyLength::Unknown => Some(Rest::Chunks(ChunkedDecoder::strict(strict))),
+            BodyLength::Exactly(length) => Some(BodyRemainder::Bytes(length)),
+            BodyLength::Unknown => Some(BodyRemainder::Chunks(ChunkedDecoder::strict(strict))),
         }
     }
 
     /// Returns the remaining bytes, if known.
-    pub(super) fn left(&self) -> Option<u64> {
+    pub(super) fn remaining(&self) -> Option<u64> {
         match self {
-            Rest::Bytes(left) => Some(*left),
-            Rest::Chunks(_) => None,
+            BodyRemainder::Bytes(left) => Some(*left),
+            BodyRemainder::Chunks(_) => None,
         }
     }
 
     /// Determines how much of `input` belongs to the body, and whether the body ended. `keep` receives its content.
     pub(super) fn take(&mut self, input: &[u8], mut keep: impl FnMut(&[u8])) -> Result<(usize, bool), ()> {
         match self {
-            Rest::Bytes(left) => {
+            BodyRemainder::Bytes(left) => {
                 let used = (*left).min(input.len() as u64) as usize;
                 keep(&input[..used]);
                 *left -= used as u64;
                 Ok((used, *left == 0))
             }
-            Rest::Chunks(decoder) => {
+            BodyRemainder::Chunks(decoder) => {
                 let mut used = 0;
                 loop {
                     let step = decoder.handle(&input[used..]).map_err(drop)?;
@@ -167,6 +167,6 @@ impl Rest {
 
     /// Whether a chunked body exceeds the limit; 0 means no limit.
     fn exceeds(&self, most: u64) -> bool {
-        matches!(self, Rest::Chunks(decoder) if most > 0 && decoder.total() > most)
+        matches!(self, BodyRemainder::Chunks(decoder) if most > 0 && decoder.total() > most)
     }
 }

@@ -30,11 +30,11 @@ use crate::h1::Connection;
 use crate::h1::client::Http1Client;
 use crate::wire::Wire;
 use exchange::acme::tls_challenge;
+use exchange::capacity::Waits;
 use exchange::certificates::{LoadError, NamedCertificates};
 use exchange::config::ServerId;
 use exchange::ocsp::client::{self, RefusedClient};
 use exchange::request::ConnInfo;
-use exchange::room::Waits;
 use exchange::secured::Secured;
 use exchange::thread::Thread;
 use exchange::tls::{self, Tls};
@@ -51,8 +51,8 @@ impl Connection {
         }
         self.input.consume(received.len());
         let shaken = self.shake_hands(received).await;
-        let Counts { postponed, elsewhere } = self.thread.handshakes.take_counts();
-        self.thread.tally.count_handshake_steps(postponed, elsewhere);
+        let Counts { postponed, offloaded } = self.thread.handshakes.take_counts();
+        self.thread.tally.count_handshake_steps(postponed, offloaded);
         match shaken {
             // An ACME challenge requires only the handshake.
             Ok((hello, _, _)) if hello.alpn == [ACME_PROTOCOL] => None,
@@ -83,14 +83,14 @@ impl Connection {
         let end = rt::now() + self.core().reading.client_header_timeout;
         let Connection { wire, timer, thread, .. } = self;
         let Wire::Plain(socket) = wire else { return Err(Failure::TimedOut) };
-        let waiting = thread.room.waits(Waits::First, timer, socket.fd());
+        let waiting = thread.capacity.waits(Waits::First, timer, socket.fd());
         timer.set(end);
-        let place = Place { thread, entrance: &self.entrance, info: &self.info };
-        let mut shaking = std::pin::pin!(place.shake_hands(socket, received));
+        let handshake = HandshakeContext { thread, entrance: &self.entrance, info: &self.info };
+        let mut shaking = std::pin::pin!(handshake.shake_hands(socket, received));
         loop {
             match timer.limit(shaking.as_mut()).await {
                 Ok(shaken) => return shaken,
-                Err(rt::Elapsed) if waiting.is_chosen() => return Err(Failure::MadeRoom),
+                Err(rt::Elapsed) if waiting.is_chosen() => return Err(Failure::Reclaimed),
                 // Woken for another reason, such as a new configuration.
                 Err(rt::Elapsed) if rt::now() < end => timer.set(end),
                 Err(rt::Elapsed) => return Err(Failure::TimedOut),
@@ -131,13 +131,13 @@ type Shaken = (Hello, Handshaken, Option<Distrust>);
 type Named = (Arc<NamedCertificates>, ServerId);
 
 /// The context of a handshake.
-struct Place<'c> {
+struct HandshakeContext<'c> {
     thread: &'c Rc<Thread>,
     entrance: &'c Entrance,
     info: &'c Rc<ConnInfo>,
 }
 
-impl Place<'_> {
+impl HandshakeContext<'_> {
     /// Reads the client hello, chooses a server by its name, and performs the handshake.
     async fn shake_hands(&self, socket: &mut Socket, mut received: Vec<u8>) -> Result<Shaken, Failure> {
         let hello = handshake::greet(socket, &mut received).await?;
@@ -225,7 +225,7 @@ impl Place<'_> {
         });
         let request = self.thread.take_request(&self.thread.generation(), &info, id);
         let names = named.names(&request);
-        self.thread.keep_request(request);
+        self.thread.recycle_request(request);
         Ok(server.with_identities(&named.load(names).await?))
     }
 }
@@ -235,7 +235,7 @@ enum Failure {
     Handshake(HandshakeError),
     Certificate(LoadError),
     TimedOut,
-    MadeRoom,
+    Reclaimed,
 }
 
 impl From<HandshakeError> for Failure {
@@ -266,7 +266,7 @@ impl fmt::Display for Failure {
             Failure::Handshake(other) => other.fmt(f),
             Failure::Certificate(error) => error.fmt(f),
             Failure::TimedOut => f.write_str("client timed out (110: Connection timed out)"),
-            Failure::MadeRoom => f.write_str("connection was closed to make room for another"),
+            Failure::Reclaimed => f.write_str("connection was closed to make room for another"),
         }
     }
 }

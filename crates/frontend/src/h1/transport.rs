@@ -9,7 +9,7 @@ use io::Segments;
 
 use crate::h1::outlet::Http1Outlet;
 use crate::h1::respond::{self, Sending};
-use crate::h1::rest::Rest;
+use crate::h1::rest::BodyRemainder;
 use crate::h1::{Connection, head};
 use exchange::request::{Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
@@ -20,16 +20,16 @@ use exchange::transport::Transport;
 use transfer::body::{BodyError, Rate, SendError};
 
 impl Transport for Connection {
-    type Rest = Sending;
-    type BodyRest = Rest;
+    type Unsent = Sending;
+    type UnreadBody = BodyRemainder;
     type Outlet<'a> = Http1Outlet<'a>;
 
     fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         self.entrance.listen(generation)
     }
 
-    fn leave_buffers(&mut self) {
-        self.input.leave_buffer();
+    fn release_buffers(&mut self) {
+        self.input.release_buffer();
         if rt::buffers_are_scarce() {
             self.wire.disarm();
         }
@@ -39,23 +39,23 @@ impl Transport for Connection {
         self.begins_badly(request)
     }
 
-    fn has_whole_body(&self, request: &Request) -> bool {
-        self.holds_whole_body(request)
+    fn has_complete_body(&self, request: &Request) -> bool {
+        self.holds_complete_body(request)
     }
 
     fn read_body(
         &mut self,
         request: &mut Request,
-        takes_pieces: bool,
-    ) -> impl Future<Output = Result<Option<Box<Feed<Rest>>>, BodyFailure>> {
-        self.receive_whole_body(request, takes_pieces)
+        accepts_pieces: bool,
+    ) -> impl Future<Output = Result<Option<Box<Feed<BodyRemainder>>>, BodyFailure>> {
+        self.receive_complete_body(request, accepts_pieces)
     }
 
-    async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<Rest>, BodyFailure> {
+    async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<BodyRemainder>, BodyFailure> {
         self.prepare_feed(request).await
     }
 
-    async fn feed(&mut self, mut feed: Feed<Rest>) -> Infallible {
+    async fn feed(&mut self, mut feed: Feed<BodyRemainder>) -> Infallible {
         let result = self.feed_to_end(&mut feed).await;
         // The handler is notified of the end, and decides on the request.
         feed.incoming.end(result);
@@ -78,12 +78,12 @@ impl Transport for Connection {
         self.begin_to_send(request, data, true)
     }
 
-    fn send_rest(
+    fn send_remaining(
         &mut self,
         request: &mut Request,
         rest: &mut Sending,
     ) -> impl Future<Output = Result<(), BodyError>> {
-        self.go_on_sending(request, rest)
+        self.continue_sending(request, rest)
     }
 
     fn outlet<'a>(
@@ -91,13 +91,13 @@ impl Transport for Connection {
         request: &Request,
         core: &Core,
         rate: Option<Rate>,
-        tells_to_go_on: bool,
+        sends_continue: bool,
     ) -> Http1Outlet<'a> {
         let chunked = request.response.chunked;
         let mut outlet = Http1Outlet::new(&mut self.wire, &self.timer, &core.sending, rate, chunked);
         outlet.call_directly(self.thread.calls_directly);
-        if tells_to_go_on {
-            outlet.tell_to_go_on();
+        if sends_continue {
+            outlet.send_continue();
         }
         outlet
     }
@@ -112,7 +112,7 @@ impl Transport for Connection {
     fn break_off(&mut self, request: &Request, error: &BodyError) {
         // A reset immediately frees bytes that the kernel holds for a client that reads none.
         let is_timeout = *error == BodyError::Send(SendError::TimedOut);
-        let resets = is_timeout && request.scope().core.keeping.reset_timedout_connection;
+        let resets = is_timeout && request.scope().core.keepalive.reset_timedout_connection;
         if resets || respond::ends_in_reset(error, request) {
             self.wire.set_reset_on_close();
         }
@@ -129,7 +129,7 @@ impl Transport for Connection {
             self.wire.set_nodelay();
         }
         if let Some(mut sending) = self.begin_to_send(request, Segments::from(head), false)? {
-            self.go_on_sending(request, &mut sending).await?;
+            self.continue_sending(request, &mut sending).await?;
         }
         // Bytes after the client's request already belong to the other protocol.
         let early = std::mem::take(&mut self.input);

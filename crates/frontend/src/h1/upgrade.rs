@@ -5,10 +5,10 @@ use http::h2::PREFACE;
 
 use crate::h1::Connection;
 use crate::h2::{self, Start};
-use exchange::room::Waits;
+use exchange::capacity::Waits;
 
 /// Number of bytes of the preface that suffice to distinguish it from any HTTP/1 request.
-const TOLD_APART: usize = 4;
+const PREFACE_BYTES_MIN: usize = 4;
 
 impl Connection {
     /// Whether the handshake negotiated HTTP/2.
@@ -37,24 +37,24 @@ impl Connection {
             if bytes[..count] != PREFACE[..count] {
                 return false;
             }
-            if count >= TOLD_APART {
+            if count >= PREFACE_BYTES_MIN {
                 return true;
             }
             // The parser of the header section handles any failure of this wait.
-            if !matches!(self.receive_unless_given_up(Waits::Head, 0).await, Ok(true)) {
+            if !matches!(self.receive_unless_reclaimed(Waits::Head, 0).await, Ok(true)) {
                 return false;
             }
         }
     }
 
     /// Continues the connection with HTTP/2.
-    pub(super) async fn go_on_with_http2(self) {
+    pub(super) async fn continue_with_http2(self) {
         let Connection { thread, entrance, info, input, wire, stage, .. } = self;
         let calls_directly = thread.calls_directly;
         let early = input.bytes().to_vec();
         let start = Start { thread, entrance, info: std::rc::Rc::clone(&info), wire, early, stage };
         let mut wire = h2::serve(start).await;
-        wire.say_goodbye();
+        wire.send_close_notify();
         info.client.take();
         if calls_directly {
             wire.close_directly();

@@ -28,22 +28,22 @@ use transfer::incoming::{BodyAborted, PieceSource};
 use transfer::received::{BodyInFile, ReceivedBody};
 
 /// Window in bytes of a body that is received completely: no upstream limits its speed, so more bytes per round trip are useful.
-const WHOLE_WINDOW: u32 = 1 << 20;
+const COMPLETE_BODY_WINDOW: u32 = 1 << 20;
 
 impl StreamTransport {
     /// Whether the complete body has been received and fits into memory.
-    pub(super) fn holds_whole_body(&self, request: &Request) -> bool {
+    pub(super) fn holds_complete_body(&self, request: &Request) -> bool {
         let inbox = self.stream.inbox.borrow();
         let held_max = request.scope().core.reading.client_body_buffer_size;
-        !request.head.body().has_body() || inbox.is_whole() && inbox.held as u64 <= held_max
+        !request.head.body().has_body() || inbox.is_complete() && inbox.held as u64 <= held_max
     }
 
     /// Reads the complete body: into memory up to `client_body_buffer_size`, a larger body into a file. If writing the file fails
     /// and the handler accepts pieces, the received and the remaining bytes are returned to be fed to it.
-    pub(super) async fn receive_whole_body(
+    pub(super) async fn receive_complete_body(
         &mut self,
         request: &mut Request,
-        takes_pieces: bool,
+        accepts_pieces: bool,
     ) -> Result<Option<Box<Feed<()>>>, BodyFailure> {
         if request.body.is_some() {
             return Ok(None);
@@ -56,13 +56,13 @@ impl StreamTransport {
         } else if course::too_large(request).is_some() {
             Err(BodyFailure::Refused(413))
         } else {
-            self.shared.widen(&self.stream, WHOLE_WINDOW);
-            match self.receive_body(request, core, &mut body, takes_pieces).await {
+            self.shared.widen(&self.stream, COMPLETE_BODY_WINDOW);
+            match self.receive_body(request, core, &mut body, accepts_pieces).await {
                 Ok(true) => Ok(()),
                 Ok(false) => {
                     // The inbox may still have bytes although the client has sent its last byte.
                     let inbox = self.stream.inbox.borrow();
-                    let rest = (inbox.held > 0 || !inbox.is_whole()).then_some(());
+                    let rest = (inbox.held > 0 || !inbox.is_complete()).then_some(());
                     return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
                 }
                 Err(failure) => Err(failure),
@@ -73,7 +73,7 @@ impl StreamTransport {
             // A partial body is useless, and the remaining bytes cannot be read again.
             body = ReceivedBody::default();
         }
-        (request.body, request.body_is_taken) = (Some(body.into()), true);
+        (request.body, request.is_body_consumed) = (Some(body.into()), true);
         done.map(|()| None)
     }
 
@@ -83,12 +83,12 @@ impl StreamTransport {
         request: &mut Request,
         core: &Core,
         body: &mut ReceivedBody,
-        takes_pieces: bool,
+        accepts_pieces: bool,
     ) -> Result<bool, BodyFailure> {
         let mut held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
-        let without = WithoutFile::of(core, takes_pieces);
+        let without = WithoutFile::of(core, accepts_pieces);
         let in_file = core.body_files.in_file_only != BodyInFile::Off;
-        self.tell_to_go_on(request);
+        self.send_continue(request);
         loop {
             // The timeout applies to each piece and not to the complete body: a large body may take long.
             let piece = self.next_piece(core).await.map_err(|aborted| failed(request, aborted))?;
@@ -144,46 +144,46 @@ impl StreamTransport {
         let core = &generation.config.location(request.location).scope.core;
         let rest = request.head.body().has_body().then_some(());
         if rest.is_some() {
-            self.tell_to_go_on(request);
+            self.send_continue(request);
         }
         Ok(Feed { rest, ..Feed::of(core) })
     }
 
     /// Reads the body at the speed of the handler.
     pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<()>) -> Result<(), BodyAborted> {
-        feed.give_held().await?;
-        let Feed { incoming, rest: Some(()), most, patience, .. } = feed else { return Ok(()) };
-        let mut body = self.body_from(incoming.received(), *patience, *most);
+        feed.feed_held().await?;
+        let Feed { incoming, rest: Some(()), most, timeout, .. } = feed else { return Ok(()) };
+        let mut body = self.body_from(incoming.received(), *timeout, *most);
         while let Some(piece) = poll_fn(|context| body.poll_next(context)).await? {
             let bytes = piece.bytes().len();
             incoming.count(bytes as u64);
             incoming.add_source(piece);
-            if !incoming.has_room() {
-                incoming.taken().await;
+            if !incoming.has_space() {
+                incoming.consumed().await;
             }
             // Only after the handler has taken the bytes: a slow upstream slows down its client.
-            body.taken(bytes);
+            body.consumed(bytes);
         }
         Ok(())
     }
 
     /// Returns the remaining body at the start of its response.
-    pub(super) fn rest_of_body(&self, request: &Request, received: u64) -> RestOfBody {
+    pub(super) fn body_remainder(&self, request: &Request, received: u64) -> StreamBodyRemainder {
         let reading = &request.scope().core.reading;
         self.body_from(received, reading.client_body_timeout, reading.client_max_body_size)
     }
 
     /// Returns the body after the first `received` bytes.
-    fn body_from(&self, received: u64, patience: Duration, most: u64) -> RestOfBody {
+    fn body_from(&self, received: u64, timeout: Duration, most: u64) -> StreamBodyRemainder {
         let (shared, stream) = (Rc::clone(&self.shared), Rc::clone(&self.stream));
-        RestOfBody { shared, stream, timer: Timer::new(), patience, most, total: received }
+        StreamBodyRemainder { shared, stream, timer: Timer::new(), timeout, most, total: received }
     }
 
     /// Sends a 100 response to a client that expects it.
-    fn tell_to_go_on(&self, request: &Request) {
+    fn send_continue(&self, request: &Request) {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         let inbox = self.stream.inbox.borrow();
-        if waits && inbox.held == 0 && !inbox.is_whole() {
+        if waits && inbox.held == 0 && !inbox.is_complete() {
             let mut block = Vec::new();
             push_status(&mut block, 100);
             self.shared.send_interim(&self.stream, &block);
@@ -192,25 +192,25 @@ impl StreamTransport {
 }
 
 /// A body that is read piece by piece: before its response, or concurrently.
-pub(super) struct RestOfBody {
+pub(super) struct StreamBodyRemainder {
     shared: Rc<Shared>,
     stream: Rc<Stream>,
     timer: Timer,
     /// `client_body_timeout`
-    patience: Duration,
+    timeout: Duration,
     /// `client_max_body_size`
     most: u64,
     /// Number of bytes received so far.
     total: u64,
 }
 
-impl RestOfBody {
+impl StreamBodyRemainder {
     /// Returns the next piece, within the timeout; `None` at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         let polled = self.stream.inbox.borrow_mut().poll_piece(context);
         let Poll::Ready(piece) = polled else {
             if self.timer.deadline().is_none() {
-                self.timer.set(rt::now() + self.patience);
+                self.timer.set(rt::now() + self.timeout);
             }
             return self.timer.poll_elapsed(context).map(|rt::Elapsed| Err(BodyAborted::TimedOut));
         };
@@ -224,16 +224,16 @@ impl RestOfBody {
     }
 
     /// Notes that bytes were passed on, so that the client may send more.
-    fn taken(&self, bytes: usize) {
+    fn consumed(&self, bytes: usize) {
         self.shared.take(&self.stream, bytes);
     }
 }
 
-impl PieceSource for RestOfBody {
+impl PieceSource for StreamBodyRemainder {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         let piece = std::task::ready!(self.poll_next(context))?;
         if let Some(piece) = &piece {
-            self.taken(piece.bytes().len());
+            self.consumed(piece.bytes().len());
         }
         Poll::Ready(Ok(piece))
     }

@@ -24,8 +24,8 @@ impl Client for Http2Client {
         Box::pin(Rc::clone(&self.stream).hung_up())
     }
 
-    fn room(&self) -> u64 {
-        self.shared.room(&self.stream)
+    fn send_space(&self) -> u64 {
+        self.shared.send_space(&self.stream)
     }
 
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>> {

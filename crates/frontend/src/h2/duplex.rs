@@ -57,7 +57,7 @@ impl Duplex for StreamDuplex<'_> {
             self.is_queued = true;
         }
         if self.is_queued {
-            ready!(self.shared.poll_taken(self.stream, context))?;
+            ready!(self.shared.poll_framed(self.stream, context))?;
             self.is_queued = false;
         }
         Poll::Ready(Ok(()))

@@ -32,11 +32,11 @@ use io::{Buf, Errno, Segments};
 use rt::Timer;
 
 use crate::entrance::Entrance;
-use crate::wire::{Patience, Wire};
+use crate::wire::{ProgressTimeout, Wire};
+use exchange::capacity::Waits;
 use exchange::effect;
 use exchange::http2::Http2;
 use exchange::request::{ConnInfo, Generation};
-use exchange::room::Waits;
 use exchange::settings::core::Core;
 use exchange::thread::Thread;
 use shared::{Input, OUT_BYTES_MAX, Shared};
@@ -64,10 +64,10 @@ pub(crate) struct Start {
 const REQUESTS_IN_A_ROW: usize = 64;
 
 /// Number of frames per second that are credited to a client's budget.
-const PAID_EACH_SECOND: u64 = 10;
+const CREDIT_PER_SECOND: u64 = 10;
 
 /// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
-const GOODBYE_MAX: Duration = Duration::from_secs(1);
+const GOAWAY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Returns the settings that apply before the server of a request is known.
 pub(crate) fn settings_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Http2 {
@@ -84,7 +84,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
     let limits = limits(&thread, &entrance, &info);
     let generation = thread.generation();
     let core = core_of(&entrance, &generation, &info);
-    let (send_timeout, keepalive_timeout) = (core.sending.send_timeout, core.keeping.keepalive_timeout);
+    let (send_timeout, keepalive_timeout) = (core.sending.send_timeout, core.keepalive.keepalive_timeout);
     let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
     // A connection must not hold a configuration that was replaced.
     drop(generation);
@@ -99,10 +99,10 @@ pub(crate) async fn serve(start: Start) -> Wire {
         stage,
         timer: Timer::new(),
         send_timer: Timer::new(),
-        patience: Patience::new(send_timeout),
-        flying: None,
+        progress_timeout: ProgressTimeout::new(send_timeout),
+        in_flight: None,
         spare: Vec::new(),
-        paid_at: rt::now(),
+        credited_at: rt::now(),
         end: End::Open,
         is_first: true,
         head_until: None,
@@ -153,13 +153,13 @@ struct Connection {
     /// Deadline for sending.
     send_timer: Timer,
     /// Timeout of a send in flight without progress.
-    patience: Patience,
+    progress_timeout: ProgressTimeout,
     /// Frames in flight.
-    flying: Option<Segments>,
+    in_flight: Option<Segments>,
     /// Memory of sent frames, for reuse.
     spare: Vec<u8>,
     /// Time up to which frames were credited to the client's budget.
-    paid_at: Instant,
+    credited_at: Instant,
     /// Progress of ending the connection.
     end: End,
     /// Whether no request has arrived yet.
@@ -196,7 +196,7 @@ enum Stop {
     /// The client violated the protocol.
     Fault(Fault),
     /// The client has disconnected.
-    Gone(Errno),
+    Disconnected(Errno),
     /// The client accepted no bytes for too long.
     TimedOut,
 }
@@ -267,10 +267,10 @@ impl Connection {
                 Event::Head { stream, ends, block } => {
                     let scratch = &mut self.scratch;
                     let head = stream::Head { id: stream, ends, block, input, scratch };
-                    let begun = stream::begin(&shared, &self.entrance, &self.info, head)?;
+                    let decoded = stream::begin(&shared, &self.entrance, &self.info, head)?;
                     self.input.consume(step.used);
-                    if let Some(begun) = begun {
-                        self.begin(begun);
+                    if let Some(decoded) = decoded {
+                        self.begin(decoded);
                     }
                     requests += 1;
                     if requests == REQUESTS_IN_A_ROW {
@@ -296,12 +296,12 @@ impl Connection {
                 }
                 Event::GoAway { .. } => {
                     if self.end == End::Open {
-                        self.tell_last();
+                        self.send_last_goaway();
                     }
                 }
                 Event::Pong => {
                     if matches!(self.end, End::Announced(_)) {
-                        self.tell_last();
+                        self.send_last_goaway();
                     }
                 }
             }
@@ -313,13 +313,13 @@ impl Connection {
     }
 
     /// Runs a request until it first waits; then a separate task continues it.
-    fn begin(&mut self, begun: stream::Begun) {
+    fn begin(&mut self, decoded: stream::DecodedRequest) {
         self.stage.set(Stage::Reading);
         self.stage.set(Stage::Writing);
         self.is_first = false;
         let (shared, entrance) = (Rc::clone(&self.shared), Rc::clone(&self.entrance));
         // Most requests never wait: they end here, and their frames are sent with those of other streams.
-        let mut task = Box::pin(stream::run(shared, entrance, begun));
+        let mut task = Box::pin(stream::run(shared, entrance, decoded));
         if task.as_mut().poll(&mut Context::from_waker(&self.waker)).is_pending() {
             rt::spawn(task);
         }
@@ -347,10 +347,10 @@ impl Connection {
 
     /// Credits frames to the client's budget for the elapsed time.
     fn pay_back(&mut self) {
-        let seconds = rt::now().duration_since(self.paid_at).as_secs();
+        let seconds = rt::now().duration_since(self.credited_at).as_secs();
         if seconds > 0 {
-            self.paid_at = rt::now();
-            let frames = u32::try_from(seconds * PAID_EACH_SECOND).unwrap_or(u32::MAX);
+            self.credited_at = rt::now();
+            let frames = u32::try_from(seconds * CREDIT_PER_SECOND).unwrap_or(u32::MAX);
             self.shared.with(|state| state.session.pay_back(frames));
         }
     }
@@ -367,21 +367,21 @@ impl Connection {
     fn advance_end(&mut self) -> ControlFlow<Stop> {
         let is_to_end = self.shared.is_ending.get() || self.shared.thread.is_leaving();
         if self.end == End::Open && is_to_end {
-            self.end = End::Announced(rt::now() + GOODBYE_MAX);
+            self.end = End::Announced(rt::now() + GOAWAY_WAIT_MAX);
             self.shared.with(|state| state.session.announce_end(&mut state.out));
         }
         if let End::Announced(until) = self.end
             && rt::now() >= until
         {
-            self.tell_last();
+            self.send_last_goaway();
         }
         let is_over = self.end == End::Last && self.open_streams() == 0;
-        let has_left = self.flying.is_none() && self.shared.with(|state| state.out.is_empty());
+        let has_left = self.in_flight.is_none() && self.shared.with(|state| state.out.is_empty());
         if is_over && has_left { ControlFlow::Break(Stop::Done) } else { ControlFlow::Continue(()) }
     }
 
     /// Sends the final GOAWAY; streams with higher numbers than the last opened stream are not served.
-    fn tell_last(&mut self) {
+    fn send_last_goaway(&mut self) {
         self.end = End::Last;
         self.shared.with(|state| state.session.end(&mut state.out));
     }
@@ -392,7 +392,7 @@ impl Connection {
             return ControlFlow::Break(Stop::TimedOut);
         }
         if self.open_streams() == 0 && self.end == End::Open {
-            self.tell_last();
+            self.send_last_goaway();
         }
         ControlFlow::Continue(())
     }
@@ -410,14 +410,14 @@ impl Connection {
                     state.session.fail(fault, &mut state.out);
                 });
                 // A client that violated the protocol may not read it either.
-                let end = rt::now() + GOODBYE_MAX;
+                let end = rt::now() + GOAWAY_WAIT_MAX;
                 self.timer.set(end);
                 let timer = self.timer.clone();
                 let _ = timer.limit(self.flush()).await;
-                self.wire.give_up_sending();
+                self.wire.abandon_send();
                 self.linger().await;
             }
-            Stop::Gone(errno) => self.shared.with(|state| state.abort_all(errno)),
+            Stop::Disconnected(errno) => self.shared.with(|state| state.abort_all(errno)),
             Stop::TimedOut => {
                 let why = Reason(Errno::TIMEDOUT);
                 self.complain(Level::Info, format_args!("client timed out ({why})"));
@@ -425,7 +425,7 @@ impl Connection {
             }
         }
         // Requests end by themselves, and are notified that their client has disconnected.
-        self.wire.give_up_sending();
+        self.wire.abandon_send();
         poll_fn(|context| {
             self.shared.wait(context);
             if self.open_streams() == 0 { Poll::Ready(()) } else { Poll::Pending }
@@ -437,12 +437,12 @@ impl Connection {
     async fn linger(&mut self) {
         self.wire.shutdown_write();
         let generation = self.shared.thread.generation();
-        let keeping = &core_of(&self.entrance, &generation, &self.info).keeping;
-        let (lingering_time, lingering_timeout) = (keeping.lingering_time, keeping.lingering_timeout);
+        let keepalive = &core_of(&self.entrance, &generation, &self.info).keepalive;
+        let (lingering_time, lingering_timeout) = (keepalive.lingering_time, keepalive.lingering_timeout);
         let until = rt::now() + lingering_time;
         while rt::now() < until {
             self.timer.set((rt::now() + lingering_timeout).min(until));
-            let _waiting = self.shared.thread.room.waits(Waits::Lingering, &self.timer, self.wire.fd());
+            let _waiting = self.shared.thread.capacity.waits(Waits::Lingering, &self.timer, self.wire.fd());
             let timer = self.timer.clone();
             if !matches!(timer.limit(self.wire.recv()).await, Ok(Ok(Some(_)))) {
                 return;
@@ -475,7 +475,7 @@ impl Connection {
         let is_in_head = self.shared.with(|state| state.session.is_in_head());
         self.set_timer(is_idle, is_in_head);
         if is_idle {
-            self.rest();
+            self.release_memory();
         }
         let thread = Rc::clone(&self.shared.thread);
         let timer = self.timer.clone();
@@ -485,7 +485,7 @@ impl Connection {
             (true, false) => Some(Waits::Idle),
             (false, _) => None,
         };
-        let waiting = kind.map(|kind| thread.room.waits(kind, &timer, self.wire.fd()));
+        let waiting = kind.map(|kind| thread.capacity.waits(kind, &timer, self.wire.fd()));
         // With requests in flight only this event notifies of the worker's shutdown.
         let mut draining = std::pin::pin!(thread.draining.wait());
         let woken = poll_fn(|context| {
@@ -513,7 +513,7 @@ impl Connection {
         }
         // `run` handles the changes of the streams.
         let has_ended = self.shared.is_ending.get() && self.end == End::Open;
-        let is_over = self.end == End::Last && self.flying.is_none() && self.open_streams() == 0;
+        let is_over = self.end == End::Last && self.in_flight.is_none() && self.open_streams() == 0;
         if self.batches == BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
             return Poll::Ready(Ok(Woken::Streams));
         }
@@ -522,8 +522,8 @@ impl Connection {
         {
             return Poll::Ready(match received {
                 Ok(Some(buf)) => Ok(Woken::Received(buf)),
-                Ok(None) => Err(Stop::Gone(Errno::CONNRESET)),
-                Err(errno) => Err(Stop::Gone(errno)),
+                Ok(None) => Err(Stop::Disconnected(Errno::CONNRESET)),
+                Err(errno) => Err(Stop::Disconnected(errno)),
             });
         }
         self.received = 0;
@@ -559,7 +559,7 @@ impl Connection {
     }
 
     /// Releases memory while the connection has no request.
-    fn rest(&mut self) {
+    fn release_memory(&mut self) {
         self.stage.set(Stage::Waiting);
         self.spare = Vec::new();
         self.scratch = Scratch::default();
@@ -567,27 +567,29 @@ impl Connection {
 
     /// Whether to receive more: not while the client does not read the responses that it requested.
     fn may_receive(&self) -> bool {
-        let flying = self.flying.as_ref().map_or(0, Segments::len);
-        self.shared.with(|state| state.out.len()) + flying < OUT_BYTES_MAX
+        let in_flight = self.in_flight.as_ref().map_or(0, Segments::len);
+        self.shared.with(|state| state.out.len()) + in_flight < OUT_BYTES_MAX
     }
 
     /// Sends the ready frames in as few sends as possible; pending while a send is in flight.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         while self.batches < BATCHES_IN_A_ROW {
-            if self.flying.is_none() && !self.take_off()? {
+            if self.in_flight.is_none() && !self.take_off()? {
                 self.batches = 0;
                 return Poll::Ready(Ok(()));
             }
-            let Connection { wire, flying: Some(data), .. } = self else { break };
+            let Connection { wire, in_flight: Some(data), .. } = self else { break };
             let polled = wire.poll_send(context, data, false);
             if polled.is_pending() {
                 self.batches = 0;
             }
-            let Connection { wire, patience, send_timer, .. } = self;
+            let Connection { wire, progress_timeout, send_timer, .. } = self;
             ready!(
-                patience.follow(context, send_timer, polled, || wire.sent_progress()).map_err(Stop::from)
+                progress_timeout
+                    .follow(context, send_timer, polled, || wire.sent_progress())
+                    .map_err(Stop::from)
             )?;
-            let data = self.flying.take().as_mut().and_then(Segments::take_vec);
+            let data = self.in_flight.take().as_mut().and_then(Segments::take_vec);
             if let Some(mut spare) = data.filter(|spare| spare.capacity() <= SPARE_BYTES_MAX) {
                 spare.clear();
                 self.spare = spare;
@@ -616,9 +618,9 @@ impl Connection {
         let is_sent_directly = thread.calls_directly && !thread.has_ring && out.len() <= SENT_DIRECTLY_MAX;
         let mut data = Segments::from(out);
         if is_sent_directly {
-            self.wire.send_now(&mut data, false).map_err(Stop::Gone)?;
+            self.wire.send_now(&mut data, false).map_err(Stop::Disconnected)?;
         }
-        self.flying = Some(data);
+        self.in_flight = Some(data);
         Ok(true)
     }
 }
@@ -627,7 +629,7 @@ impl From<SendError> for Stop {
     fn from(error: SendError) -> Stop {
         match error {
             SendError::TimedOut => Stop::TimedOut,
-            SendError::Gone(errno) => Stop::Gone(errno),
+            SendError::Closed(errno) => Stop::Disconnected(errno),
         }
     }
 }

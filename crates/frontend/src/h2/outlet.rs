@@ -16,7 +16,7 @@ use rt::net::FilePart;
 
 use crate::h2::head;
 use crate::h2::shared::{Shared, Stream};
-use crate::wire::Patience;
+use crate::wire::ProgressTimeout;
 use transfer::body::Rate;
 use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
 use transfer::body::pace::{self, Pace};
@@ -31,7 +31,7 @@ pub(super) struct Http2Outlet<'a> {
     /// Timer for `send_timeout`, of this stream only.
     timer: &'a Timer,
     /// Timeout without progress of this stream.
-    patience: Patience,
+    progress_timeout: ProgressTimeout,
     /// `limit_rate`
     pace: Pace,
     /// Size of a read in bytes: as configured, limited by the rate and by the number of other streams.
@@ -69,7 +69,7 @@ impl<'a> Http2Outlet<'a> {
             shared,
             stream,
             timer,
-            patience: Patience::new(rules.send_timeout),
+            progress_timeout: ProgressTimeout::new(rules.send_timeout),
             chunk_bytes: pace::chunk_bytes(rules, rate.as_ref()).unwrap_or(u64::MAX).min(shared.read_ahead()),
             pace: Pace::new(rate),
             head: None,
@@ -90,7 +90,7 @@ impl<'a> Http2Outlet<'a> {
         self.pieces = 0;
         if let Some(mut head) = self.head.take() {
             let ends = ends && body.is_empty();
-            self.shared.send(self.stream, &head, ends).map_err(SendError::Gone)?;
+            self.shared.send(self.stream, &head, ends).map_err(SendError::Closed)?;
             self.has_ended = ends;
             self.sent += head.len() as u64;
             head.clear();
@@ -104,8 +104,11 @@ impl<'a> Http2Outlet<'a> {
     fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         loop {
             if self.is_queued {
-                let polled = self.shared.poll_taken(self.stream, context);
-                ready!(self.patience.follow(context, self.timer, polled, || Shared::progress(self.stream)))?;
+                let polled = self.shared.poll_framed(self.stream, context);
+                ready!(
+                    self.progress_timeout
+                        .follow(context, self.timer, polled, || Shared::progress(self.stream))
+                )?;
                 self.is_queued = false;
             }
             let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
@@ -120,17 +123,17 @@ impl<'a> Http2Outlet<'a> {
             }
             self.sent += data.len() as u64;
             self.has_ended |= end.is_some();
-            self.shared.add(self.stream, data, end).map_err(SendError::Gone)?;
+            self.shared.add(self.stream, data, end).map_err(SendError::Closed)?;
             self.is_queued = true;
         }
     }
 }
 
 /// Minimum size in bytes of a read while the window is open.
-const ROOM_LEAST: u64 = 4 << 10;
+const READ_MIN: u64 = 4 << 10;
 
 impl Outlet for Http2Outlet<'_> {
-    fn takes_files(&self) -> bool {
+    fn accepts_files(&self) -> bool {
         false
     }
 
@@ -147,12 +150,12 @@ impl Outlet for Http2Outlet<'_> {
     }
 
     fn push_range(&mut self, source: Source, start: usize, end: usize) {
-        debug_assert!(self.has_room(), "callers flush");
+        debug_assert!(self.has_space(), "callers flush");
         self.pieces += 1;
         self.body.push_range(source, start, end);
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.pieces < SEGMENTS_MAX
     }
 
@@ -170,14 +173,14 @@ impl Outlet for Http2Outlet<'_> {
         self.poll_flushed(context)
     }
 
-    fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
-        if !self.patience.is_running() {
+    fn poll_space(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
+        if !self.progress_timeout.is_running() {
             ready!(self.pace.poll_due(context, self.sent));
         }
-        let polled = self.shared.poll_room(self.stream, context);
+        let polled = self.shared.poll_space(self.stream, context);
         let progress = || Shared::progress(self.stream);
-        let room = ready!(self.patience.follow(context, self.timer, polled, progress))?;
-        Poll::Ready(Ok(room.max(ROOM_LEAST.min(wanted))))
+        let room = ready!(self.progress_timeout.follow(context, self.timer, polled, progress))?;
+        Poll::Ready(Ok(room.max(READ_MIN.min(wanted))))
     }
 
     fn poll_file(
@@ -221,7 +224,7 @@ impl Drop for Http2Outlet<'_> {
     /// Discards unsent bytes: an abandoned body must leave no bytes that could still be sent.
     fn drop(&mut self) {
         if self.is_queued || self.flushing.is_some() {
-            self.shared.give_up(self.stream);
+            self.shared.discard(self.stream);
         }
     }
 }

@@ -20,7 +20,7 @@ use io::{Buf, Errno, Segments};
 use rt::local::Event;
 
 use crate::wire::WireHandle;
-use exchange::room::Window;
+use exchange::capacity::Window;
 use exchange::thread::Thread;
 use transfer::incoming::BodyAborted;
 
@@ -51,7 +51,7 @@ pub(super) struct State {
     /// Priorities of streams that are not open yet.
     updates: VecDeque<(u32, Priority)>,
     /// The error after which nothing is sent.
-    gone: Option<Errno>,
+    closed: Option<Errno>,
 }
 
 /// Maximum number of bytes of frames in one send: four TLS records.
@@ -84,9 +84,9 @@ pub(super) struct Stream {
     /// Maximum payload of its frames in bytes (`http2_chunk_size`).
     pub(super) chunk_bytes: Cell<usize>,
     /// Whether the client has disconnected or cancelled the stream.
-    is_gone: Cell<bool>,
-    /// Notifies waiting tasks of `is_gone`; created when the first task waits.
-    gone: OnceCell<Event>,
+    is_closed: Cell<bool>,
+    /// Notifies waiting tasks of `is_closed`; created when the first task waits.
+    closed: OnceCell<Event>,
 }
 
 /// A body received from the client.
@@ -122,7 +122,7 @@ struct Outbox {
     /// Whether the end was put into a frame.
     is_done: bool,
     /// Waker of the task that waits for room, or for the queue to become empty.
-    giver: Option<Waker>,
+    writer_waker: Option<Waker>,
 }
 
 impl Stream {
@@ -134,8 +134,8 @@ impl Stream {
             outbox: RefCell::default(),
             priority: Cell::new(priority),
             chunk_bytes: Cell::new(8 << 10),
-            is_gone: Cell::new(false),
-            gone: OnceCell::new(),
+            is_closed: Cell::new(false),
+            closed: OnceCell::new(),
         })
     }
 
@@ -146,18 +146,18 @@ impl Stream {
 
     /// Waits until the client has disconnected or cancelled the stream.
     pub(super) async fn hung_up(self: Rc<Stream>) {
-        if !self.is_gone.get() {
-            self.gone.get_or_init(Event::new).wait().await;
+        if !self.is_closed.get() {
+            self.closed.get_or_init(Event::new).wait().await;
         }
     }
 
     /// Notes that the client has disconnected: waiting tasks continue with an error.
     fn abort(&self) {
-        self.is_gone.set(true);
+        self.is_closed.set(true);
         self.inbox.borrow_mut().finish(Err(BodyAborted::Closed));
         let mut outbox = self.outbox.borrow_mut();
-        outbox.giver.take().into_iter().for_each(Waker::wake);
-        self.gone.get().into_iter().for_each(Event::set);
+        outbox.writer_waker.take().into_iter().for_each(Waker::wake);
+        self.closed.get().into_iter().for_each(Event::set);
     }
 }
 
@@ -200,7 +200,7 @@ impl Inbox {
     }
 
     /// Whether the complete body has been received.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.end == Some(Ok(()))
     }
 
@@ -268,7 +268,7 @@ impl Shared {
         Rc::new(Shared {
             thread,
             handle,
-            state: RefCell::new(State { session, out, ready, updates, gone: None }),
+            state: RefCell::new(State { session, out, ready, updates, closed: None }),
             driver: Cell::new(None),
             keepalive_timeout: Cell::new(keepalive_timeout),
             is_ending: Cell::new(false),
@@ -310,7 +310,7 @@ impl Shared {
     ///
     /// # Errors
     /// The client has disconnected.
-    pub(super) fn send_whole(
+    pub(super) fn send_complete(
         &self,
         stream: &Stream,
         head_len: usize,
@@ -351,22 +351,22 @@ impl Shared {
     }
 
     /// Becomes ready when all added bytes were put into frames, and the end too if it was added.
-    pub(super) fn poll_taken(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<(), Errno>> {
+    pub(super) fn poll_framed(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<(), Errno>> {
         let state = &*self.state.borrow();
         let mut outbox = stream.outbox.borrow_mut();
-        if outbox.is_done || outbox.queued == 0 && outbox.end.is_none() && !stream.is_gone.get() {
+        if outbox.is_done || outbox.queued == 0 && outbox.end.is_none() && !stream.is_closed.get() {
             return Poll::Ready(Ok(()));
         }
         if let Err(errno) = state.check(stream) {
             return Poll::Ready(Err(errno));
         }
-        outbox.giver = Some(context.waker().clone());
+        outbox.writer_waker = Some(context.waker().clone());
         Poll::Pending
     }
 
     /// Returns the number of body bytes that may be read for a stream, by its window. The window of the connection does not matter
     /// here: it is distributed by priority when frames are created.
-    pub(super) fn poll_room(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<u64, Errno>> {
+    pub(super) fn poll_space(&self, stream: &Stream, context: &Context<'_>) -> Poll<Result<u64, Errno>> {
         let state = &*self.state.borrow();
         if let Err(errno) = state.check(stream) {
             return Poll::Ready(Err(errno));
@@ -375,7 +375,7 @@ impl Shared {
         let most = state.read_ahead();
         match state.session.window(stream.id).min(most).saturating_sub(outbox.queued) {
             0 => {
-                outbox.giver = Some(context.waker().clone());
+                outbox.writer_waker = Some(context.waker().clone());
                 Poll::Pending
             }
             room => Poll::Ready(Ok(room as u64)),
@@ -393,9 +393,9 @@ impl Shared {
     }
 
     /// Returns the number of bytes that can be sent immediately.
-    pub(super) fn room(&self, stream: &Stream) -> u64 {
+    pub(super) fn send_space(&self, stream: &Stream) -> u64 {
         let window = self.state.borrow().session.sendable(stream.id) as u64;
-        window.min(self.handle.room())
+        window.min(self.handle.send_space())
     }
 
     /// Sends an interim head before the response (RFC 9113 section 8.1).
@@ -433,21 +433,21 @@ impl Shared {
     }
 
     /// Removes the pieces that are not in frames yet.
-    pub(super) fn give_up(&self, stream: &Stream) {
-        self.state.borrow_mut().give_up(stream);
+    pub(super) fn discard(&self, stream: &Stream) {
+        self.state.borrow_mut().discard(stream);
     }
 
     /// Ends a stream whose work is done; `reset` is the error code if the request violated the protocol.
     pub(super) fn release(&self, stream: &Stream, reset: Option<ErrorCode>) {
         let state = &mut *self.state.borrow_mut();
-        state.give_up(stream);
+        state.discard(stream);
         if let Some(code) = reset {
             state.session.reset(stream.id, code, &mut state.out);
         }
         let before = state.out.len();
         state.session.release(stream.id, &mut state.out);
         // No reader is left.
-        if state.gone.is_some() {
+        if state.closed.is_some() {
             state.out.truncate(before);
         }
         self.wake_driver();
@@ -470,9 +470,9 @@ impl Shared {
 impl State {
     /// Checks whether the stream can send.
     fn check(&self, stream: &Stream) -> Result<(), Errno> {
-        match self.gone {
+        match self.closed {
             Some(errno) => Err(errno),
-            None if stream.is_gone.get() || !self.session.sends(stream.id) => Err(Errno::CONNRESET),
+            None if stream.is_closed.get() || !self.session.sends(stream.id) => Err(Errno::CONNRESET),
             None => Ok(()),
         }
     }
@@ -522,7 +522,7 @@ impl State {
     }
 
     /// Removes the pieces that are not in frames yet.
-    fn give_up(&mut self, stream: &Stream) {
+    fn discard(&mut self, stream: &Stream) {
         self.unready(stream);
         let mut outbox = stream.outbox.borrow_mut();
         outbox.queue.clear();
@@ -566,7 +566,7 @@ impl State {
                 self.ready.remove(id, stream.priority.get());
             }
             if is_last {
-                outbox.giver.take().into_iter().for_each(Waker::wake);
+                outbox.writer_waker.take().into_iter().for_each(Waker::wake);
             }
         }
     }
@@ -580,7 +580,7 @@ impl State {
         for stream in streams {
             self.make_ready(&stream);
             if self.session.window(stream.id) > 0 {
-                stream.outbox.borrow_mut().giver.take().into_iter().for_each(Waker::wake);
+                stream.outbox.borrow_mut().writer_waker.take().into_iter().for_each(Waker::wake);
             }
         }
     }
@@ -588,14 +588,14 @@ impl State {
     /// Handles the early end of a stream.
     pub(super) fn abort(&mut self, id: u32) {
         if let Some(stream) = self.session.get(id).map(Rc::clone) {
-            self.give_up(&stream);
+            self.discard(&stream);
             stream.abort();
         }
     }
 
     /// Handles the end of the connection, for this reason.
     pub(super) fn abort_all(&mut self, errno: Errno) {
-        self.gone.get_or_insert(errno);
+        self.closed.get_or_insert(errno);
         let streams: Vec<u32> = self.session.each().map(|(id, _)| id).collect();
         streams.into_iter().for_each(|id| self.abort(id));
         self.out = Vec::new();

@@ -19,7 +19,7 @@ use telemetry::Level;
 use telemetry::tally::Http2Limit;
 
 /// A request with a decoded header section.
-pub(super) struct Begun {
+pub(super) struct DecodedRequest {
     /// The stream that delivers its body and gets its response.
     pub(super) stream: Rc<Stream>,
     /// The request with its head.
@@ -53,7 +53,7 @@ pub(super) fn begin(
     entrance: &Entrance,
     info: &Rc<ConnInfo>,
     head: Head<'_>,
-) -> Result<Option<Begun>, Fault> {
+) -> Result<Option<DecodedRequest>, Fault> {
     let Head { id, ends, block, input, scratch } = head;
     info.requests.set(info.requests.get() + 1);
     let stream = Stream::new(id, Priority::default());
@@ -72,7 +72,7 @@ pub(super) fn begin(
     let size = reader.size();
     let mut finished = reader.finish(ends);
     if let Err(fault) = decoded {
-        thread.keep_request(request);
+        thread.recycle_request(request);
         return Err(fault);
     }
     let length = match request.head.body() {
@@ -85,7 +85,7 @@ pub(super) fn begin(
     }
     if !ends {
         let first_window = shared.with(|state| state.session.first_window());
-        let window = thread.room.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
+        let window = thread.capacity.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
         if window.is_none() {
             refuse(shared, stream, request);
             return Ok(None);
@@ -116,7 +116,7 @@ pub(super) fn begin(
             (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
         }
     };
-    Ok(Some(Begun { stream, request, received, reset }))
+    Ok(Some(DecodedRequest { stream, request, received, reset }))
 }
 
 /// Opens the stream of a request. `length` is the announced length of its body; if `ends` is true, no body follows.
@@ -137,7 +137,7 @@ fn open(shared: &Shared, stream: &Rc<Stream>, (ends, length): (bool, Option<u64>
 fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
     request.conn.client.take();
-    shared.thread.keep_request(request);
+    shared.thread.recycle_request(request);
     shared.with(|state| {
         let id = stream.id;
         state.session.open(id, false, None, stream);
@@ -176,14 +176,14 @@ fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<Conn
 }
 
 /// Runs a request until its end.
-pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, begun: Begun) {
-    let Begun { stream, mut request, received, reset } = begun;
+pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, decoded: DecodedRequest) {
+    let DecodedRequest { stream, mut request, received, reset } = decoded;
     let mut transport = StreamTransport { shared, stream, entrance, timer: Timer::new() };
     let after = pump::run(&mut transport, &mut request, received).await;
     let StreamTransport { shared, stream, .. } = transport;
     // Background subrequests count as part of the stream, so that a client cannot start more of them than it makes requests.
     if let Some(background) = request.background.take() {
-        background.none_left().await;
+        background.wait_empty().await;
     }
     if let Some(body) = request.body.take() {
         body.clean().await;
@@ -192,5 +192,5 @@ pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, begun: Begun
     request.conn.client.take();
     let reset = reset.filter(|_| after != After::Drop);
     shared.release(&stream, reset);
-    shared.thread.keep_request(request);
+    shared.thread.recycle_request(request);
 }

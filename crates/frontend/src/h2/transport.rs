@@ -12,7 +12,7 @@ use crate::h2::duplex::StreamDuplex;
 use crate::h2::head;
 use crate::h2::outlet::Http2Outlet;
 use crate::h2::shared::{Shared, Stream};
-use crate::wire::Patience;
+use crate::wire::ProgressTimeout;
 use exchange::http2::Http2;
 use exchange::request::{Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
@@ -36,31 +36,31 @@ pub(super) struct StreamTransport {
 }
 
 impl Transport for StreamTransport {
-    type Rest = Patience;
-    type BodyRest = ();
+    type Unsent = ProgressTimeout;
+    type UnreadBody = ();
     type Outlet<'a> = Http2Outlet<'a>;
 
     fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         self.entrance.listen(generation)
     }
 
-    fn leave_buffers(&mut self) {}
+    fn release_buffers(&mut self) {}
 
     fn body_is_broken(&self, _: &Request) -> bool {
         // A frame with an invalid body has reset the stream.
         false
     }
 
-    fn has_whole_body(&self, request: &Request) -> bool {
-        self.holds_whole_body(request)
+    fn has_complete_body(&self, request: &Request) -> bool {
+        self.holds_complete_body(request)
     }
 
     fn read_body(
         &mut self,
         request: &mut Request,
-        takes_pieces: bool,
+        accepts_pieces: bool,
     ) -> impl Future<Output = Result<Option<Box<Feed<()>>>, BodyFailure>> {
-        self.receive_whole_body(request, takes_pieces)
+        self.receive_complete_body(request, accepts_pieces)
     }
 
     async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
@@ -74,8 +74,8 @@ impl Transport for StreamTransport {
         std::future::pending().await
     }
 
-    fn go_on_feeding(&mut self, request: &Request, incoming: &IncomingBody) {
-        incoming.go_on_from(Box::new(self.rest_of_body(request, incoming.received())));
+    fn continue_feeding(&mut self, request: &Request, incoming: &IncomingBody) {
+        incoming.continue_from(Box::new(self.body_remainder(request, incoming.received())));
     }
 
     async fn discard_body(&mut self, _: &mut Request) -> bool {
@@ -86,11 +86,11 @@ impl Transport for StreamTransport {
 
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool {
         // As in nginx, the settings of the last response apply while the connection has no request.
-        let keeping = &core.keeping;
-        self.shared.keepalive_timeout.set(keeping.keepalive_timeout);
+        let keepalive = &core.keepalive;
+        self.shared.keepalive_timeout.set(keepalive.keepalive_timeout);
         let info = &request.conn;
-        let is_old = rt::now().duration_since(info.opened) >= keeping.keepalive_time;
-        if info.requests.get() >= keeping.keepalive_requests || is_old {
+        let is_old = rt::now().duration_since(info.opened) >= keepalive.keepalive_time;
+        if info.requests.get() >= keepalive.keepalive_requests || is_old {
             self.shared.is_ending.set(true);
         }
         let scope = request.scope();
@@ -104,28 +104,32 @@ impl Transport for StreamTransport {
         head::write(request, core, out)
     }
 
-    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Patience>, BodyError> {
+    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<ProgressTimeout>, BodyError> {
         // The body is not moved; the head is compressed.
         let head_len = request.sent_head as usize;
         let len = data.len() - head_len;
-        let sent = self.shared.send_whole(&self.stream, head_len, data);
-        let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
+        let sent = self.shared.send_complete(&self.stream, head_len, data);
+        let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
         // Of the frames only those of the head are counted, so that the difference is the body (`$body_bytes_sent`).
         request.sent_head = head_bytes as u64;
         request.sent = (head_bytes + len) as u64;
         let timeout = request.scope().core.sending.send_timeout;
-        Ok((!is_done).then(|| Patience::new(timeout)))
+        Ok((!is_done).then(|| ProgressTimeout::new(timeout)))
     }
 
-    async fn send_rest(&mut self, _: &mut Request, patience: &mut Patience) -> Result<(), BodyError> {
+    async fn send_remaining(
+        &mut self,
+        _: &mut Request,
+        progress_timeout: &mut ProgressTimeout,
+    ) -> Result<(), BodyError> {
         let StreamTransport { shared, stream, timer, .. } = self;
         let sent = poll_fn(|context| {
-            let polled = shared.poll_taken(stream, context);
-            patience.follow(context, timer, polled, || Shared::progress(stream))
+            let polled = shared.poll_framed(stream, context);
+            progress_timeout.follow(context, timer, polled, || Shared::progress(stream))
         });
         let sent = sent.await;
         if sent.is_err() {
-            shared.give_up(stream);
+            shared.discard(stream);
         }
         Ok(sent?)
     }
@@ -138,7 +142,7 @@ impl Transport for StreamTransport {
 
     fn break_off(&mut self, _: &Request, error: &BodyError) {
         // Otherwise the stream is reset when its work is done, since its response has no end.
-        self.shared.give_up(&self.stream);
+        self.shared.discard(&self.stream);
         if let BodyError::Reset(code) = error {
             self.shared.pass_reset(&self.stream, *code);
         }
@@ -151,7 +155,7 @@ impl Transport for StreamTransport {
         by: Box<dyn Takeover>,
     ) -> Result<TakeoverEnd, BodyError> {
         let StreamTransport { shared, stream, timer, .. } = self;
-        shared.send(stream, &head, false).map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
+        shared.send(stream, &head, false).map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
         Ok(by.run(&mut StreamDuplex::new(shared, stream), timer, &[]).await)
     }
 }

@@ -11,35 +11,35 @@ use exchange::settings::locations::Locations;
 /// Returns a line for each location with a pitfall: the location and the remedy. `checks_files` is whether a location itself
 /// handles scripts that do not exist.
 pub fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut warnings = Vec::new();
     for server in &config.http.servers {
         let name = if server.name.is_empty() { "_" } else { &server.name };
-        look(config, checks_files, name, &server.locations, &mut told);
+        check(config, checks_files, name, &server.locations, &mut warnings);
     }
-    told
+    warnings
 }
 
 /// Checks a location, then its nested locations; an `if` is listed separately.
-fn look(
+fn check(
     config: &Config,
     checks_files: fn(&Location) -> bool,
     server: &str,
     locations: &Locations,
-    told: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) {
     for location in locations.all().map(|id| config.location(id)) {
-        told.extend(
+        warnings.extend(
             pitfall(location, checks_files)
                 .map(|pitfall| format!("server {server}, {}: {pitfall}", location.name)),
         );
-        look(config, checks_files, server, &location.nested, told);
+        check(config, checks_files, server, &location.nested, warnings);
     }
 }
 
 fn pitfall(location: &Location, checks_files: fn(&Location) -> bool) -> Option<String> {
     let passing = location.scope.of::<Passing<FastCgi>>();
     passing.conf.pass.as_ref()?;
-    let file = passing.own.params.items().iter().rev().find(|param| &*param.name == "SCRIPT_FILENAME");
+    let file = passing.protocol.params.items().iter().rev().find(|param| &*param.name == "SCRIPT_FILENAME");
     let Some(file) = file else {
         return Some(
             "no \"fastcgi_param SCRIPT_FILENAME\": php-fpm responds with an empty page. Add \

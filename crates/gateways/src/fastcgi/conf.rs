@@ -17,7 +17,7 @@ use upstream::Outgoing;
 
 /// Returns the settings of a block, mutable.
 pub(super) fn fastcgi(scope: &mut Scope) -> &mut FastCgi {
-    &mut scope.own::<Passing<FastCgi>>().own
+    &mut scope.make_mut::<Passing<FastCgi>>().protocol
 }
 
 /// The FastCGI settings of a block.
@@ -32,7 +32,7 @@ pub(crate) struct FastCgi {
     /// `fastcgi_catch_stderr`
     pub(super) caught: Layered<Box<str>>,
     /// `fastcgi_keep_conn`
-    pub(super) keeps: bool,
+    pub(super) keep_conn: bool,
 }
 
 impl Family for FastCgi {

@@ -31,7 +31,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| {
             let param = Param::read(cx)?;
-            fastcgi(scope).params.own(cx.block).push(param);
+            fastcgi(scope).params.make_mut(cx.block).push(param);
             Ok(())
         },
     ),
@@ -71,13 +71,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .many(),
         |scope, cx| {
-            fastcgi(scope).caught.own(cx.block).push(cx.arg(0).into());
+            fastcgi(scope).caught.make_mut(cx.block).push(cx.arg(0).into());
             Ok(())
         },
     ),
     Directive::scope(
         row("_keep_conn", Args::Flag, "Whether upstreams are asked to keep connections; see `keepalive`.")
             .default("off"),
-        |scope, cx| cx.flag(&mut fastcgi(scope).keeps),
+        |scope, cx| cx.flag(&mut fastcgi(scope).keep_conn),
     ),
 ];

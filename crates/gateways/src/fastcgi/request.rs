@@ -22,12 +22,12 @@ pub(super) fn build(
     let body = body_of(request, Via { conf, protocol: fastcgi })?;
     let length = length_of(request, conf, &body);
     request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
-    let mut encoder = Encoder::new(fastcgi.keeps);
+    let mut encoder = Encoder::new(fastcgi.keep_conn);
     params::each(fastcgi.params.items(), conf, request, fill, &mut |name, value| encoder.param(name, value));
     let method = request.method;
     Ok(Outgoing {
         is_idempotent: is_idempotent(method),
-        keepalive: fastcgi.keeps,
+        keepalive: fastcgi.keep_conn,
         caught: fastcgi.caught.items().to_vec(),
         ..Outgoing::new(encoder.end(), "fastcgi://", body, method)
     })

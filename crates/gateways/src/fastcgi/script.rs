@@ -32,14 +32,14 @@ pub(super) const VARIABLES: &[Variable] = &[
 ];
 
 fn own(request: &Request) -> &FastCgi {
-    &request.scope().of::<Passing<FastCgi>>().own
+    &request.scope().of::<Passing<FastCgi>>().protocol
 }
 
 /// Returns the name and the path info, if the pattern matches.
 fn split<'r>(own: &FastCgi, request: &'r Request) -> Option<(&'r [u8], &'r [u8])> {
     let uri = &request.uri[..];
     let pattern = own.split.as_ref()?;
-    let found = pattern.find(uri).inspect_err(|gave_up| gave_up.tell(uri, request)).ok().flatten()?;
+    let found = pattern.find(uri).inspect_err(|gave_up| gave_up.log(uri, request)).ok().flatten()?;
     let mut groups =
         found.spans().skip(1).map(|span| span.map_or(&uri[..0], |(start, end)| &uri[start..end]));
     Some((groups.next().unwrap_or_default(), groups.next().unwrap_or_default()))

@@ -15,7 +15,7 @@ fn passing_of(http: &str) -> Passing<FastCgi> {
 fn parameters_are_inherited_until_a_block_has_its_own() {
     let names = |http: &str| {
         let passing = passing_of(http);
-        let params = passing.own.params.items().iter();
+        let params = passing.protocol.params.items().iter();
         params
             .map(|param| format!("{}{}", param.name, if param.is_optional { "?" } else { "" }))
             .collect::<Vec<_>>()
@@ -32,7 +32,7 @@ fn parameters_are_inherited_until_a_block_has_its_own() {
 fn the_last_fastcgi_split_path_info_of_a_block_is_used() {
     let text = "fastcgi_split_path_info ^(a)(b)$; fastcgi_split_path_info ^(c)$;";
     let passing = passing_of(&format!("server {{ location / {{ {text} }} }}"));
-    let pattern = passing.own.split.expect("there is a pattern");
+    let pattern = passing.protocol.split.expect("there is a pattern");
     assert_eq!(pattern.group_count(), 1);
 }
 

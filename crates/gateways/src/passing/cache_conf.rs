@@ -332,7 +332,7 @@ fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
         Some(name) => {
             let zone = cx.http.zones.named(name, cx.statement)?;
             let (directive, span) = (format!("{}_cache", conf.prefix), cx.statement.span().clone());
-            cx.http.own::<Caches>().uses.push(CacheUse { zone: Arc::clone(&zone), directive, span });
+            cx.http.make_mut::<Caches>().uses.push(CacheUse { zone: Arc::clone(&zone), directive, span });
             Zone::Named(zone)
         }
         None => Zone::Variable(Arc::new(template)),
@@ -356,14 +356,15 @@ fn names_credential(mut text: &str) -> bool {
 
 /// Warns if the key contains credentials and no setting permits storing the response.
 pub(super) fn warn_of_credentials<F: Family>(http: &Http, warnings: &mut Vec<Error>) {
-    let mut told: Vec<&Span> = Vec::new();
+    let mut warned: Vec<&Span> = Vec::new();
     for location in &http.locations {
         let Conf { cache, prefix, .. } = &location.scope.of::<Passing<F>>().conf;
         let is_open = cache.stores_authorized || !cache.valid.items().is_empty() || !cache.zone.is_on();
-        let Some(span) = cache.credential_key.as_ref().filter(|span| !is_open && !told.contains(span)) else {
+        let Some(span) = cache.credential_key.as_ref().filter(|span| !is_open && !warned.contains(span))
+        else {
             continue;
         };
-        told.push(span);
+        warned.push(span);
         let message = format_args!(
             "\"{prefix}_cache_key\" has \"$http_authorization\", but without \"{prefix}_cache_valid\" responses to \
              requests with \"Authorization\" are stored only if they allow it (\"public\", \"s-maxage\", \
@@ -392,7 +393,7 @@ fn add_valid(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (time, statuses) = texts.split_last().expect("the table demands an argument");
     let time = value::seconds(time).map_err(|_| cx.error(format_args!("invalid time value \"{time}\"")))?;
     let time = Duration::from_secs(time);
-    let list = conf.cache.valid.own(cx.block);
+    let list = conf.cache.valid.make_mut(cx.block);
     if statuses.is_empty() {
         list.extend(USUAL.map(|status| Valid { status: Some(status), time }));
     }
@@ -453,7 +454,7 @@ fn field_name(cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>, Error> {
 fn add_predicates(list: &mut Layered<Template>, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         let template = cx.template(text)?;
-        list.own(cx.block).push(template);
+        list.make_mut(cx.block).push(template);
     }
     Ok(())
 }

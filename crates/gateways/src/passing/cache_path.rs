@@ -10,7 +10,7 @@ use conf::{Error, Statement};
 
 use exchange::config::Cx;
 use std::sync::Arc;
-use upstream::caching::settings::{CachePath, CacheRoom, Caches, StoreKind};
+use upstream::caching::settings::{CachePath, CacheReclaimer, Caches, StoreKind};
 
 /// Sets the directory, then parameters in any order.
 pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -34,13 +34,13 @@ pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("duplicate zone \"{name}\"")));
     }
     // Two caches in one directory would delete each other's files.
-    if cx.http.own::<Caches>().zones.iter().any(|known| known.kind().path == cache.path) {
+    if cx.http.make_mut::<Caches>().zones.iter().any(|known| known.kind().path == cache.path) {
         let path = cache.path.display();
         return Err(cx.error(format_args!("the same path name \"{path}\" is used by another cache")));
     }
     cx.http.zones.declare((&name, bytes), cache, |known| &known.name, cx.statement)?;
-    cx.http.room_givers.push(Arc::new(CacheRoom(Arc::clone(&zone))));
-    cx.http.own::<Caches>().zones.push(zone);
+    cx.http.space_reclaimers.push(Arc::new(CacheReclaimer(Arc::clone(&zone))));
+    cx.http.make_mut::<Caches>().zones.push(zone);
     Ok(())
 }
 

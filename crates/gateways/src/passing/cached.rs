@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::cache::Fate;
+use ::cache::PurgeEffect;
 use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 
-use crate::passing::ask::ask;
 use crate::passing::conf::Conf;
 use crate::passing::request::Fill;
+use crate::passing::send::send;
 use crate::passing::{Family, Passing, Via, pass};
 use exchange::config::Layered;
 use exchange::request::Request;
@@ -18,7 +18,7 @@ use telemetry::Level;
 use upstream::caching::purge::{self, Purged};
 use upstream::caching::settings::{Caches, Zone};
 use upstream::caching::tasks::Cache;
-use upstream::caching::{Origin, Wanted, policy};
+use upstream::caching::{Origin, UpstreamRequest, policy};
 
 impl<F: Family> Passing<F> {
     /// How a protocol sends the requests of a cache.
@@ -35,12 +35,12 @@ impl<F: Family> Passing<F> {
                 accel_expires: ignored.has(HeaderId::XAccelExpires),
             }
         },
-        ask: |request, wanted| {
+        send_request: |request, wanted| {
             Box::pin(async move {
                 let generation = Rc::clone(&request.generation);
                 let via = generation.config.location(request.location).scope.of::<Passing<F>>().via();
                 let fill = wanted.is_shared.then(|| fill_of(request, via.conf, wanted));
-                ask(request, via, fill.as_ref()).await
+                send(request, via, fill.as_ref()).await
             })
         },
     };
@@ -114,8 +114,9 @@ pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
         Some(tags) => Purged::Tags(tags),
         None => Purged::Key(text),
     };
-    let fate = if is_any(&conf.cache.purge_soft, request) { Fate::Stale } else { Fate::Gone };
-    Some(Box::pin(purge::purge(request, &cache, &purged, fate)).await)
+    let effect =
+        if is_any(&conf.cache.purge_soft, request) { PurgeEffect::Stale } else { PurgeEffect::Unusable };
+    Some(Box::pin(purge::purge(request, &cache, &purged, effect)).await)
 }
 
 /// Returns the tags that a request names; `None` if it lacks the field.
@@ -123,12 +124,12 @@ fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     let name = conf.cache.purge_tag_header.as_ref()?;
     let mut values = request.head.named(request.bytes(), name).peekable();
     values.peek()?;
-    let words = policy::words(values).filter(|word| !word.is_empty());
-    Some(words.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
+    let tags = policy::split_tags(values).filter(|word| !word.is_empty());
+    Some(tags.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
 }
 
 /// Returns the cache's changes to the client's request.
-fn fill_of(request: &Request, conf: &Conf, wanted: &Wanted) -> Fill {
+fn fill_of(request: &Request, conf: &Conf, wanted: &UpstreamRequest) -> Fill {
     let mut fields = Vec::new();
     let mut add = |id, value: &Option<Vec<u8>>| fields.extend(value.clone().map(|value| (id, value)));
     add(HeaderId::IfNoneMatch, &wanted.if_none_match);

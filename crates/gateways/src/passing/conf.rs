@@ -8,13 +8,13 @@ use crate::passing::store::Store;
 use crate::passing::{Family, Passing, ssl};
 use http::request::HeaderId;
 
-use exchange::config::{Layered, Scope, Start, Words};
+use exchange::config::{Keywords, Layered, Scope, Start};
 use upstream::Settings;
 use upstream::caching::settings::CacheConf;
 
 /// Returns the settings of a block, mutable.
 pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
-    &mut scope.own::<Passing<F>>().conf
+    &mut scope.make_mut::<Passing<F>>().conf
 }
 
 /// The settings of a block that all protocols have.
@@ -43,9 +43,9 @@ pub(crate) struct Conf {
     /// `proxy_pass_header`
     pub(super) shown: Layered<Box<str>>,
     /// `proxy_next_upstream` as configured.
-    pub(super) next_upstream: Words,
+    pub(super) next_upstream: Keywords,
     /// `proxy_ignore_headers`
-    pub(super) ignored: Words,
+    pub(super) ignored: Keywords,
     /// `proxy_intercept_errors`
     pub(super) intercept_errors: bool,
     /// Whether this server always generates the response for 404.
@@ -79,8 +79,8 @@ impl Default for Conf {
             pass_body: true,
             hidden: Layered::default(),
             shown: Layered::default(),
-            next_upstream: Words::default(),
-            ignored: Words::default(),
+            next_upstream: Keywords::default(),
+            ignored: Keywords::default(),
             intercept_errors: false,
             intercept_not_found: false,
             force_ranges: false,

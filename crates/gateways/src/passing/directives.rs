@@ -83,7 +83,7 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_hide_header", Args::Exactly(1), "A field of responses that is not passed on.").many(),
             |scope, cx| {
-                conf::<F>(scope).hidden.own(cx.block).push(cx.arg(0).into());
+                conf::<F>(scope).hidden.make_mut(cx.block).push(cx.arg(0).into());
                 Ok(())
             },
         ),
@@ -96,7 +96,7 @@ impl<F: Family> Rows<F> {
             )
             .many(),
             |scope, cx| {
-                conf::<F>(scope).shown.own(cx.block).push(cx.arg(0).into());
+                conf::<F>(scope).shown.make_mut(cx.block).push(cx.arg(0).into());
                 Ok(())
             },
         ),
@@ -194,8 +194,8 @@ impl<F: Family> Rows<F> {
             )
             .default("_temp 1 2"),
             |scope, cx| {
-                let (folder, levels) = cx.temp_folder()?;
-                conf::<F>(scope).upstream.temp_path = (folder, levels.into_iter().collect());
+                let (directory, levels) = cx.temp_directory()?;
+                conf::<F>(scope).upstream.temp_path = (directory, levels.into_iter().collect());
                 Ok(())
             },
         ),

@@ -41,7 +41,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         let template = cx.template(text)?;
-        scope.own::<EarlyHints>().0.own(cx.block).push(template);
+        scope.make_mut::<EarlyHints>().0.make_mut(cx.block).push(template);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use upstream::Heading;
 use upstream::caching::purge;
 
 /// Marks a subrequest whose purpose is invalidation.
-struct Errand;
+struct Invalidation;
 
 /// Invalidates the entries that an exchange has changed. The caller waits for it: a client that has received the response must not
 /// get the old content.
@@ -40,13 +40,13 @@ pub(super) async fn after(request: &Request, via: Via<'_>, heading: &Heading) {
         paths.extend(found.filter(|path| !paths.contains(path)));
     }
     for path in paths {
-        subrequest::visit(request, &path, Errand).await;
+        subrequest::visit(request, &path, Invalidation).await;
     }
 }
 
 /// Whether the purpose of a request is invalidation.
-pub(super) fn is_errand(request: &Request) -> bool {
-    request.extensions.get::<Errand>().is_some()
+pub(super) fn is_invalidation(request: &Request) -> bool {
+    request.extensions.get::<Invalidation>().is_some()
 }
 
 /// Removes the entry that this request would be served from.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`directives`], [`conf`] | upstream settings, and values derived at the end of a block |
 //! | [`pass`] | destination of a request |
-//! | `ask` | one request to the upstream |
+//! | `send` | one request to the upstream |
 //! | [`request`] | the body for the upstream, and the cache's changes to a request |
 //! | [`params`] | parameters of FastCGI, SCGI and uwsgi |
 //! | [`reply`] | the response for the client |
@@ -19,7 +19,6 @@
 //! and its own rows; [`module`] provides the rest. `upstream` implements connections, tries and buffers, and `upstream::peers` the
 //! servers of a group.
 
-mod ask;
 mod cache_conf;
 mod cache_path;
 mod cached;
@@ -31,6 +30,7 @@ pub(crate) mod params;
 pub(crate) mod pass;
 mod reply;
 pub(crate) mod request;
+mod send;
 pub(crate) mod spec;
 mod ssl;
 mod store;
@@ -66,13 +66,13 @@ pub(crate) static MODULE: Module = Module {
     blocks: BlockHooks {
         needs: |http, _, needs| {
             let caches = &http.of::<Caches>().zones;
-            needs.temp_folders.extend(caches.iter().map(|zone| zone.kind().path.clone()));
+            needs.temp_directories.extend(caches.iter().map(|zone| zone.kind().path.clone()));
         },
         ..BlockHooks::NONE
     },
     check: |http, _| cache_conf::check(http),
     thread: ThreadHooks {
-        make: |locals| locals.insert(caching::tally::Own::default()),
+        make: |locals| locals.insert(caching::tally::ThreadTallies::default()),
         configured: caching::tasks::tend,
         drain: |thread| caching::tasks::stop(&thread.generation()),
         ..ThreadHooks::NONE
@@ -163,18 +163,19 @@ pub(crate) struct Passing<F> {
     /// Settings of the family.
     pub(crate) conf: Conf,
     /// Settings of the protocol.
-    pub(crate) own: F,
+    pub(crate) protocol: F,
 }
 
 impl<F: Family> Settings for Passing<F> {
     fn start(start: &mut Start<'_>) -> Passing<F> {
-        Passing { conf: Conf::start::<F>(start), own: F::default() }
+        Passing { conf: Conf::start::<F>(start), protocol: F::default() }
     }
 
     fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
         // Each location must set its target itself.
         let inherits = |conf: &Conf| Conf { pass: None, ..conf.clone() };
-        (inner == Inner::Block).then(|| Passing { conf: inherits(&self.conf), own: self.own.clone() })
+        (inner == Inner::Block)
+            .then(|| Passing { conf: inherits(&self.conf), protocol: self.protocol.clone() })
     }
 }
 
@@ -189,7 +190,7 @@ impl<F: Family> Passing<F> {
     const SETTINGS: &'static [SettingsType] = &[SettingsType::of::<Passing<F>>()];
 
     fn via(&self) -> Via<'_> {
-        Via { conf: &self.conf, protocol: &self.own }
+        Via { conf: &self.conf, protocol: &self.protocol }
     }
 }
 
@@ -198,7 +199,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
     Module {
         prefix: F::PREFIX,
         settings: Passing::<F>::SETTINGS,
-        take_part: |_, scope, plan| {
+        add_to_plan: |_, scope, plan| {
             if scope.of::<Passing<F>>().conf.is_active() {
                 let passing = scope.shared::<Passing<F>>();
                 plan.log(Arc::clone(&passing), |_, request| upstream::state::log_body(request));
@@ -215,7 +216,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
         },
         blocks: BlockHooks {
             end: |_, scope, end| {
-                let Passing { conf, own } = scope.own::<Passing<F>>();
+                let Passing { conf, protocol } = scope.make_mut::<Passing<F>>();
                 if F::HAS_BUFFERS {
                     conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
                 }
@@ -224,7 +225,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
                     let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
                     return Err(Error::at(end.span.clone(), fault));
                 }
-                own.finish(conf);
+                protocol.finish(conf);
                 ssl::finish(conf, end.span)?;
                 scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
                 Ok(())
@@ -232,7 +233,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
             needs: |_, scope, needs| {
                 let conf = &scope.of::<Passing<F>>().conf;
                 if conf.is_active() && F::HAS_BUFFERS {
-                    needs.temp_folders.insert(conf.upstream.temp_path.0.clone());
+                    needs.temp_directories.insert(conf.upstream.temp_path.0.clone());
                 }
                 needs.transparent_bind |= conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
             },
@@ -266,16 +267,16 @@ fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
 
 /// Passes the request on and the response back.
 async fn run(via: Via<'_>, request: &mut Request) -> Step {
-    if invalidate::is_errand(request) {
+    if invalidate::is_invalidation(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
     }
-    let answered = ask::ask(request, via, None).await;
+    let answered = send::send(request, via, None).await;
     step(request, via, answered)
 }
 
 /// Works like [`run`], with a cache.
 async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
-    if invalidate::is_errand(request) {
+    if invalidate::is_invalidation(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
     }
     if let Some(status) = cached::purge(request, via).await {
@@ -290,7 +291,7 @@ async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request:
     let answered = match cached::lookup(request, via) {
         Ok(Some((cache, text))) => caching::serve(request, origin, cache, text).await,
         // Boxed, since a hit does not need this state.
-        Ok(None) => Box::pin(ask::ask(request, via, None)).await,
+        Ok(None) => Box::pin(send::send(request, via, None)).await,
         Err(status) => return Step::Status(status),
     };
     if let Ok(reply) = &answered {
@@ -307,7 +308,7 @@ fn step(request: &mut Request, via: Via<'_>, answered: Result<upstream::Reply, F
     match answered {
         Ok(reply) => reply::apply(request, via, reply),
         Err(Failure::Status(status)) => Step::Status(status),
-        Err(Failure::Gone) => Step::Gone,
+        Err(Failure::ClientClosed) => Step::ClientClosed,
     }
 }
 

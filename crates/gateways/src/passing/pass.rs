@@ -33,14 +33,14 @@ pub(crate) struct Pass {
 #[derive(Debug)]
 enum To {
     /// A literal address.
-    Written { url: Box<str>, group: Arc<Group>, place: Arc<Place> },
+    Written { url: Box<str>, group: Arc<Group>, target_parts: Arc<TargetParts> },
     /// An address with variables, and its location in the configuration.
     Variables(Template, Span),
 }
 
 /// The parts of an address besides the server.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TargetParts {
     /// Scheme and host, the start of the default cache key.
     pub(crate) key_start: Vec<u8>,
     /// Whether it uses TLS.
@@ -55,9 +55,9 @@ pub(crate) struct Place {
 
 impl Pass {
     /// Returns the address and its parts, if it has no variables.
-    pub(crate) fn written(&self) -> Option<(&str, &Place)> {
+    pub(crate) fn written(&self) -> Option<(&str, &TargetParts)> {
         match &self.to {
-            To::Written { url, place, .. } => Some((url, place)),
+            To::Written { url, target_parts, .. } => Some((url, target_parts)),
             To::Variables(..) => None,
         }
     }
@@ -65,7 +65,7 @@ impl Pass {
     /// Whether the destination may use TLS.
     pub(super) fn may_be_secure(&self) -> bool {
         match &self.to {
-            To::Written { place, .. } => place.is_secure,
+            To::Written { target_parts, .. } => target_parts.is_secure,
             To::Variables(..) => true,
         }
     }
@@ -84,7 +84,7 @@ impl Pass {
 /// Destination of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
-    pub(crate) place: Arc<Place>,
+    pub(crate) target_parts: Arc<TargetParts>,
     /// Whether its URI came from variables and is sent unchanged.
     pub(crate) is_evaluated: bool,
     /// Prefix of the protocol: `$proxy_host` and related variables are for HTTP.
@@ -122,7 +122,7 @@ pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) 
         Some(text) => written(F::SCHEMES, text, location.is_some(), cx)?,
     };
     let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into(), schemes: F::SCHEMES });
-    let conf = &mut scope.own::<Passing<F>>().conf;
+    let conf = &mut scope.make_mut::<Passing<F>>().conf;
     (conf.pass, conf.pass_block) = (Some(pass), cx.block);
     Ok(())
 }
@@ -146,7 +146,7 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
         }
     })?;
     // A block with this name may follow later in the file: blocks are read before the locations.
-    let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
+    let group = cx.http.make_mut::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;
     if lacks_port(&url) && group.port.is_some() {
         return Err(cx.error(format_args!("no port in upstream \"{rest}\"")));
@@ -159,8 +159,8 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
              inside \"if\" statement, or inside \"limit_except\" block"
         )));
     }
-    let place = Arc::new(Place::of(scheme, &url, authority, uri.as_bytes()));
-    Ok(To::Written { url: text.into(), group, place })
+    let target_parts = Arc::new(TargetParts::of(scheme, &url, authority, uri.as_bytes()));
+    Ok(To::Written { url: text.into(), group, target_parts })
 }
 
 /// Whether an address has no port and its scheme has no default.
@@ -192,8 +192,8 @@ fn split(text: &str) -> (&str, &str) {
 /// The prefix of a socket's path.
 const UNIX: &str = "unix:";
 
-impl Place {
-    fn of(scheme: Scheme, url: &Url, authority: &str, uri: &[u8]) -> Place {
+impl TargetParts {
+    fn of(scheme: Scheme, url: &Url, authority: &str, uri: &[u8]) -> TargetParts {
         let uri = match uri.first() {
             // A query without a path belongs to the root.
             Some(b'?') => [b"/", uri].concat(),
@@ -207,7 +207,13 @@ impl Place {
         };
         let key_host = if is_socket { Cow::Owned(format!("{authority}:")) } else { host.clone() };
         let key_start = format!("{}{key_host}", scheme.text).into_bytes();
-        Place { key_start, is_secure: scheme.is_secure, host: host.into_owned().into_bytes(), port, uri }
+        TargetParts {
+            key_start,
+            is_secure: scheme.is_secure,
+            host: host.into_owned().into_bytes(),
+            port,
+            uri,
+        }
     }
 }
 
@@ -224,16 +230,19 @@ pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Dest
 fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
     let Some(pass) = &conf.pass else { return Err(500) };
     match &pass.to {
-        To::Written { group, place, .. } => {
-            let destination =
-                Destination { place: Arc::clone(place), is_evaluated: false, prefix: conf.prefix };
+        To::Written { group, target_parts, .. } => {
+            let destination = Destination {
+                target_parts: Arc::clone(target_parts),
+                is_evaluated: false,
+                prefix: conf.prefix,
+            };
             Ok((Target::Group(Arc::clone(group)), destination))
         }
-        To::Variables(template, place) => {
+        To::Variables(template, position) => {
             let text = template.rendered(request);
             evaluate(conf.prefix, pass.schemes, request, &text).map_err(|fault| {
                 let shown = fault.shown(&text);
-                request.log(Level::Error, format_args!("{shown} of \"{}_pass\" in {place}", conf.prefix));
+                request.log(Level::Error, format_args!("{shown} of \"{}_pass\" in {position}", conf.prefix));
                 500
             })
         }
@@ -281,16 +290,16 @@ fn evaluate(
         return Err(Wrong::NoText);
     }
     let url = Url::parse(authority, scheme.port).map_err(Wrong::Address)?;
-    let place = Arc::new(Place::of(scheme, &url, authority, uri));
-    let destination = Destination { place, is_evaluated: true, prefix };
+    let target_parts = Arc::new(TargetParts::of(scheme, &url, authority, uri));
+    let destination = Destination { target_parts, is_evaluated: true, prefix };
     let upstreams = &request.config().http.of::<Upstreams>();
     // A group first: its name is not a host name and need not resolve.
     let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
         Some(group) => Target::Group(Arc::clone(group)),
         None if lacks_port(&url) => return Err(Wrong::NoPort),
-        None => match url.place {
-            address::Place::Address(address) => Target::Address(address),
-            address::Place::Name => Target::Dynamic { host: url.host.into_bytes(), port: url.port },
+        None => match url.kind {
+            address::HostKind::Address(address) => Target::Address(address),
+            address::HostKind::Name => Target::Dynamic { host: url.host.into_bytes(), port: url.port },
         },
     };
     Ok((target, destination))
@@ -319,19 +328,24 @@ mod tests {
 
     #[test]
     fn the_host_field_is_derived_from_the_address() {
-        let place = |text: &str| {
+        let target_parts = |text: &str| {
             let (authority, uri) = split(text);
             let url = Url::parse(authority, 80).unwrap_or_else(|fault| panic!("{text}: {fault}"));
-            let place = Place::of(HTTP, &url, authority, uri.as_bytes());
+            let target_parts = TargetParts::of(HTTP, &url, authority, uri.as_bytes());
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (text(&place.key_start), text(&place.host), place.port, text(&place.uri))
+            (
+                text(&target_parts.key_start),
+                text(&target_parts.host),
+                target_parts.port,
+                text(&target_parts.uri),
+            )
         };
         let shown =
             |key: &str, host: &str, port, uri: &str| (key.to_owned(), host.to_owned(), port, uri.to_owned());
-        assert_eq!(place("A.b"), shown("http://A.b", "A.b", Some(80), ""));
-        assert_eq!(place("a:80/"), shown("http://a", "a", Some(80), "/"));
-        assert_eq!(place("a:81/x"), shown("http://a:81", "a:81", Some(81), "/x"));
-        assert_eq!(place("[::1]:81?x"), shown("http://[::1]:81", "[::1]:81", Some(81), "/?x"));
-        assert_eq!(place("unix:/s:/x"), shown("http://unix:/s:", "localhost", None, "/x"));
+        assert_eq!(target_parts("A.b"), shown("http://A.b", "A.b", Some(80), ""));
+        assert_eq!(target_parts("a:80/"), shown("http://a", "a", Some(80), "/"));
+        assert_eq!(target_parts("a:81/x"), shown("http://a:81", "a:81", Some(81), "/x"));
+        assert_eq!(target_parts("[::1]:81?x"), shown("http://[::1]:81", "[::1]:81", Some(81), "/?x"));
+        assert_eq!(target_parts("unix:/s:/x"), shown("http://unix:/s:", "localhost", None, "/x"));
     }
 }

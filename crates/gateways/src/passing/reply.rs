@@ -129,8 +129,9 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     // The upstream has evaluated conditions that were sent with the request, and memcached has none. For a cache, the client's
     // conditions were not sent.
     let context = request.extensions.get::<Context>();
-    let is_judged = context.is_none_or(|context| context.passes_conditions) && reply.stored.is_none();
-    request.response.is_judged = is_judged;
+    let is_precondition_evaluated =
+        context.is_none_or(|context| context.passes_conditions) && reply.stored.is_none();
+    request.response.is_precondition_evaluated = is_precondition_evaluated;
     request.response.is_stored = reply.stored.is_some();
     // Any range of an entry can be read, even if the upstream does not support ranges.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
@@ -172,7 +173,7 @@ fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<St
     if status == 404 && conf.intercept_not_found {
         return Some(Step::Status(status));
     }
-    let pages = request.scope().core.answering.error_pages.items();
+    let pages = request.scope().core.responding.error_pages.items();
     // Without an `error_page`, the upstream's page is preferred to a built-in one.
     if status < 300 || !conf.intercept_errors || !pages.iter().any(|page| page.status == status) {
         return None;
@@ -256,7 +257,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let status = head.status();
     let response = &mut request.response;
     response.status = status.code();
-    response.reason = Some(match head.told_reason(raw) {
+    response.reason = Some(match head.received_reason(raw) {
         Some(text) => Reason::new(status, text),
         None => Reason { status: status.code(), text: None },
     });

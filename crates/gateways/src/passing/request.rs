@@ -72,7 +72,7 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
 /// Whether the body is needed, but another location has already passed it on while it arrived. The remaining bytes would look
 /// complete to an upstream, or the connection would wait for bytes of the next request.
 fn lacks_body(request: &Request, via: Via<'_>) -> bool {
-    let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
+    let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_started());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
     // An error page is fetched with GET, which has no body.
     let is_same = request.method == request.head.method();
@@ -120,8 +120,8 @@ pub(crate) fn secure_of(
     conf: &Conf,
     destination: &Destination,
 ) -> Result<Option<Secure>, u16> {
-    match (&conf.upstream.secure, destination.place.is_secure) {
-        (Some(settings), true) => Ok(Some(Secure::of(settings, &destination.place.host, request))),
+    match (&conf.upstream.secure, destination.target_parts.is_secure) {
+        (Some(settings), true) => Ok(Some(Secure::of(settings, &destination.target_parts.host, request))),
         (None, true) => Err(500),
         (_, false) => Ok(None),
     }

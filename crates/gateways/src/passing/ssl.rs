@@ -170,7 +170,7 @@ impl<F: Family> Rows<F> {
             |scope, cx| {
                 let command = read_command(cx)?;
                 let block = cx.block;
-                own::<F>(scope).commands.own(block).push(command);
+                own::<F>(scope).commands.make_mut(block).push(command);
                 Ok(())
             },
         ),

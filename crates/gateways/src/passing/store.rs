@@ -122,7 +122,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
             template.render(request, &mut path);
             // An empty value remains empty, which is an error below.
             if !path.is_empty() {
-                files::put_behind(&request.config().http.prefix, &mut path, 0);
+                files::prepend_directory(&request.config().http.prefix, &mut path, 0);
             }
         }
     }
@@ -136,7 +136,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         temp: conf.upstream.temp_path.0.clone(),
         levels: conf.upstream.temp_path.1.to_vec(),
         mode: conf.store_access,
-        makes_folders: true,
+        creates_directories: true,
         modified: request.response.last_modified,
         length: request.response.content_length,
         via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()),
@@ -259,16 +259,16 @@ impl BodySource for Storing {
 async fn write(mut writer: Writer, bytes: Vec<u8>, thread: Rc<Thread>) -> Option<Writer> {
     match writer.append(&bytes).await {
         Ok(()) => Some(writer),
-        Err(fault) => tell(&thread, fault),
+        Err(fault) => log_failure(&thread, fault),
     }
 }
 
 /// Completes the copy and gives it its name.
 async fn complete(writer: Writer, thread: Rc<Thread>) -> Option<Writer> {
-    writer.publish().await.map_or_else(|fault| tell(&thread, fault), |()| None)
+    writer.publish().await.map_or_else(|fault| log_failure(&thread, fault), |()| None)
 }
 
-fn tell(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
+fn log_failure(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
     let path = path.display();
     let what = format_args!("{call}() \"{path}\" failed ({}) while storing an answer", Reason(errno));
     error_log::write(thread, Level::Crit, what);

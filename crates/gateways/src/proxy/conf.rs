@@ -18,7 +18,7 @@ use upstream::Outgoing;
 
 /// Returns the settings of a block, mutable.
 pub(super) fn http(scope: &mut Scope) -> &mut Http {
-    &mut scope.own::<Passing<Http>>().own
+    &mut scope.make_mut::<Passing<Http>>().protocol
 }
 
 /// The HTTP settings of a block.

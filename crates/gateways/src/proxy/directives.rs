@@ -115,7 +115,7 @@ fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Works like [`set_field`], for the list of fields of another protocol.
 pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, value) = (cx.arg(0), cx.template(cx.arg(1))?);
-    let fields = fields.own(cx.block);
+    let fields = fields.make_mut(cx.block);
     if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());

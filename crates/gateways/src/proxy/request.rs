@@ -88,7 +88,8 @@ pub(crate) fn build<F: Family>(
     // Only HTTP/2 has the scheme in the request.
     let mut encoder = match http.version {
         Version::Http2 => {
-            let encoder = http2::Encoder::new(if destination.place.is_secure { "https" } else { "http" });
+            let encoder =
+                http2::Encoder::new(if destination.target_parts.is_secure { "https" } else { "http" });
             // A field that the client has sent as never indexed is passed on as never indexed.
             let names = request.extensions.get::<NeverIndexed>().cloned();
             Encoder::Http2(Box::new(encoder.never_indexing(names)))
@@ -133,7 +134,7 @@ pub(crate) fn build<F: Family>(
 }
 
 /// Whether the client accepts trailers (RFC 9110 section 10.1.4).
-fn asks_for_trailers(request: &Request) -> bool {
+fn accepts_trailers(request: &Request) -> bool {
     let mut values = request.head.all(request.bytes(), HeaderId::Te);
     values.any(|value| http::connection::has_token(value, b"trailers"))
 }
@@ -153,7 +154,7 @@ const CDN_LOOP: &[u8] = b"CDN-Loop";
 
 /// Returns the default cache key: scheme and host of the destination, and the URI that is sent.
 pub(super) fn default_key(conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
-    let mut key = destination.place.key_start.clone();
+    let mut key = destination.target_parts.key_start.clone();
     push_uri(request, conf, destination, &mut key);
     key
 }
@@ -182,7 +183,7 @@ fn is_token(byte: u8) -> bool {
 /// Appends the request target by nginx's rules. An address from variables is used unchanged. Without a URI in `proxy_pass`, the
 /// client's URI is used if no rewrite changed it. Otherwise the decoded path is encoded again.
 fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut Vec<u8>) {
-    let uri = &destination.place.uri;
+    let uri = &destination.target_parts.uri;
     // An address with variables is complete: nothing is appended, not even the query.
     if destination.is_evaluated && !uri.is_empty() {
         return push_safe(uri, out);
@@ -240,11 +241,11 @@ impl Writer<'_> {
             self.push(field.name.as_bytes(), &field.value.rendered(request));
         }
         if !self.is_set(b"Host") {
-            self.push(b"Host", &destination.place.host);
+            self.push(b"Host", &destination.target_parts.host);
         }
         self.encoder.body(length);
         // gRPC servers refuse clients that do not accept trailers.
-        if http.is_grpc && asks_for_trailers(request) && !self.is_set(b"TE") {
+        if http.is_grpc && accepts_trailers(request) && !self.is_set(b"TE") {
             self.push(b"TE", b"trailers");
         }
         for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {

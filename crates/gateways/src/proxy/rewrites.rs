@@ -90,7 +90,7 @@ impl Rewrite {
                 set_cookie::replaced_domain(value, &domain, &replacement)
             }
             Find::Pattern(pattern) => {
-                let found = pattern.find(value).inspect_err(|gave_up| gave_up.tell(value, request));
+                let found = pattern.find(value).inspect_err(|gave_up| gave_up.log(value, request));
                 found.ok().flatten()?.store(value, request);
                 Some(self.replacement.rendered(request))
             }
@@ -163,7 +163,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     };
     let redirects = &mut http(scope).redirects;
     redirects.is_off = false;
-    redirects.list.own(block).push(rewrite);
+    redirects.list.make_mut(block).push(rewrite);
     Ok(())
 }
 
@@ -207,11 +207,11 @@ fn add_to<T: Clone>(list: &mut Layered<T>, item: Option<T>, cx: &Cx<'_>) -> Resu
         _ if is_off => Err(duplicate(cx)),
         None if has_own => Err(duplicate(cx)),
         None => {
-            list.own(cx.block);
+            list.make_mut(cx.block);
             Ok(())
         }
         Some(item) => {
-            list.own(cx.block).push(item);
+            list.make_mut(cx.block).push(item);
             Ok(())
         }
     }
@@ -297,7 +297,7 @@ impl CookieFlags {
         let is_meant = match &self.cookie {
             CookieName::Text(text) => text.rendered(request).eq_ignore_ascii_case(name),
             CookieName::Pattern(pattern) => {
-                let found = pattern.find(name).inspect_err(|gave_up| gave_up.tell(name, request));
+                let found = pattern.find(name).inspect_err(|gave_up| gave_up.log(name, request));
                 found.ok().flatten().inspect(|found| found.store(name, request)).is_some()
             }
         };

@@ -10,7 +10,7 @@ use crate::testing::{error, loaded, warnings};
 /// Returns the settings of the last location.
 fn http_of(http: &str) -> Http {
     let config = loaded(http);
-    config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().own.clone()
+    config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().protocol.clone()
 }
 
 #[test]

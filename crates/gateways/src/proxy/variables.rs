@@ -6,7 +6,7 @@
 use http::request::{BodyLength, HeaderId};
 
 use crate::passing::Family;
-use crate::passing::pass::{Destination, Place};
+use crate::passing::pass::{Destination, TargetParts};
 use crate::passing::request::Context;
 use crate::proxy::Http;
 use exchange::request::Request;
@@ -18,8 +18,8 @@ pub(super) const VARIABLES: &[Variable] = &[
         name: "proxy_host",
         get: |request, out| {
             request.replaced_variable("proxy_host", out)
-                || place(request, out, |place, out| {
-                    out.extend_from_slice(&place.host);
+                || target_parts(request, out, |target_parts, out| {
+                    out.extend_from_slice(&target_parts.host);
                     true
                 })
         },
@@ -30,7 +30,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         name: "proxy_port",
         get: |request, out| {
             request.replaced_variable("proxy_port", out)
-                || place(request, out, |place, out| match place.port {
+                || target_parts(request, out, |target_parts, out| match target_parts.port {
                     Some(port) => {
                         http::push_decimal(out, u64::from(port));
                         true
@@ -49,8 +49,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_internal_host",
         |request, out| {
-            place(request, out, |place, out| {
-                out.extend_from_slice(&place.host);
+            target_parts(request, out, |target_parts, out| {
+                out.extend_from_slice(&target_parts.host);
                 true
             })
         },
@@ -91,9 +91,10 @@ const fn variable(
 }
 
 /// Appends a value that is known once the destination is determined: before the cache key is computed.
-fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) -> bool) -> bool {
-    let destination = request.extensions.get::<Destination>().filter(|place| place.prefix == Http::PREFIX);
-    destination.is_some_and(|destination| show(&destination.place, out))
+fn target_parts(request: &Request, out: &mut Vec<u8>, show: fn(&TargetParts, &mut Vec<u8>) -> bool) -> bool {
+    let destination =
+        request.extensions.get::<Destination>().filter(|target_parts| target_parts.prefix == Http::PREFIX);
+    destination.is_some_and(|destination| show(&destination.target_parts, out))
 }
 
 /// Appends a value that is known once the request is created.

@@ -27,7 +27,7 @@ use user_file::FileError;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             // A client without credentials immediately gets a 401.
             plan.now_or_later(Phase::Access, scope.shared::<Conf>(), ask, |conf, request| {
@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.own::<Conf>().realm = Some(Arc::new(cx.template(cx.arg(0))?));
+            scope.make_mut::<Conf>().realm = Some(Arc::new(cx.template(cx.arg(0))?));
             Ok(())
         },
     ),
@@ -72,7 +72,7 @@ const DIRECTIVES: &[Directive] = &[
                 true => cx.template(text)?,
                 false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
             };
-            scope.own::<Conf>().user_file = Some(Arc::new(path));
+            scope.make_mut::<Conf>().user_file = Some(Arc::new(path));
             Ok(())
         },
     ),
@@ -120,7 +120,7 @@ async fn check(conf: &Conf, request: &mut Request) -> Step {
     let Some(realm) = realm_of(conf, request) else { return Step::Next };
     let path = conf.user_file.as_ref().map(|path| path.rendered(request));
     let mut path = path.unwrap_or_default();
-    files::put_behind(&request.config().http.conf_prefix, &mut path, 0);
+    files::prepend_directory(&request.config().http.conf_prefix, &mut path, 0);
     let stored = match user_file::find(request, &path, credentials.user()).await {
         Ok(stored) => stored,
         Err(error) => return fail(request, &path, error),

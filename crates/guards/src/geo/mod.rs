@@ -16,7 +16,7 @@ use exchange::config::Cx;
 use exchange::network::Network;
 use exchange::request::{Address, Request};
 use exchange::variables::{Compute, VarRef};
-use table::{Added, Networks, Place, Ranges, Stretches};
+use table::{Added, Networks, Ranges, Stretches, ValueIndex};
 
 /// The module.
 pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_geo") };
@@ -65,7 +65,7 @@ enum Table {
 const NO_ADDRESS: u32 = u32::MAX;
 
 /// The index of the empty value, used for addresses in no row.
-const EMPTY: Place = 0;
+const EMPTY: ValueIndex = 0;
 
 /// Parses a `geo` block: an optional variable with the address, then the name of the variable to define.
 fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -95,7 +95,7 @@ struct Reader<'a> {
     /// The values: the empty one, then in the order of first use.
     values: Vec<Box<str>>,
     /// Indices of values by their text: tables are long, but have few different values.
-    known: HashMap<&'a str, Place>,
+    known: HashMap<&'a str, ValueIndex>,
     /// IPv4 networks, with addresses in the low bits.
     v4: Networks,
     /// IPv6 networks.
@@ -105,7 +105,7 @@ struct Reader<'a> {
     /// Set by `ranges`, which selects the form of the rows after it.
     ranges: Option<Ranges>,
     /// `default` of ranges; the default of networks is stored as a network.
-    default: Option<Place>,
+    default: Option<ValueIndex>,
     proxies: Vec<Network>,
     recursive: bool,
     volatile: bool,
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds a network; of several rows the last one counts.
-    fn insert(&mut self, (start, bits): (IpAddr, u32), key: &str, value: Place, cx: &mut Cx<'_>) {
+    fn insert(&mut self, (start, bits): (IpAddr, u32), key: &str, value: ValueIndex, cx: &mut Cx<'_>) {
         let before = match start {
             IpAddr::V4(start) => self.v4.insert(start.to_bits().into(), bits, value),
             IpAddr::V6(start) => self.v6.insert(start.to_bits(), bits, value),
@@ -187,8 +187,8 @@ impl<'a> Reader<'a> {
     /// Parses `default`, `delete` or a range, with its argument.
     fn range_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
         if key == "default" {
-            let place = self.value(value);
-            if let Some(before) = self.default.replace(place) {
+            let index = self.value(value);
+            if let Some(before) = self.default.replace(index) {
                 let before = &self.values[before as usize];
                 cx.warn(format_args!(
                     "duplicate default geo range value: \"{value}\", old value: \"{before}\""
@@ -205,8 +205,8 @@ impl<'a> Reader<'a> {
             }
             return Ok(());
         }
-        let place = self.value(value);
-        match self.ranges.get_or_insert_default().insert(first, last, place) {
+        let index = self.value(value);
+        match self.ranges.get_or_insert_default().insert(first, last, index) {
             Added::Done(None) => Ok(()),
             Added::Done(Some(before)) => {
                 let before = &self.values[before as usize];
@@ -223,13 +223,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the index of a value.
-    fn value(&mut self, text: &'a str) -> Place {
-        let next = self.values.len() as Place;
-        let place = *self.known.entry(text).or_insert(next);
-        if place == next {
+    fn value(&mut self, text: &'a str) -> ValueIndex {
+        let next = self.values.len() as ValueIndex;
+        let index = *self.known.entry(text).or_insert(next);
+        if index == next {
             self.values.push(text.into());
         }
-        place
+        index
     }
 
     /// Converts the rows to the lookup table.
@@ -291,13 +291,13 @@ impl Compute for Geo {
             Some(Address::Unix(_)) | None => IpAddr::V4(NO_ADDRESS.into()),
         };
         // Ranges contain only IPv4 addresses.
-        let place = match (&self.table, ip) {
+        let index = match (&self.table, ip) {
             (Table::Networks(v4, _), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
             (Table::Networks(_, v6), IpAddr::V6(ip)) => v6.find(ip.to_bits()),
             (Table::Ranges(v4), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
             (Table::Ranges(v4), IpAddr::V6(_)) => v4.find(NO_ADDRESS),
         };
-        out.extend_from_slice(self.values[place as usize].as_bytes());
+        out.extend_from_slice(self.values[index as usize].as_bytes());
         true
     }
 

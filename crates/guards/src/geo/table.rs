@@ -7,30 +7,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
 /// Index of a value in the list of a `geo`.
-pub(super) type Place = u32;
+pub(super) type ValueIndex = u32;
 
 /// Consecutive ranges of addresses; each ends where the next one starts.
 #[derive(Debug)]
 pub(super) struct Stretches<A> {
     starts: Vec<A>,
     /// In a separate vector, because a search reads only the starts.
-    values: Vec<Place>,
+    values: Vec<ValueIndex>,
 }
 
 impl<A: Copy + Ord> Stretches<A> {
     /// Returns the value of an address. The first range starts at the lowest address, so there is always a value.
-    pub(super) fn find(&self, address: A) -> Place {
+    pub(super) fn find(&self, address: A) -> ValueIndex {
         let behind = self.starts.partition_point(|start| *start <= address);
         self.values[behind - 1]
     }
 
     /// Returns a single range from the lowest address on with this value.
-    fn starting(lowest: A, value: Place) -> Stretches<A> {
+    fn starting(lowest: A, value: ValueIndex) -> Stretches<A> {
         Stretches { starts: vec![lowest], values: vec![value] }
     }
 
     /// Begins a range at an address that is not below the last start.
-    fn push(&mut self, start: A, value: Place) {
+    fn push(&mut self, start: A, value: ValueIndex) {
         if self.starts.last() == Some(&start) {
             self.starts.pop();
             self.values.pop();
@@ -44,11 +44,11 @@ impl<A: Copy + Ord> Stretches<A> {
 
 /// Networks of one address family while they are read, by first address and prefix length.
 #[derive(Debug, Default)]
-pub(super) struct Networks(HashMap<(u128, u32), Place>);
+pub(super) struct Networks(HashMap<(u128, u32), ValueIndex>);
 
 impl Networks {
     /// Adds a network or replaces its value; returns the previous value, if any.
-    pub(super) fn insert(&mut self, start: u128, bits: u32, value: Place) -> Option<Place> {
+    pub(super) fn insert(&mut self, start: u128, bits: u32, value: ValueIndex) -> Option<ValueIndex> {
         self.0.insert((start, bits), value)
     }
 
@@ -59,15 +59,15 @@ impl Networks {
 
     /// Flattens the networks: an address gets the value of the smallest network that contains it. `width` is the number
     /// of bits of an address, `outside` the value of addresses in no network.
-    pub(super) fn flatten(self, width: u32, outside: Place) -> Stretches<u128> {
-        let mut networks: Vec<((u128, u32), Place)> = self.0.into_iter().collect();
+    pub(super) fn flatten(self, width: u32, outside: ValueIndex) -> Stretches<u128> {
+        let mut networks: Vec<((u128, u32), ValueIndex)> = self.0.into_iter().collect();
         // A network precedes its nested networks, which start at the same address or later.
         networks.sort_unstable_by_key(|(network, _)| *network);
         let mut flat = Stretches::starting(0, outside);
         // The networks that contain the current address, each with the address after its end; `None` means after the last address.
-        let mut around: Vec<(Option<u128>, Place)> = vec![(None, outside)];
+        let mut around: Vec<(Option<u128>, ValueIndex)> = vec![(None, outside)];
         let close =
-            |flat: &mut Stretches<u128>, around: &mut Vec<(Option<u128>, Place)>, to: Option<u128>| {
+            |flat: &mut Stretches<u128>, around: &mut Vec<(Option<u128>, ValueIndex)>, to: Option<u128>| {
                 while let Some(&(Some(end), _)) = around.last()
                     && to.is_none_or(|to| end <= to)
                 {
@@ -99,7 +99,7 @@ impl From<Stretches<u128>> for Stretches<u32> {
 /// Ranges while they are read, by first address, with their last address. They are split at every 65536 addresses, as
 /// in nginx, which decides piece by piece whether a range may be nested in another.
 #[derive(Debug, Default)]
-pub(super) struct Ranges(BTreeMap<u32, (u32, Place)>);
+pub(super) struct Ranges(BTreeMap<u32, (u32, ValueIndex)>);
 
 /// Number of addresses in a piece.
 const PIECE: u32 = 0x1_0000;
@@ -108,14 +108,14 @@ const PIECE: u32 = 0x1_0000;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Added {
     /// The range was added; contains the earlier value of the range, if all of it had the same value.
-    Done(Option<Place>),
+    Done(Option<ValueIndex>),
     /// This existing range overlaps, and does not completely contain the new range.
     Overlaps(Ipv4Addr, Ipv4Addr),
 }
 
 impl Ranges {
     /// Adds a range. A range nested in another takes over its addresses; a range that contains another is rejected.
-    pub(super) fn insert(&mut self, first: u32, last: u32, value: Place) -> Added {
+    pub(super) fn insert(&mut self, first: u32, last: u32, value: ValueIndex) -> Added {
         let mut before = None;
         for (first, last) in pieces(first, last) {
             let lowest = first & !(PIECE - 1);
@@ -158,7 +158,7 @@ impl Ranges {
     }
 
     /// Converts the ranges to a table; `outside` is the value of addresses in no range.
-    pub(super) fn flatten(self, outside: Place) -> Stretches<u32> {
+    pub(super) fn flatten(self, outside: ValueIndex) -> Stretches<u32> {
         let mut flat = Stretches::starting(0, outside);
         for (first, (last, value)) in self.0 {
             flat.push(first, value);
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OUTSIDE: Place = 0;
+    const OUTSIDE: ValueIndex = 0;
 
     fn start_of(address: u128, bits: u32, width: u32) -> u128 {
         address & !(((1_u128 << (width - bits)) - 1) & ((1 << width) - 1))
@@ -194,7 +194,7 @@ mod tests {
         #[test]
         fn the_smallest_network_containing_an_address_is_found(rows in proptest::collection::vec((0_u128..256, 0_u32..9), 0..12)) {
             let mut networks = Networks::default();
-            let rows: Vec<(u128, u32, Place)> =
+            let rows: Vec<(u128, u32, ValueIndex)> =
                 (1..).zip(&rows).map(|(value, &(address, bits))| (start_of(address, bits, 8), bits, value)).collect();
             for &(start, bits, value) in &rows {
                 networks.insert(start, bits, value);

@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
             let text = cx.arg(0);
             let network = Network::read(text, cx);
             let network = network.ok_or_else(|| cx.error(format_args!("invalid network \"{text}\"")))?;
-            cx.http.own::<Conf>().proxies.push(network);
+            cx.http.make_mut::<Conf>().proxies.push(network);
             Ok(())
         },
     ),
@@ -66,7 +66,7 @@ const DIRECTIVES: &[Directive] = &[
         |cx| {
             let mut recursive = false;
             cx.flag(&mut recursive)?;
-            cx.http.own::<Conf>().recursive = recursive;
+            cx.http.make_mut::<Conf>().recursive = recursive;
             Ok(())
         },
     ),
@@ -84,7 +84,7 @@ struct Conf {
 fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
     let path = cx.path(cx.arg(0));
     let shown = path.display();
-    let databases = &cx.http.own::<Conf>().databases;
+    let databases = &cx.http.make_mut::<Conf>().databases;
     if databases.iter().any(|known| known.path == path) {
         return Err(cx.error(format_args!("Duplicate GeoIP2 mmdb - {shown}")));
     }
@@ -107,11 +107,11 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     let database = Arc::new(Database::new(path, reader, interval));
-    for (slot, what) in variables {
-        let variable = Variable { database: Arc::clone(&database), what };
+    for (slot, source) in variables {
+        let variable = Variable { database: Arc::clone(&database), source };
         cx.http.registry.compute(slot, Arc::new(variable));
     }
-    cx.http.own::<Conf>().databases.push(database);
+    cx.http.make_mut::<Conf>().databases.push(database);
     Ok(())
 }
 
@@ -120,12 +120,12 @@ enum Row {
     /// `auto_reload`: seconds between two checks of the file; 0 means never.
     Reload(u64),
     /// A variable's slot, and the source of its value.
-    Variable(u32, What),
+    Variable(u32, ValueSource),
 }
 
 /// The source of a variable's value.
 #[derive(Debug)]
-enum What {
+enum ValueSource {
     /// From the record of an address.
     Record(Record),
     /// `metadata`, about the database itself.
@@ -174,7 +174,7 @@ fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
         _ if !key.starts_with('$') => return Err(cx.error(format_args!("invalid setting \"{key}\""))),
         _ => {}
     }
-    let what = match args.as_slice() {
+    let source = match args.as_slice() {
         ["metadata", name] => {
             let known = METADATA.iter().find(|(known, _)| known == name).map(|(_, metadata)| *metadata);
             if known.is_none() {
@@ -182,13 +182,13 @@ fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
                     "\"{key}\" has no value: metadata is \"build_epoch\", \"last_check\" or \"last_change\", not \"{name}\""
                 ));
             }
-            What::Metadata(known.unwrap_or(Metadata::Nothing))
+            ValueSource::Metadata(known.unwrap_or(Metadata::Nothing))
         }
         ["metadata", ..] => return Err(cx.error("invalid number of arguments for metadata")),
-        args => What::Record(read_record(key, args, cx)?),
+        args => ValueSource::Record(read_record(key, args, cx)?),
     };
     let slot = cx.http.registry.define_computed(cx.variable_name(key)?, row)?;
-    Ok(Row::Variable(slot, what))
+    Ok(Row::Variable(slot, source))
 }
 
 /// Parses a record's row. As in the nginx module, settings with an equals sign come first; the path follows.
@@ -223,13 +223,13 @@ fn read_record(key: &str, args: &[&str], cx: &mut Cx<'_>) -> Result<Record, Erro
 #[derive(Debug)]
 struct Variable {
     database: Arc<Database>,
-    what: What,
+    source: ValueSource,
 }
 
 impl Compute for Variable {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
-        match &self.what {
-            What::Record(record) => {
+        match &self.source {
+            ValueSource::Record(record) => {
                 let found =
                     record.address(request).is_some_and(|ip| self.database.find(ip, &record.path, out));
                 if !found && let Some(default) = &record.default {
@@ -237,7 +237,7 @@ impl Compute for Variable {
                 }
                 found || record.default.is_some()
             }
-            What::Metadata(metadata) => {
+            ValueSource::Metadata(metadata) => {
                 let number = match metadata {
                     Metadata::BuildEpoch => self.database.build_epoch(),
                     Metadata::LastCheck => self.database.checked(),

@@ -107,7 +107,7 @@ impl Writer {
 
     /// Writes a line of the page: a link, blanks up to the column of the time, the time and the size.
     fn html(&mut self, entry: &Entry) {
-        let is_folder = entry.kind == EntryKind::Folder;
+        let is_folder = entry.kind == EntryKind::Directory;
         self.text("<a href=\"");
         // All reserved characters of a URI are escaped, including colons, because "a:" would be a scheme.
         escape(Escape::UriComponent, &entry.name, &mut self.out);
@@ -191,7 +191,7 @@ impl Writer {
 /// Returns the name of a kind, which is the same in JSON and XML.
 fn kind_name(kind: EntryKind) -> &'static str {
     match kind {
-        EntryKind::Folder => "directory",
+        EntryKind::Directory => "directory",
         EntryKind::File => "file",
         EntryKind::Other => "other",
     }
@@ -258,11 +258,11 @@ mod tests {
             let (_, text) = text.split_once("\">").expect("a link");
             assert_eq!(text, format!("{shown} 29-Feb-2000 01:00                   7\r\n"));
         }
-        let text = written(Form::Html, false, false, &[("a b", EntryKind::Folder, 0)]);
+        let text = written(Form::Html, false, false, &[("a b", EntryKind::Directory, 0)]);
         let columns = " ".repeat(46);
         assert_eq!(text, format!("<a href=\"a%20b/\">a b/</a>{columns} 29-Feb-2000 01:00       -\r\n"));
         // No column remains for the slash.
-        let text = written(Form::Html, false, true, &[(&"d".repeat(50), EntryKind::Folder, 0)]);
+        let text = written(Form::Html, false, true, &[(&"d".repeat(50), EntryKind::Directory, 0)]);
         assert!(text.contains(&("d".repeat(50) + "</a> 29-Feb")), "{text}");
     }
 
@@ -289,8 +289,11 @@ mod tests {
 
     #[test]
     fn machine_formats_have_utc_times_and_only_sizes_of_files() {
-        let entries =
-            [("<d>", EntryKind::Folder, 9), ("\"\\\n\u{1f}", EntryKind::File, 7), ("&", EntryKind::Other, 9)];
+        let entries = [
+            ("<d>", EntryKind::Directory, 9),
+            ("\"\\\n\u{1f}", EntryKind::File, 7),
+            ("&", EntryKind::Other, 9),
+        ];
         assert_eq!(
             written(Form::Json, true, true, &entries),
             "\r\n{ \"name\":\"<d>\", \"type\":\"directory\", \"mtime\":\"Tue, 29 Feb 2000 00:00:00 GMT\" },\

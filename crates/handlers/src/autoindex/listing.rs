@@ -13,14 +13,14 @@ use io::Errno;
 use io::op::DirEntry;
 use rustix::fs::FileType;
 
-use exchange::files::{self, Failure, Folder};
+use exchange::files::{self, Failure, OpenDirectory};
 use exchange::phases::Step;
 use exchange::request::Request;
 use telemetry::Level;
 
 /// A directory being listed, with its path for messages.
 pub(crate) struct Listing {
-    folder: Folder,
+    directory: OpenDirectory,
     path: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Entry {
 /// The kind of an entry, with links followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntryKind {
-    Folder,
+    Directory,
     File,
     Other,
 }
@@ -46,7 +46,7 @@ pub(super) enum EntryKind {
 impl Listing {
     /// Opens the directory of the request's URI; returns the response as in nginx if that fails.
     pub(crate) async fn open(request: &Request) -> Result<Listing, Step> {
-        if files::alias_is_lost(request) {
+        if files::is_alias_undefined(request) {
             return Err(Step::Status(500));
         }
         // The path is opened without its trailing slash, which messages omit too.
@@ -55,8 +55,8 @@ impl Listing {
         if path.len() > 1 && path.ends_with(b"/") {
             path.pop();
         }
-        match files::open_folder(request, path.clone()).await {
-            Ok(folder) => Ok(Listing { folder, path }),
+        match files::open_directory(request, path.clone()).await {
+            Ok(directory) => Ok(Listing { directory, path }),
             Err(failure) => {
                 let status = files::status_of(failure.errno);
                 let level = if status == 500 { Level::Crit } else { Level::Error };
@@ -68,7 +68,7 @@ impl Listing {
 
     /// Returns the names and kinds of the next entries that are not hidden; `None` at the end.
     pub(crate) async fn read_kinds(&self, request: &Request) -> Result<Option<Vec<DirEntry>>, Step> {
-        self.shown(request, self.folder.read_kinds().await)
+        self.shown(request, self.directory.read_kinds().await)
     }
 
     /// Whether an entry is a regular file or a link to one. Only links need a check, because the kind of others is
@@ -77,7 +77,7 @@ impl Listing {
         if entry.kind == FileType::Symlink.as_raw_mode() {
             let path = [&self.path, b"/".as_slice(), &entry.name].concat();
             return match CString::new(path) {
-                Ok(path) => self.folder.leads_to_file(path).await,
+                Ok(path) => self.directory.is_link_to_file(path).await,
                 Err(_) => false,
             };
         }
@@ -109,7 +109,7 @@ impl Listing {
     /// Returns all entries in order.
     pub(super) async fn entries(&self, request: &Request) -> Result<Merged, Step> {
         let mut merged = Merged::default();
-        while let Some(found) = self.shown(request, self.folder.read().await)? {
+        while let Some(found) = self.shown(request, self.directory.read().await)? {
             let mut run = Vec::with_capacity(found.len());
             for entry in found {
                 run.extend(self.entry(request, entry)?);
@@ -135,7 +135,7 @@ impl Listing {
             }
         };
         let kind = match FileType::from_raw_mode(stat.mode) {
-            FileType::Directory => EntryKind::Folder,
+            FileType::Directory => EntryKind::Directory,
             FileType::RegularFile => EntryKind::File,
             _ => EntryKind::Other,
         };
@@ -146,7 +146,7 @@ impl Listing {
 /// Directories precede files; names are compared byte by byte.
 impl Ord for Entry {
     fn cmp(&self, other: &Entry) -> Ordering {
-        let is_folder = |entry: &Entry| entry.kind == EntryKind::Folder;
+        let is_folder = |entry: &Entry| entry.kind == EntryKind::Directory;
         is_folder(other).cmp(&is_folder(self)).then_with(|| self.name.cmp(&other.name))
     }
 }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn pieces_are_returned_in_order() {
         let entry = |name: &str| {
-            let kind = if name.starts_with("dir") { EntryKind::Folder } else { EntryKind::File };
+            let kind = if name.starts_with("dir") { EntryKind::Directory } else { EntryKind::File };
             Entry { name: name.as_bytes().into(), kind, size: 0, modified: 0 }
         };
         let mut merged = Merged::default();

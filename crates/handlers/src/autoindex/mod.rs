@@ -26,7 +26,7 @@ use telemetry::Level;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
                 Box::pin(run(conf, request))
@@ -44,24 +44,24 @@ const DIRECTIVES: &[Directive] = &[
     // `autoindex` runs after `index`, so that a directory with an index file is never listed.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a directory without an index.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().on),
     ),
     // For HTML only, because programs can round sizes themselves.
     Directive::scope(
         spec("autoindex_exact_size", Args::Flag, "Sizes in bytes; otherwise rounded to K, M and G.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().exact_size),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().exact_size),
     ),
     // JSONP without a function name is JSON, so that one location can serve both.
     Directive::scope(
         spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json, jsonp, or page.")
             .default("html"),
-        |scope, cx| cx.choice(&mut scope.own::<Conf>().form, FORMS),
+        |scope, cx| cx.choice(&mut scope.make_mut::<Conf>().form, FORMS),
     ),
     // For HTML only, as in nginx, because programs read the other formats.
     Directive::scope(
         spec("autoindex_localtime", Args::Flag, "Times of the machine's zone instead of UTC.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().localtime),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().localtime),
     ),
 ];
 

@@ -41,7 +41,7 @@ impl Order {
 
     /// Sorts a listing that is sorted by name; directories remain first.
     pub(super) fn sort(self, entries: &mut [Entry]) {
-        let is_file = |entry: &Entry| entry.kind != EntryKind::Folder;
+        let is_file = |entry: &Entry| entry.kind != EntryKind::Directory;
         let by = |a: &Entry, b: &Entry| match self.key {
             Key::Name => Ordering::Equal,
             Key::Size if is_file(a) => a.size.cmp(&b.size),
@@ -82,7 +82,7 @@ pub(super) struct Page {
     is_sorted: bool,
     /// Offset of times from UTC in seconds.
     offset_s: i64,
-    folders: u64,
+    directories: u64,
     files: u64,
     bytes: u64,
 }
@@ -90,7 +90,7 @@ pub(super) struct Page {
 impl Page {
     /// Returns a page in this order.
     pub(super) fn new(order: Order, is_sorted: bool, offset_s: i64) -> Page {
-        Page { order, is_sorted, offset_s, folders: 0, files: 0, bytes: 0 }
+        Page { order, is_sorted, offset_s, directories: 0, files: 0, bytes: 0 }
     }
 
     /// Writes the text before the first entry: the path as links, and the column headers.
@@ -143,7 +143,7 @@ impl Page {
 
     /// Writes a row.
     pub(super) fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) {
-        let is_folder = entry.kind == EntryKind::Folder;
+        let is_folder = entry.kind == EntryKind::Directory;
         let slash = if is_folder { "/" } else { "" };
         out.extend_from_slice(b"<tr><td class=\"n\"><a href=\"");
         escape(Escape::UriComponent, &entry.name, out);
@@ -156,9 +156,9 @@ impl Page {
                 self.files += 1;
                 self.bytes += entry.size;
             }
-            EntryKind::Folder => {
+            EntryKind::Directory => {
                 out.extend_from_slice(b"<td class=\"s\">");
-                self.folders += 1;
+                self.directories += 1;
             }
             EntryKind::Other => out.extend_from_slice(b"<td class=\"s\">"),
         }
@@ -175,7 +175,7 @@ impl Page {
         let _ = writeln!(
             out,
             "</table>\n<p>{}, {}, {}</p>",
-            counted(self.folders, "directory", "directories"),
+            counted(self.directories, "directory", "directories"),
             counted(self.files, "file", "files"),
             human(self.bytes)
         );
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn directories_are_listed_first_in_every_order() {
         let list = [
-            entry("d", EntryKind::Folder, 9, 5),
-            entry("e", EntryKind::Folder, 1, 9),
+            entry("d", EntryKind::Directory, 9, 5),
+            entry("e", EntryKind::Directory, 1, 9),
             entry("a", EntryKind::File, 7, 3),
             entry("b", EntryKind::File, 7, 1),
             entry("c", EntryKind::File, 2, 8),

@@ -24,7 +24,7 @@ use http::request::{BodyLength, HeaderId, Method};
 use rustix::fs::FileType;
 
 use crate::{Directive, Module};
-use exchange::config::{Settings, SettingsType, Words};
+use exchange::config::{Keywords, Settings, SettingsType};
 use exchange::files;
 use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
@@ -37,7 +37,7 @@ use tree::Disk;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().methods.has(ALL) {
             plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
                 Box::pin(run(conf, request))
@@ -56,17 +56,17 @@ const DIRECTIVES: &[Directive] = &[
         spec("dav_methods", Args::AtLeast(1), "Methods that change files: PUT, DELETE, MKCOL, COPY, MOVE.")
             .default("off")
             .many(),
-        |scope, cx| scope.own::<Conf>().methods.add(METHODS, cx),
+        |scope, cx| scope.make_mut::<Conf>().methods.add(METHODS, cx),
     ),
     Directive::scope(
         spec("create_full_put_path", Args::Flag, "Whether PUT makes missing directories.").default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().makes_folders),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().creates_directories),
     ),
     // Prevents a short URI from removing a complete site.
     Directive::scope(
         spec("min_delete_depth", Args::Exactly(1), "Least number of parts in a path that DELETE removes.")
             .default("0"),
-        |scope, cx| cx.number(&mut scope.own::<Conf>().delete_depth_min),
+        |scope, cx| cx.number(&mut scope.make_mut::<Conf>().delete_depth_min),
     ),
     Directive::scope(
         spec(
@@ -76,7 +76,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("user:rw"),
         |scope, cx| {
-            scope.own::<Conf>().access = stored_file::access(cx)?;
+            scope.make_mut::<Conf>().access = stored_file::access(cx)?;
             Ok(())
         },
     ),
@@ -98,9 +98,9 @@ const METHODS: &[(&str, u64)] =
 #[derive(Clone, Debug)]
 struct Conf {
     /// `dav_methods`
-    methods: Words,
+    methods: Keywords,
     /// `create_full_put_path`
-    makes_folders: bool,
+    creates_directories: bool,
     /// `min_delete_depth`
     delete_depth_min: u64,
     /// `dav_access`: permission bits of new files.
@@ -111,7 +111,7 @@ impl Settings for Conf {}
 
 impl Default for Conf {
     fn default() -> Conf {
-        Conf { methods: Words::default(), makes_folders: false, delete_depth_min: 0, access: 0o600 }
+        Conf { methods: Keywords::default(), creates_directories: false, delete_depth_min: 0, access: 0o600 }
     }
 }
 
@@ -150,7 +150,7 @@ fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
 
 /// Executes the method; each one returns nginx's status.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
-    if files::alias_is_lost(request) {
+    if files::is_alias_undefined(request) {
         return Step::Status(500);
     }
     let done = match request.method {
@@ -236,10 +236,10 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     let path = path_of(request, &request.uri);
     let disk = Disk::of(request);
     disk.guard(request, &path).await?;
-    let stat = disk.look(&path).await.map_err(|trouble| {
+    let stat = disk.stat(&path).await.map_err(|trouble| {
         // A file where a directory is expected is not a missing file.
         let missing = if trouble.errno == io::Errno::NOTDIR { 409 } else { 404 };
-        trouble.tell(request, missing)
+        trouble.log(request, missing)
     })?;
     let is_collection = request.uri.ends_with(b"/");
     if FileType::from_raw_mode(stat.mode) == FileType::Directory {
@@ -256,7 +256,7 @@ async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
         if !matches!(depth(request, Depth::Zero), Depth::Zero | Depth::Infinity) {
             return Err(refusal(request, 400, format_args!("\"Depth\" header must be 0 or infinity")));
         }
-        disk.unlink(&path).await.map_err(|trouble| trouble.tell(request, 404))?;
+        disk.unlink(&path).await.map_err(|trouble| trouble.log(request, 404))?;
     }
     Ok(Step::Status(204))
 }
@@ -270,8 +270,8 @@ async fn make(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     path.pop();
     let disk = Disk::of(request);
     disk.guard(request, &path).await?;
-    let mode = stored_file::folder_mode(conf.access);
-    disk.mkdir(&path, mode).await.map_err(|trouble| trouble.tell(request, 409))?;
+    let mode = stored_file::directory_mode(conf.access);
+    disk.mkdir(&path, mode).await.map_err(|trouble| trouble.log(request, 409))?;
     set_location(request);
     Ok(Step::Status(201))
 }
@@ -289,8 +289,11 @@ mod tests {
         );
         let conf = |place: usize| config.http.locations[place].scope.of::<Conf>();
         assert!(conf(0).has(Method::Put) && conf(0).has(Method::Delete) && !conf(0).has(Method::Mkcol));
-        assert_eq!((conf(0).access, conf(0).delete_depth_min, conf(0).makes_folders), (0o664, 2, false));
-        assert!(!conf(1).has(Method::Put) && conf(1).makes_folders);
+        assert_eq!(
+            (conf(0).access, conf(0).delete_depth_min, conf(0).creates_directories),
+            (0o664, 2, false)
+        );
+        assert!(!conf(1).has(Method::Put) && conf(1).creates_directories);
         assert_eq!((conf(2).access, conf(2).has(Method::Put)), (0o400, true));
         assert!(!loaded("server {}").http.locations[0].scope.of::<Conf>().methods.has(ALL));
     }

@@ -51,14 +51,14 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
         temp,
         levels,
         mode: conf.access,
-        makes_folders: conf.makes_folders,
+        creates_directories: conf.creates_directories,
         modified: request.header(HeaderId::Date).and_then(date::parse_http),
         length: None,
         via: disk.via,
     };
     let mut writer = Writer::new(plan, Rc::clone(&request.conn.thread));
     receive(request, &mut writer).await?;
-    writer.publish().await.map_err(|fault| tell(request, fault))?;
+    writer.publish().await.map_err(|fault| log_failure(request, fault))?;
     if !is_new {
         return Ok(Step::Status(204));
     }
@@ -76,27 +76,28 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
             })?;
             let Some(piece) = piece else { return Ok(()) };
             for source in piece {
-                writer.append(source.bytes()).await.map_err(|fault| tell(request, fault))?;
+                writer.append(source.bytes()).await.map_err(|fault| log_failure(request, fault))?;
             }
         }
     }
     // Another module has already read the body.
     let Some(body) = &request.body else { return Ok(()) };
     for piece in body.pieces().unwrap_or_default() {
-        writer.append(piece).await.map_err(|fault| tell(request, fault))?;
+        writer.append(piece).await.map_err(|fault| log_failure(request, fault))?;
     }
     let Some((file, len, via)) = body.file() else { return Ok(()) };
     let mut offset = 0;
     while offset < len {
         let count = (len - offset).min(READ_BYTES);
-        let failed = |errno| tell(request, ("read", body.path().unwrap_or("".as_ref()).to_owned(), errno));
+        let failed =
+            |errno| log_failure(request, ("read", body.path().unwrap_or("".as_ref()).to_owned(), errno));
         let buf = rt::pool().get(count as usize).ok_or_else(|| failed(Errno::NOMEM))?;
         let (read, buf) = file.read_at(offset, count as u32, buf, DeviceId::default(), via).await;
         let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
             return Err(failed(read.err().unwrap_or(Errno::IO)));
         };
         offset += u64::from(count);
-        writer.append(&buf).await.map_err(|fault| tell(request, fault))?;
+        writer.append(&buf).await.map_err(|fault| log_failure(request, fault))?;
     }
     Ok(())
 }
@@ -105,7 +106,7 @@ async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
 const READ_BYTES: u64 = 64 << 10;
 
 /// Logs a failure, for which nginx has a single status.
-fn tell(request: &Request, (call, path, errno): Fault) -> u16 {
+fn log_failure(request: &Request, (call, path, errno): Fault) -> u16 {
     let (path, reason) = (path.display(), Reason(errno));
     request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({reason})"));
     500

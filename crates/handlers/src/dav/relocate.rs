@@ -12,7 +12,7 @@ use io::Errno;
 use io::op::Stat;
 use rustix::fs::FileType;
 
-use super::tree::{Disk, Trouble};
+use super::tree::{Disk, OperationError};
 use super::{Conf, Depth, depth, path_of, refusal};
 use exchange::files;
 use exchange::phases::Step;
@@ -68,7 +68,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
     job.disk.guard(request, &job.from).await?;
     job.disk.guard(request, &job.to).await?;
     let earlier = job.earlier(is_collection, overwrites).await?;
-    let stat = job.disk.look(&job.from).await.map_err(|trouble| trouble.tell(request, 404))?;
+    let stat = job.disk.stat(&job.from).await.map_err(|trouble| trouble.log(request, 404))?;
     match FileType::from_raw_mode(stat.mode) {
         FileType::Directory => job.relocate_tree(&stat, earlier).await,
         _ => job.relocate_file(&stat, earlier, conf).await,
@@ -190,11 +190,11 @@ impl Job<'_> {
 
     /// Returns an existing destination, if it may be overwritten.
     async fn earlier(&self, is_collection: bool, overwrites: bool) -> Result<Option<Stat>, u16> {
-        let stat = match self.disk.look(&self.to).await {
-            Err(Trouble { errno: Errno::NOENT, .. }) => return Ok(None),
-            looked => looked.map_err(|trouble| trouble.tell(self.request, 404))?,
+        let stat = match self.disk.stat(&self.to).await {
+            Err(OperationError { errno: Errno::NOENT, .. }) => return Ok(None),
+            looked => looked.map_err(|trouble| trouble.log(self.request, 404))?,
         };
-        if is_folder(&stat) && !is_collection {
+        if is_directory(&stat) && !is_collection {
             return Err(self.refusal(409, "collection "));
         }
         if !overwrites {
@@ -213,8 +213,8 @@ impl Job<'_> {
             return Err(refusal(request, 400, format_args!("\"{uri}\" is collection")));
         }
         match earlier {
-            Some(earlier) if is_folder(&earlier) => disk.remove_tree(request, &self.to).await?,
-            Some(_) => disk.unlink(&self.to).await.map_err(|trouble| trouble.tell(request, 404))?,
+            Some(earlier) if is_directory(&earlier) => disk.remove_tree(request, &self.to).await?,
+            Some(_) => disk.unlink(&self.to).await.map_err(|trouble| trouble.log(request, 404))?,
             None => {}
         }
         let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
@@ -222,7 +222,7 @@ impl Job<'_> {
         if request.method == Method::Move && disk.rename(&self.from, &self.to).await.is_ok() {
             return Ok(Step::Status(201));
         }
-        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.tell(request, 404))?;
+        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.log(request, 404))?;
         disk.copy_tree(request, from, &self.to).await?;
         if request.method == Method::Move {
             disk.remove_tree(request, from).await?;
@@ -235,7 +235,7 @@ impl Job<'_> {
         let (request, disk) = (self.request, &self.disk);
         let done = match request.method {
             Method::Move => {
-                let mode = stored_file::folder_mode(conf.access);
+                let mode = stored_file::directory_mode(conf.access);
                 disk.move_file(request, stat, (&self.from, &self.to), mode).await
             }
             _ => {
@@ -243,11 +243,11 @@ impl Job<'_> {
                 disk.copy_file(request, (stat, mode), &self.from, &self.to).await
             }
         };
-        done.map(|()| Step::Status(204)).map_err(|trouble| trouble.tell_failed(request))
+        done.map(|()| Step::Status(204)).map_err(|trouble| trouble.log_failed(request))
     }
 }
 
-fn is_folder(stat: &Stat) -> bool {
+fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.mode) == FileType::Directory
 }
 

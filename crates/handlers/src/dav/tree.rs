@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat};
+use io::op::{DeviceId, DirEntry, EntryAttributes, OpenHow, Stat};
 use io::{DiskVia, Errno};
 use rt::file::Create;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps};
@@ -35,15 +35,15 @@ pub(super) struct Disk {
 
 /// An operation that failed.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct OperationError {
     call: &'static str,
     path: Vec<u8>,
     pub(super) errno: Errno,
 }
 
-impl Trouble {
+impl OperationError {
     /// Logs nginx's line, and returns nginx's status; `missing` is the status for a path that does not exist.
-    pub(super) fn tell(&self, request: &Request, missing: u16) -> u16 {
+    pub(super) fn log(&self, request: &Request, missing: u16) -> u16 {
         let (level, status) = match self.errno {
             Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (Level::Error, missing),
             Errno::ACCESS | Errno::PERM => (Level::Error, 403),
@@ -56,7 +56,7 @@ impl Trouble {
     }
 
     /// Does the same if nginx has one status for all reasons.
-    pub(super) fn tell_failed(&self, request: &Request) -> u16 {
+    pub(super) fn log_failed(&self, request: &Request) -> u16 {
         self.write(request, Level::Crit);
         500
     }
@@ -68,7 +68,7 @@ impl Trouble {
 }
 
 /// The result of an operation.
-type Done<T = ()> = Result<T, Trouble>;
+type Done<T = ()> = Result<T, OperationError>;
 
 /// Number of bytes of entries per read.
 const ENTRIES_BYTES: u32 = 32 << 10;
@@ -97,7 +97,7 @@ impl Disk {
         // Searches the nearest existing directory; missing ones below it may be created.
         while let Some(slash) = memchr::memrchr(b'/', above).filter(|slash| *slash > 0) {
             above = &above[..slash];
-            match files::look(request, above).await {
+            match files::stat_path(request, above).await {
                 Ok(_) => return Ok(()),
                 Err(failure) if failure.errno == Errno::NOENT && above.len() > files::root_len(request) => {}
                 Err(failure) => {
@@ -110,7 +110,7 @@ impl Disk {
     }
 
     /// Returns the attributes of a path: of a link itself and not its target, unless a slash follows.
-    pub(super) async fn look(&self, path: &[u8]) -> Done<Stat> {
+    pub(super) async fn stat(&self, path: &[u8]) -> Done<Stat> {
         let flags = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
         let call = "lstat()";
@@ -158,7 +158,7 @@ impl Disk {
     }
 
     /// Opens a directory to read its entries.
-    async fn open_folder(&self, path: &[u8]) -> Done<rt::File> {
+    async fn open_directory(&self, path: &[u8]) -> Done<rt::File> {
         let flags = (OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
         let call = "opendir()";
@@ -168,7 +168,7 @@ impl Disk {
 
     /// Returns the next entries of a directory; none at its end.
     async fn entries(&self, folder: &rt::File, path: &[u8]) -> Done<Vec<DirEntry>> {
-        let look = EntryLook::Itself;
+        let look = EntryAttributes::Itself;
         let read = folder.read_dir(ENTRIES_BYTES, look, DeviceId::default(), self.via).await;
         read.map_err(fault("readdir()", path))
     }
@@ -181,7 +181,7 @@ impl Disk {
     ) -> Done<Option<(rt::File, Vec<DirEntry>)>> {
         let file = match file {
             Some(file) => file,
-            None => self.open_folder(path).await?,
+            None => self.open_directory(path).await?,
         };
         let entries = self.entries(&file, path).await?;
         Ok((!entries.is_empty()).then_some((file, entries)))
@@ -189,7 +189,7 @@ impl Disk {
 
     /// Removes a directory with its content. An entry that cannot be removed is logged, and its directory remains too.
     pub(super) async fn remove_tree(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
-        let top = self.open_folder(path).await.map_err(|trouble| trouble.tell_failed(request))?;
+        let top = self.open_directory(path).await.map_err(|trouble| trouble.log_failed(request))?;
         let root = path.strip_suffix(b"/").unwrap_or(path);
         // The last directory is read further; its ancestors are open, its siblings are not opened yet.
         let mut left = vec![(root.to_vec(), Some(top))];
@@ -197,13 +197,13 @@ impl Disk {
             let entries = match self.next_entries(&path, file).await {
                 Ok(entries) => entries,
                 Err(trouble) => {
-                    trouble.tell(request, 0);
+                    trouble.log(request, 0);
                     None
                 }
             };
             let Some((file, entries)) = entries else {
                 if !left.is_empty() {
-                    told(request, self.rmdir(&path).await);
+                    log_failure(request, self.rmdir(&path).await);
                 }
                 continue;
             };
@@ -212,28 +212,28 @@ impl Disk {
                 let path = [&path, &b"/"[..], &entry.name].concat();
                 match FileType::from_raw_mode(entry.kind) {
                     FileType::Directory => left.push((path, None)),
-                    _ => told(request, self.unlink(&path).await),
+                    _ => log_failure(request, self.unlink(&path).await),
                 }
             }
         }
         // As written: with a trailing slash after a link to a directory this fails, as in nginx.
-        self.rmdir(path).await.map_err(|trouble| trouble.tell(request, 404))
+        self.rmdir(path).await.map_err(|trouble| trouble.log(request, 404))
     }
 
     /// Copies the content of a directory to an existing directory. A link to a file is copied as that file, as in
     /// nginx; other links are omitted.
     pub(super) async fn copy_tree(&self, request: &Request, from: &[u8], to: &[u8]) -> Result<(), u16> {
         // Through a link the destination may be inside the source, and the copy would never end.
-        let target = self.look(to).await.map_err(|trouble| trouble.tell_failed(request))?;
+        let target = self.stat(to).await.map_err(|trouble| trouble.log_failed(request))?;
         let mut left = vec![(from.to_vec(), to.to_vec(), None)];
         let mut times = Vec::new();
         let mut is_top = true;
         while let Some((from, to, modified)) = left.pop() {
-            let folder = match self.open_folder(&from).await {
+            let folder = match self.open_directory(&from).await {
                 Ok(folder) => folder,
-                Err(trouble) if is_top => return Err(trouble.tell_failed(request)),
+                Err(trouble) if is_top => return Err(trouble.log_failed(request)),
                 Err(trouble) => {
-                    told(request, Err(trouble));
+                    log_failure(request, Err(trouble));
                     continue;
                 }
             };
@@ -244,7 +244,7 @@ impl Disk {
                     Ok(entries) if entries.is_empty() => break,
                     Ok(entries) => entries,
                     Err(trouble) => {
-                        told(request, Err(trouble));
+                        log_failure(request, Err(trouble));
                         break;
                     }
                 };
@@ -256,16 +256,19 @@ impl Disk {
                         FileType::Directory if (stat.device, stat.inode) == (target.device, target.inode) => {
                         }
                         FileType::Directory => {
-                            let mode = exchange::stored_file::folder_mode(stat.mode & 0o7777);
-                            told(request, self.mkdir(&to, mode).await);
+                            let mode = exchange::stored_file::directory_mode(stat.mode & 0o7777);
+                            log_failure(request, self.mkdir(&to, mode).await);
                             left.push((from, to, Some(stat.modified)));
                         }
                         FileType::RegularFile => {
-                            told(request, self.copy_file(request, (&stat, None), &from, &to).await);
+                            log_failure(request, self.copy_file(request, (&stat, None), &from, &to).await);
                         }
                         FileType::Symlink => {
-                            if let Some(stat) = self.file_behind(request, &from).await {
-                                told(request, self.copy_file(request, (&stat, None), &from, &to).await);
+                            if let Some(stat) = self.link_target(request, &from).await {
+                                log_failure(
+                                    request,
+                                    self.copy_file(request, (&stat, None), &from, &to).await,
+                                );
                             }
                         }
                         _ => {}
@@ -275,13 +278,13 @@ impl Disk {
         }
         // Last, because creating entries in a directory changes its time.
         for (path, modified) in times {
-            told(request, dress(path, None, modified).await);
+            log_failure(request, dress(path, None, modified).await);
         }
         Ok(())
     }
 
     /// Returns the file that a link leads to, if it is one and the location follows all links.
-    async fn file_behind(&self, request: &Request, path: &[u8]) -> Option<Stat> {
+    async fn link_target(&self, request: &Request, path: &[u8]) -> Option<Stat> {
         let opening = &request.scope().core.files.opening;
         if opening.beneath || opening.links.is_some() {
             return None;
@@ -303,7 +306,7 @@ impl Disk {
         let how = OpenHow { flags: OFlags::CLOEXEC.bits() as i32, ..OpenHow::default() };
         let opened = rt::File::open(None, text("open()", from)?, how, DeviceId::default(), self.via).await;
         let source = opened.map_err(fault("open()", from))?;
-        let beside = beside(to);
+        let beside = temp_path_of(to);
         let new = mode.unwrap_or(stat.mode & 0o7777);
         let made =
             rt::File::create(text("open()", &beside)?, Create::New, new, DeviceId::default(), self.via).await;
@@ -317,7 +320,7 @@ impl Disk {
             done = self.rename(&beside, to).await;
         }
         if done.is_err() {
-            told(request, self.unlink(&beside).await);
+            log_failure(request, self.unlink(&beside).await);
         }
         done
     }
@@ -345,18 +348,18 @@ impl Disk {
         request: &Request,
         stat: &Stat,
         (from, to): (&[u8], &[u8]),
-        folder_mode: u32,
+        directory_mode: u32,
     ) -> Done {
         let mut done = self.rename(from, to).await;
         if done.as_ref().is_err_and(|trouble| trouble.errno == Errno::NOENT) {
             let path = PathBuf::from(OsString::from_vec(to.to_vec()));
-            let mode = Mode::from_raw_mode(folder_mode);
-            let made = rt::offload(move || received::make_folders(&path, mode)).await;
+            let mode = Mode::from_raw_mode(directory_mode);
+            let made = rt::offload(move || received::create_parents(&path, mode)).await;
             made.unwrap_or(Err(Errno::IO)).map_err(fault("mkdir()", to))?;
             done = self.rename(from, to).await;
         }
         match done {
-            Err(Trouble { errno: Errno::XDEV, .. }) => {
+            Err(OperationError { errno: Errno::XDEV, .. }) => {
                 self.copy_file(request, (stat, Some(stat.mode & 0o7777)), from, to).await?;
                 self.unlink(from).await
             }
@@ -366,7 +369,7 @@ impl Disk {
 }
 
 /// Returns the temporary name of a copy, which is in the same directory so that a rename is atomic.
-fn beside(path: &[u8]) -> Vec<u8> {
+fn temp_path_of(path: &[u8]) -> Vec<u8> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     [path, format!(".{}-{number:010}", std::process::id()).as_bytes()].concat()
 }
@@ -388,18 +391,18 @@ async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
 }
 
 /// Logs a failure inside a tree.
-fn told(request: &Request, done: Done) {
+fn log_failure(request: &Request, done: Done) {
     if let Err(trouble) = done {
-        trouble.tell(request, 0);
+        trouble.log(request, 0);
     }
 }
 
-fn fault(call: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Trouble {
+fn fault(call: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> OperationError {
     let path = path.to_vec();
-    move |errno| Trouble { call, path, errno }
+    move |errno| OperationError { call, path, errno }
 }
 
 /// Returns a path for the kernel.
 fn text(call: &'static str, path: &[u8]) -> Done<CString> {
-    CString::new(path).map_err(|_| Trouble { call, path: path.to_vec(), errno: Errno::INVAL })
+    CString::new(path).map_err(|_| OperationError { call, path: path.to_vec(), errno: Errno::INVAL })
 }

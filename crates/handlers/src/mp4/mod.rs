@@ -28,7 +28,7 @@ use transfer::body::choose;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    take_part: |_, scope, plan| {
+    add_to_plan: |_, scope, plan| {
         if scope.of::<Conf>().on {
             plan.later(Phase::Content, scope.shared::<Conf>(), |conf, request| Box::pin(run(conf, request)));
         }
@@ -50,7 +50,7 @@ const DIRECTIVES: &[Directive] = &[
             "Sends a part of an MP4 file by time: `start` and `end` in the query, in seconds.",
         ),
         |scope, _| {
-            scope.own::<Conf>().on = true;
+            scope.make_mut::<Conf>().on = true;
             Ok(())
         },
     ),
@@ -58,13 +58,13 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("mp4_buffer_size", Args::Exactly(1), "Bytes that are read at once to find the boxes of a file.")
             .default("512k"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().buffer_size),
     ),
     // The complete box is in memory, in addition to its parsed tables.
     Directive::scope(
         spec("mp4_max_buffer_size", Args::Exactly(1), "The longest movie box; a longer one is 500.")
             .default("10m"),
-        |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size_max),
+        |scope, cx| cx.size(&mut scope.make_mut::<Conf>().buffer_size_max),
     ),
     // Otherwise a player displays nothing until the next key frame.
     Directive::scope(
@@ -74,7 +74,7 @@ const DIRECTIVES: &[Directive] = &[
             "Begins with the key frame before the start, and has players pass over what lies between.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.own::<Conf>().at_key_frame),
+        |scope, cx| cx.flag(&mut scope.make_mut::<Conf>().at_key_frame),
     ),
     // A player needs no higher rate to continue, and a client that disconnects has not received the remaining bytes.
     Directive::scope(
@@ -87,7 +87,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.own::<Conf>().rate_permille = permille(cx)?;
+            scope.make_mut::<Conf>().rate_permille = permille(cx)?;
             Ok(())
         },
     ),
@@ -101,7 +101,7 @@ const DIRECTIVES: &[Directive] = &[
             "Playback time that is sent before that limit applies.",
         )
         .default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().rate_after),
+        |scope, cx| cx.milliseconds(&mut scope.make_mut::<Conf>().rate_after),
     ),
 ];
 
@@ -187,13 +187,13 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         let source = Source::new(request, &opened, conf);
         match make(source, span, conf).await {
             Ok(found) => made = Some(found),
-            Err(trouble) if span.is_some() => return trouble.tell(request, &path),
+            Err(trouble) if span.is_some() => return trouble.respond(request, &path),
             // Only the rate needs the movie: an invalid file is sent unchanged.
-            Err(trouble) => _ = trouble.tell(request, &path),
+            Err(trouble) => _ = trouble.respond(request, &path),
         }
     }
     let size = opened.stat.size;
-    static_file::answer(request, opened);
+    static_file::respond(request, opened);
     let (cut, duration_ms) = made.unwrap_or_default();
     if let Some((ftyp, Cut { head, data })) = cut {
         static_file::compose(request, [ftyp, head].concat(), data);
@@ -216,10 +216,10 @@ fn limit_rate(request: &mut Request, conf: &Conf, size: u64, duration_ms: u64) {
 
 /// The bytes before the media data, with the range of the media data; nothing if the file is sent unchanged. The second
 /// value is the duration of the movie in ms, if known.
-type Made = (Option<(Vec<u8>, Cut)>, Option<u64>);
+type CutResult = (Option<(Vec<u8>, Cut)>, Option<u64>);
 
 /// Finds the boxes of a file, and cuts the movie to the span.
-async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result<Made, Trouble> {
+async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result<CutResult, CutError> {
     let (mut ftyp, mut moov, mut data) = (None, None, None);
     let mut at = 0;
     while at < source.len && (moov.is_none() || data.is_none()) {
@@ -282,26 +282,26 @@ const FTYP_MAX: u64 = 1024;
 const READ_BYTES: u64 = 256 << 10;
 
 /// The reason why a movie could not be cut.
-enum Trouble {
+enum CutError {
     /// The file is no valid movie, or has no such span.
     File(Fault),
     /// The file could not be read.
     Disk(Errno),
 }
 
-impl From<Fault> for Trouble {
-    fn from(fault: Fault) -> Trouble {
-        Trouble::File(fault)
+impl From<Fault> for CutError {
+    fn from(fault: Fault) -> CutError {
+        CutError::File(fault)
     }
 }
 
-impl Trouble {
+impl CutError {
     /// Logs nginx's line, and returns its status.
-    fn tell(self, request: &Request, path: &[u8]) -> Step {
+    fn respond(self, request: &Request, path: &[u8]) -> Step {
         let path = files::display(path).to_string();
         match self {
-            Trouble::File(fault) => request.log(Level::Error, format_args!("{}", fault.shown(&path))),
-            Trouble::Disk(errno) => {
+            CutError::File(fault) => request.log(Level::Error, format_args!("{}", fault.shown(&path))),
+            CutError::Disk(errno) => {
                 request.log(Level::Crit, format_args!("pread() \"{path}\" failed ({})", Reason(errno)));
             }
         }
@@ -328,7 +328,7 @@ impl<'a> Source<'a> {
     }
 
     /// Returns at least `least` bytes from offset `at` on, and up to `most` if that is more.
-    async fn bytes(&mut self, at: u64, least: u64, most: u64) -> Result<&[u8], Trouble> {
+    async fn bytes(&mut self, at: u64, least: u64, most: u64) -> Result<&[u8], CutError> {
         let left = self.len.saturating_sub(at);
         let wanted = least.max(most).min(left);
         if left < least {
@@ -336,10 +336,10 @@ impl<'a> Source<'a> {
         }
         let has = |held: &Source<'_>| at >= held.at && at + wanted <= held.at + held.held.len() as u64;
         if !has(self) {
-            self.read(at, wanted.max(self.window).min(left)).await.map_err(Trouble::Disk)?;
+            self.read(at, wanted.max(self.window).min(left)).await.map_err(CutError::Disk)?;
         }
         let start = (at - self.at) as usize;
-        self.held.get(start..start + wanted as usize).ok_or(Trouble::Disk(Errno::IO))
+        self.held.get(start..start + wanted as usize).ok_or(CutError::Disk(Errno::IO))
     }
 
     /// Reads these bytes into `held`. Fails if the file has become shorter.

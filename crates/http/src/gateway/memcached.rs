@@ -66,7 +66,7 @@ pub struct Decoder {
     head_max: u32,
     /// Whether the client does not need the value (HEAD).
     is_bare: bool,
-    keeps: bool,
+    keeps_alive: bool,
     place: LinePart,
     /// The generated header section, until the caller takes it.
     written: Vec<u8>,
@@ -95,7 +95,7 @@ impl Decoder {
             gzip_flag,
             head_max: limits.head_max,
             is_bare: method == Method::Head,
-            keeps: false,
+            keeps_alive: false,
             place: LinePart::Line,
             written: Vec::new(),
             is_missing: false,
@@ -157,7 +157,7 @@ impl Decoder {
     pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
         if self.is_bare && matches!(self.place, LinePart::Value(_) | LinePart::Trailer(_)) {
             // Without this check the bytes of the value would be parsed as the next response.
-            self.keeps = is_whole(self.place, input);
+            self.keeps_alive = is_complete(self.place, input);
             return Ok(self.ended(input.len()));
         }
         match self.place {
@@ -180,7 +180,7 @@ impl Decoder {
                     self.place = LinePart::Trailer(seen + len);
                     return Ok(BodyStep { consumed: len, event: BodyEvent::More });
                 }
-                self.keeps = true;
+                self.keeps_alive = true;
                 Ok(self.ended(len))
             }
             LinePart::Line | LinePart::Value(_) | LinePart::Over => {
@@ -203,7 +203,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn left(&self) -> Option<u64> {
+    pub(super) fn remaining(&self) -> Option<u64> {
         match self.place {
             LinePart::Line => None,
             _ if self.is_bare => Some(0),
@@ -216,8 +216,8 @@ impl Decoder {
         self.place == LinePart::Over
     }
 
-    pub(super) fn keeps(&self) -> bool {
-        self.keeps
+    pub(super) fn keeps_alive(&self) -> bool {
+        self.keeps_alive
     }
 
     pub(super) fn take_note(&mut self) -> Option<&'static str> {
@@ -226,7 +226,7 @@ impl Decoder {
 }
 
 /// Whether `input` is exactly the remaining part of the response.
-fn is_whole(place: LinePart, input: &[u8]) -> bool {
+fn is_complete(place: LinePart, input: &[u8]) -> bool {
     match place {
         LinePart::Value(left) => {
             let value = usize::try_from(left).ok().and_then(|left| input.split_at_checked(left));
@@ -342,7 +342,7 @@ mod tests {
                 BodyEvent::More => {}
                 BodyEvent::End => {
                     assert!(decoder.is_over());
-                    return (body, Some((decoder.keeps(), decoder.take_note().is_some())));
+                    return (body, Some((decoder.keeps_alive(), decoder.take_note().is_some())));
                 }
             }
             at += step.consumed;
@@ -377,9 +377,9 @@ mod tests {
     #[test]
     fn the_value_for_a_head_request_is_discarded() {
         let line = "VALUE k%20 0 5\r\n";
-        for (rest, keeps) in [("hello\r\nEND\r\n", true), ("hello\r\nEND", false), ("", false)] {
+        for (rest, keeps_alive) in [("hello\r\nEND\r\n", true), ("hello\r\nEND", false), ("", false)] {
             let (body, end) = decoded(Method::Head, line, rest.as_bytes(), 100);
-            assert_eq!((body, end), (Vec::new(), Some((keeps, false))), "{rest:?}");
+            assert_eq!((body, end), (Vec::new(), Some((keeps_alive, false))), "{rest:?}");
         }
     }
 }

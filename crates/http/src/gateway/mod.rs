@@ -156,11 +156,11 @@ impl Decoder {
 
     /// Returns the remaining bytes of the body, if known.
     #[must_use]
-    pub fn left(&self) -> Option<u64> {
+    pub fn remaining(&self) -> Option<u64> {
         match self {
-            Self::Http1(decoder) => decoder.left(),
-            Self::FastCgi(decoder) => decoder.left(),
-            Self::Memcached(decoder) => decoder.left(),
+            Self::Http1(decoder) => decoder.remaining(),
+            Self::FastCgi(decoder) => decoder.remaining(),
+            Self::Memcached(decoder) => decoder.remaining(),
         }
     }
 
@@ -186,11 +186,11 @@ impl Decoder {
 
     /// Whether the connection can be reused for another request.
     #[must_use]
-    pub fn keeps(&self) -> bool {
+    pub fn keeps_alive(&self) -> bool {
         match self {
-            Self::Http1(decoder) => decoder.keeps(),
-            Self::FastCgi(decoder) => decoder.keeps(),
-            Self::Memcached(decoder) => decoder.keeps(),
+            Self::Http1(decoder) => decoder.keeps_alive(),
+            Self::FastCgi(decoder) => decoder.keeps_alive(),
+            Self::Memcached(decoder) => decoder.keeps_alive(),
         }
     }
 

@@ -64,7 +64,7 @@ pub enum Fault {
     /// The initial window of streams exceeds the maximum window.
     InitialWindow,
     /// A WINDOW_UPDATE of 0.
-    WindowOfNothing,
+    ZeroIncrement,
     /// A window exceeds the maximum.
     WindowTooLarge,
     /// More bytes than the window of the connection permits.
@@ -110,7 +110,7 @@ impl Fault {
             Fault::PushPromise => "client sent PUSH_PROMISE frame",
             Fault::Setting => "client sent SETTINGS frame with incorrect value",
             Fault::InitialWindow => "client sent SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value",
-            Fault::WindowOfNothing => "client sent WINDOW_UPDATE frame with incorrect window increment 0",
+            Fault::ZeroIncrement => "client sent WINDOW_UPDATE frame with incorrect window increment 0",
             Fault::WindowTooLarge => "client violated connection flow control: window is too large",
             Fault::WindowExceeded => "client violated connection flow control: too much DATA",
             Fault::Hpack(_) => "client sent header block that cannot be decoded",
@@ -133,7 +133,7 @@ pub enum StreamFault {
     /// Invalid trailers.
     Trailers,
     /// A WINDOW_UPDATE of 0.
-    WindowOfNothing,
+    ZeroIncrement,
     /// A window exceeds the maximum.
     WindowTooLarge,
     /// More bytes than the window of the stream permits.
@@ -149,7 +149,7 @@ impl StreamFault {
         match self {
             StreamFault::TooMany => ErrorCode::RefusedStream,
             StreamFault::HalfClosed => ErrorCode::StreamClosed,
-            StreamFault::Length | StreamFault::Trailers | StreamFault::WindowOfNothing => ErrorCode::Protocol,
+            StreamFault::Length | StreamFault::Trailers | StreamFault::ZeroIncrement => ErrorCode::Protocol,
             StreamFault::WindowTooLarge | StreamFault::WindowExceeded => ErrorCode::FlowControl,
             StreamFault::FrameLength => ErrorCode::FrameSize,
         }

@@ -53,7 +53,7 @@ pub struct Scheduler {
 #[derive(Debug, Default)]
 struct Queue {
     /// Non-incremental streams, sent one after the other by number.
-    whole: Vec<u32>,
+    non_incremental: Vec<u32>,
     /// Incremental streams, which take turns.
     shared: VecDeque<u32>,
     /// Whether an incremental stream is next, if there are both kinds.
@@ -67,8 +67,8 @@ impl Scheduler {
         if priority.is_incremental {
             queue.shared.push_back(stream);
         } else {
-            let place = queue.whole.partition_point(|&other| other < stream);
-            queue.whole.insert(place, stream);
+            let place = queue.non_incremental.partition_point(|&other| other < stream);
+            queue.non_incremental.insert(place, stream);
         }
         self.len += 1;
     }
@@ -80,8 +80,8 @@ impl Scheduler {
             let place = queue.shared.iter().position(|&other| other == stream);
             place.map(|place| queue.shared.remove(place)).is_some()
         } else {
-            let place = queue.whole.binary_search(&stream).ok();
-            place.map(|place| queue.whole.remove(place)).is_some()
+            let place = queue.non_incremental.binary_search(&stream).ok();
+            place.map(|place| queue.non_incremental.remove(place)).is_some()
         };
         self.len -= usize::from(found);
         found
@@ -93,12 +93,12 @@ impl Scheduler {
         if self.len == 0 {
             return None;
         }
-        let has_some = |queue: &&mut Queue| !queue.whole.is_empty() || !queue.shared.is_empty();
+        let has_some = |queue: &&mut Queue| !queue.non_incremental.is_empty() || !queue.shared.is_empty();
         let queue = self.urgencies.iter_mut().find(has_some)?;
-        let shares = queue.whole.is_empty() || queue.shared_is_next && !queue.shared.is_empty();
+        let shares = queue.non_incremental.is_empty() || queue.shared_is_next && !queue.shared.is_empty();
         queue.shared_is_next = !shares;
         if !shares {
-            return queue.whole.first().copied();
+            return queue.non_incremental.first().copied();
         }
         let next = queue.shared.pop_front()?;
         queue.shared.push_back(next);

@@ -10,10 +10,10 @@ use super::settings::WINDOW_MAX;
 use super::stream::End;
 
 /// Number of frames credited to the peer's budget for a complete message.
-const PAID_FOR_MESSAGE: u32 = 4;
+const CREDIT_FOR_MESSAGE: u32 = 4;
 
 /// Number of frames credited for DATA: receivers send WINDOW_UPDATE for stream and connection after each.
-const PAID_FOR_DATA: u32 = 3;
+const CREDIT_FOR_DATA: u32 = 3;
 
 /// Minimum payload in bytes that earns this credit: windows of one byte would split a body into frames of one byte. Clients send
 /// short messages unprompted, and servers respond to each with a WINDOW_UPDATE.
@@ -86,7 +86,7 @@ impl<T> Session<T> {
         let flags = if ends { END_STREAM } else { 0 };
         FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
         if len >= DATA_MIN || self.role == Role::Client {
-            self.pay_back(PAID_FOR_DATA);
+            self.pay_back(CREDIT_FOR_DATA);
         }
         if ends {
             self.note_message();
@@ -95,7 +95,7 @@ impl<T> Session<T> {
 
     /// Notes that a message was sent completely.
     fn note_message(&mut self) {
-        self.pay_back(PAID_FOR_MESSAGE);
+        self.pay_back(CREDIT_FOR_MESSAGE);
         self.early_ends = self.early_ends.saturating_sub(1);
     }
 
@@ -152,7 +152,7 @@ impl<T> Session<T> {
 
     /// Announces the end of the connection to the client; streams that it opens before it receives this are served.
     pub fn announce_end(&mut self, out: &mut Vec<u8>) {
-        self.go_away(WINDOW_MAX, ErrorCode::NoError, out);
+        self.send_goaway(WINDOW_MAX, ErrorCode::NoError, out);
         frame::push(out, Kind::Ping, 0, 0, b"goingaway"[..8].as_ref());
     }
 
@@ -160,7 +160,7 @@ impl<T> Session<T> {
     pub fn end(&mut self, out: &mut Vec<u8>) {
         if self.last_served.is_none() {
             self.last_served = Some(self.streams.last);
-            self.go_away(self.streams.last, ErrorCode::NoError, out);
+            self.send_goaway(self.streams.last, ErrorCode::NoError, out);
         }
     }
 }

@@ -63,7 +63,7 @@ pub(super) enum Role {
 
 /// Maximum number of streams that a client opens before it has received the server's limit (RFC 9113 section 6.5.2 recommends at
 /// least as many).
-const STREAMS_UNTOLD: u32 = 100;
+const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
 /// A received event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl<T> Session<T> {
         out.extend_from_slice(frame::PREFACE);
         settings::push_own_of_client(out, limits.initial_window, limits.head_max);
         let mut session = Session::begin(Role::Client, limits, out);
-        session.peer.streams_max = STREAMS_UNTOLD;
+        session.peer.streams_max = STREAMS_BEFORE_SETTINGS;
         session
     }
 
@@ -401,15 +401,15 @@ impl<T> Session<T> {
     ) -> Result<Event, Fault> {
         if let Some(stream) = self.streams.get(id) {
             return match (stream.is_reset, stream.receives) {
-                (true, _) => self.pass_over(block, input).map(|()| Event::Nothing),
+                (true, _) => self.skip_block(block, input).map(|()| Event::Nothing),
                 (false, true) if self.role == Role::Client => self.reply(id, ends, block, input, out),
                 (false, true) if stream.is_tunnel => {
-                    self.pass_over(block, input)?;
+                    self.skip_block(block, input)?;
                     self.reset_for(id, StreamFault::Trailers, out)
                 }
                 (false, true) => self.trailers(id, ends, block, input, out),
                 (false, false) => {
-                    self.pass_over(block, input)?;
+                    self.skip_block(block, input)?;
                     self.reset_for(id, StreamFault::HalfClosed, out)
                 }
             };
@@ -419,22 +419,22 @@ impl<T> Session<T> {
         }
         if id <= self.streams.last || self.role == Role::Client {
             return match self.streams.end_of(id) {
-                Some(End::Reset) => self.pass_over(block, input).map(|()| Event::Nothing),
+                Some(End::Reset) => self.skip_block(block, input).map(|()| Event::Nothing),
                 Some(End::Done) => Err(Fault::ClosedStream),
                 None if self.role == Role::Client && id <= self.streams.last => {
-                    self.pass_over(block, input).map(|()| Event::Nothing)
+                    self.skip_block(block, input).map(|()| Event::Nothing)
                 }
                 None => Err(Fault::StreamNumber),
             };
         }
         self.streams.last = id;
         if self.last_served.is_some_and(|last| id > last) {
-            self.pass_over(block, input)?;
+            self.skip_block(block, input)?;
             self.streams.note_end(id, End::Reset);
             return Ok(Event::Nothing);
         }
         if self.streams.len() >= self.limits.streams_max as usize {
-            self.pass_over(block, input)?;
+            self.skip_block(block, input)?;
             self.streams.note_end(id, End::Reset);
             frame::push_reset(out, id, StreamFault::TooMany.code());
             self.refused += 1;
@@ -455,7 +455,7 @@ impl<T> Session<T> {
     ) -> Result<Event, Fault> {
         if let Some(stream) = self.streams.get_mut(id).filter(|_| ends) {
             if stream.left.is_some_and(|left| left > 0) {
-                self.pass_over(block, input)?;
+                self.skip_block(block, input)?;
                 return self.reset_for(id, StreamFault::Length, out);
             }
             stream.receives = false;
@@ -490,7 +490,7 @@ impl<T> Session<T> {
     }
 
     /// Decodes a block that is ignored, to update the HPACK table.
-    fn pass_over(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
+    fn skip_block(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
         self.spend()?;
         self.decode(block, input, |_, _| ())
     }
@@ -831,7 +831,7 @@ impl<T> Session<T> {
         let bytes = frame::number(payload).unwrap_or_default() & WINDOW_MAX;
         if id == 0 {
             if bytes == 0 {
-                return Err(Fault::WindowOfNothing);
+                return Err(Fault::ZeroIncrement);
             }
             self.send_window += i64::from(bytes);
             return match self.send_window > i64::from(WINDOW_MAX) {
@@ -844,7 +844,7 @@ impl<T> Session<T> {
             return Ok(Event::Nothing);
         }
         if bytes == 0 {
-            return self.reset_for(id, StreamFault::WindowOfNothing, out);
+            return self.reset_for(id, StreamFault::ZeroIncrement, out);
         }
         match stream.widen(i64::from(bytes)) {
             true => Ok(Event::Window { stream: id }),
@@ -868,7 +868,7 @@ impl<T> Session<T> {
         // A server opens no streams, so a client announces 0. The announced stream must not increase (RFC 9113 section 6.8).
         let last = if self.role == Role::Client { 0 } else { self.streams.last };
         let last = self.last_served.map_or(last, |served| last.min(served));
-        self.go_away(last, fault.code(), out);
+        self.send_goaway(last, fault.code(), out);
     }
 
     /// Sends a PING to check whether the peer responds; [`Event::Pong`] is the acknowledgement.
@@ -877,7 +877,7 @@ impl<T> Session<T> {
     }
 
     /// Sends GOAWAY with the last served stream (RFC 9113 section 6.8).
-    pub fn go_away(&mut self, last: u32, code: ErrorCode, out: &mut Vec<u8>) {
+    pub fn send_goaway(&mut self, last: u32, code: ErrorCode, out: &mut Vec<u8>) {
         frame::push_go_away(out, last, code);
     }
 }

@@ -548,7 +548,7 @@ fn streams_above_the_last_one_are_ignored_after_goaway() {
 /// RFC 9113 sections 6.9 and 6.9.1: the increment of a window must not be 0, and its maximum is 2^31-1.
 #[test]
 fn window_increments_must_be_positive_and_not_overflow() {
-    assert_eq!(Peer::new().fault(&window(0, 0)), Some((Fault::WindowOfNothing, ErrorCode::Protocol)));
+    assert_eq!(Peer::new().fault(&window(0, 0)), Some((Fault::ZeroIncrement, ErrorCode::Protocol)));
     let wide = window(0, WINDOW_MAX);
     assert_eq!(Peer::new().fault(&wide), Some((Fault::WindowTooLarge, ErrorCode::FlowControl)));
     for (bytes, code) in [(0, ErrorCode::Protocol), (WINDOW_MAX, ErrorCode::FlowControl)] {

@@ -169,7 +169,7 @@ impl ReplyHead {
 
     /// Returns the reason as received; `None` if a script sent none.
     #[must_use]
-    pub fn told_reason<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn received_reason<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
         (!self.is_cgi || !self.reason.is_empty()).then(|| self.reason.of(buf))
     }
 

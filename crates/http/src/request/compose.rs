@@ -142,7 +142,7 @@ mod tests {
             (head.method(), head.target(), head.body()),
             (parsed.method(), Target::Origin, parsed.body())
         );
-        assert!(head.is_begun() && !head.in_request_line());
+        assert!(head.is_started() && !head.in_request_line());
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
             let mut shown = Vec::new();
             head.push_protocol(&mut shown);
             assert_eq!((shown, head.version()), (protocol.into(), version));
-            assert!(head.request_line().is_empty() && head.is_begun());
+            assert!(head.request_line().is_empty() && head.is_started());
         }
     }
 

@@ -236,7 +236,7 @@ impl Head {
 
     /// Whether method, target and version have been parsed.
     #[must_use]
-    pub fn is_begun(&self) -> bool {
+    pub fn is_started(&self) -> bool {
         !self.request_line.is_empty() || matches!(self.phase, Phase::Fields | Phase::Done)
     }
 

@@ -379,7 +379,7 @@ impl Backends {
             table_full: self.table_full,
             recv_starved: starved + ring.recv_starved,
             device_queued: self.ring_limit.queued + self.pool_queued,
-            stray: self.slots.stray,
+            unmatched: self.slots.unmatched,
         }
     }
 

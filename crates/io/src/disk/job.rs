@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 use smallvec::SmallVec;
 
-use crate::disk::{folder, owner};
+use crate::disk::{directory, owner};
 use crate::op::{Advice, Completion, DirEntry, NewFile, Op, OpId, OpenHow, Payload};
 use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
@@ -122,15 +122,15 @@ pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
             let sent = || rustix::fs::sendfile(socket.as_fd(), file.as_fd(), Some(&mut offset), len);
             Outcome::count(retry_on_intr(sent))
         }
-        Op::ReadDir { dir, bytes_max, look, .. } => {
+        Op::ReadDir { dir, bytes_max, attributes, .. } => {
             let bytes_max = (*bytes_max).max(READ_DIR_BYTES_MIN) as usize;
-            match folder::read(dir.as_fd(), bytes_max, *look) {
+            match directory::read(dir.as_fd(), bytes_max, *attributes) {
                 Ok(entries) => Outcome::new(Ok(narrow(entries.len())), Output::Entries(entries)),
                 Err(errno) => Outcome::new(Err(errno), Output::Nothing),
             }
         }
         Op::StatMany { dir, names, .. } => {
-            let stats = folder::look(dir.as_fd(), names);
+            let stats = directory::stat_names(dir.as_fd(), names);
             Outcome::new(Ok(narrow(stats.len())), Output::Stats(stats))
         }
         Op::Space { target: StatTarget::File(file), .. } => Outcome::space(rustix::fs::fstatfs(file)),
@@ -145,8 +145,8 @@ pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
 fn change(op: &mut Op) -> Result<(), Errno> {
     match op {
         Op::Put { new, .. } => put(new),
-        Op::Unlink { path, folder, .. } => {
-            let flags = if *folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        Op::Unlink { path, is_directory, .. } => {
+            let flags = if *is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             rustix::fs::unlinkat(CWD, path.as_c_str(), flags)
         }
         Op::Rename { from, to, .. } => rustix::fs::rename(from.as_c_str(), to.as_c_str()),
@@ -173,15 +173,15 @@ fn change(op: &mut Op) -> Result<(), Errno> {
 fn put(new: &NewFile) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(new.mode);
-    let made = match new.begun {
+    let created = match new.open_temp {
         Some(_) => None,
         None => Some(retry_on_intr(|| rustix::fs::open(new.temp.as_c_str(), flags, mode))?),
     };
-    let begun = new.begun.as_ref().map(AsFd::as_fd);
-    let file = made.as_ref().map(AsFd::as_fd).or(begun).ok_or(Errno::BADF)?;
+    let open_temp = new.open_temp.as_ref().map(AsFd::as_fd);
+    let file = created.as_ref().map(AsFd::as_fd).or(open_temp).ok_or(Errno::BADF)?;
     let renamed = || rustix::fs::rename(new.temp.as_c_str(), new.to.as_c_str());
     let done = write_all(new, file).and_then(|()| renamed());
-    if done.is_err() && made.is_some() {
+    if done.is_err() && created.is_some() {
         // The first error is more useful than an error of the removal.
         let _ = rustix::fs::unlinkat(CWD, new.temp.as_c_str(), AtFlags::empty());
     }
@@ -303,7 +303,7 @@ impl Outcome {
             }
             done.result = self.result;
             match self.output {
-                Output::Nothing => op.give_back(self.result, &mut done.payload),
+                Output::Nothing => op.return_resources(self.result, &mut done.payload),
                 Output::Opened(fd) => done.payload = Payload::Opened(fd),
                 Output::Stat(stat) => done.payload = Payload::Stat(Box::new(stat)),
                 Output::Entries(entries) => done.payload = Payload::Entries(entries),

@@ -1,7 +1,7 @@
 //! Disk backends, which carry out operations on files and paths. [`job`] carries out an operation on a thread that may
 //! block; [`folder`] and [`owner`] contain operations that need several system calls.
 
-mod folder;
+mod directory;
 pub(crate) mod job;
 pub(crate) mod libaio;
 mod owner;

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, Soc
 use smallvec::SmallVec;
 
 use super::table::{Registration, Side};
-use super::{Epoll, end_with_error, place};
+use super::{Epoll, end_with_error, wait_target};
 use crate::buf::Buf;
 use crate::op::{
     Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RECV_LARGE_BYTES, RecvInto, SEGMENTS_MAX, Segment,
@@ -86,7 +86,7 @@ impl Epoll {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        let waits_at = place(&op).map(|(side, fd)| (side, fd.clone()));
+        let waits_at = wait_target(&op).map(|(side, fd)| (side, fd.clone()));
         *slots.op(id) = op;
         match waits_at {
             Some((side, fd)) => self.wait_or_end(id, side, &fd, error, slots, done),
@@ -151,7 +151,7 @@ impl Epoll {
     fn recv(&mut self, id: OpId, socket: Fd, mut buf: Buf, slots: &mut Slots, done: &mut Vec<Completion>) {
         self.kernel_entries += 1;
         let len = buf.len();
-        match recv_some(&socket, buf.room()) {
+        match recv_some(&socket, buf.spare_capacity()) {
             Ok(count) => {
                 self.note_received(&socket, count, buf.capacity() - len);
                 buf.set_len(len + count);

@@ -58,7 +58,7 @@ pub(crate) struct Epoll {
     /// Operations that used up their budget of this turn and continue in the next.
     again: Vec<OpId>,
     /// The operations of `again` of the previous turn, while they are run.
-    going_on: Vec<OpId>,
+    resuming: Vec<OpId>,
     /// Listeners whose registration may no longer have a pending accept. They are held open until that was checked: if
     /// another process shares the socket, closing it leaves it in the epoll set, and the kernel would wake this thread
     /// for its connections.
@@ -83,7 +83,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS_MAX),
             starved: VecDeque::new(),
             again: Vec::new(),
-            going_on: Vec::new(),
+            resuming: Vec::new(),
             listeners_to_check: Vec::new(),
             pool: pool.clone(),
             recv_buffer_bytes: config.recv_buffer_bytes as usize,
@@ -99,7 +99,7 @@ impl Epoll {
 
     /// Tries an operation, which completes or waits.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let waits = place(slots.op(id)).and_then(|(side, fd)| {
+        let waits = wait_target(slots.op(id)).and_then(|(side, fd)| {
             let entry = self.table.of(fd);
             let waits = !entry.is_ready(side) || entry.has_line(side);
             waits.then(|| (side, fd.clone()))
@@ -112,7 +112,7 @@ impl Epoll {
 
     /// Cancels a waiting operation, unless it has completed before.
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        if let Some((side, fd)) = place(slots.op(id)) {
+        if let Some((side, fd)) = wait_target(slots.op(id)) {
             let entry = self.table.of(fd);
             entry.line(side).retain(|waiting| *waiting != id);
             if entry.registration == Registration::Listener {
@@ -141,8 +141,8 @@ impl Epoll {
     ) -> Result<TurnEvents, Errno> {
         self.release_idle_listeners();
         self.feed_starved(slots, done);
-        std::mem::swap(&mut self.again, &mut self.going_on);
-        while let Some(id) = self.going_on.pop() {
+        std::mem::swap(&mut self.again, &mut self.resuming);
+        while let Some(id) = self.resuming.pop() {
             self.run(id, slots, done);
         }
         let wait = if done.is_empty() && self.again.is_empty() { wait } else { Wait::No };
@@ -213,7 +213,7 @@ impl Epoll {
 
     /// Retries an operation after an event, unless an earlier operation of the queue has used up the readiness.
     fn start_again(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        match place(slots.op(id)) {
+        match wait_target(slots.op(id)) {
             Some((side, fd)) if side != Side::Accept && !self.table.of(fd).is_ready(side) => {
                 let fd = fd.clone();
                 self.park(id, side, &fd, slots, done);
@@ -299,7 +299,7 @@ impl AsFd for Epoll {
 }
 
 /// Returns the side and the descriptor on which an operation waits; `None` for operations that never wait.
-fn place(op: &Op) -> Option<(Side, &Fd)> {
+fn wait_target(op: &Op) -> Option<(Side, &Fd)> {
     match op {
         Op::Accept { listener, .. } => Some((Side::Accept, listener)),
         Op::Recv { socket, .. } => Some((Side::Read, socket)),
@@ -320,6 +320,6 @@ fn token(entry: &SocketEntry, fd: &Fd) -> u64 {
 fn end_with_error(id: OpId, error: Errno, slots: &mut Slots, done: &mut Vec<Completion>) {
     slots.end(id, done, |op, done| {
         done.result = Err(error);
-        op.give_back(Err(error), &mut done.payload);
+        op.return_resources(Err(error), &mut done.payload);
     });
 }

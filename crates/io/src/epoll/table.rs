@@ -63,14 +63,14 @@ pub(super) struct SocketEntry {
     /// Operations that wait to read, accept or poll, in order.
     pub(super) readers: Line,
     /// Operations that wait for other events; allocated when needed.
-    others: Option<Box<Others>>,
+    other_waits: Option<Box<OtherWaits>>,
 }
 
 const _: () = assert!(size_of::<SocketEntry>() == 64);
 
 /// Operations that wait at a descriptor for other events than data or connections.
 #[derive(Debug, Default)]
-struct Others {
+struct OtherWaits {
     /// Operations that wait to write or for the result of a connect, in order.
     writers: Line,
     /// Operations that wait for the end of the stream. They have a separate queue, because data does not wake them.
@@ -82,8 +82,8 @@ impl SocketEntry {
     pub(super) fn line(&mut self, side: Side) -> &mut Line {
         match side {
             Side::Accept | Side::Read => &mut self.readers,
-            Side::Write => &mut self.others.get_or_insert_default().writers,
-            Side::End => &mut self.others.get_or_insert_default().watchers,
+            Side::Write => &mut self.other_waits.get_or_insert_default().writers,
+            Side::End => &mut self.other_waits.get_or_insert_default().watchers,
         }
     }
 
@@ -91,12 +91,12 @@ impl SocketEntry {
     pub(super) fn take_ready(&mut self) -> impl Iterator<Item = OpId> + use<> {
         let readers = if self.readable { std::mem::take(&mut self.readers) } else { Line::new() };
         let (mut writers, mut watchers) = (Line::new(), Line::new());
-        if let Some(others) = &mut self.others {
+        if let Some(other_waits) = &mut self.other_waits {
             if self.writable {
-                writers = std::mem::take(&mut others.writers);
+                writers = std::mem::take(&mut other_waits.writers);
             }
             if self.hung_up {
-                watchers = std::mem::take(&mut others.watchers);
+                watchers = std::mem::take(&mut other_waits.watchers);
             }
         }
         readers.into_iter().chain(writers).chain(watchers)
@@ -104,11 +104,11 @@ impl SocketEntry {
 
     /// Whether an operation waits on a side.
     pub(super) fn has_line(&self, side: Side) -> bool {
-        let others = self.others.as_ref();
+        let other_waits = self.other_waits.as_ref();
         match side {
             Side::Accept | Side::Read => !self.readers.is_empty(),
-            Side::Write => others.is_some_and(|others| !others.writers.is_empty()),
-            Side::End => others.is_some_and(|others| !others.watchers.is_empty()),
+            Side::Write => other_waits.is_some_and(|other_waits| !other_waits.writers.is_empty()),
+            Side::End => other_waits.is_some_and(|other_waits| !other_waits.watchers.is_empty()),
         }
     }
 

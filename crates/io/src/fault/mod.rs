@@ -41,7 +41,7 @@ pub struct FaultEngine {
     /// Completions to be returned in the next turn.
     ready: VecDeque<Completion>,
     /// Delayed completions, unordered.
-    late: Vec<(Instant, Completion)>,
+    delayed: Vec<(Instant, Completion)>,
     /// Terminal completions that were dropped, with their payloads.
     lost: Vec<Completion>,
     paths: Paths,
@@ -71,7 +71,7 @@ struct Live {
 }
 
 /// The remaining bytes of an earlier shortened receive.
-enum LeftOver {
+enum Remainder {
     /// The operation completes with them.
     All(Result<u32, Errno>, Payload),
     /// A stream returns this buffer first.
@@ -95,7 +95,7 @@ impl FaultEngine {
             rules: plan.rules.iter().cloned().map(RuleState::new).collect(),
             table: OpMap::default(),
             ready: VecDeque::new(),
-            late: Vec::new(),
+            delayed: Vec::new(),
             lost: Vec::new(),
             paths: Paths::default(),
             carried: Carried::default(),
@@ -163,7 +163,7 @@ impl FaultEngine {
     }
 
     /// Returns the remaining bytes of an earlier shortened receive.
-    fn left_over(&mut self, socket: &Fd, into: &mut RecvInto) -> Option<LeftOver> {
+    fn remainder(&mut self, socket: &Fd, into: &mut RecvInto) -> Option<Remainder> {
         let bytes = self.carried.take(socket)?;
         let owned = match into {
             RecvInto::Owned(_) => std::mem::replace(into, RecvInto::Pool),
@@ -177,13 +177,13 @@ impl FaultEngine {
         };
         let Some(mut buf) = buf else {
             self.carried.put(socket, &bytes);
-            return Some(LeftOver::NoBuffer);
+            return Some(Remainder::NoBuffer);
         };
         let count = buf.append(&bytes);
         self.carried.put(socket, &bytes[count..]);
         Some(match streams {
-            true => LeftOver::First(buf),
-            false => LeftOver::All(Ok(count as u32), Payload::Buf(buf)),
+            true => Remainder::First(buf),
+            false => Remainder::All(Ok(count as u32), Payload::Buf(buf)),
         })
     }
 
@@ -198,20 +198,20 @@ impl FaultEngine {
     /// Starts the receives that were delayed in an earlier turn, if a buffer is available for remaining bytes.
     fn begin_parked(&mut self) {
         for (id, mut op) in std::mem::take(&mut self.parked) {
-            let left_over = match &mut op {
-                Op::Recv { socket, into } => self.left_over(socket, into),
+            let remainder = match &mut op {
+                Op::Recv { socket, into } => self.remainder(socket, into),
                 _ => None,
             };
-            let first = match left_over {
-                Some(LeftOver::NoBuffer) => {
+            let first = match remainder {
+                Some(Remainder::NoBuffer) => {
                     self.parked.push((id, op));
                     continue;
                 }
-                Some(LeftOver::All(result, payload)) => {
+                Some(Remainder::All(result, payload)) => {
                     self.ready.push_back(Completion { id, result, more: false, payload });
                     continue;
                 }
-                Some(LeftOver::First(buf)) => Some(buf),
+                Some(Remainder::First(buf)) => Some(buf),
                 None => None,
             };
             match (self.inner.submit(op), self.table.get(id)) {
@@ -315,7 +315,7 @@ impl FaultEngine {
         let Some(live) = self.table.get(completion.id) else { return };
         match live.delay {
             _ if live.loses => self.lost.extend((!completion.more).then_some(completion)),
-            Some(delay) => self.late.push((now + delay, completion)),
+            Some(delay) => self.delayed.push((now + delay, completion)),
             None => self.ready.push_back(completion),
         }
     }
@@ -324,9 +324,9 @@ impl FaultEngine {
     fn deliver(&mut self, batch: &mut Vec<Completion>) {
         let now = Instant::now();
         let mut place = 0;
-        while place < self.late.len() {
-            match self.late[place].0 <= now {
-                true => self.ready.push_back(self.late.remove(place).1),
+        while place < self.delayed.len() {
+            match self.delayed[place].0 <= now {
+                true => self.ready.push_back(self.delayed.remove(place).1),
                 false => place += 1,
             }
         }
@@ -342,7 +342,7 @@ impl FaultEngine {
     fn wait(&self, wait: Wait) -> Wait {
         // The release of a buffer causes no wake-up.
         let parked = (!self.parked.is_empty()).then(|| Instant::now() + PARKED_FOR);
-        let next = self.late.iter().map(|(due, _)| *due).chain(parked).min();
+        let next = self.delayed.iter().map(|(due, _)| *due).chain(parked).min();
         match (wait, next) {
             (Wait::No, _) => Wait::No,
             _ if !self.ready.is_empty() => Wait::No,
@@ -398,14 +398,14 @@ impl Engine for FaultEngine {
             Some(Fault::Short) => live.undo = shorten(&mut op),
             Some(Fault::Lost | Fault::End) | None => {}
         }
-        let left_over = match &mut op {
-            Op::Recv { socket, into } => self.left_over(socket, into),
+        let remainder = match &mut op {
+            Op::Recv { socket, into } => self.remainder(socket, into),
             _ => None,
         };
-        let first = match left_over {
-            Some(LeftOver::NoBuffer) => return Ok(self.park(live, op)),
-            Some(LeftOver::All(result, payload)) => return Ok(self.inject(live, result, payload)),
-            Some(LeftOver::First(buf)) => Some(buf),
+        let first = match remainder {
+            Some(Remainder::NoBuffer) => return Ok(self.park(live, op)),
+            Some(Remainder::All(result, payload)) => return Ok(self.inject(live, result, payload)),
+            Some(Remainder::First(buf)) => Some(buf),
             None => None,
         };
         match self.inner.submit(op) {
@@ -439,7 +439,7 @@ impl Engine for FaultEngine {
 
     fn abandon(&mut self, id: OpId) {
         self.ready.retain(|completion| completion.id != id);
-        self.late.retain(|(_, completion)| completion.id != id);
+        self.delayed.retain(|(_, completion)| completion.id != id);
         self.parked.retain(|(parked, _)| *parked != id);
         if let Some(inner) = self.table.remove(id).and_then(|live| live.inner) {
             self.table.part(inner);
@@ -467,7 +467,7 @@ impl Engine for FaultEngine {
     fn drain(&mut self, deadline: Instant) -> Drained {
         self.parked.clear();
         self.ready.clear();
-        self.late.clear();
+        self.delayed.clear();
         match (self.inner.drain(deadline), self.lost.len()) {
             (Drained::Clean, 0) => Drained::Clean,
             (Drained::Clean, lost) => Drained::Leaked(lost),

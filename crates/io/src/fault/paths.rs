@@ -15,23 +15,23 @@ pub(super) struct Paths(HashMap<RawFd, Names>);
 
 /// The path with which a file was opened, and the kernel's path.
 struct Names {
-    given: String,
+    requested: String,
     real: String,
 }
 
 impl Paths {
     /// Records that a file was opened at `path`.
     pub(super) fn opened(&mut self, file: BorrowedFd<'_>, path: &str) {
-        let names = Names { given: path.to_owned(), real: real_name(file.as_raw_fd()) };
+        let names = Names { requested: path.to_owned(), real: real_name(file.as_raw_fd()) };
         self.0.insert(file.as_raw_fd(), names);
     }
 
     /// Returns the paths of an open file: the kernel's first, then the one with which it was opened.
     pub(super) fn of(&self, file: &Fd) -> Vec<String> {
         let real = real_name(file.as_raw_fd());
-        let given = self.0.get(&file.as_raw_fd()).filter(|names| names.real == real);
-        let given = given.map(|names| names.given.clone());
-        [Some(real), given].into_iter().flatten().collect()
+        let requested = self.0.get(&file.as_raw_fd()).filter(|names| names.real == real);
+        let requested = requested.map(|names| names.requested.clone());
+        [Some(real), requested].into_iter().flatten().collect()
     }
 }
 

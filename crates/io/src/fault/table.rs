@@ -6,7 +6,7 @@ use crate::op::OpId;
 
 /// Operations by the caller's identifier.
 pub(super) struct OpMap<T> {
-    places: Vec<(u32, Option<T>)>,
+    entries: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
     /// The caller's identifier, by that of the real engine.
     joined: HashMap<OpId, OpId>,
@@ -14,7 +14,7 @@ pub(super) struct OpMap<T> {
 
 impl<T> Default for OpMap<T> {
     fn default() -> OpMap<T> {
-        OpMap { places: Vec::new(), free: Vec::new(), joined: HashMap::new() }
+        OpMap { entries: Vec::new(), free: Vec::new(), joined: HashMap::new() }
     }
 }
 
@@ -22,12 +22,12 @@ impl<T> OpMap<T> {
     /// Adds an operation.
     pub(super) fn insert(&mut self, live: T) -> OpId {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
-            self.places.len() as u32 - 1
+            self.entries.push((0, None));
+            self.entries.len() as u32 - 1
         });
-        let place = &mut self.places[slot as usize];
-        place.1 = Some(live);
-        OpId { slot, generation: place.0 }
+        let entry = &mut self.entries[slot as usize];
+        entry.1 = Some(live);
+        OpId { slot, generation: entry.0 }
     }
 
     /// Records the identifier of the operation in the real engine.
@@ -47,14 +47,14 @@ impl<T> OpMap<T> {
     }
 
     pub(super) fn get(&mut self, id: OpId) -> Option<&mut T> {
-        let (generation, live) = self.places.get_mut(id.slot as usize)?;
+        let (generation, live) = self.entries.get_mut(id.slot as usize)?;
         live.as_mut().filter(|_| *generation == id.generation)
     }
 
     /// Removes an operation; its identifier is invalid from now on.
     pub(super) fn remove(&mut self, id: OpId) -> Option<T> {
         self.get(id)?;
-        let (generation, live) = &mut self.places[id.slot as usize];
+        let (generation, live) = &mut self.entries[id.slot as usize];
         *generation = generation.wrapping_add(1);
         self.free.push(id.slot);
         live.take()

@@ -36,7 +36,7 @@ pub struct PageCacheAdmission {
     /// Minimum of [`PageCacheAdmission::one_in`].
     one_in_min: u32,
     /// Time in ms for which a note is not overwritten by another file; 0 if it may be overwritten immediately.
-    kept_ms: u64,
+    retained_ms: u64,
     /// One in this many reads is admitted, in units of 1/[`PARTS`].
     one_in: AtomicU32,
     reads: AtomicU64,
@@ -54,7 +54,7 @@ impl PageCacheAdmission {
         assert!(one_in_min > 0 && one_in_min <= ONE_IN_MAX, "one of none, or of too many");
         PageCacheAdmission {
             one_in_min,
-            kept_ms: 0,
+            retained_ms: 0,
             one_in: AtomicU32::new(one_in_min * PARTS),
             reads: AtomicU64::new(0),
             notes: [const { AtomicU64::new(0) }; NOTES],
@@ -63,11 +63,11 @@ impl PageCacheAdmission {
 
     /// As [`PageCacheAdmission::new`], for very large sets of files. There, a note would be overwritten long before the
     /// next request for its file, so only frequently requested files would be sampled. A note is retained for
-    /// `kept_ms`, or until its file was probed.
-    pub const fn keeping(one_in_min: u32, kept_ms: u64) -> PageCacheAdmission {
-        assert!(kept_ms < TIME, "the time of a note wraps");
+    /// `retained_ms`, or until its file was probed.
+    pub const fn keeping(one_in_min: u32, retained_ms: u64) -> PageCacheAdmission {
+        assert!(retained_ms < TIME, "the time of a note wraps");
         let mut admission = PageCacheAdmission::new(one_in_min);
-        admission.kept_ms = kept_ms;
+        admission.retained_ms = retained_ms;
         admission
     }
 
@@ -89,37 +89,37 @@ impl PageCacheAdmission {
     }
 
     /// Whether a read uses the page cache after a probe: records the result of the probe, and decides.
-    pub fn goes_through(&self, name: u64, in_memory: bool, now: Instant) -> bool {
-        self.goes_through_at(name, in_memory, ms(now))
+    pub fn uses_page_cache(&self, name: u64, in_memory: bool, now: Instant) -> bool {
+        self.uses_page_cache_at(name, in_memory, ms(now))
     }
 
-    fn goes_through_at(&self, name: u64, in_memory: bool, now_ms: u64) -> bool {
+    fn uses_page_cache_at(&self, name: u64, in_memory: bool, now_ms: u64) -> bool {
         self.note_at(name, in_memory, now_ms);
         in_memory || self.admit_at(name, now_ms)
     }
 
     fn admit_at(&self, name: u64, now_ms: u64) -> bool {
-        let place = self.place(name);
-        let note = place.load(Ordering::Relaxed);
+        let slot = self.slot(name);
+        let note = slot.load(Ordering::Relaxed);
         if is_settling(note, name, now_ms) {
             return true;
         }
         let one_in = u64::from((self.one_in.load(Ordering::Relaxed) + PARTS / 2) / PARTS);
         let admitted = self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(one_in);
-        let is_kept = note != 0 && now_ms.wrapping_sub(note) & TIME < self.kept_ms;
-        if admitted && !is_kept {
-            place.store(name & !TIME | now_ms & TIME, Ordering::Relaxed);
+        let is_retained = note != 0 && now_ms.wrapping_sub(note) & TIME < self.retained_ms;
+        if admitted && !is_retained {
+            slot.store(name & !TIME | now_ms & TIME, Ordering::Relaxed);
         }
         admitted
     }
 
     fn note_at(&self, name: u64, in_memory: bool, now_ms: u64) {
-        let place = self.place(name);
-        let note = place.load(Ordering::Relaxed);
+        let slot = self.slot(name);
+        let note = slot.load(Ordering::Relaxed);
         let is_early = !in_memory && is_settling(note, name, now_ms);
         if is_early
             || !is_of(note, name)
-            || place.compare_exchange(note, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            || slot.compare_exchange(note, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return;
         }
@@ -131,7 +131,7 @@ impl PageCacheAdmission {
         }
     }
 
-    fn place(&self, name: u64) -> &AtomicU64 {
+    fn slot(&self, name: u64) -> &AtomicU64 {
         &self.notes[(name >> 32) as usize % NOTES]
     }
 }
@@ -165,7 +165,7 @@ mod tests {
 
     /// Returns how many reads of these files, none of them resident, are admitted.
     fn ask(admission: &PageCacheAdmission, numbers: Range<u64>, now_ms: u64) -> usize {
-        numbers.filter(|&number| admission.goes_through_at(name(number), false, now_ms)).count()
+        numbers.filter(|&number| admission.uses_page_cache_at(name(number), false, now_ms)).count()
     }
 
     /// Returns a time at which no admitted file is still being read.
@@ -230,8 +230,8 @@ mod tests {
         assert!(ask(&admission, 1000..3560, 300_000) <= 20, "{admission:?}");
         // One of them is requested repeatedly, and is resident each time.
         for _ in 0..100 {
-            while !admission.goes_through_at(name(7), false, 300_000) {}
-            assert!(admission.goes_through_at(name(7), true, 300_001));
+            while !admission.uses_page_cache_at(name(7), false, 300_000) {}
+            assert!(admission.uses_page_cache_at(name(7), true, 300_001));
         }
         assert_eq!(ask(&admission, 5000..5100, 400_000), 100, "{admission:?}");
     }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_new_file_is_admitted_for_all_concurrent_requests() {
         for admission in [PageCacheAdmission::new(1), PageCacheAdmission::keeping(1, 60_000)] {
-            assert!((0..SETTLING_MS).all(|now_ms| admission.goes_through_at(name(1), false, now_ms)));
+            assert!((0..SETTLING_MS).all(|now_ms| admission.uses_page_cache_at(name(1), false, now_ms)));
             assert_eq!(ask(&admission, 2..102, 0), 100, "{admission:?}");
         }
         // A cache admits one read of eight: reads that follow the admitted one share its pages.
@@ -266,7 +266,7 @@ mod tests {
     fn a_note_is_not_replaced_for_some_time() {
         let admission = PageCacheAdmission::keeping(1, 1_000);
         let other = name(1) ^ 1 << 30;
-        let is_noted = |name| is_of(admission.place(name).load(Ordering::Relaxed), name);
+        let is_noted = |name| is_of(admission.slot(name).load(Ordering::Relaxed), name);
         assert!(admission.admit_at(name(1), 0) && admission.admit_at(other, 999));
         assert!(is_noted(name(1)) && !is_noted(other));
         assert!(admission.admit_at(other, 1_000) && is_noted(other));
@@ -294,7 +294,7 @@ mod tests {
     fn an_admitted_file_is_settling_for_some_time() {
         let admission = PageCacheAdmission::new(1);
         let is_settling = |number, now_ms| {
-            is_settling(admission.place(name(number)).load(Ordering::Relaxed), name(number), now_ms)
+            is_settling(admission.slot(name(number)).load(Ordering::Relaxed), name(number), now_ms)
         };
         // The time of a note wraps after 2^24 ms.
         for begun in [0, TIME - 20, 5 * TIME + LATER] {

@@ -20,11 +20,11 @@ pub use probe::{
 /// Time for which bytes that a probe has found resident are assumed to be resident. One probe then serves every request
 /// for the same open file: counting the pages of 1 MiB costs a tenth of sending them. The sender notices when the bytes
 /// were evicted.
-pub const BELIEVED: Duration = Duration::from_millis(20);
+pub const RESIDENT_TIME: Duration = Duration::from_millis(20);
 
 /// Whether bytes that were resident at `since` are assumed to be resident at `now`.
-pub fn is_believed(since: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(since) <= BELIEVED
+pub fn is_assumed_resident(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) <= RESIDENT_TIME
 }
 
 /// Returns a number that identifies a file with negligible collisions; its bits are spread, as admission requires.

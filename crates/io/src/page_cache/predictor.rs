@@ -24,7 +24,7 @@ impl TryPredictor {
 
     /// Whether to make the attempt. Each call that returns `false` raises the confidence; if all attempts fail, about
     /// one in thirteen is made.
-    pub fn is_worth_trying(&self) -> bool {
+    pub fn should_try(&self) -> bool {
         let confidence = self.0.load(Ordering::Relaxed);
         if confidence < CONFIDENT {
             self.0.store(confidence + 4, Ordering::Relaxed);
@@ -54,10 +54,10 @@ mod tests {
     #[test]
     fn a_failed_try_is_rarely_repeated_until_it_succeeds() {
         let predictor = TryPredictor::new();
-        assert!(predictor.is_worth_trying());
+        assert!(predictor.should_try());
         predictor.note(false);
         let tried = (0..130).filter(|_| {
-            let tries = predictor.is_worth_trying();
+            let tries = predictor.should_try();
             if tries {
                 predictor.note(false);
             }
@@ -65,6 +65,6 @@ mod tests {
         });
         assert!((8..=12).contains(&tried.count()));
         (0..8).for_each(|_| predictor.note(true));
-        assert!(predictor.is_confident() && (0..100).all(|_| predictor.is_worth_trying()));
+        assert!(predictor.is_confident() && (0..100).all(|_| predictor.should_try()));
     }
 }

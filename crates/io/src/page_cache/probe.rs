@@ -33,7 +33,7 @@ const SPACING_PAGES: u64 = 8;
 
 /// Maximum number of probed pages of one range; longer ranges are probed in wider steps. One probe is a system call
 /// that copies a byte, while the range has a hundred thousand bytes to send.
-const LOOKS_MAX: u64 = 16;
+const PROBES_MAX: u64 = 16;
 
 /// Side effects that a probe is allowed to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,18 +197,18 @@ fn probe(
         }
         Err(_) => return Ok(Residency::Missing),
     }
-    let looks = match (is_long, early) {
+    let probes = match (is_long, early) {
         (false, _) => pages,
         // All pages are cached or being read: a device reads the middle and the end of a range last.
         (true, Some(_)) => SINGLE_PAGES_MAX,
         (true, None) => match if options.is_local { None } else { counted(file, offset, len, count)? } {
             Some(counted) if counted < pages => return Ok(Residency::Missing),
             Some(_) => SINGLE_PAGES_MAX,
-            None => (pages / SPACING_PAGES + 1).clamp(SINGLE_PAGES_MAX, LOOKS_MAX),
+            None => (pages / SPACING_PAGES + 1).clamp(SINGLE_PAGES_MAX, PROBES_MAX),
         },
     };
-    let place = |number: u64| (first + (pages - 1) * number / (looks - 1).max(1)) * page_bytes;
-    let missing = (1..looks).map(place).find(|&at| is_page_there(file, at) != Ok(true));
+    let place = |number: u64| (first + (pages - 1) * number / (probes - 1).max(1)) * page_bytes;
+    let missing = (1..probes).map(place).find(|&at| is_page_resident(file, at) != Ok(true));
     Ok(missing.map_or(Residency::Resident, |at| Residency::InFlight { at }))
 }
 
@@ -221,7 +221,7 @@ fn counted(file: &Fd, offset: u64, len: u64, count: Option<Count>) -> Result<Opt
 }
 
 /// Whether the page at this offset can be read without waiting. Also true at the end of the file.
-fn is_page_there(file: &Fd, at: u64) -> Result<bool, Errno> {
+fn is_page_resident(file: &Fd, at: u64) -> Result<bool, Errno> {
     let mut byte = [0];
     let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT);
     match read {

@@ -15,7 +15,7 @@ use crate::slot::Slots;
 use crate::uring::{Role, SetupError, Uring};
 
 /// Maximum time for which one test waits for its completions.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TEST_TIME: Duration = Duration::from_millis(250);
 
 /// An unexpected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,8 @@ impl Trial {
     }
 
     /// Whether the kernel supports all opcodes that the io_uring backend submits.
-    pub(super) fn knows_opcodes(&self) -> bool {
-        self.uring.knows_opcodes()
+    pub(super) fn supports_opcodes(&self) -> bool {
+        self.uring.supports_opcodes()
     }
 
     fn start(&mut self, op: Op) -> Result<OpId, Failure> {
@@ -81,7 +81,7 @@ impl Trial {
     }
 
     fn next(&mut self) -> Result<Completion, Failure> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIME;
         while self.done.is_empty() {
             if Instant::now() >= until {
                 return Err(Failure::Silence);
@@ -174,7 +174,7 @@ impl Trial {
 impl Drop for Trial {
     fn drop(&mut self) {
         self.uring.cancel_all(&mut self.slots);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIME;
         while self.slots.live() > 0 && Instant::now() < until {
             self.done.clear();
             if self.uring.turn(Wait::Until(until), &mut self.slots, &mut self.done).is_err() {

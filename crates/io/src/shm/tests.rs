@@ -38,7 +38,11 @@ fn four_chunks_through_one_slot(near: impl AsFd, mut far: impl Read, len: usize)
         send(&near, &shared.file, len);
     }
     let after = counters();
-    assert_eq!((after.taken - before.taken, after.made - before.made), (4, 1), "all went through one slot");
+    assert_eq!(
+        (after.handed_out - before.handed_out, after.created - before.created),
+        (4, 1),
+        "all went through one slot"
+    );
     let mut received = vec![0; 4 * len];
     far.read_exact(&mut received).unwrap();
     let wrong = received.iter().zip(&expected).filter(|(a, b)| a != b).count();
@@ -71,15 +75,15 @@ fn a_chunk_is_not_reused_while_its_file_is_held() {
     fill(&mut buf, 5000, 1);
     drop(buf);
     let before = counters();
-    assert_eq!(before.kept, 1);
+    assert_eq!(before.cached, 1);
     let other = take(5000).unwrap();
-    assert_eq!(counters().made, before.made + 1, "a chunk that is being sent was handed out");
+    assert_eq!(counters().created, before.created + 1, "a chunk that is being sent was handed out");
     let mut byte = [0];
     rustix::io::pread(&file, &mut byte, 1000).unwrap();
     assert_eq!(byte[0], (1000 / 251 + 1000 + 89) as u8, "a chunk that is being sent was emptied");
     drop(file);
     let mut again = take(5000).unwrap();
-    assert_eq!(counters().made, before.made + 1);
+    assert_eq!(counters().created, before.created + 1);
     assert!(again.buf.space().iter().all(|&byte| byte == 0));
     drop(other);
 }
@@ -97,21 +101,21 @@ fn idle_chunks_use_no_pages_and_can_be_released() {
     let found = rustix::fs::fstat(&again.file).unwrap();
     assert_eq!((found.st_ino, found.st_blocks), (number, 0));
     drop(again);
-    assert_eq!((trim(), counters().kept), (1, 0));
+    assert_eq!((trim(), counters().cached), (1, 0));
 }
 
 #[test]
 fn retained_chunks_are_bounded_and_long_chunks_are_freed() {
     trim();
-    drop((0..KEPT_MAX + 3).map(|_| take(1).unwrap()).collect::<Vec<_>>());
-    assert_eq!(counters().kept, KEPT_MAX as u64);
+    drop((0..CACHED_MAX + 3).map(|_| take(1).unwrap()).collect::<Vec<_>>());
+    assert_eq!(counters().cached, CACHED_MAX as u64);
     trim();
     let mut long = take(RECYCLED_BYTES + 1).unwrap();
     assert_eq!(long.buf.capacity(), RECYCLED_BYTES + rustix::param::page_size());
     assert!(long.buf.fixed_index().is_none());
     fill(&mut long.buf, RECYCLED_BYTES + 1, 0);
     drop(long);
-    assert_eq!(counters().kept, 0);
+    assert_eq!(counters().cached, 0);
     assert_eq!(take(usize::MAX / 2).unwrap_err(), Errno::INVAL);
 }
 

@@ -83,7 +83,7 @@ impl Uring {
                 self.rung |= cqe.result >= 0;
                 self.doorbell_armed = cqe.flags & MORE != 0;
             }
-            None => out.slots.stray += 1,
+            None => out.slots.unmatched += 1,
         }
     }
 
@@ -101,7 +101,7 @@ impl Uring {
     fn complete_op(&mut self, id: OpId, cqe: Cqe, buf: &mut Option<Buf>, out: &mut Out<'_>) {
         let op = out.slots.get(id).and_then(|slot| slot.op.as_ref());
         let (Some(op), Some(flight)) = (op, self.flights.get(id)) else {
-            out.slots.stray += 1;
+            out.slots.unmatched += 1;
             return;
         };
         let copying = flight.copying || !self.zero_copy;
@@ -125,7 +125,7 @@ impl Uring {
                     assert!(buf.is_some(), "bytes of a stream come in a provided buffer");
                     let payload = buf.take().map_or(Payload::None, Payload::Buf);
                     if more {
-                        self.doubt(id, out.slots);
+                        self.add_unchecked_end(id, out.slots);
                     }
                     self.streamed(id, result, more, payload, out);
                 }
@@ -172,7 +172,7 @@ impl Uring {
         }
         let cancelled = self.flights.get(id).is_some_and(|flight| flight.cancelled);
         match result {
-            Err(Errno::NOBUFS) if !cancelled && self.takes_small(id, out.slots) => self.again(id, out),
+            Err(Errno::NOBUFS) if !cancelled && self.use_small_buffer(id, out.slots) => self.again(id, out),
             Err(Errno::NOBUFS) if !cancelled => {
                 self.counters.recv_starved += 1;
                 if let Some(flight) = self.flights.get(id) {
@@ -197,7 +197,7 @@ impl Uring {
     }
 
     /// Makes a receive that found no large buffer use a small one; returns `false` if it requested a small one.
-    fn takes_small(&mut self, id: OpId, slots: &mut Slots) -> bool {
+    fn use_small_buffer(&mut self, id: OpId, slots: &mut Slots) -> bool {
         let Op::Recv { into: into @ RecvInto::Large, .. } = slots.op(id) else { return false };
         *into = RecvInto::Pool;
         if let Some(large) = &mut self.recv_large {
@@ -242,7 +242,7 @@ impl Uring {
                 out.slots.finish(id, result, true, Payload::None, out.done);
             }
             (Phase::Kernel, false) => self.finish(id, result, out.slots, out.done),
-            _ => out.slots.stray += 1,
+            _ => out.slots.unmatched += 1,
         }
     }
 
@@ -280,7 +280,7 @@ impl Uring {
             (Op::Stat { .. }, Ok(_)) => done.payload = Payload::Stat(Box::new(flights.scratch(id).stat())),
             (op, result) => {
                 done.result = result;
-                op.give_back(result, &mut done.payload);
+                op.return_resources(result, &mut done.payload);
             }
         });
         self.flights.end(id);

@@ -124,7 +124,7 @@ pub(super) fn build(
             }
         }
         Op::Write { file, offset, buf, .. } => {
-            let (len, memory, offset) = (buf.len() as u32, buf.as_mut_ptr(), place(file, *offset));
+            let (len, memory, offset) = (buf.len() as u32, buf.as_mut_ptr(), write_offset(file, *offset));
             match fixed {
                 Some(place) => opcode::WriteFixed::new(raw(file), memory, len, place).offset(offset).build(),
                 None => {
@@ -134,7 +134,7 @@ pub(super) fn build(
         }
         Op::WriteSegments { file, offset, data, .. } => {
             let (pieces, count) = flights.scratch(id).pieces(data);
-            let entry = opcode::Writev::new(raw(file), pieces, count).offset(place(file, *offset));
+            let entry = opcode::Writev::new(raw(file), pieces, count).offset(write_offset(file, *offset));
             entry.rw_flags(caching(file)).build()
         }
         Op::Link { file, to, .. } => {
@@ -161,14 +161,14 @@ fn change(op: &Op) -> Result<Entry, Errno> {
             };
             opcode::Fadvise::new(raw(file), (*len).into(), advice).offset(*offset).build()
         }
-        Op::Unlink { path, folder, .. } => {
-            let flags = if *folder { libc::AT_REMOVEDIR } else { 0 };
-            opcode::UnlinkAt::new(here(), path.as_ptr()).flags(flags).build()
+        Op::Unlink { path, is_directory, .. } => {
+            let flags = if *is_directory { libc::AT_REMOVEDIR } else { 0 };
+            opcode::UnlinkAt::new(cwd(), path.as_ptr()).flags(flags).build()
         }
         Op::Rename { from, to, .. } => {
-            opcode::RenameAt::new(here(), from.as_ptr(), here(), to.as_ptr()).build()
+            opcode::RenameAt::new(cwd(), from.as_ptr(), cwd(), to.as_ptr()).build()
         }
-        Op::MkDir { path, mode, .. } => opcode::MkDirAt::new(here(), path.as_ptr()).mode(*mode).build(),
+        Op::MkDir { path, mode, .. } => opcode::MkDirAt::new(cwd(), path.as_ptr()).mode(*mode).build(),
         Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
         // io_uring has no such operation; splice would run on a kernel worker.
         _ => return Err(Errno::NOSYS),
@@ -180,14 +180,14 @@ fn change(op: &Op) -> Result<Entry, Errno> {
 fn link(file: &Fd, to: &CStr, scratch: Option<&mut Scratch>) -> Entry {
     let (dir, from, flags) = match scratch {
         None => (raw(file), c"".as_ptr(), libc::AT_EMPTY_PATH),
-        Some(scratch) => (here(), scratch.path_of(file), libc::AT_SYMLINK_FOLLOW),
+        Some(scratch) => (cwd(), scratch.path_of(file), libc::AT_SYMLINK_FOLLOW),
     };
-    opcode::LinkAt::new(dir, from, here(), to.as_ptr()).flags(flags).build()
+    opcode::LinkAt::new(dir, from, cwd(), to.as_ptr()).flags(flags).build()
 }
 
 /// Returns the offset for a write. Pipes and terminals ignore it; sockets (a service's standard error) reject all but
 /// 0.
-fn place(file: &Fd, offset: u64) -> u64 {
+fn write_offset(file: &Fd, offset: u64) -> u64 {
     if offset != 0 && file.is_stream() { 0 } else { offset }
 }
 
@@ -213,9 +213,9 @@ fn raw(fd: &Fd) -> Raw {
     Raw(fd.as_raw_fd())
 }
 
-fn here() -> Raw {
-    const HERE: RawFd = libc::AT_FDCWD;
-    Raw(HERE)
+fn cwd() -> Raw {
+    const CWD: RawFd = libc::AT_FDCWD;
+    Raw(CWD)
 }
 
 fn events(interest: Interest) -> u32 {
@@ -242,7 +242,7 @@ fn accept(listener: &Fd, multishot: bool) -> Entry {
 fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
     match into {
         RecvInto::Owned(buf) => {
-            let room = buf.room();
+            let room = buf.spare_capacity();
             opcode::Recv::new(raw(socket), room.as_mut_ptr(), room.len() as u32).build()
         }
         RecvInto::Pool => recv_provided(socket, Group::Small, POLL_FIRST),
@@ -294,7 +294,7 @@ fn send(socket: Raw, data: &Segments, more: bool, zero_copy: bool, scratch: Mess
 fn stat(target: &StatTarget, out: *mut types::statx) -> Entry {
     let (dir, path, flags) = match target {
         StatTarget::File(fd) => (raw(fd), c"".as_ptr(), libc::AT_EMPTY_PATH),
-        StatTarget::Path(path) => (here(), path.as_ptr(), 0),
+        StatTarget::Path(path) => (cwd(), path.as_ptr(), 0),
     };
     opcode::Statx::new(dir, path, out).flags(flags).mask(libc::STATX_BASIC_STATS).build()
 }

@@ -10,7 +10,7 @@
 //! owner that could not drain the ring leaks the table of slots, and this type leaks its own memory.
 
 mod complete;
-mod doubt;
+mod end_check;
 mod entry;
 mod in_flight;
 mod recv;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use io_uring::squeue::Entry;
 use rustix::io::Errno;
 
-use self::doubt::Doubts;
+use self::end_check::UncheckedEnds;
 use self::in_flight::{InFlightTable, Phase, SLOTS_MAX};
 use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
@@ -97,7 +97,7 @@ pub(crate) struct RingCounters {
     /// Zero-copy sends that were refused and repeated with a copy.
     pub(crate) zero_copy_refused: u64,
     /// Checks whether sockets have reached the end of the stream.
-    pub(crate) looks: u64,
+    pub(crate) end_checks: u64,
 }
 
 /// One ring of one thread.
@@ -116,7 +116,7 @@ pub(crate) struct Uring {
     /// Operations that are cancelled without the kernel at the next turn.
     early: Vec<OpId>,
     /// Streams with received bytes whose end may not have been reported.
-    doubts: Doubts,
+    unchecked_ends: UncheckedEnds,
     /// Operations that the kernel did not find when they were cancelled, although they had not completed; the
     /// cancellation is repeated.
     recancel: Vec<OpId>,
@@ -129,7 +129,7 @@ pub(crate) struct Uring {
     rung: bool,
     zero_copy: bool,
     /// Whether the kernel supports every opcode that is submitted here, except the optional ones.
-    knows_opcodes: bool,
+    supports_opcodes: bool,
     /// Whether the kernel supports ftruncate through io_uring.
     truncates: bool,
     counters: RingCounters,
@@ -182,13 +182,13 @@ impl Uring {
                 (BufferRegistration::Refused, Some(Note::BuffersUnregistered { errno, registered_bytes: 0 }))
             }
         };
-        let known = ring.known();
+        let known = ring.supported_opcodes();
         let knows = |opcodes: &[u8]| opcodes.iter().all(|&code| known.is_supported(code));
         ring.lock(role.opcodes())?;
         let zero_copy = role == Role::NetAndDisk && knows(&entry::ZERO_COPY);
         Ok(Uring {
             truncates: knows(&entry::TRUNCATE),
-            knows_opcodes: knows(&entry::NETWORK) && knows(&entry::FILES),
+            supports_opcodes: knows(&entry::NETWORK) && knows(&entry::FILES),
             ring,
             recv,
             recv_large,
@@ -197,7 +197,7 @@ impl Uring {
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
             early: Vec::new(),
-            doubts: Doubts::default(),
+            unchecked_ends: UncheckedEnds::default(),
             recancel: Vec::new(),
             batch: Vec::new(),
             registration,
@@ -226,8 +226,8 @@ impl Uring {
     }
 
     /// Whether the kernel supports every opcode that is submitted here, except zero-copy sends and ftruncate.
-    pub(crate) fn knows_opcodes(&self) -> bool {
-        self.knows_opcodes
+    pub(crate) fn supports_opcodes(&self) -> bool {
+        self.supports_opcodes
     }
 
     /// Registers the memory of a buffer, to find out whether registration is possible.
@@ -252,7 +252,7 @@ impl Uring {
             Op::Recv { socket, into } => {
                 socket.note_receive();
                 if let (RecvInto::Large, Some(large)) = (into, &mut self.recv_large) {
-                    large.wanted();
+                    large.note_request();
                 }
             }
             _ => {}
@@ -387,7 +387,7 @@ impl Uring {
             return Ok(());
         }
         let copying = !self.zero_copy || self.flights.get(id).is_some_and(|flight| flight.copying);
-        let fixed = self.fixed_place(op, copying);
+        let fixed = self.fixed_index(op, copying);
         let entry = entry::build(id, op, &mut self.flights, fixed, copying)?;
         self.push(entry);
         Ok(())
@@ -395,7 +395,7 @@ impl Uring {
 
     /// Returns the index of an operation's buffer in the ring's table of fixed buffers. Direct reads and writes and
     /// zero-copy sends use it, to save the kernel the lookup of the pages.
-    fn fixed_place(&mut self, op: &Op, copying: bool) -> Option<u16> {
+    fn fixed_index(&mut self, op: &Op, copying: bool) -> Option<u16> {
         match op {
             Op::Read { file, buf, .. } | Op::Write { file, buf, .. } if file.is_direct() => self.fix(buf),
             Op::Send { data, zero_copy: true, .. } if !copying => {
@@ -452,7 +452,7 @@ impl Uring {
             self.doorbell_armed = true;
             self.push(entry);
         }
-        self.settle_doubts(slots);
+        self.check_ends(slots);
         self.feed(slots, done);
     }
 
@@ -518,7 +518,7 @@ impl Uring {
         self.flights.end(id);
         slots.end(id, done, |op, done| {
             done.result = result;
-            op.give_back(result, &mut done.payload);
+            op.return_resources(result, &mut done.payload);
         });
     }
 }

@@ -113,7 +113,7 @@ impl RecvRing {
 
     /// Records that a receive is about to request a buffer of this group.
     #[inline]
-    pub(super) fn wanted(&mut self) {
+    pub(super) fn note_request(&mut self) {
         self.fill = self.fill.max(LARGE_FIRST.min(self.entries.into()));
     }
 

@@ -123,7 +123,7 @@ impl Ring {
     pub(crate) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
         let failed = |error: std::io::Error| SetupError::new(Stage::Restrictions, errno(&error));
         let flags = Restriction::sqe_flags_allowed(super::entry::FLAGS.bits());
-        let known = self.known();
+        let known = self.supported_opcodes();
         // The kernel refuses a restriction with an unknown opcode.
         let opcodes = opcodes.copied().filter(|&code| known.is_supported(code)).map(Restriction::sqe_op);
         let registrations = REGISTRATIONS.into_iter().map(Restriction::register_op);
@@ -156,7 +156,7 @@ impl Ring {
     }
 
     /// Returns the opcodes that the kernel supports; none when it does not report them.
-    pub(crate) fn known(&self) -> Probe {
+    pub(crate) fn supported_opcodes(&self) -> Probe {
         let mut probe = Probe::new();
         match self.ring.submitter().register_probe(&mut probe) {
             Ok(()) => probe,

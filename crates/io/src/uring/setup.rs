@@ -196,7 +196,7 @@ pub(crate) fn filtered() -> bool {
 }
 
 /// Time limit for retries after a lack of memory, and the pause between them.
-const PATIENCE: Duration = Duration::from_secs(1);
+const RETRY_TIME: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Creates a ring; retries for a while if the limit on locked memory is reached. The limit counts for all processes of
@@ -207,7 +207,7 @@ const PAUSE: Duration = Duration::from_millis(20);
     reason = "nothing tells when the kernel has given memory back, and no loop runs yet"
 )]
 pub(crate) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + RETRY_TIME;
     loop {
         match make() {
             Err(error) if error.refusal == Refusal::Memory && Instant::now() < until => {

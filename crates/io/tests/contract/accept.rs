@@ -190,8 +190,8 @@ fn accepting_without_a_descriptor_recovers() {
             let mut peer = TcpStream::connect(address).unwrap();
             let limit = rustix::process::getrlimit(Resource::Nofile);
             let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
-            let none_left = Rlimit { current: Some(used), maximum: limit.maximum };
-            rustix::process::setrlimit(Resource::Nofile, none_left).unwrap();
+            let wait_empty = Rlimit { current: Some(used), maximum: limit.maximum };
+            rustix::process::setrlimit(Resource::Nofile, wait_empty).unwrap();
             let mut fillers = Vec::new();
             while let Ok(filler) = rustix::io::fcntl_dupfd_cloexec(&listener, 0) {
                 fillers.push(filler);

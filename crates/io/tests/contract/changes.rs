@@ -49,8 +49,12 @@ fn directories_are_created_and_removed() {
         let (dir, via) = (TempDir::new(), bench.pair.via());
         let path = c_path(&dir.path("folder"));
         let mkdir = |path: &CString| Op::MkDir { path: path.clone(), mode: 0o750, device: DEVICE, via };
-        let remove =
-            |path: &CString, folder: bool| Op::Unlink { path: path.clone(), folder, device: DEVICE, via };
+        let remove = |path: &CString, is_directory: bool| Op::Unlink {
+            path: path.clone(),
+            is_directory,
+            device: DEVICE,
+            via,
+        };
         assert_eq!(result(bench.run(mkdir(&path))), Ok(0));
         let mode = std::fs::metadata(dir.path("folder")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777 & !0o750, 0, "no more than was asked for: {mode:o}");
@@ -71,7 +75,7 @@ fn directories_are_created_and_removed() {
 fn put(
     bench: &mut Bench,
     (temp, to): (&Path, &Path),
-    begun: Option<&Fd>,
+    open_temp: Option<&Fd>,
     data: Vec<Segments>,
 ) -> Result<u32, Errno> {
     let len = |data: &[Segments]| data.iter().map(Segments::len).sum::<usize>();
@@ -79,7 +83,7 @@ fn put(
     let new = NewFile {
         temp: c_path(temp),
         to: c_path(to),
-        begun: begun.cloned(),
+        open_temp: open_temp.cloned(),
         mode: 0o600,
         data,
         uncached: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::fault::FaultPlan;
-use io::op::{DeviceId, EntryLook, NewFile, RecvInto, Source, StatTarget};
+use io::op::{DeviceId, EntryAttributes, NewFile, RecvInto, Source, StatTarget};
 use io::{Drained, Errno, Fd, Op, Payload, Segments};
 
 use crate::harness::{
@@ -293,7 +293,7 @@ fn a_directory_is_read_despite_faults() {
             let op = Op::ReadDir {
                 dir: folder.clone(),
                 bytes_max: 2048,
-                look: EntryLook::Kind,
+                attributes: EntryAttributes::Kind,
                 device: DEVICE,
                 via,
             };
@@ -365,7 +365,7 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
         let new = |to| NewFile {
             temp: from.clone(),
             to,
-            begun: None,
+            open_temp: None,
             mode: 0o600,
             data: Vec::new(),
             uncached: false,
@@ -375,7 +375,7 @@ fn only_the_selected_directory_fails_while_its_switch_is_on() {
             (Op::MkDir { path: b.clone(), mode: 0o700, device, via }, Errno::DQUOT),
             (Op::Rename { from: from.clone(), to: b.clone(), device, via }, Errno::IO),
             (Op::Put { new: Box::new(new(b)), device, via }, Errno::ROFS),
-            (Op::Unlink { path: a, folder: false, device, via }, Errno::IO),
+            (Op::Unlink { path: a, is_directory: false, device, via }, Errno::IO),
             (Op::Truncate { file: inside.clone(), len: 0, device, via }, Errno::IO),
             (
                 Op::Allocate { file: unseen.clone(), offset: 0, len: 1, keep_size: true, device, via },

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-use io::op::{DeviceId, DirEntry, EntryLook, Interest, OpenHow, StatTarget};
+use io::op::{DeviceId, DirEntry, EntryAttributes, Interest, OpenHow, StatTarget};
 use io::{DiskVia, Errno, Fd, Op, Payload};
 
 use crate::harness::{Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern};
@@ -98,10 +98,10 @@ fn a_file_is_written_renamed_queried_and_removed() {
             assert_eq!(stat.mode, there.mode());
         }
         assert_eq!(
-            bench.run(Op::Unlink { path: c_path(&new), folder: false, device: DEVICE, via }).result,
+            bench.run(Op::Unlink { path: c_path(&new), is_directory: false, device: DEVICE, via }).result,
             Ok(0)
         );
-        let again = bench.run(Op::Unlink { path: c_path(&new), folder: false, device: DEVICE, via });
+        let again = bench.run(Op::Unlink { path: c_path(&new), is_directory: false, device: DEVICE, via });
         assert_eq!(again.result, Err(Errno::NOENT));
         drop(file);
     });
@@ -109,11 +109,11 @@ fn a_file_is_written_renamed_queried_and_removed() {
 
 /// Reads a directory to its end, in as many operations as necessary; returns the sorted entries and the number of
 /// operations.
-fn read_directory(bench: &mut Bench, dir: &Fd, look: EntryLook) -> (Vec<DirEntry>, usize) {
+fn read_directory(bench: &mut Bench, dir: &Fd, attributes: EntryAttributes) -> (Vec<DirEntry>, usize) {
     let (mut entries, mut operations) = (Vec::new(), 0);
     loop {
         let via = bench.pair.via();
-        let op = Op::ReadDir { dir: dir.clone(), bytes_max: 1024, look, device: DEVICE, via };
+        let op = Op::ReadDir { dir: dir.clone(), bytes_max: 1024, attributes, device: DEVICE, via };
         let done = bench.run(op);
         let Payload::Entries(mut more) = done.payload else { panic!("{:?} without entries", done.result) };
         assert_eq!(done.result, Ok(more.len() as u32));
@@ -140,7 +140,7 @@ fn a_directory_is_read_in_pieces() {
     on_each_pair(|bench| {
         let path = dir.path("");
         let folder = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, operations) = read_directory(bench, &folder, EntryLook::Followed);
+        let (entries, operations) = read_directory(bench, &folder, EntryAttributes::Followed);
         assert_eq!(entries.len(), 300, "none twice, none left out, and not the folder itself");
         assert!(operations >= 10, "{operations} operations hold a thread for long");
         assert_eq!(entries.iter().take(5).map(|entry| entry.kind).collect::<Vec<_>>(), KINDS);
@@ -150,17 +150,17 @@ fn a_directory_is_read_in_pieces() {
         assert_eq!(stats[3].mode & libc::S_IFMT, libc::S_IFLNK, "one that leads nowhere is looked at itself");
         assert_eq!(stats[1].mode & libc::S_IFMT, libc::S_IFDIR);
         let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, _) = read_directory(bench, &again, EntryLook::Kind);
+        let (entries, _) = read_directory(bench, &again, EntryAttributes::Kind);
         assert_eq!((entries.len(), &*entries[0].name), (300, b"000 file".as_slice()));
         assert!(entries.iter().all(|entry| entry.stat.is_none()));
         let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, _) = read_directory(bench, &again, EntryLook::Itself);
+        let (entries, _) = read_directory(bench, &again, EntryAttributes::Itself);
         assert_eq!(entries[2].stat.unwrap().unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
         let no_folder = bench.open(&file, 0).unwrap();
         let op = Op::ReadDir {
             dir: no_folder,
             bytes_max: 1024,
-            look: EntryLook::Kind,
+            attributes: EntryAttributes::Kind,
             device: DEVICE,
             via: bench.pair.via(),
         };
@@ -192,7 +192,7 @@ fn many_names_are_queried_in_one_operation() {
         assert_eq!(stats[2], Err(Errno::NOENT));
         assert_eq!(stats[3].unwrap().mode & libc::S_IFMT, libc::S_IFDIR);
         assert_eq!(stats[4], Err(Errno::NOTDIR));
-        let (entries, _) = read_directory(bench, &folder, EntryLook::Kind);
+        let (entries, _) = read_directory(bench, &folder, EntryAttributes::Kind);
         let inodes: Vec<u64> = entries.iter().map(|entry| entry.inode).collect();
         assert_eq!(inodes, [stats[3].unwrap().inode, stats[1].unwrap().inode], "of the entries themselves");
         drop(folder);

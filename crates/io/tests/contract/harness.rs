@@ -294,7 +294,7 @@ impl Bench {
         assert!(before.elapsed() < PATIENCE, "the drain missed a completion and woke up by its deadline");
         let counters = self.engine.counters();
         assert_eq!(counters.submitted, counters.completed, "each operation ends once");
-        assert_eq!(counters.stray, 0);
+        assert_eq!(counters.unmatched, 0);
     }
 }
 

@@ -102,7 +102,7 @@ fn snapshot(request: &Request) -> Value {
 
 /// Returns the numbers of reloads by way, and whether the last reload was refused.
 fn reloads() -> Value {
-    let Reloads { by_way: [in_place, replacement, refused], is_last_refused } = Reloads::known();
+    let Reloads { by_outcome: [in_place, replacement, refused], is_last_refused } = Reloads::current();
     json!({ "in_place": in_place, "replacement": replacement, "refused": refused, "is_last_refused": is_last_refused })
 }
 

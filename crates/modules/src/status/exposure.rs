@@ -24,7 +24,7 @@ pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
             if page.may_write() { "can be changed by" } else { "is open to" },
             listen.spec.text
         );
-        warnings.push(Error::nowhere(what).with_level(Level::Warn));
+        warnings.push(Error::without_location(what).with_level(Level::Warn));
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     page.number(&BUILD, &[env!("CARGO_PKG_VERSION")], 1);
     page.head(&GENERATION);
     page.number(&GENERATION, &[], request.generation.number);
-    Reloads::known().write(&mut page);
+    Reloads::current().write(&mut page);
     process::write(shared.started(), &mut page);
     shared.write_connections(&mut page);
     shared.write_loops(&mut page);

@@ -38,7 +38,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<StatusZones>(), HttpType::of::<Watchable>()],
-    take_part,
+    add_to_plan,
     check,
     thread: ThreadHooks { configured: zones::configured, ..ThreadHooks::NONE },
     ..Module::named(OWN)
@@ -62,8 +62,8 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(OWN, "dashboard", PAGE, Args::None, "Serves a page that shows the numbers to people."),
         |scope, cx| {
-            scope.own::<Conf>().page = Some(Page::Dashboard);
-            cx.http.own::<StatusZones>().is_asked = true;
+            scope.make_mut::<Conf>().page = Some(Page::Dashboard);
+            cx.http.make_mut::<StatusZones>().is_shown = true;
             Ok(())
         },
     ),
@@ -78,15 +78,15 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let mut page = Page::Live;
             cx.choice(&mut page, &[("live", Page::Live), ("ready", Page::Ready)])?;
-            scope.own::<Conf>().page = Some(page);
+            scope.make_mut::<Conf>().page = Some(page);
             Ok(())
         },
     ),
     Directive::scope(
         Spec::new(OWN, "metrics", PAGE, Args::None, "Serves all numbers in the text format of Prometheus."),
         |scope, cx| {
-            scope.own::<Conf>().page = Some(Page::Metrics);
-            cx.http.own::<StatusZones>().is_asked = true;
+            scope.make_mut::<Conf>().page = Some(Page::Metrics);
+            cx.http.make_mut::<StatusZones>().is_shown = true;
             Ok(())
         },
     ),
@@ -104,8 +104,8 @@ const DIRECTIVES: &[Directive] = &[
                 Some("write=on") => true,
                 Some(other) => return Err(cx.error(format_args!("invalid parameter \"{other}\""))),
             };
-            scope.own::<Conf>().page = Some(Page::Api { may_write });
-            cx.http.own::<StatusZones>().is_asked = true;
+            scope.make_mut::<Conf>().page = Some(Page::Api { may_write });
+            cx.http.make_mut::<StatusZones>().is_shown = true;
             Ok(())
         },
     ),
@@ -118,7 +118,7 @@ const DIRECTIVES: &[Directive] = &[
             "The name that requests are counted under; `off` counts them with the server, or not at all.",
         ),
         |scope, cx| {
-            scope.own::<Conf>().zone = Some(match cx.arg(0) {
+            scope.make_mut::<Conf>().zone = Some(match cx.arg(0) {
                 "" => return Err(cx.invalid("")),
                 "off" => Named::Off,
                 name => Named::As(name.into()),
@@ -154,7 +154,7 @@ fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(what));
     }
     main.admin_socket = Some(path);
-    cx.http.own::<Watchable>().0 = true;
+    cx.http.make_mut::<Watchable>().0 = true;
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// costs nothing.
 fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
     let max = cx.statement.value(0, value::number_in(1, zones::MAX.into()))?;
-    cx.http.own::<StatusZones>().max = max as usize;
+    cx.http.make_mut::<StatusZones>().max = max as usize;
     Ok(())
 }
 
@@ -222,7 +222,7 @@ impl Settings for Conf {
 }
 
 /// Adds the handlers and the logger. If no block shows numbers, requests are not counted.
-fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
+fn add_to_plan(http: &Http, scope: &Scope, plan: &mut Plan) {
     let conf = scope.shared::<Conf>();
     match conf.page {
         None => {}
@@ -238,7 +238,7 @@ fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
     if http.of::<Watchable>().0 {
         plan.log(Arc::clone(&conf), watch::show);
     }
-    if http.of::<StatusZones>().is_asked {
+    if http.of::<StatusZones>().is_shown {
         plan.log(conf, count);
     }
 }
@@ -255,8 +255,9 @@ fn count(_: &Conf, request: &Request) {
         received: request.received,
         sent: request.sent,
         time: request.elapsed(),
-        first_byte: (request.sent > 0).then(|| request.answered.saturating_duration_since(request.started)),
-        engine: request.mover.map(engine_place),
+        first_byte: (request.sent > 0)
+            .then(|| request.header_ready.saturating_duration_since(request.started)),
+        engine: request.mover.map(engine_index),
     };
     traffic.count(request.location.0 as usize, &ended, &request.conn.thread.shared.traffic);
     caching::tally::count_served(request);
@@ -264,7 +265,7 @@ fn count(_: &Conf, request: &Request) {
 
 /// Returns the index of a mover among the values of the label `engine`. The names are in `telemetry`, which knows no
 /// engines; a test compares them.
-fn engine_place(mover: Mover) -> usize {
+fn engine_index(mover: Mover) -> usize {
     let (method, via) = match mover {
         Mover::Read { via, direct } => (usize::from(direct), via),
         Mover::Resident { otherwise } => (2, otherwise),
@@ -282,7 +283,7 @@ fn engine_place(mover: Mover) -> usize {
 
 /// Creates the zones of the configuration, and warns of pages without access restrictions.
 fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
-    if http.of::<StatusZones>().is_asked {
+    if http.of::<StatusZones>().is_shown {
         zones::make(http, warnings);
     }
     exposure::check(http, warnings);
@@ -341,7 +342,7 @@ mod tests {
         });
         for mover in movers {
             let word = mover.to_string().replace([' ', '-'], "_");
-            assert_eq!(names[engine_place(mover)], word);
+            assert_eq!(names[engine_index(mover)], word);
         }
     }
 }

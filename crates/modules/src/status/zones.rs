@@ -42,24 +42,24 @@ pub(crate) enum Named {
 #[derive(Debug)]
 pub(crate) struct StatusZones {
     /// Whether any block shows the zones.
-    pub(super) is_asked: bool,
+    pub(super) is_shown: bool,
     /// `metrics_zones`
     pub(super) max: usize,
-    made: OnceLock<Arc<Zones>>,
+    zones: OnceLock<Arc<Zones>>,
     /// For each zone, whether a `status_zone` names its location.
     are_named: OnceLock<Vec<bool>>,
 }
 
 impl Default for StatusZones {
     fn default() -> StatusZones {
-        StatusZones { is_asked: false, max: DEFAULT, made: OnceLock::new(), are_named: OnceLock::new() }
+        StatusZones { is_shown: false, max: DEFAULT, zones: OnceLock::new(), are_named: OnceLock::new() }
     }
 }
 
 impl StatusZones {
     /// Returns the zones without duplicates.
     pub(super) fn all(&self) -> &[Zone] {
-        self.made.get().map_or(&[], |zones| &zones.all)
+        self.zones.get().map_or(&[], |zones| &zones.all)
     }
 
     /// Returns for each zone whether a `status_zone` names its location.
@@ -99,10 +99,10 @@ pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
         let what = format_args!(
             "{left_over} locations above \"metrics_zones\" are counted together, as \"{OTHER}\""
         );
-        warnings.push(Error::nowhere(what).with_level(conf::Level::Warn));
+        warnings.push(Error::without_location(what).with_level(conf::Level::Warn));
     }
     // The cells are empty, because a configuration is checked once.
-    let _ = (status.made.set(Arc::new(zones)), status.are_named.set(are_named));
+    let _ = (status.zones.set(Arc::new(zones)), status.are_named.set(are_named));
 }
 
 /// Returns the enclosing location of each `limit_except`, by the index of that block.
@@ -137,7 +137,7 @@ fn zone_of(http: &Http, location: &Location, named: &Location) -> Option<Zone> {
 /// Starts counting for a new configuration on a thread; existing zones continue.
 pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
     let generation = thread.generation();
-    let Some(zones) = generation.config.http.of::<StatusZones>().made.get() else { return };
+    let Some(zones) = generation.config.http.of::<StatusZones>().zones.get() else { return };
     let before = before.and_then(|before| before.traffic.get());
     let traffic = Traffic::begin(zones, before, &thread.shared.traffic);
     // The cell is set once per configuration.
@@ -163,7 +163,7 @@ mod tests {
     fn names(http: &str) -> Vec<String> {
         let config = loaded(http);
         let status = config.http.of::<StatusZones>();
-        let zones = status.made.get().expect("a block shows them");
+        let zones = status.zones.get().expect("a block shows them");
         let name = |zone: &Option<u32>| {
             zone.map_or("-".to_owned(), |zone| {
                 let Zone { server, location } = &zones.all[zone as usize];
@@ -213,6 +213,6 @@ mod tests {
     #[test]
     fn nothing_is_counted_without_a_page() {
         let config = loaded("server { status_zone a; }");
-        assert!(config.http.of::<StatusZones>().made.get().is_none());
+        assert!(config.http.of::<StatusZones>().zones.get().is_none());
     }
 }

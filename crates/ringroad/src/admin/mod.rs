@@ -10,10 +10,10 @@
 //! through one socket, before and after a reload. Its mode is 0600, and a caller must be root or the master's user,
 //! independent of the mode.
 //!
-//! [`socket`] has the listening socket, [`desk`] the master's side, [`feed`] the worker's side.
+//! [`socket`] has the listening socket, [`admin_server`] the master's side, [`feed`] the worker's side.
 
-pub(crate) mod desk;
 pub(crate) mod feed;
+pub(crate) mod server;
 pub(crate) mod socket;
 
 use rustix::fd::OwnedFd;
@@ -22,7 +22,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde_json::{Value, json};
 
 use crate::explain::{Query, add_cached};
-use crate::site::{Question, Worker};
+use crate::site::{EntryQuery, Worker};
 
 /// Maximum size of a packet from a client in bytes.
 pub(crate) const CALL_MAX: usize = 16 << 10;
@@ -32,7 +32,7 @@ pub(crate) const CALL_MAX: usize = 16 << 10;
 pub(crate) const PACKET_MAX: usize = 32 << 10;
 
 /// Maximum size of a response in bytes.
-const ANSWER_MAX: usize = 64 << 10;
+const RESPONSE_MAX: usize = 64 << 10;
 
 /// A client's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,52 +68,52 @@ impl Call {
 
 /// Sends an error as the response.
 pub(crate) fn refuse(socket: &OwnedFd, message: &str) {
-    answer(socket, &json!({ "error": message }));
+    send_response(socket, &json!({ "error": message }));
 }
 
 /// Sends a response. It is dropped if the client has disconnected or its socket is full.
-pub(crate) fn answer(socket: &OwnedFd, value: &Value) {
+pub(crate) fn send_response(socket: &OwnedFd, value: &Value) {
     let mut text = value.to_string();
-    if text.len() > ANSWER_MAX {
+    if text.len() > RESPONSE_MAX {
         text = json!({ "error": "the answer is too long" }).to_string();
     }
     let _ = send(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Completes an explanation with the entry in a cache of this process, and sends it as the response.
-pub(crate) fn complete(worker: &Worker, socket: OwnedFd, text: String, question: Question) {
+pub(crate) fn complete(worker: &Worker, socket: OwnedFd, text: String, entry_query: EntryQuery) {
     worker.inspect(
-        question,
+        entry_query,
         Box::new(move |lines| {
             let mut text = text;
             add_cached(&mut text, &lines);
-            answer(&socket, &json!({ "ok": true, "text": text }));
+            send_response(&socket, &json!({ "ok": true, "text": text }));
         }),
     );
 }
 
 /// Encodes an explanation that a worker has to complete.
-pub(crate) fn pack(text: &str, question: &Question) -> Vec<u8> {
-    let Question { zone, key, method, fields } = question;
+pub(crate) fn pack(text: &str, entry_query: &EntryQuery) -> Vec<u8> {
+    let EntryQuery { zone, key, method, fields } = entry_query;
     json!({ "text": text, "zone": zone, "key": key, "method": method, "fields": fields })
         .to_string()
         .into_bytes()
 }
 
 /// Decodes the output of [`pack`].
-pub(crate) fn unpack(bytes: &[u8]) -> Option<(String, Question)> {
+pub(crate) fn unpack(bytes: &[u8]) -> Option<(String, EntryQuery)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let list = |name: &str| value[name].as_array();
     let key = list("key")?.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()));
     let fields = list("fields")?.iter().map(|field| Some((text(&field[0])?, text(&field[1])?)));
-    let question = Question {
+    let entry_query = EntryQuery {
         zone: text(&value["zone"])?,
         key: key.collect::<Option<_>>()?,
         method: text(&value["method"])?,
         fields: fields.collect::<Option<_>>()?,
     };
-    Some((text(&value["text"])?, question))
+    Some((text(&value["text"])?, entry_query))
 }
 
 /// Whether the client is still connected: it sends nothing after its call, so anything readable is the end of the
@@ -145,13 +145,13 @@ mod tests {
             fields: vec![("accept".to_owned(), "text/html".to_owned())],
         };
         assert_eq!(read(&query.to_json().to_string()), Ok(Call::Explain(query.clone())));
-        let question = Question {
+        let entry_query = EntryQuery {
             zone: "z".to_owned(),
             key: b"k\xff".to_vec(),
             method: "GET".to_owned(),
             fields: query.fields,
         };
-        assert_eq!(unpack(&pack("text", &question)), Some(("text".to_owned(), question)));
+        assert_eq!(unpack(&pack("text", &entry_query)), Some(("text".to_owned(), entry_query)));
         assert_eq!(unpack(b"{}"), None);
         assert!(read(r#"{"command":"dance"}"#).expect_err("unknown").contains("no command \"dance\""));
         assert_eq!(read("[]").expect_err("no object"), "the call has no command");

@@ -13,21 +13,21 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use self::judge::{Fate, Judged, Kind, Remark};
-use super::options::Given;
+use self::judge::{Handling, Judged, Kind, Remark};
+use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::loader::DiskLoader;
-use crate::places::{Places, Request};
+use crate::paths::{Paths, Request};
 use crate::site::{self, Files, Site};
 
 /// Exit status if features are missing.
 const MISSING: u8 = 2;
 
 /// Maximum number of positions shown per problem without `--all`.
-const PLACES_MAX: usize = 5;
+const POSITIONS_MAX: usize = 5;
 
 /// Reports on a file and its includes.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     let file = PathBuf::from(&given.operands[0]);
     // Relative to the working directory: this command is used on files that are not installed.
     let main = match std::path::absolute(&file) {
@@ -38,7 +38,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
         }
     };
     let prefix = main.parent().unwrap_or(&main).to_owned();
-    let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
+    let request = Request { main, globals: String::new(), places: Paths::below(&prefix), text: None };
     let tree = conf::parse_past_faults(&conf::Source::new(&request.main), &DiskLoader::new(&request));
     let tree = match tree {
         Ok(tree) => tree,
@@ -73,7 +73,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
     if all {
         for row in &judged.rows {
             let remark = row.remark.as_ref().map(|remark| format!(": {remark}")).unwrap_or_default();
-            let _infallible = writeln!(text, "{}: {} {}{remark}", row.place, row.fate.name(), row.name);
+            let _infallible = writeln!(text, "{}: {} {}{remark}", row.place, row.handling.name(), row.name);
         }
         text.push('\n');
     }
@@ -87,7 +87,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
             text.push('\n');
         }
     }
-    let differing = judged.rows.iter().filter(|row| row.fate == Fate::Differs);
+    let differing = judged.rows.iter().filter(|row| row.handling == Handling::Differs);
     let mut by_remark: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for row in differing {
         let remark = row.remark.as_deref().unwrap_or_default();
@@ -98,7 +98,7 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
             writeln!(text, "Differs from nginx ({}):", by_remark.values().map(Vec::len).sum::<usize>());
         for ((name, remark), places) in by_remark {
             let _infallible = writeln!(text, "  {name}: {remark}");
-            list_places(&mut text, &places, all);
+            list_positions(&mut text, &places, all);
         }
         text.push('\n');
     }
@@ -120,17 +120,24 @@ fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
 
 /// Returns one line: whether the configuration loads, and the number of directives in each category.
 fn summary(judged: &Judged) -> String {
-    let count = |fate: Fate| judged.rows.iter().filter(|row| row.fate == fate).count();
-    let fates =
-        [Fate::Honoured, Fate::Differs, Fate::NoEffect, Fate::NotSupported, Fate::Unknown, Fate::Wrong];
-    let counts = fates.into_iter().map(|fate| (count(fate), fate.name())).filter(|(count, _)| *count > 0);
+    let count = |handling: Handling| judged.rows.iter().filter(|row| row.handling == handling).count();
+    let fates = [
+        Handling::Honoured,
+        Handling::Differs,
+        Handling::NoEffect,
+        Handling::NotSupported,
+        Handling::Unknown,
+        Handling::Wrong,
+    ];
+    let counts =
+        fates.into_iter().map(|handling| (count(handling), handling.name())).filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
     let verdict = match judged.verdict() {
         Kind::Fine => "loads",
         Kind::Missing | Kind::Never => "does not load: it needs features that are missing",
         Kind::Wrong => "does not load: it is wrong",
     };
-    let hint = if count(Fate::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
+    let hint = if count(Handling::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
     match counts.is_empty() {
         true => format!("This configuration {verdict}. It has no directives."),
         false => format!("This configuration {verdict}. Directives: {}{hint}.", counts.join(", ")),
@@ -156,13 +163,13 @@ fn groups(text: &mut String, remarks: &[&Remark], all: bool) {
         let _infallible = writeln!(text, "  {group}: {}", counted(of_it.len(), "directive"));
         let places: Vec<String> =
             of_it.iter().map(|remark| format!("{} {}", remark.place, remark.directive)).collect();
-        list_places(text, &places.iter().map(String::as_str).collect::<Vec<_>>(), all);
+        list_positions(text, &places.iter().map(String::as_str).collect::<Vec<_>>(), all);
     }
 }
 
 /// Lists the first positions of a problem, and the number of further ones.
-fn list_places(text: &mut String, places: &[&str], all: bool) {
-    let shown = if all { places.len() } else { PLACES_MAX };
+fn list_positions(text: &mut String, places: &[&str], all: bool) {
+    let shown = if all { places.len() } else { POSITIONS_MAX };
     for place in places.iter().take(shown) {
         let _infallible = writeln!(text, "    {place}");
     }
@@ -180,7 +187,7 @@ fn counted(count: usize, what: &str) -> String {
 fn to_json(request: &Request, judged: &Judged, site: Option<&Site>) -> serde_json::Value {
     let mut directives = BTreeMap::new();
     for row in &judged.rows {
-        *directives.entry(row.fate.name()).or_insert(0) += 1;
+        *directives.entry(row.handling.name()).or_insert(0) += 1;
     }
     let problems: Vec<_> = judged
         .remarks
@@ -192,7 +199,7 @@ fn to_json(request: &Request, judged: &Judged, site: Option<&Site>) -> serde_jso
             })
         })
         .collect();
-    let differs = judged.rows.iter().filter(|row| row.fate == Fate::Differs);
+    let differs = judged.rows.iter().filter(|row| row.handling == Handling::Differs);
     let differs: Vec<_> =
         differs.map(|row| json!({ "place": row.place, "directive": row.name, "how": row.remark })).collect();
     let warnings: Vec<&String> = site.iter().flat_map(|site| &site.warnings).map(|(_, text)| text).collect();

@@ -8,15 +8,15 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::ask::{ask, path_in, shown};
+use super::call::{call, path_in, shown};
 use super::output::{print, print_error};
-use crate::places::Request;
+use crate::paths::Request;
 
 /// Queries the server with this configuration, and prints its response. It is an error if the server uses a different
 /// main file, because the differences would be those of that file.
 pub(super) fn run(request: &Request) -> ExitCode {
-    let asked = path_in(request).and_then(|path| ask(&path, &json!({ "command": "diff" })));
-    let answer = asked.and_then(|(_, answer)| {
+    let response = path_in(request).and_then(|path| call(&path, &json!({ "command": "diff" })));
+    let answer = response.and_then(|(_, answer)| {
         let (ours, theirs) =
             (request.main.display().to_string(), answer["file"].as_str().unwrap_or_default());
         match ours == theirs {

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::ask::{ask, socket_path};
-use super::options::Given;
+use super::call::{call, socket_path};
+use super::options::Arguments;
 use super::output::{print, print_error};
 
 /// Sends the command to the server, and prints the new state.
-pub(super) fn run(given: &Given, is_drained: bool) -> ExitCode {
+pub(super) fn run(given: &Arguments, is_drained: bool) -> ExitCode {
     let name = if is_drained { "drain" } else { "undrain" };
-    match socket_path(given).and_then(|path| ask(&path, &json!({ "command": name }))) {
+    match socket_path(given).and_then(|path| call(&path, &json!({ "command": name }))) {
         Ok((_, answer)) => {
             print(match (is_drained, answer["was_drained"].as_bool()) {
                 (true, Some(true)) => "the server was drained already\n",

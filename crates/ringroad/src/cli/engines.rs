@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use io::probe::Probe;
 use nix::unistd::{Uid, User};
 
-use super::options::Given;
+use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::privilege::{self, UserSpec};
 use crate::site;
 
 /// Probes with the privileges of a worker.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     let user = match become_worker(given) {
         Ok(user) => user,
         Err(error) => {
@@ -44,7 +44,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
 }
 
 /// Changes to the workers' user; returns the name of the process's user.
-fn become_worker(given: &Given) -> Result<String, String> {
+fn become_worker(given: &Arguments) -> Result<String, String> {
     let name = given.value("user").map(|name| name.to_string_lossy().into_owned());
     if !Uid::effective().is_root() {
         if name.is_some() {

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::ask;
-use super::options::Given;
+use super::call;
+use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
-use crate::places::{DEFAULT_CONF, Places, Request};
+use crate::paths::{DEFAULT_CONF, Paths, Request};
 use crate::site::{self, Files};
 
 /// Explains one request.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     match explained(given) {
         Ok(text) => {
             print(text);
@@ -27,13 +27,13 @@ pub(super) fn run(given: &Given) -> ExitCode {
 
 /// Returns the explanation: by the running server if an option requests it, otherwise by a file. A file is loaded from
 /// its directory, so that a configuration can be tested at any location.
-fn explained(given: &Given) -> Result<String, String> {
+fn explained(given: &Arguments) -> Result<String, String> {
     let query = query(given)?;
     if given.has("running") || given.has("socket") {
-        let path = ask::socket_path(given)?;
-        let (_, answer) = ask::ask(&path, &query.to_json())?;
+        let path = call::socket_path(given)?;
+        let (_, answer) = call::call(&path, &query.to_json())?;
         let text = answer["text"].as_str().ok_or("the server gave no text")?;
-        return Ok(text.lines().map(|line| ask::shown(line) + "\n").collect());
+        return Ok(text.lines().map(|line| call::shown(line) + "\n").collect());
     }
     let file = given.value("c").map_or_else(|| PathBuf::from(DEFAULT_CONF), PathBuf::from);
     let main = std::path::absolute(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -41,7 +41,7 @@ fn explained(given: &Given) -> Result<String, String> {
         Some(prefix) => std::path::absolute(prefix).map_err(|error| error.to_string())?,
         None => main.parent().unwrap_or(&main).to_owned(),
     };
-    let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
+    let request = Request { main, globals: String::new(), places: Paths::below(&prefix), text: None };
     let site = site::load(&request, Files::Disk).map_err(|refused| refused.message)?;
     let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
         .map_err(|error| error.to_string())?;
@@ -49,7 +49,7 @@ fn explained(given: &Given) -> Result<String, String> {
 }
 
 /// Returns the request to explain.
-fn query(given: &Given) -> Result<Query, String> {
+fn query(given: &Arguments) -> Result<Query, String> {
     let mut fields = Vec::new();
     for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {
         let (name, value) = field

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use conf::FileId;
 
-use super::options::Given;
+use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::listen::error_text;
 
@@ -14,7 +14,7 @@ use crate::listen::error_text;
 const STDIN: &str = "standard input";
 
 /// Formats a file.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     let name = &given.operands[0];
     let is_stdin = name == "-";
     let path = Path::new(if is_stdin { STDIN.as_ref() } else { name.as_os_str() });

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Operand, Opt, Value};
 use super::version;
-use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
+use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX};
 
 /// Maximum line length.
 const WIDTH: usize = 79;

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::ask::{self, Came, lines, shown};
-use super::options::Given;
+use super::call::{self, ReceiveResult, lines, shown};
+use super::options::Arguments;
 use super::output::print_error;
 
 /// Shows requests until it is interrupted, or has shown `-n` of them.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     match show(given) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -22,13 +22,13 @@ pub(super) fn run(given: &Given) -> ExitCode {
 }
 
 /// Returns the combined filter of all `-f` options: a request must match all of them.
-pub(super) fn filter(given: &Given) -> String {
+pub(super) fn filter(given: &Arguments) -> String {
     given.all("f").map(|text| text.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// Sends the call, and prints the lines. All lines of a packet are written by one call, so that a slow terminal causes
 /// few calls.
-fn show(given: &Given) -> Result<(), String> {
+fn show(given: &Arguments) -> Result<(), String> {
     let mut left = match given.value("n") {
         None => u64::MAX,
         Some(count) => {
@@ -36,14 +36,14 @@ fn show(given: &Given) -> Result<(), String> {
             text.parse().map_err(|_| format!("\"{text}\" is no number of lines"))?
         }
     };
-    let path = ask::socket_path(given)?;
-    let (mut asked, _) = ask::ask(&path, &json!({ "command": "log", "filter": filter(given) }))?;
+    let path = call::socket_path(given)?;
+    let (mut connection, _) = call::call(&path, &json!({ "command": "log", "filter": filter(given) }))?;
     let mut out = std::io::stdout().lock();
     while left > 0 {
-        let packet = match asked.receive(None)? {
-            Came::Packet(packet) => packet,
-            Came::Nothing => continue,
-            Came::End => return Err("the server has ended".to_owned()),
+        let packet = match connection.receive(None)? {
+            ReceiveResult::Packet(packet) => packet,
+            ReceiveResult::Nothing => continue,
+            ReceiveResult::End => return Err("the server has ended".to_owned()),
         };
         let mut text = String::new();
         for line in lines(packet) {

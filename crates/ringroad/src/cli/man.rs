@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Opt, Value};
-use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
+use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX};
 
 /// Date on the page: that of the last change of its fixed texts.
 const DATE: &str = "November 26, 2026";

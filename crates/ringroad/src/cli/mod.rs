@@ -5,7 +5,7 @@
 //! wrong letter with 1 as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V` contain the word
 //! `nginx`, because tools parse the version and the modules from them.
 
-mod ask;
+mod call;
 mod check;
 mod completions;
 mod diff;
@@ -32,13 +32,13 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use letters::{OptionError, Options, parse};
-use options::{COMMANDS, Command, Given, Misuse};
+use options::{Arguments, COMMANDS, Command, Misuse};
 use output::{print, print_error};
 
 use crate::site;
 
 /// Commands of other programs, and the equivalents of this one.
-const ELSEWHERE: [(&str, &str); 9] = [
+const EQUIVALENTS: [(&str, &str); 9] = [
     ("start", "ringroad"),
     ("run", "ringroad"),
     ("stop", "ringroad -s stop"),
@@ -59,7 +59,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     match first {
         crate::worker::SUBCOMMAND if args.len() == 1 => crate::worker::run(),
         crate::agent::SUBCOMMAND if args.len() == 1 => crate::agent::run(),
-        "--help" => help(&Given::default()),
+        "--help" => help(&Arguments::default()),
         "--version" => {
             print(version::long());
             ExitCode::SUCCESS
@@ -127,7 +127,7 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
 }
 
 /// Prints the reference tables.
-fn reference(command: &'static Command, given: &Given) -> ExitCode {
+fn reference(command: &'static Command, given: &Arguments) -> ExitCode {
     match given.operands.first().map(|page| page.to_string_lossy()).as_deref() {
         None => print(site::reference()),
         Some("counters") => print(site::counters()),
@@ -145,7 +145,7 @@ fn misused(command: &'static Command, misuse: &Misuse) -> ExitCode {
 
 /// Suggests the command that was probably meant.
 fn unknown_command(name: &str) -> ExitCode {
-    let elsewhere = ELSEWHERE.iter().find(|(word, _)| *word == name).map(|(_, instead)| *instead);
+    let elsewhere = EQUIVALENTS.iter().find(|(word, _)| *word == name).map(|(_, instead)| *instead);
     let known = COMMANDS.iter().map(|command| command.name);
     let path = std::path::Path::new(name);
     let hint = match elsewhere {
@@ -191,7 +191,7 @@ fn without_bench() -> ExitCode {
 }
 
 /// Handles `help`, with or without the name of a command, and `--help`.
-fn help(given: &Given) -> ExitCode {
+fn help(given: &Arguments) -> ExitCode {
     let page = match given.operands.first().map(|name| name.to_string_lossy()).as_deref() {
         None => help::usage(),
         Some("man") => man::page(),

@@ -424,14 +424,14 @@ pub(crate) fn find(name: &str) -> Option<&'static Command> {
 
 /// The parsed arguments of a command.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct Arguments {
     /// Operands in order.
     pub(crate) operands: Vec<OsString>,
     /// The options by their keys, in order.
     values: Vec<(&'static str, Option<OsString>)>,
 }
 
-impl Given {
+impl Arguments {
     /// Whether the option with this name or letter is given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.values.iter().any(|(known, _)| *known == name)
@@ -493,8 +493,8 @@ impl fmt::Display for Misuse {
 }
 
 /// Parses the arguments after the name of a command. All arguments after `--` are operands.
-pub(crate) fn read(command: &'static Command, args: Vec<OsString>) -> Result<Given, Misuse> {
-    let mut given = Given::default();
+pub(crate) fn read(command: &'static Command, args: Vec<OsString>) -> Result<Arguments, Misuse> {
+    let mut given = Arguments::default();
     let mut args = args.into_iter().peekable();
     let mut only_operands = false;
     while let Some(arg) = args.next() {
@@ -524,7 +524,7 @@ pub(crate) fn read(command: &'static Command, args: Vec<OsString>) -> Result<Giv
 }
 
 /// Checks the number of operands.
-pub(crate) fn check_operands(command: &'static Command, given: &Given) -> Result<(), Misuse> {
+pub(crate) fn check_operands(command: &'static Command, given: &Arguments) -> Result<(), Misuse> {
     if let Some(missing) = command.operands.iter().filter(|operand| operand.needed).nth(given.operands.len())
     {
         return Err(Misuse::Missing(missing.name));
@@ -535,7 +535,7 @@ pub(crate) fn check_operands(command: &'static Command, given: &Given) -> Result
     }
 }
 
-/// Returns the option that an argument names, its key in [`Given`], and a value that is joined to it.
+/// Returns the option that an argument names, its key in [`Arguments`], and a value that is joined to it.
 fn find_option(
     command: &'static Command,
     text: &str,
@@ -592,7 +592,7 @@ fn shown(option: &Opt) -> String {
 mod tests {
     use super::*;
 
-    fn given(name: &str, line: &str) -> Result<Given, String> {
+    fn given(name: &str, line: &str) -> Result<Arguments, String> {
         let command = find(name).expect("it is in the table");
         let args = line.split(' ').filter(|arg| !arg.is_empty()).map(OsString::from).collect();
         let read = read(command, args).and_then(|given| check_operands(command, &given).map(|()| given));

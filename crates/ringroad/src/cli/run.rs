@@ -11,7 +11,7 @@ use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
-use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Places, Request};
+use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Paths, Request};
 use crate::site::{self, Files, Problem, Refused, Site};
 
 /// Executes the options.
@@ -29,7 +29,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         return master::launch(&log);
     }
     report(&request, &loaded, if options.test { ERRORS_MAX } else { 1 }, &log);
-    tell_of_prefix(options, &request);
+    explain_prefix(options, &request);
     if options.test {
         return test::run(&request, loaded, options, &log);
     }
@@ -53,7 +53,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
 }
 
 /// Explains that a relative `-c` starts from the prefix, if the file exists in the working directory instead.
-fn tell_of_prefix(options: &Options, request: &Request) {
+fn explain_prefix(options: &Options, request: &Request) {
     let Some(conf) = options.conf.as_deref().filter(|conf| conf.is_relative()) else { return };
     let Ok(here) = std::path::absolute(conf) else { return };
     if here.is_file() && !request.main.exists() {
@@ -145,7 +145,7 @@ pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request
     let prefix = std::path::absolute(prefix).unwrap_or_else(|_| prefix.to_owned());
     // As in nginx a relative name starts from the prefix instead of the working directory.
     let main = prefix.join(conf.unwrap_or(Path::new(default_conf)));
-    Request { main, globals: String::new(), places: Places::below(&prefix), text: None }
+    Request { main, globals: String::new(), places: Paths::below(&prefix), text: None }
 }
 
 /// Opens a log; if it cannot be opened, this is reported and the start continues, as in nginx.
@@ -162,9 +162,9 @@ fn open_named(path: &Path) -> Log {
 }
 
 /// Opens the default log, which is used without a directive. If it is not writable, lines go to standard error.
-fn open_default(places: &mut Places) -> Log {
+fn open_default(places: &mut Paths) -> Log {
     if let Some(path) = &places.error_log {
-        places.prepare_folder_of(path);
+        places.create_log_directory(path);
         if let Ok(file) = log::open_file(path) {
             return Log::early(Rc::new(file), Level::Notice);
         }

@@ -47,7 +47,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     };
     // Opened before the process is checked, so that the pid cannot be reused in between.
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
-    if let Some(other) = foreign(pid).filter(|_| !any_process) {
+    if let Some(other) = other_program(pid).filter(|_| !any_process) {
         log.write(
             Level::Error,
             format_args!(
@@ -75,7 +75,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
 }
 
 /// Returns the program of a process if it is a different program; `None` also if the process has exited.
-fn foreign(pid: Pid) -> Option<PathBuf> {
+fn other_program(pid: Pid) -> Option<PathBuf> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     // The file name without the suffix that the kernel adds if the program file was replaced since the start.
     let name = |path: &Path| {

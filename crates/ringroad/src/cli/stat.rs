@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::options::Given;
+use super::options::Arguments;
 use super::output::{print, print_error};
 
 /// Timeout of a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum size of a response in bytes: that of a thousand locations is smaller.
-const ANSWER_MAX: u64 = 16 << 20;
+const RESPONSE_MAX: u64 = 16 << 20;
 
 /// Interval between two queries.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
     clippy::disallowed_methods,
     reason = "nothing happens between two looks, and nobody waits for this program"
 )]
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     let (once, url) = (given.has("1"), given.operands[0].to_string_lossy());
     let url = url.as_ref();
     let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
@@ -76,7 +76,7 @@ fn snapshot(url: &str) -> Result<Value, String> {
     let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(failed)?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(failed)?;
+    stream.take(RESPONSE_MAX).read_to_end(&mut answer).map_err(failed)?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is no response")?;
     let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();

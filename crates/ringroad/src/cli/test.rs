@@ -13,8 +13,8 @@ use super::output::{print, print_error};
 use crate::listen::Listeners;
 use crate::log::{Level, Log};
 use crate::master::{open_logs, resolve_user};
+use crate::paths::Request;
 use crate::pidfile;
-use crate::places::Request;
 use crate::reach;
 use crate::site::{self, Refused, Site};
 
@@ -70,7 +70,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     let settings = &site.settings;
     let user = resolve_user(site, log).map_err(|_| WouldFail)?;
     if let Some(pid_file) = &settings.pid {
-        request.places.prepare_folder_of(pid_file);
+        request.places.create_log_directory(pid_file);
         pidfile::try_write(pid_file).map_err(|message| {
             log.emerg(message);
             WouldFail
@@ -81,7 +81,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
         log.write(Level::Warn, warning);
     }
     // Transfers continue without temporary files if possible, so this is only a warning.
-    for (folder, place) in site.config.written_temp_folders() {
+    for (folder, place) in site.config.written_temp_directories() {
         if let Some(obstacle) = reach::obstacle(folder, user.as_ref()) {
             let folder = folder.display();
             let what = format!("workers cannot write temporary files to \"{folder}\": {obstacle} in {place}");

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::ask::{self, Came, lines, shown};
+use super::call::{self, ReceiveResult, lines, shown};
 use super::log::{filter, place};
-use super::options::{Given, RANKS};
+use super::options::{Arguments, RANKS};
 use super::output::print_error;
 
 /// Number of rows of each table without `-n`.
@@ -33,7 +33,7 @@ const OTHERS: &str = "(others)";
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Shows the tables until it is interrupted; once with `-1`.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     match show(given) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -44,31 +44,31 @@ pub(super) fn run(given: &Given) -> ExitCode {
 }
 
 /// Parses the number of an option.
-fn number(given: &Given, name: &str, default: u64, most: u64) -> Result<u64, String> {
+fn number(given: &Arguments, name: &str, default: u64, most: u64) -> Result<u64, String> {
     let Some(text) = given.value(name).map(|text| text.to_string_lossy()) else { return Ok(default) };
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
     number.ok_or_else(|| format!("\"{text}\" is no number from 1 to {most}"))
 }
 
 /// Parses the options, connects, and aggregates one interval after the other.
-fn show(given: &Given) -> Result<(), String> {
+fn show(given: &Arguments) -> Result<(), String> {
     let rank = given.value("by").map_or("rate".into(), |rank| rank.to_string_lossy());
     if !RANKS.contains(&rank.as_ref()) {
         return Err(format!("\"{rank}\" is no rank; there are {}", RANKS.join(", ")));
     }
     let rows = number(given, "n", ROWS as u64, 1000)? as usize;
     let every = Duration::from_secs(number(given, "every", EVERY, 3600)?);
-    let path = ask::socket_path(given)?;
-    let (mut asked, _) = ask::ask(&path, &json!({ "command": "log", "filter": filter(given) }))?;
+    let path = call::socket_path(given)?;
+    let (mut connection, _) = call::call(&path, &json!({ "command": "log", "filter": filter(given) }))?;
     let mut out = std::io::stdout().lock();
     let clear = if out.is_terminal() { CLEAR } else { "" };
     loop {
         let (start, mut seen) = (Instant::now(), Seen::default());
         loop {
-            match asked.receive(Some(start + every))? {
-                Came::Packet(packet) => lines(packet).for_each(|line| seen.add(&line)),
-                Came::Nothing => break,
-                Came::End => return Err("the server has ended".to_owned()),
+            match connection.receive(Some(start + every))? {
+                ReceiveResult::Packet(packet) => lines(packet).for_each(|line| seen.add(&line)),
+                ReceiveResult::Nothing => break,
+                ReceiveResult::End => return Err("the server has ended".to_owned()),
             }
             // Checked here too, because under load packets arrive without a pause.
             if start.elapsed() >= every {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use io::probe::{Probe, State};
 
-use crate::places::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
+use crate::paths::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
 
 /// The nginx version that serves as the reference.
 const REFERENCE: &str = "1.31.5";

@@ -169,7 +169,7 @@ fn take_challenge(from: &mut Reader<'_>) -> Result<Challenge, Malformed> {
 fn put_issuer(out: &mut Writer, issuer: &Issuer) {
     out.text(&issuer.name).text(&issuer.uri);
     match &issuer.account_key {
-        AccountKey::Made(kind) => out.u64(1).text(kind.name()),
+        AccountKey::Generated(kind) => out.u64(1).text(kind.name()),
         AccountKey::Pem(pem) => out.u64(2).bytes(pem),
     };
     out.text(issuer.challenge.name());
@@ -197,7 +197,7 @@ fn take_issuer(from: &mut Reader<'_>) -> Result<Issuer, Malformed> {
         name: from.text()?,
         uri: from.text()?,
         account_key: match from.u64()? {
-            1 => AccountKey::Made(take_kind(from)?),
+            1 => AccountKey::Generated(take_kind(from)?),
             2 => AccountKey::Pem(from.bytes()?.to_vec()),
             _ => return Err(Malformed),
         },

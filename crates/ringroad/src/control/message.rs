@@ -30,7 +30,7 @@ use super::acme::{AcmeChange, put_change, take_change};
 use super::wire::{Malformed, Reader, Writer};
 use crate::limits::ProcessLimits;
 use crate::listen::ListenAddr;
-use crate::places::{Places, Request};
+use crate::paths::{Paths, Request};
 use crate::privilege::Credentials;
 use crate::reloads::Reloads;
 
@@ -297,20 +297,20 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
 
 /// Encodes the numbers of reloads by way, in the order of the metric's label.
 fn put_reloads(out: &mut Writer, reloads: &Reloads) {
-    reloads.by_way.iter().for_each(|number| {
+    reloads.by_outcome.iter().for_each(|number| {
         out.u64(*number);
     });
     out.u64(u64::from(reloads.is_last_refused));
 }
 
 fn take_reloads(from: &mut Reader<'_>) -> Result<Reloads, Malformed> {
-    let by_way = [from.u64()?, from.u64()?, from.u64()?];
-    Ok(Reloads { by_way, is_last_refused: from.u64()? != 0 })
+    let by_outcome = [from.u64()?, from.u64()?, from.u64()?];
+    Ok(Reloads { by_outcome, is_last_refused: from.u64()? != 0 })
 }
 
 /// Encodes file names and settings of the command line, and the text that replaces the main file of `ringroad serve`.
 fn put_request(out: &mut Writer, request: &Request) {
-    let Places { prefix, pid, error_log } = &request.places;
+    let Paths { prefix, pid, error_log } = &request.places;
     out.path(&request.main).text(&request.globals);
     out.path(prefix).option(pid.as_deref(), Writer::path).option(error_log.as_deref(), Writer::path);
     out.option(request.text.as_deref(), Writer::text);
@@ -318,7 +318,7 @@ fn put_request(out: &mut Writer, request: &Request) {
 
 fn take_request(from: &mut Reader<'_>) -> Result<Request, Malformed> {
     let (main, globals) = (from.path()?, from.text()?);
-    let places = Places {
+    let places = Paths {
         prefix: from.path()?,
         pid: from.option(Reader::path)?,
         error_log: from.option(Reader::path)?,
@@ -363,7 +363,7 @@ mod tests {
 
     fn bundle() -> Bundle {
         let places =
-            Places { prefix: "/srv/".into(), pid: Some("/srv/logs/nginx.pid".into()), error_log: None };
+            Paths { prefix: "/srv/".into(), pid: Some("/srv/logs/nginx.pid".into()), error_log: None };
         Bundle {
             generation: 3,
             request: Request {
@@ -387,7 +387,7 @@ mod tests {
             logs: vec!["/srv/logs/error.log".into()],
             addresses: "group\thost\n".to_owned(),
             respawned: 3,
-            reloads: Reloads { by_way: [1, 2, 3], is_last_refused: true },
+            reloads: Reloads { by_outcome: [1, 2, 3], is_last_refused: true },
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
             tickets: vec![7; 40],
         }
@@ -405,7 +405,7 @@ mod tests {
             ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
             ToWorker::Leave,
             ToWorker::Drain(true),
-            ToWorker::Reloads(Reloads { by_way: [4, 5, 6], is_last_refused: false }),
+            ToWorker::Reloads(Reloads { by_outcome: [4, 5, 6], is_last_refused: false }),
             ToWorker::Ping(5),
             ToWorker::Watch("code=5xx".to_owned()),
             ToWorker::Explain(b"text".to_vec()),

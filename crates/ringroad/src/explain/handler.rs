@@ -6,7 +6,7 @@ use conf::Statement;
 
 use super::values::{Expanded, Values};
 use super::{Blocks, Report, named, readable};
-use crate::site::{self, Place, Question, Site};
+use crate::site::{self, EntryQuery, FoundLocation, Site};
 
 /// Directives that pass a request to an upstream.
 const PASSES: [&str; 7] =
@@ -17,7 +17,13 @@ const PAGES: [&str; 7] =
     ["stub_status", "metrics", "api", "dashboard", "health", "empty_gif", "cache_counters"];
 
 /// Reports the lines after that of the location.
-pub(super) fn lines(site: &Site, blocks: &Blocks<'_>, place: &Place, values: &Values, report: &mut Report) {
+pub(super) fn lines(
+    site: &Site,
+    blocks: &Blocks<'_>,
+    found: &FoundLocation,
+    values: &Values,
+    report: &mut Report,
+) {
     access(blocks, values, report);
     for name in ["limit_req", "limit_conn", "auth_basic", "auth_request"] {
         for statement in blocks.holding(&[name]).into_iter().filter(|statement| statement.arg(0) != "off") {
@@ -44,7 +50,7 @@ pub(super) fn lines(site: &Site, blocks: &Blocks<'_>, place: &Place, values: &Va
     if let Some(pass) = blocks.own(&PASSES) {
         return passed(blocks, pass, values, report);
     }
-    file(site, blocks, place, &root, report);
+    file(site, blocks, found, &root, report);
 }
 
 /// Returns a directive in its original notation.
@@ -118,20 +124,20 @@ fn tried(
 }
 
 /// Reports the file with its engine, or the handler of a directory.
-fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &mut Report) {
-    let found = std::fs::metadata(path);
-    if let Some(obstacle) = found.is_ok().then(|| readable::obstacle(site, path)).flatten() {
+fn file(site: &Site, blocks: &Blocks<'_>, found: &FoundLocation, path: &Path, report: &mut Report) {
+    let metadata = std::fs::metadata(path);
+    if let Some(obstacle) = metadata.is_ok().then(|| readable::obstacle(site, path)).flatten() {
         return report.line("file", obstacle);
     }
-    if let Err(error) = &found
+    if let Err(error) = &metadata
         && error.kind() == std::io::ErrorKind::PermissionDenied
     {
         return report.line("file", format_args!("{} may not be read: 403", path.display()));
     }
-    if let Ok(meta) = found.as_ref()
+    if let Ok(meta) = metadata.as_ref()
         && meta.is_file()
     {
-        let (bytes, mover) = (meta.len(), site::mover(&site.config, place, meta.len()));
+        let (bytes, mover) = (meta.len(), site::mover(&site.config, found, meta.len()));
         return report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
     }
     if !path.is_dir() {
@@ -203,7 +209,7 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
                     ),
                 );
             } else if key.is_known && zone.is_known {
-                report.question = Some(Question {
+                report.entry_query = Some(EntryQuery {
                     zone: zone.text,
                     key: key.text.into_bytes(),
                     method: values.method.clone(),

@@ -4,7 +4,7 @@
 //! Listener, server and location are selected with the same tables as for requests. The remaining lines follow from the
 //! directives in effect: rewriting, access, the handler, the cache. Variables that depend on more than the request are
 //! unknown here, and lines that depend on them are marked. Nothing is started, and no other server is contacted. For a
-//! running server [`Explained::question`] is the query to its cache.
+//! running server [`Explained::entry_query`] is the query to its cache.
 
 mod handler;
 mod readable;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::script::End;
 use self::values::Values;
-use crate::site::{self, Question, Site};
+use crate::site::{self, EntryQuery, Site};
 
 /// Maximum number of location searches, as in nginx.
 const CYCLES_MAX: usize = 10;
@@ -61,7 +61,7 @@ pub(crate) struct Explained {
     /// The lines of the explanation.
     pub(crate) text: String,
     /// The cache entry that would be looked up, if its key is known.
-    pub(crate) question: Option<Question>,
+    pub(crate) entry_query: Option<EntryQuery>,
 }
 
 /// The parsed URL.
@@ -145,7 +145,7 @@ impl<'t> Blocks<'t> {
 #[derive(Default)]
 pub(super) struct Report {
     text: String,
-    question: Option<Question>,
+    entry_query: Option<EntryQuery>,
 }
 
 impl Report {
@@ -155,7 +155,7 @@ impl Report {
     }
 
     fn end(self) -> Explained {
-        Explained { text: self.text, question: self.question }
+        Explained { text: self.text, entry_query: self.entry_query }
     }
 }
 
@@ -230,7 +230,7 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
         End::Next | End::Break | End::Again | End::Block(_) => {}
     }
     for _ in 0..CYCLES_MAX {
-        let place = site::place(&site.config, route.server, values.uri.as_bytes())?;
+        let place = site::find_location(&site.config, route.server, values.uri.as_bytes())?;
         blocks.chain.truncate(2);
         enter(&mut blocks, &place);
         location_lines(&blocks, &place, &mut report);
@@ -274,9 +274,9 @@ fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
 }
 
 /// Enters the blocks of a location, which are identified by the text after `location`.
-fn enter<'t>(blocks: &mut Blocks<'t>, place: &site::Place) {
+fn enter<'t>(blocks: &mut Blocks<'t>, found: &site::FoundLocation) {
     let compact = |text: &str| text.replace(char::is_whitespace, "");
-    for name in &place.chain {
+    for name in &found.chain {
         let Some(around) = blocks.chain.last().copied() else { return };
         let is_it =
             |location: &&'t Statement| compact(&location.texts().collect::<String>()) == compact(name);
@@ -288,31 +288,31 @@ fn enter<'t>(blocks: &mut Blocks<'t>, place: &site::Place) {
 }
 
 /// Reports the location with the reason for its selection, and the other candidates.
-fn location_lines(blocks: &Blocks<'_>, place: &site::Place, report: &mut Report) {
+fn location_lines(blocks: &Blocks<'_>, found: &site::FoundLocation, report: &mut Report) {
     use site::Candidate::{Exact, NoMatch, Pattern, Predicate, Prefix};
-    match (place.chain.last(), place.how) {
+    match (found.chain.last(), found.how) {
         (Some(name), how) => {
             let why = match how {
                 Some(Exact) => "the whole path",
-                Some(Prefix { keeps_patterns_out: true }) => {
+                Some(Prefix { skips_regex: true }) => {
                     "the longest prefix, and ^~ keeps regular expressions out"
                 }
                 Some(Pattern) => "the first regular expression that matches",
                 _ => "the longest prefix",
             };
-            let place = blocks.chain.last().map(|block| block.span().to_string()).unwrap_or_default();
-            report.line("location", format_args!("{name} at {place}: {why}"));
+            let found = blocks.chain.last().map(|block| block.span().to_string()).unwrap_or_default();
+            report.line("location", format_args!("{name} at {found}: {why}"));
         }
         (None, _) => report.line("location", "none: the settings of the server hold"),
     }
-    for (name, candidate) in &place.losers {
+    for (name, candidate) in &found.losers {
         let why = match candidate {
-            Exact | Prefix { .. } => match place.how {
+            Exact | Prefix { .. } => match found.how {
                 Some(Pattern) => "a prefix; a regular expression goes before it",
                 _ => "a shorter prefix",
             },
-            Pattern => match place.how {
-                Some(Exact | Prefix { keeps_patterns_out: true }) => "a regular expression that is not asked",
+            Pattern => match found.how {
+                Some(Exact | Prefix { skips_regex: true }) => "a regular expression that is not asked",
                 _ => "matches too, and stands further down",
             },
             NoMatch => "does not match",
@@ -320,7 +320,7 @@ fn location_lines(blocks: &Blocks<'_>, place: &site::Place, report: &mut Report)
         };
         report.line("", format_args!("not {name}: {why}"));
     }
-    if place.has_predicates {
+    if found.has_predicates {
         report.line("", "locations that depend on a variable were not followed");
     }
 }

@@ -11,7 +11,7 @@ use rustix::fs::{Gid, Mode, Uid};
 use crate::control::message::Bundle;
 use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
-use crate::places::{Places, Request, make_passage};
+use crate::paths::{Paths, Request, make_passage};
 use crate::privilege::{self, Credentials};
 use crate::reloads::Reloads;
 use crate::site::{self, Resources, Site};
@@ -53,8 +53,9 @@ impl Cycle {
         let logs = open_logs(&site.settings.log_files, &request.places, log)?;
         if let Some(user) = &credentials {
             let states = site::issuers(&site.config).iter().filter_map(|issuer| issuer.state_path.clone());
-            let folders: Vec<PathBuf> = site.settings.temp_folders.iter().cloned().chain(states).collect();
-            make_folders(&folders, user, &request.places.prefix, log);
+            let directories: Vec<PathBuf> =
+                site.settings.temp_directories.iter().cloned().chain(states).collect();
+            create_directories(&directories, user, &request.places.prefix, log);
         }
         if let Some(warning) = site.settings.connections_warning() {
             log.write(Level::Warn, warning);
@@ -167,10 +168,10 @@ pub(crate) fn resolve_user(site: &Site, log: &Log) -> Result<Option<Credentials>
 }
 
 /// Opens all log files, each once.
-pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result<Logs, NotOpened> {
+pub(crate) fn open_logs(paths: &[PathBuf], places: &Paths, log: &Log) -> Result<Logs, NotOpened> {
     let mut logs = Logs::new();
     for path in paths {
-        places.prepare_folder_of(path);
+        places.create_log_directory(path);
         match log::open_file(path) {
             Ok(file) => logs.push((path.clone(), Rc::new(file))),
             Err(errno) => {
@@ -184,7 +185,7 @@ pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result
 
 /// Creates directories below paths where only root may write, and makes the worker's user their owner. Without these directories
 /// only large request bodies fail, so an error does not prevent the start.
-fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
+fn create_directories(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
     let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
     for path in paths {
         // The default prefix does not exist if the server was never installed.

@@ -72,7 +72,7 @@ pub(super) struct Readiness(OwnedFd);
 
 impl Readiness {
     /// Notifies the caller that the server serves requests, and redirects standard error.
-    pub(super) fn tell(self, log: &Log) {
+    pub(super) fn notify(self, log: &Log) {
         leave_stderr(log);
         // A caller that was interrupted does not read the pipe.
         let _ = rustix::io::write(&self.0, &[1]);

@@ -40,15 +40,15 @@ pub(crate) use cycle::{Cycle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
 pub(crate) use upkeep::{Renew, Renewal};
 
-use crate::admin::desk::Desk;
+use crate::admin::server::AdminServer;
 use crate::control::acme::AcmeChange;
 use crate::control::message::{ToMaster, ToWorker};
 use crate::inherit;
 use crate::limits::descriptors_line;
 use crate::listen::{ListenAddr, errno_text, reachable};
-use crate::log::{Level, Log, let_stderr_append};
+use crate::log::{Level, Log, set_stderr_append};
+use crate::paths::Request;
 use crate::pidfile::PidFile;
-use crate::places::Request;
 use crate::reloads::Reloads;
 use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Site};
@@ -113,7 +113,7 @@ struct Master {
     /// Time when the graceful shutdown begins; clients move to other servers until then (`shutdown_delay`).
     quit_at: Option<Instant>,
     /// The admin socket.
-    desk: Desk,
+    admin_server: AdminServer,
     /// Counts workers that recently ended before they were ready.
     respawn: Respawn,
     /// Number of workers that have ended unexpectedly since the start.
@@ -131,7 +131,7 @@ struct Master {
     predecessor: Option<Predecessor>,
     notifier: Notifier,
     /// The number of the configuration that systemd was last notified of; 0 if none.
-    told_generation: u64,
+    notified_generation: u64,
     pulse: Pulse,
     /// The pipe to the process that waits for the start of the daemon.
     readiness: Option<Readiness>,
@@ -145,7 +145,7 @@ struct Master {
 ///
 /// `renew` renews certificates that the calling command has created; it is called while the server runs.
 pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) -> ExitCode {
-    let_stderr_append();
+    set_stderr_append();
     let (daemon, has_master) = (is_daemon(), site.settings.master_process);
     let is_new_binary = inherit::is_new_binary();
     let inherited = inherit::take(daemon, &log);
@@ -153,8 +153,8 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         return ExitCode::FAILURE;
     };
     inherited.close_unused(&cycle.listeners, &log);
-    let mut desk = Desk::default();
-    if let Err(message) = desk.listen(cycle.site.settings.admin_socket.as_deref(), is_new_binary) {
+    let mut admin_server = AdminServer::default();
+    if let Err(message) = admin_server.listen(cycle.site.settings.admin_socket.as_deref(), is_new_binary) {
         log.emerg(message);
         cycle.listeners.forget(None);
         return ExitCode::FAILURE;
@@ -177,7 +177,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
     drop(log);
     let upkeep = Upkeep::new(renew, &cycle.site);
     if !has_master {
-        return single::run(request, cycle, desk, signals, (readiness, notifier), upkeep);
+        return single::run(request, cycle, admin_server, signals, (readiness, notifier), upkeep);
     }
     let mut master = Master {
         request,
@@ -192,7 +192,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         acme: Acme::default(),
         upkeep,
         quit_at: None,
-        desk,
+        admin_server,
         respawn: Respawn::default(),
         respawned: 0,
         reloads: Reloads::default(),
@@ -202,7 +202,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) 
         new_binary: None,
         predecessor: is_new_binary.then(Predecessor::parent),
         notifier,
-        told_generation: 0,
+        notified_generation: 0,
         pulse: Pulse::default(),
         readiness,
         signals,
@@ -237,8 +237,8 @@ impl Master {
             self.handle_messages();
             self.reap();
             self.reap_new_binary();
-            self.look_at_predecessor();
-            self.kill_late_ones();
+            self.check_predecessor();
+            self.kill_overdue();
             self.notify();
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
                 self.quit();
@@ -274,7 +274,7 @@ impl Master {
     fn start_worker(&self, cycle: &Cycle) -> Result<WorkerProcess, String> {
         let acme = self.acme.changes(site::issuers(&cycle.site.config));
         let mut worker = WorkerProcess::start(cycle, &self.addresses, (self.respawned, self.reloads), acme)?;
-        operators::brief(&self.desk, &mut worker);
+        operators::brief(&self.admin_server, &mut worker);
         self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
         Ok(worker)
     }
@@ -289,25 +289,25 @@ impl Master {
             Phase::Running | Phase::Idle if new_binary.is_some() => return acme.stop(),
             Phase::Running | Phase::Idle => {}
         }
-        acme.hear(&cycle.log, |number, change| tell_all(workers, number, change));
+        acme.hear(&cycle.log, |number, change| send_all(workers, number, change));
         acme.reap(&cycle.log);
         for change in acme.keep(cycle) {
             let number = acme.next_number();
-            tell_all(workers, number, &change);
+            send_all(workers, number, &change);
         }
     }
 
     /// Checks the certificates of a serving server, and reloads after a renewal.
     fn keep_certificates(&mut self) {
         let log = self.cycle.log.clone();
-        if self.minds_certificates() && self.upkeep.check(&self.cycle.site, &log) {
+        if self.checks_certificates() && self.upkeep.check(&self.cycle.site, &log) {
             self.reload();
         }
     }
 
     /// Whether this master checks certificates: not while it starts or ends, and not while a new binary runs, which checks them
     /// instead.
-    fn minds_certificates(&self) -> bool {
+    fn checks_certificates(&self) -> bool {
         self.phase == Phase::Running && self.new_binary.is_none() && self.quit_at.is_none()
     }
 
@@ -322,7 +322,7 @@ impl Master {
             let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
         }
-        polled.extend(self.desk.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
+        polled.extend(self.admin_server.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
         let before = self.predecessor.as_ref().and_then(Predecessor::end);
         polled.extend(before.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         let timeout = self.next_deadline().map(timeout_until);
@@ -340,8 +340,8 @@ impl Master {
             Stage::Serving => None,
         });
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
-        let others = others.chain(self.notifier.ping_at()).chain(self.desk.deadline());
-        let others = others.chain(self.minds_certificates().then(|| self.upkeep.deadline()));
+        let others = others.chain(self.notifier.ping_at()).chain(self.admin_server.deadline());
+        let others = others.chain(self.checks_certificates().then(|| self.upkeep.deadline()));
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 
@@ -373,7 +373,7 @@ impl Master {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
             Signal::SIGQUIT => self.begin_quit(),
             Signal::SIGHUP if self.phase == Phase::Ending || self.quit_at.is_some() => {}
-            Signal::SIGHUP if self.new_binary.is_some() => self.bring_workers_back(),
+            Signal::SIGHUP if self.new_binary.is_some() => self.restart_workers(),
             Signal::SIGHUP => self.reload(),
             Signal::SIGUSR2 if self.is_detached => self.change_binary(),
             Signal::SIGUSR1 => self.reopen_logs(),
@@ -398,7 +398,7 @@ impl Master {
         self.abandon_pending();
         let kill_at = time.map(|time| Instant::now() + time);
         for worker in &mut self.workers {
-            worker.tell(message, Vec::new());
+            worker.send(message, Vec::new());
             worker.stage = Stage::Leaving { kill_at };
         }
     }
@@ -415,7 +415,7 @@ impl Master {
         self.abandon_pending();
         self.quit_at = Some(Instant::now() + delay);
         for worker in &mut self.workers {
-            worker.tell(&ToWorker::Leave, Vec::new());
+            worker.send(&ToWorker::Leave, Vec::new());
         }
     }
 
@@ -437,7 +437,7 @@ impl Master {
         let meant =
             |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. }) && meant(worker);
         for worker in self.workers.iter_mut().filter(meant) {
-            worker.tell(&ToWorker::Quit(limit), Vec::new());
+            worker.send(&ToWorker::Quit(limit), Vec::new());
             worker.stage = Stage::Leaving { kill_at };
         }
     }
@@ -449,7 +449,7 @@ impl Master {
         self.cycle.log.notice("reopening logs");
         let message = ToWorker::Reopen(paths);
         for worker in &mut self.workers {
-            worker.tell(&message, files.clone());
+            worker.send(&message, files.clone());
         }
     }
 
@@ -488,7 +488,7 @@ impl Master {
                 if matches!(worker.stage, Stage::Starting { .. }) {
                     worker.stage = Stage::Serving;
                     let generation = worker.generation;
-                    tell_method(&self.cycle.log, &method, remark.as_deref());
+                    log_method(&self.cycle.log, &method, remark.as_deref());
                     self.handle_ready(generation);
                 }
             }
@@ -503,7 +503,7 @@ impl Master {
             ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
             ToMaster::Retired(generation) => {
                 let pid = self.workers[index].pid();
-                tell_retired(&self.cycle.log, generation, pid);
+                log_retired(&self.cycle.log, generation, pid);
             }
             // A worker that is ending has older addresses than its successor.
             ToMaster::Addresses(addresses) if self.workers[index].stage == Stage::Serving => {
@@ -529,12 +529,12 @@ impl Master {
                 }
                 self.cycle.log = self.cycle.log.clone().with_echo(false);
                 if let Some(readiness) = self.readiness.take_if(|_| !self.failed) {
-                    readiness.tell(&self.cycle.log);
+                    readiness.notify(&self.cycle.log);
                 } else if self.predecessor.is_some() && self.cycle.site.settings.daemon {
                     daemon::leave_stderr(&self.cycle.log);
                 }
                 if self.request.text.is_some() {
-                    tell_urls(&self.cycle);
+                    print_urls(&self.cycle);
                 }
                 for signal in std::mem::take(&mut self.postponed) {
                     self.obey(signal);
@@ -543,7 +543,7 @@ impl Master {
             // The worker replaced a crashed one.
             Phase::Running if self.quit_at.is_some() => {
                 for worker in &mut self.workers {
-                    worker.tell(&ToWorker::Leave, Vec::new());
+                    worker.send(&ToWorker::Leave, Vec::new());
                 }
             }
             Phase::Running | Phase::Idle => self.commit_replacement(generation),
@@ -616,7 +616,7 @@ impl Master {
     }
 
     /// Kills workers that exceed their time limit. SIGKILL is sent once; the end is handled like any other.
-    fn kill_late_ones(&mut self) {
+    fn kill_overdue(&mut self) {
         let now = Instant::now();
         let stuck = self.take_stuck_pending(now);
         for worker in &mut self.workers {
@@ -631,7 +631,7 @@ impl Master {
             match &mut worker.stage {
                 Stage::Leaving { kill_at } => *kill_at = None,
                 // The end of the worker counts as a fault. The new time only prevents a repetition before that.
-                Stage::Starting { kill_at } => *kill_at = now + process::ANSWER_TIME,
+                Stage::Starting { kill_at } => *kill_at = now + process::RESPONSE_TIME,
                 Stage::Serving => {}
             }
         }
@@ -639,13 +639,13 @@ impl Master {
 }
 
 /// Sends a change to all live workers. Returns the process IDs of workers that will confirm it.
-fn tell_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> Vec<u32> {
+fn send_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> Vec<u32> {
     let message = ToWorker::Acme(number, change.clone());
     // A worker that is ending accepts no more connections.
     let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
     let mut told = Vec::new();
     for worker in workers.iter_mut().filter(stay) {
-        worker.tell(&message, Vec::new());
+        worker.send(&message, Vec::new());
         told.push(worker.pid());
     }
     told
@@ -661,7 +661,7 @@ fn greet(log: &Log) {
 }
 
 /// Logs nginx's line about the event method, and the reason why a less preferred engine is used.
-fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
+fn log_method(log: &Log, method: &str, remark: Option<&str>) {
     log.notice(format_args!("using the \"{method}\" event method"));
     if let Some(remark) = remark {
         log.write(Level::Warn, remark);
@@ -670,7 +670,7 @@ fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
 
 /// Logs that the last request under a replaced configuration has ended, if the replacement was in place. Scripts wait for the
 /// end of this line, which nginx logs when a worker process exits.
-fn tell_retired(log: &Log, generation: u64, pid: u32) {
+fn log_retired(log: &Log, generation: u64, pid: u32) {
     log.notice(format_args!("configuration {generation} of worker process {pid} exited with code 0"));
 }
 
@@ -684,12 +684,12 @@ fn announce(cycle: &Cycle, old: Option<&Cycle>) {
 /// Writes the pid file of the configuration, if configured.
 fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, String> {
     let Some(path) = &cycle.site.settings.pid else { return Ok(None) };
-    request.places.prepare_folder_of(path);
+    request.places.create_log_directory(path);
     PidFile::write(path).map(Some)
 }
 
 /// Prints URLs for a browser, if the server was started manually without a configuration.
-fn tell_urls(cycle: &Cycle) {
+fn print_urls(cycle: &Cycle) {
     for listener in &cycle.listeners.0 {
         if let ListenAddr::Inet(address) = listener.actual {
             let is_tls = cycle.site.settings.tls_listens.contains(&listener.options.address);

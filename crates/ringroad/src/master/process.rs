@@ -21,7 +21,7 @@ pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
 /// Maximum time for a worker to start, or to swap its configuration. Reading the largest configurations takes a second or two; a
 /// longer time indicates that the worker hangs.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(30);
+pub(super) const RESPONSE_TIME: Duration = Duration::from_secs(30);
 
 /// Prefix of variables that a worker inherits without an `env` directive; they are switches for tests.
 const OWN_VARIABLES: &str = "RINGROAD_";
@@ -102,7 +102,7 @@ impl WorkerProcess {
         Ok(WorkerProcess {
             child,
             channel: Some(channel),
-            stage: Stage::Starting { kill_at: Instant::now() + ANSWER_TIME },
+            stage: Stage::Starting { kill_at: Instant::now() + RESPONSE_TIME },
             generation: cycle.generation,
         })
     }
@@ -125,7 +125,7 @@ impl WorkerProcess {
     }
 
     /// Sends the worker a message. If the channel is closed, the worker is ending and needs no message.
-    pub(crate) fn tell(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
+    pub(crate) fn send(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
         let broken =
             self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());
         if broken {

@@ -12,13 +12,13 @@
 
 use std::time::Instant;
 
-use super::process::{ANSWER_TIME, Stage, WorkerProcess};
+use super::process::{RESPONSE_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::{Bundle, ToWorker};
 use crate::log::{Level, Log};
+use crate::paths::Request;
 use crate::pidfile::PidFile;
-use crate::places::Request;
-use crate::reloads::ReloadWay;
+use crate::reloads::ReloadOutcome;
 use crate::site::{self, Files, Site};
 
 /// A new configuration that is not in force yet.
@@ -45,7 +45,7 @@ impl Master {
             Ok(site) => site,
             Err(refused) => {
                 log.write(refused.level, refused.message);
-                return self.count_reload(ReloadWay::Refused);
+                return self.count_reload(ReloadOutcome::Refused);
             }
         };
         for (level, warning) in &site.warnings {
@@ -54,9 +54,9 @@ impl Master {
         self.generation += 1;
         let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle.listeners), &log)
         else {
-            return self.count_reload(ReloadWay::Refused);
+            return self.count_reload(ReloadOutcome::Refused);
         };
-        tell_changes(&self.cycle.site, &cycle.site, &self.request, &log);
+        log_changes(&self.cycle.site, &cycle.site, &self.request, &log);
         let reasons = replacement_reasons(&self.cycle, &cycle.site);
         let in_place = reasons.is_empty();
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
@@ -64,8 +64,8 @@ impl Master {
                 let (bundle, fds) = cycle.bundle();
                 let acme = self.acme.changes(site::issuers(&cycle.site.config));
                 let bundle = Bundle { acme, ..bundle };
-                worker.tell(&ToWorker::Reload(Box::new(bundle)), fds);
-                let give_up_at = Some(Instant::now() + ANSWER_TIME);
+                worker.send(&ToWorker::Reload(Box::new(bundle)), fds);
+                let give_up_at = Some(Instant::now() + RESPONSE_TIME);
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at });
             }
             _ => {
@@ -89,17 +89,17 @@ impl Master {
             Err(message) => {
                 self.cycle.log.alert(message);
                 cycle.listeners.forget(Some(&self.cycle.listeners));
-                self.count_reload(ReloadWay::Refused);
+                self.count_reload(ReloadOutcome::Refused);
             }
         }
     }
 
     /// Counts a reload, and sends the numbers to the workers, whose pages show them.
-    fn count_reload(&mut self, way: ReloadWay) {
-        self.reloads.count(way);
+    fn count_reload(&mut self, outcome: ReloadOutcome) {
+        self.reloads.count(outcome);
         let message = ToWorker::Reloads(self.reloads);
         let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
-        self.workers.iter_mut().filter(stay).for_each(|worker| worker.tell(&message, Vec::new()));
+        self.workers.iter_mut().filter(stay).for_each(|worker| worker.send(&message, Vec::new()));
     }
 
     /// Handles a worker that is ready. If it is the worker of the pending configuration, that configuration is in force now.
@@ -111,7 +111,7 @@ impl Master {
                 self.commit(pending.cycle);
                 self.phase = Phase::Running;
                 self.dismiss(|worker| worker.generation != generation, limit);
-                self.count_reload(ReloadWay::Replacement);
+                self.count_reload(ReloadOutcome::Replacement);
                 self.catch_up();
             }
             // The worker replaced a crashed one.
@@ -126,7 +126,7 @@ impl Master {
             let (pid, old) = (worker.pid(), worker.generation);
             worker.generation = generation;
             self.commit(pending.cycle);
-            self.count_reload(ReloadWay::InPlace);
+            self.count_reload(ReloadOutcome::InPlace);
             self.cycle.log.notice(format_args!(
                 "configuration {old} of worker process {pid} was replaced by {generation} in place"
             ));
@@ -139,7 +139,7 @@ impl Master {
         if self.pending.as_ref().is_some_and(|pending| pending.cycle.generation == generation) {
             self.cycle.log.emerg(message);
             self.abandon_pending();
-            self.count_reload(ReloadWay::Refused);
+            self.count_reload(ReloadOutcome::Refused);
             self.catch_up();
         }
     }
@@ -169,7 +169,7 @@ impl Master {
         }
         self.cycle.log.emerg("the new configuration was not applied, the old one stays in force");
         self.abandon_pending();
-        self.count_reload(ReloadWay::Refused);
+        self.count_reload(ReloadOutcome::Refused);
         let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
         let still_served = self.workers.iter().any(serves);
         self.catch_up();
@@ -182,7 +182,7 @@ impl Master {
         let old = std::mem::replace(&mut self.cycle, cycle);
         self.cycle.log.take_stderr_from(&old.log);
         old.listeners.forget(Some(&self.cycle.listeners));
-        self.open_desk();
+        self.open_admin_server();
         let path = self.cycle.site.settings.pid.as_deref();
         // A new binary has its own pid file; this process keeps the renamed one.
         if self.new_binary.is_none() && self.pid_file.as_ref().map(PidFile::path) != path {
@@ -207,8 +207,8 @@ impl Master {
 }
 
 /// Logs the changes of the new configuration, if the log includes notices.
-pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log) {
-    if !log.takes(Level::Notice) {
+pub(super) fn log_changes(old: &Site, new: &Site, request: &Request, log: &Log) {
+    if !log.accepts(Level::Notice) {
         return;
     }
     let changes = site::changes(old, new, request);

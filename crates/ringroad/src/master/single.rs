@@ -13,16 +13,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::acme::Acme;
 use super::daemon::Readiness;
 use super::operators::{admit, differences, drain, explained};
-use super::reload::tell_changes;
+use super::reload::log_changes;
 use super::upkeep::Upkeep;
-use super::{Cycle, announce, greet, tell_method, tell_retired, write_pid_file};
-use crate::admin::desk::Desk;
+use super::{Cycle, announce, greet, log_method, log_retired, write_pid_file};
 use crate::admin::feed::Feed;
-use crate::admin::{Call, answer, complete, refuse};
+use crate::admin::server::AdminServer;
+use crate::admin::{Call, complete, refuse, send_response};
 use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
-use crate::places::Request;
-use crate::reloads::{ReloadWay, Reloads};
+use crate::paths::Request;
+use crate::reloads::{ReloadOutcome, Reloads};
 use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Files, Resources, Site, Worker};
 use crate::systemd::Notifier;
@@ -31,7 +31,7 @@ use crate::systemd::Notifier;
 pub(super) fn run(
     request: Request,
     mut cycle: Cycle,
-    desk: Desk,
+    admin_server: AdminServer,
     signals: Signals,
     (readiness, notifier): (Option<Readiness>, Notifier),
     upkeep: Upkeep,
@@ -56,7 +56,7 @@ pub(super) fn run(
         }
     };
     let (method, remark) = worker.method(&cycle.site.config);
-    tell_method(&cycle.log, &method, remark.as_deref());
+    log_method(&cycle.log, &method, remark.as_deref());
     announce(&cycle, None);
     let pid_file = match write_pid_file(&request, &cycle) {
         Ok(file) => file,
@@ -70,13 +70,13 @@ pub(super) fn run(
     };
     cycle.log = cycle.log.with_echo(false);
     if let Some(readiness) = readiness {
-        readiness.tell(&cycle.log);
+        readiness.notify(&cycle.log);
     }
     let feed = Feed::default();
     let (quit_at, ping) = (None, 0);
     let reloads = Reloads::default();
     let mut single =
-        Single { request, cycle, worker, acme, upkeep, quit_at, desk, feed, notifier, ping, reloads };
+        Single { request, cycle, worker, acme, upkeep, quit_at, admin_server, feed, notifier, ping, reloads };
     single.notifier.ready("serving configuration 1");
     single.serve(&signals);
     single.feed.finish(&single.worker);
@@ -113,7 +113,7 @@ struct Single {
     /// Time when the graceful shutdown begins; clients move to other servers until then.
     quit_at: Option<Instant>,
     /// The admin socket; `feed` serves its clients that watch requests.
-    desk: Desk,
+    admin_server: AdminServer,
     feed: Feed,
     notifier: Notifier,
     /// The number of the last ping to the threads.
@@ -136,11 +136,12 @@ impl Single {
                 let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
                 polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
             }
-            polled.extend(self.desk.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
+            polled
+                .extend(self.admin_server.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
             self.feed.poll(&mut polled);
             // An interruption of poll(2) is handled like any other event.
             let until = self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at());
-            let until = until.chain(self.desk.deadline()).chain(self.feed.deadline());
+            let until = until.chain(self.admin_server.deadline()).chain(self.feed.deadline());
             let until = until.chain([self.upkeep.deadline()]).min();
             let _ = poll(&mut polled, until.map(timeout_until).as_ref());
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
@@ -148,7 +149,7 @@ impl Single {
             }
             for number in self.worker.take_retired() {
                 // Configuration numbers are 1-based in the worker and in this process.
-                tell_retired(&self.cycle.log, number, std::process::id());
+                log_retired(&self.cycle.log, number, std::process::id());
             }
             self.serve_operators();
             self.feed.turn(&self.worker);
@@ -160,32 +161,33 @@ impl Single {
             }
             if self.notifier.take_ping(Instant::now()) {
                 self.ping += 1;
-                self.worker.ask_turn(self.ping);
+                self.worker.request_turn(self.ping);
             }
         }
     }
 
     /// Handles the requests of operators.
     fn serve_operators(&mut self) {
-        for (call, socket) in self.desk.calls() {
+        for (call, socket) in self.admin_server.calls() {
             match call {
                 Call::Log(filter) => {
-                    let admitted = admit(&mut self.desk, filter, socket);
+                    let admitted = admit(&mut self.admin_server, filter, socket);
                     let copy = admitted
                         .and_then(|watching| Some((watching.socket.try_clone().ok()?, watching.filter)));
                     if let Some((socket, filter)) = copy {
                         self.feed.add(&self.worker, &filter, socket);
                     }
                 }
-                Call::Diff => answer(&socket, &differences(&self.cycle, &self.request)),
+                Call::Diff => send_response(&socket, &differences(&self.cycle, &self.request)),
                 Call::Explain(query) => {
-                    if let Some((text, question)) = explained(&self.cycle, &self.request, &query, &socket) {
-                        complete(&self.worker, socket, text, question);
+                    if let Some((text, entry_query)) = explained(&self.cycle, &self.request, &query, &socket)
+                    {
+                        complete(&self.worker, socket, text, entry_query);
                     }
                 }
                 Call::Drain(_) if self.quit_at.is_some() => refuse(&socket, "the server is about to end"),
                 Call::Drain(is_drained) => {
-                    drain(&mut self.desk, is_drained, &self.cycle.log, &socket);
+                    drain(&mut self.admin_server, is_drained, &self.cycle.log, &socket);
                     self.worker.drain(is_drained);
                 }
             }
@@ -258,8 +260,8 @@ impl Single {
 
     /// Reloads the configuration, and counts the reload.
     fn reload(&mut self) {
-        let way = if self.reload_in_place() { ReloadWay::InPlace } else { ReloadWay::Refused };
-        self.reloads.count(way);
+        let outcome = if self.reload_in_place() { ReloadOutcome::InPlace } else { ReloadOutcome::Refused };
+        self.reloads.count(outcome);
         site::publish_reloads(self.reloads);
     }
 
@@ -274,7 +276,7 @@ impl Single {
                 return false;
             }
         };
-        tell_changes(&self.cycle.site, &site, &self.request, &log);
+        log_changes(&self.cycle.site, &site, &self.request, &log);
         let key = |site: &Site| site::ProcessKey::of(&site.config);
         let reasons = key(&self.cycle.site).differences(&key(&site)).join(", ");
         if !reasons.is_empty() {
@@ -303,7 +305,7 @@ impl Single {
                 announce(&cycle, Some(&self.cycle));
                 let old = std::mem::replace(&mut self.cycle, cycle);
                 let path = self.cycle.site.settings.admin_socket.as_deref();
-                if let Err(message) = self.desk.listen(path, false) {
+                if let Err(message) = self.admin_server.listen(path, false) {
                     self.cycle.log.emerg(message);
                 }
                 self.cycle.log.take_stderr_from(&old.log);

@@ -10,7 +10,7 @@ use crate::control::message::ToWorker;
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     /// The number of the last ping.
-    asked: u64,
+    number: u64,
     /// The process ID of the worker that received the ping.
     worker: u32,
     /// Whether the worker has not responded yet.
@@ -25,17 +25,17 @@ impl Master {
             return;
         }
         let is_loaded = self.pending.is_none() && !self.reload_again;
-        let is_news = self.told_generation == 0 || self.notifier.is_reloading() && is_loaded;
+        let is_news = self.notified_generation == 0 || self.notifier.is_reloading() && is_loaded;
         if is_news && self.phase != Phase::Ending {
-            self.tell_ready(self.told_generation != self.cycle.generation);
+            self.notify_ready(self.notified_generation != self.cycle.generation);
         }
         if self.notifier.take_ping(Instant::now()) {
             self.ping();
         }
     }
 
-    fn tell_ready(&mut self, is_in_force: bool) {
-        self.told_generation = self.cycle.generation;
+    fn notify_ready(&mut self, is_in_force: bool) {
+        self.notified_generation = self.cycle.generation;
         let generation = self.cycle.generation;
         let failed = if is_in_force { "" } else { "; the last reload failed, see the error log" };
         self.notifier.ready(&format!("serving configuration {generation}{failed}"));
@@ -59,13 +59,13 @@ impl Master {
         if self.pulse.is_waiting && self.pulse.worker == pid {
             return;
         }
-        self.pulse = Pulse { asked: self.pulse.asked + 1, worker: pid, is_waiting: true };
-        worker.tell(&ToWorker::Ping(self.pulse.asked), Vec::new());
+        self.pulse = Pulse { number: self.pulse.number + 1, worker: pid, is_waiting: true };
+        worker.send(&ToWorker::Ping(self.pulse.number), Vec::new());
     }
 
     /// Handles the response of the worker, which proves that both processes are alive.
     pub(super) fn handle_pong(&mut self, number: u64, pid: u32) {
-        if self.pulse.is_waiting && self.pulse.asked == number && self.pulse.worker == pid {
+        if self.pulse.is_waiting && self.pulse.number == number && self.pulse.worker == pid {
             self.pulse.is_waiting = false;
             self.notifier.ping();
         }

@@ -94,7 +94,7 @@ impl Master {
             );
         };
         let pid_path = pid_file.path().to_owned();
-        if let Err(message) = pid_file.step_aside() {
+        if let Err(message) = pid_file.rename_to_oldbin() {
             return self.cycle.log.alert(format_args!("{message}, the binary is not changed"));
         }
         let (command, name) = command();
@@ -123,26 +123,26 @@ impl Master {
         };
         let Some(status) = status else { return };
         let Some(NewBinary { child, pid_path }) = self.new_binary.take() else { return };
-        self.tell_end(child.id(), status);
+        self.log_end(child.id(), status);
         if self.phase == Phase::Ending {
             return;
         }
         self.restore_pid_file(pid_path);
-        self.restore_desk();
+        self.restore_admin_server();
         // SIGWINCH stopped the workers in favour of the new binary, which has exited.
         if self.phase == Phase::Idle {
             self.phase = Phase::Running;
         }
     }
 
-    fn tell_end(&self, pid: u32, status: ExitStatus) {
+    fn log_end(&self, pid: u32, status: ExitStatus) {
         let level = if status.success() { Level::Notice } else { Level::Alert };
         self.cycle.log.write(level, format_args!("new binary process {pid} {}", describe(status)));
     }
 
     /// Handles SIGHUP while a new binary runs: starts workers with the present configuration, as nginx does. The file may have
     /// been changed for the new binary.
-    pub(super) fn bring_workers_back(&mut self) {
+    pub(super) fn restart_workers(&mut self) {
         if self.phase == Phase::Idle {
             self.cycle.log.notice("start worker processes");
             self.phase = Phase::Running;
@@ -175,7 +175,7 @@ impl Master {
     }
 
     /// Checks whether the master before this one has exited.
-    pub(super) fn look_at_predecessor(&mut self) {
+    pub(super) fn check_predecessor(&mut self) {
         if self.predecessor.take_if(|predecessor| !predecessor.lives()).is_some() {
             self.cycle.log.notice("the previous master process has exited");
         }
@@ -207,6 +207,6 @@ fn command() -> (Command, OsString) {
 
 /// Executes the new binary with the sockets.
 fn execute(mut command: Command, listeners: &crate::listen::Listeners) -> Result<Child, String> {
-    inherit::give(&mut command, listeners).map_err(crate::listen::errno_text)?;
+    inherit::pass_sockets(&mut command, listeners).map_err(crate::listen::errno_text)?;
     command.spawn().map_err(|error| error_text(&error))
 }

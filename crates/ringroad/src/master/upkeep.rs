@@ -47,14 +47,14 @@ pub(super) struct Upkeep {
     renew: Option<Renew>,
     check_at: Instant,
     /// Warnings that have already been logged.
-    told: Vec<String>,
+    logged: Vec<String>,
 }
 
 impl Upkeep {
     /// Creates the state of a server that starts. The first check is due when the server serves requests.
     pub(super) fn new(renew: Option<Renew>, site: &Site) -> Upkeep {
-        let (told, _) = site::certificate_warnings(&site.config);
-        Upkeep { renew, check_at: Instant::now(), told }
+        let (logged, _) = site::certificate_warnings(&site.config);
+        Upkeep { renew, check_at: Instant::now(), logged }
     }
 
     /// Returns the time of the next check.
@@ -68,8 +68,8 @@ impl Upkeep {
             return false;
         }
         let (warnings, next) = site::certificate_warnings(&site.config);
-        warnings.iter().filter(|it| !self.told.contains(it)).for_each(|it| log.write(Level::Warn, it));
-        self.told = warnings;
+        warnings.iter().filter(|it| !self.logged.contains(it)).for_each(|it| log.write(Level::Warn, it));
+        self.logged = warnings;
         let mut wait = next.unwrap_or(INTERVAL).min(INTERVAL);
         let mut is_new = false;
         if let Some(Renew(renew)) = &mut self.renew {

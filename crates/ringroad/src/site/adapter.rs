@@ -22,14 +22,14 @@ pub(crate) use server::acme::issuers;
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
 pub(crate) use server::process::ProcessKey;
-pub(crate) use server::route::{Candidate, Place, covers, path_and_query, place, route};
+pub(crate) use server::route::{Candidate, FoundLocation, covers, find_location, path_and_query, route};
 pub(crate) use server::search_pattern;
 pub(crate) use server::telemetry::shared::set_respawned;
 pub(crate) use server::telemetry::watch::{WATCHERS_MAX, Watcher};
-pub(crate) use server::{Filter, Question};
+pub(crate) use server::{EntryQuery, Filter};
 pub(crate) use server::{
-    certificate_warnings, configure_arguments, counters, foreign_module, missing_names, reference,
-    state_files,
+    certificate_warnings, configure_arguments, counters, missing_names, reference, state_files,
+    third_party_module,
 };
 
 use super::{Files, Problem, Refused, Resources, Settings, Site};
@@ -38,7 +38,7 @@ use crate::limits::ProcessLimits;
 use crate::listen::{Keepalive, ListenAddr, ListenOptions};
 use crate::loader::DiskLoader;
 use crate::log::Level;
-use crate::places::{Places, Request};
+use crate::paths::{Paths, Request};
 use crate::privilege::UserSpec;
 use crate::reloads::Reloads;
 
@@ -47,8 +47,8 @@ const DEFAULT_LEVEL: &str = "error";
 
 /// Sets the numbers of reloads that the pages of this process show.
 pub(crate) fn publish_reloads(reloads: Reloads) {
-    let Reloads { by_way, is_last_refused } = reloads;
-    server::telemetry::reloads::Reloads { by_way, is_last_refused }.publish();
+    let Reloads { by_outcome, is_last_refused } = reloads;
+    server::telemetry::reloads::Reloads { by_outcome, is_last_refused }.publish();
 }
 
 /// Reads a configuration and all files that it includes.
@@ -160,7 +160,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         tls_listens: config.tls_listens().map(|spec| listen_options(spec).address).collect(),
         log_files: config.log_files(),
         // `serve` leaves no files behind, and the served directory is the user's.
-        temp_folders: if request.places.pid.is_some() { config.temp_folders() } else { Vec::new() },
+        temp_directories: if request.places.pid.is_some() { config.temp_directories() } else { Vec::new() },
         error_log: main.error_log.targets.items().to_vec(),
     }
 }
@@ -253,9 +253,9 @@ pub(crate) fn tickets() -> Vec<u8> {
 }
 
 /// Sets that secret: before the configuration is loaded, so that clients can resume sessions of an earlier worker.
-pub(crate) fn go_on_with_tickets(bytes: &[u8]) {
+pub(crate) fn set_ticket_secret(bytes: &[u8]) {
     if let Some(chain) = server::tickets::Chain::from_bytes(bytes) {
-        server::tickets::go_on_with(chain);
+        server::tickets::set_chain(chain);
     }
 }
 
@@ -268,14 +268,14 @@ pub(crate) fn explain(config: &Config) -> String {
 pub(crate) fn default_movers() -> String {
     const TEXT: &str = "events {} http { access_log off; server { listen 127.0.0.1:0; } }";
     let main = PathBuf::from("/ringroad-engines");
-    let places = Places::below(Path::new("/"));
+    let places = Paths::below(Path::new("/"));
     let request = Request { main, globals: String::new(), places, text: Some(TEXT.to_owned()) };
     let site = load(&request, Files::Disk);
     site.map(|site| server::default_movers(&site.config, &caps(&site.config))).unwrap_or_default()
 }
 
 /// Returns the engine for the body of a file of this size in a location.
-pub(crate) fn mover(config: &Config, place: &Place, bytes: u64) -> String {
+pub(crate) fn mover(config: &Config, place: &FoundLocation, bytes: u64) -> String {
     server::route::mover(config, &caps(config), place, bytes)
 }
 
@@ -353,11 +353,11 @@ impl Worker {
     }
 
     /// Requests an event-loop turn of every thread.
-    pub(crate) fn ask_turn(&self, number: u64) {
-        self.0.ask_turn(number);
+    pub(crate) fn request_turn(&self, number: u64) {
+        self.0.request_turn(number);
     }
 
-    /// Returns the number of the newest [`Worker::ask_turn`] that all threads have completed; call it after
+    /// Returns the number of the newest [`Worker::request_turn`] that all threads have completed; call it after
     /// [`Worker::take_retired`].
     pub(crate) fn take_turned(&self) -> Option<u64> {
         self.0.take_turned()
@@ -383,9 +383,9 @@ impl Worker {
         self.0.watch(filter)
     }
 
-    /// Makes a thread look up a cache entry, and passes the resulting lines to `told`.
-    pub(crate) fn inspect(&self, question: Question, told: server::process::Told) {
-        self.0.inspect(question, told);
+    /// Makes a thread look up a cache entry, and passes the resulting lines to `report_lines`.
+    pub(crate) fn inspect(&self, entry_query: EntryQuery, report_lines: server::process::ReportLines) {
+        self.0.inspect(entry_query, report_lines);
     }
 
     /// Removes a watcher.

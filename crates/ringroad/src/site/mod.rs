@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, Filter, Place, ProcessKey, Question, WATCHERS_MAX, Watcher, Worker, apply,
+    Candidate, Config, EntryQuery, Filter, FoundLocation, ProcessKey, WATCHERS_MAX, Watcher, Worker, apply,
     certificate_warnings, changes, configure_arguments, counters, covers, default_movers, explain,
-    foreign_module, go_on_with_tickets, issuers, load, missing_names, mover, path_and_query, place, problems,
-    publish_reloads, reference, ring_warning, route, search_pattern, set_respawned, state_files, table,
-    tickets,
+    find_location, issuers, load, missing_names, mover, path_and_query, problems, publish_reloads, reference,
+    ring_warning, route, search_pattern, set_respawned, set_ticket_secret, state_files, table,
+    third_party_module, tickets,
 };
 
 use std::os::fd::OwnedFd;
@@ -86,7 +86,7 @@ pub(crate) struct Settings {
     /// Files that the master opens for writing.
     pub(crate) log_files: Vec<PathBuf>,
     /// Directories that the workers write to.
-    pub(crate) temp_folders: Vec<PathBuf>,
+    pub(crate) temp_directories: Vec<PathBuf>,
     /// `error_log` of the process, or the default.
     pub(crate) error_log: Vec<ErrorTarget>,
 }

@@ -53,7 +53,7 @@ fn paused_origin(gate: &Gate) -> Origin {
 
 #[test]
 fn responses_are_first_written_to_proxy_temp_path() {
-    let Some(other) = TempDir::elsewhere("cache-temp") else { return };
+    let Some(other) = TempDir::on_other_filesystem("cache-temp") else { return };
     let here = TempDir::new("cache-temp");
     let gate = Gate::new();
     let origin = paused_origin(&gate);

@@ -195,7 +195,7 @@ fn assert_stored(path: &std::path::Path, content: Content) {
 #[test]
 fn responses_are_stored_across_file_systems() {
     use std::os::unix::fs::MetadataExt;
-    let Some(temp) = TempDir::elsewhere("temp") else { return };
+    let Some(temp) = TempDir::on_other_filesystem("temp") else { return };
     let content = Content::new(5, 700_000);
     let origin = Origin::start(move |_| {
         Reply::ok().content(content).header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")

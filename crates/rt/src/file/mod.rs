@@ -6,7 +6,7 @@
 
 mod lock;
 mod paths;
-pub(crate) mod seen;
+pub(crate) mod turn_cache;
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTarget};
+use io::op::{Advice, DeviceId, DirEntry, EntryAttributes, OpenHow, Space, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
@@ -27,7 +27,7 @@ use crate::timer::sleep_until;
 pub use io::op::NewFile;
 pub use lock::Lock;
 pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
-pub use seen::stat_of_turn;
+pub use turn_cache::stat_of_turn;
 
 /// Maximum number of retries of a disk operation that fails with `EAGAIN` or `ENOMEM`. The kernel has no memory for the
 /// page cache when a cgroup is at its limit and all its pages are under I/O. With the growing pauses, the retries last
@@ -63,7 +63,7 @@ struct Opened {
     reactor: Rc<Reactor>,
     fd: Fd,
     /// The byte range that the last probe found in the page cache, and the time of the probe.
-    seen: Cell<Option<(u64, u64, Instant)>>,
+    resident: Cell<Option<(u64, u64, Instant)>>,
 }
 
 impl File {
@@ -130,7 +130,7 @@ impl File {
     }
 
     fn from_fd(reactor: &Rc<Reactor>, fd: Fd) -> File {
-        File(Rc::new(Opened { reactor: Rc::clone(reactor), fd, seen: Cell::new(None) }))
+        File(Rc::new(Opened { reactor: Rc::clone(reactor), fd, resident: Cell::new(None) }))
     }
 
     /// Returns the descriptor.
@@ -140,12 +140,12 @@ impl File {
 
     /// Returns the end of the resident bytes from `offset` as found by the last probe, and the time of the probe.
     pub fn seen_resident(&self, offset: u64) -> Option<(u64, Instant)> {
-        self.0.seen.get().and_then(|(start, end, at)| (start..end).contains(&offset).then_some((end, at)))
+        self.0.resident.get().and_then(|(start, end, at)| (start..end).contains(&offset).then_some((end, at)))
     }
 
     /// Records that these bytes are in the page cache, for all owners of the file.
     pub fn note_resident(&self, range: Range<u64>) {
-        self.0.seen.set(Some((range.start, range.end, crate::now())));
+        self.0.resident.set(Some((range.start, range.end, crate::now())));
     }
 
     /// Returns size, times and kind, through a backend.
@@ -358,11 +358,11 @@ impl File {
     pub async fn read_dir(
         &self,
         bytes_max: u32,
-        look: EntryLook,
+        attributes: EntryAttributes,
         device: DeviceId,
         via: DiskVia,
     ) -> Result<Vec<DirEntry>, Errno> {
-        match self.repeat(|dir| Op::ReadDir { dir, bytes_max, look, device, via }).await? {
+        match self.repeat(|dir| Op::ReadDir { dir, bytes_max, attributes, device, via }).await? {
             Payload::Entries(entries) => Ok(entries),
             _ => Err(Errno::IO),
         }

@@ -35,12 +35,12 @@ pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
 
 /// Removes a file.
 pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    run(Op::Unlink { path, folder: false, device, via }).await
+    run(Op::Unlink { path, is_directory: false, device, via }).await
 }
 
 /// Removes an empty directory; fails with `ENOTEMPTY` if it is not empty.
 pub async fn rmdir(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    run(Op::Unlink { path, folder: true, device, via }).await
+    run(Op::Unlink { path, is_directory: true, device, via }).await
 }
 
 /// Creates a directory with the permission bits `mode`, before the umask is applied; fails with `EEXIST` if the path

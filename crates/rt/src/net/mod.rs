@@ -11,6 +11,6 @@ mod writer;
 pub use connect::{ConnectError, ConnectOptions, ConnectStep};
 pub use datagram::Datagram;
 pub use listener::{Listener, Stopper};
-pub use reader::{Behind, QUEUE_DEFAULT, Reader, is_silent};
+pub use reader::{Appended, QUEUE_DEFAULT, Reader, is_silent};
 pub use socket::{Socket, hung_up};
-pub use writer::{FilePart, Sending, Writer, progress, room, send_aside, unacknowledged};
+pub use writer::{FilePart, Sending, Writer, progress, send_interim, send_space, unacknowledged};

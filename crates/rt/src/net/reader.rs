@@ -31,9 +31,9 @@ pub struct Reader {
     fd: Fd,
     state: ReaderState,
     end: bool,
-    /// A result that [`Reader::news`] has received and that the next `recv` returns. Boxed, because few connections
+    /// A result that [`Reader::readable`] has received and that the next `recv` returns. Boxed, because few connections
     /// ever have one.
-    kept: Option<Box<Result<Buf, Errno>>>,
+    stored: Option<Box<Result<Buf, Errno>>>,
     /// Whether dropping the reader closes the descriptor.
     closes: bool,
     multishot: bool,
@@ -61,13 +61,13 @@ enum Target {
     Into(Option<Buf>),
 }
 
-/// The result of [`Reader::recv_behind`].
+/// The result of [`Reader::recv_append`].
 #[derive(Debug)]
-pub enum Behind {
+pub enum Appended {
     /// The buffer with the received bytes appended.
     Grown(Buf),
     /// The unchanged buffer, and bytes that had arrived before the call.
-    Apart(Buf, Buf),
+    Separate(Buf, Buf),
     /// The end of the stream.
     End,
 }
@@ -79,7 +79,7 @@ impl Reader {
             fd,
             state: ReaderState::Idle,
             end: false,
-            kept: None,
+            stored: None,
             closes: true,
             multishot: true,
             large: false,
@@ -101,8 +101,8 @@ impl Reader {
 
     /// Returns bytes that have already been received, without starting another receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        if let Some(kept) = self.kept.take() {
-            return Some((*kept).map(Some));
+        if let Some(stored) = self.stored.take() {
+            return Some((*stored).map(Some));
         }
         let ReaderState::Armed(wait) = self.state else { return None };
         let outcome = self.reactor.try_wait(wait)?;
@@ -112,34 +112,34 @@ impl Reader {
     /// Waits until `recv` has a result: bytes, the end of the stream, or an error. It consumes nothing. For an idle
     /// connection, whose peer should send nothing: after any of these results, the connection cannot be reused.
     /// Dropping the future leaves the receive in flight, for [`Reader::is_quiet`].
-    pub async fn news(&mut self) {
-        if self.kept.is_none() && !self.end {
+    pub async fn readable(&mut self) {
+        if self.stored.is_none() && !self.end {
             match poll_fn(|context| self.poll_recv(context)).await {
-                Ok(Some(buf)) => self.kept = Some(Box::new(Ok(buf))),
+                Ok(Some(buf)) => self.stored = Some(Box::new(Ok(buf))),
                 Ok(None) => {}
-                Err(errno) => self.kept = Some(Box::new(Err(errno))),
+                Err(errno) => self.stored = Some(Box::new(Err(errno))),
             }
         }
     }
 
     /// Whether the connection has no unread bytes, no end of stream and no error. With a receive in flight, as after a
-    /// dropped [`Reader::news`], this needs no system call and reflects the start of this turn. Otherwise a system call
+    /// dropped [`Reader::readable`], this needs no system call and reflects the start of this turn. Otherwise a system call
     /// checks it.
     pub fn is_quiet(&mut self) -> bool {
-        if self.end || self.kept.is_some() {
+        if self.end || self.stored.is_some() {
             return false;
         }
         if let ReaderState::Armed(wait) = self.state {
             // A receive may have ended without a result for the caller, such as an interrupted one.
             while let Some(outcome) = self.reactor.try_wait(wait) {
-                let kept = match self.handle(outcome) {
+                let stored = match self.handle(outcome) {
                     None if matches!(self.state, ReaderState::Armed(_)) => continue,
                     None => break,
                     Some(Ok(None)) => None,
                     Some(Ok(Some(buf))) => Some(Ok(buf)),
                     Some(Err(errno)) => Some(Err(errno)),
                 };
-                self.kept = kept.map(Box::new);
+                self.stored = stored.map(Box::new);
                 return false;
             }
         }
@@ -160,7 +160,7 @@ impl Reader {
 
     /// As [`Reader::recv_into`], behind the present content of `buf`. A dropped future may lose the buffer with its
     /// content, so a caller that drops it must close the connection.
-    pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
+    pub async fn recv_append(&mut self, buf: Buf) -> Result<Appended, Errno> {
         let mut target = Target::Into(Some(buf));
         poll_fn(|context| {
             let received = ready!(self.poll(context, &mut target))?;
@@ -169,9 +169,9 @@ impl Reader {
                 Target::Multishot | Target::Once => None,
             };
             Poll::Ready(Ok(match (received, held) {
-                (None, _) => Behind::End,
-                (Some(received), Some(held)) => Behind::Apart(held, received),
-                (Some(received), None) => Behind::Grown(received),
+                (None, _) => Appended::End,
+                (Some(received), Some(held)) => Appended::Separate(held, received),
+                (Some(received), None) => Appended::Grown(received),
             }))
         })
         .await
@@ -180,24 +180,24 @@ impl Reader {
     /// Returns received bytes by a system call on this thread; `None` if a receive is in flight or the call would
     /// block. For callers that have been notified that bytes have arrived.
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        if !matches!(self.state, ReaderState::Idle) || self.end || self.kept.is_some() {
+        if !matches!(self.state, ReaderState::Idle) || self.end || self.stored.is_some() {
             return None;
         }
         let mut buf = self.reactor.pool.get(self.reactor.caps.recv_buffer_bytes as usize)?;
-        let received = self.recv_behind_now(&mut buf)?;
+        let received = self.recv_append_now(&mut buf)?;
         Some(received.map(|count| (count > 0).then_some(buf)))
     }
 
     /// As [`Reader::recv_now`], behind the present content of `buf`. Returns the number of bytes; 0 at the end of the
     /// stream.
-    pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
-        if !matches!(self.state, ReaderState::Idle) || self.end || self.kept.is_some() {
+    pub fn recv_append_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
+        if !matches!(self.state, ReaderState::Idle) || self.end || self.stored.is_some() {
             return None;
         }
         let held = buf.len();
         assert!(held < buf.capacity(), "there is room for what comes");
         self.reactor.note_received();
-        match rustix::net::recv(&self.fd, buf.room(), RecvFlags::DONTWAIT) {
+        match rustix::net::recv(&self.fd, buf.spare_capacity(), RecvFlags::DONTWAIT) {
             Ok((count, _)) => {
                 self.end = count == 0;
                 buf.set_len(held + count);
@@ -235,8 +235,8 @@ impl Reader {
 
     /// Advances the state until a result is available or an operation has to be waited for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
-        if let Some(kept) = self.kept.take() {
-            return Poll::Ready((*kept).map(Some));
+        if let Some(stored) = self.stored.take() {
+            return Poll::Ready((*stored).map(Some));
         }
         loop {
             if self.end {

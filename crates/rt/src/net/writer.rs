@@ -81,7 +81,7 @@ pub struct Sending<'w> {
 impl Writer {
     /// Creates a second writer beside that of the connection's [`crate::Socket`], for code that sends while other code
     /// holds the first. Only one of the two may have bytes in flight.
-    pub fn aside(socket: &Fd) -> Writer {
+    pub fn second(socket: &Fd) -> Writer {
         Writer::new(&reactor::current(), socket.clone())
     }
 
@@ -303,7 +303,7 @@ impl Writer {
 
     /// Abandons a send that was polled and is not ready. The number of bytes that have reached the peer is unknown, so
     /// nothing more may be sent.
-    pub fn give_up(&mut self) {
+    pub fn abandon(&mut self) {
         let (wait, then) = match self.state {
             WriterState::Sending { wait, .. }
             | WriterState::Returning { wait, .. }
@@ -318,13 +318,13 @@ impl Writer {
 
     /// See [`Writer::poll_sendfile`].
     pub async fn sendfile(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
-        let writer = GivenUp(self);
+        let writer = AbandonOnDrop(self);
         poll_fn(|context| writer.0.poll_sendfile(context, part)).await
     }
 
     /// See [`Writer::poll_writable`].
     pub async fn writable(&mut self) -> Result<(), Errno> {
-        let writer = GivenUp(self);
+        let writer = AbandonOnDrop(self);
         poll_fn(|context| writer.0.poll_writable(context)).await
     }
 
@@ -415,8 +415,8 @@ impl Writer {
 
 /// Sends bytes on a connection whose writer is held by other code and has nothing in flight: for short interim
 /// responses.
-pub async fn send_aside(socket: &Fd, data: Segments) -> Result<(), Errno> {
-    let mut writer = Writer::aside(socket);
+pub async fn send_interim(socket: &Fd, data: Segments) -> Result<(), Errno> {
+    let mut writer = Writer::second(socket);
     writer.send(data, false).await.0
 }
 
@@ -437,7 +437,7 @@ pub fn unacknowledged(socket: &Fd) -> u64 {
 /// Returns the number of bytes that a socket accepts without waiting for its peer: a third of the free memory of its
 /// send buffer. Packets to a peer with a small window occupy more than twice their bytes; a longer send would wait and
 /// occupy its buffer. 0 if the kernel does not report it.
-pub fn room(socket: &Fd) -> u64 {
+pub fn send_space(socket: &Fd) -> u64 {
     let free = io::sys::send_buffer(socket.as_fd()).map_or(0, |(size, used)| size.saturating_sub(used));
     u64::from(free / 3)
 }
@@ -462,22 +462,22 @@ impl Future for Sending<'_> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.writer.give_up();
+        self.writer.abandon();
     }
 }
 
 impl Drop for Writer {
     /// A polled send has no task that takes its result.
     fn drop(&mut self) {
-        self.give_up();
+        self.abandon();
     }
 }
 
 /// A writer whose operation is abandoned when the waiting future is dropped.
-struct GivenUp<'w>(&'w mut Writer);
+struct AbandonOnDrop<'w>(&'w mut Writer);
 
-impl Drop for GivenUp<'_> {
+impl Drop for AbandonOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.give_up();
+        self.0.abandon();
     }
 }

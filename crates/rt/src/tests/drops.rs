@@ -142,7 +142,7 @@ fn waits_without_an_operation_can_be_dropped_safely() {
         start_and_drop(sleep_until(now() + std::time::Duration::from_secs(600))).await;
         start_and_drop(crate::yield_now()).await;
         crate::spawn(async {});
-        start_and_drop(crate::step_aside()).await;
+        start_and_drop(crate::yield_to_ready()).await;
         sender.send(1).unwrap();
         assert_eq!(receiver.recv().await, Some(1));
         assert_eq!(counters().timers, 0);

@@ -14,7 +14,7 @@ use super::{pair, run, settle, watch};
 use crate::local::{Event, Semaphore, WaitGroup};
 use crate::mailbox::{self, SendError};
 use crate::reactor::{self, OpFuture};
-use crate::{Either, Runtime, Socket, counters, select, spawn, step_aside, yield_now};
+use crate::{Either, Runtime, Socket, counters, select, spawn, yield_now, yield_to_ready};
 
 #[test]
 fn tasks_run_in_the_order_of_their_start() {
@@ -43,7 +43,7 @@ fn a_yielding_task_continues_after_the_others_in_the_same_turn() {
             let order = Rc::clone(&order);
             spawn(async move {
                 order.borrow_mut().push((number, counters().turns));
-                step_aside().await;
+                yield_to_ready().await;
                 order.borrow_mut().push((number + 10, counters().turns));
             });
         }
@@ -53,7 +53,7 @@ fn a_yielding_task_continues_after_the_others_in_the_same_turn() {
         assert_eq!(numbers, [0, 1, 2, 10, 11, 12]);
         assert!(order.borrow().iter().all(|(_, turn)| *turn == order.borrow()[0].1), "turns from {turns} on");
         let alone = counters().polls;
-        step_aside().await;
+        yield_to_ready().await;
         assert_eq!(counters().polls, alone, "nobody else is ready");
     });
 }
@@ -164,7 +164,7 @@ fn messages_from_another_thread_wake_a_sleeping_runtime() {
             assert_eq!(ping.recv().await, Some(round + 1));
         }
         // The engine is woken only when it sleeps; on two CPUs some responses arrive before that.
-        assert!(counters().rung <= u64::from(ROUNDS));
+        assert!(counters().wakeups <= u64::from(ROUNDS));
         assert!(fake.waits().contains(&Wait::Forever));
     });
     echo.join().unwrap();
@@ -292,10 +292,10 @@ fn events_wake_all_waiters() {
 fn a_gauge_waits_until_its_count_is_zero() {
     run(|_| async {
         let gauge = WaitGroup::new();
-        gauge.none_left().await;
+        gauge.wait_empty().await;
         let (first, second) = (gauge.enter(), gauge.enter());
         let waiting = gauge.clone();
-        let empty = watch(async move { waiting.none_left().await });
+        let empty = watch(async move { waiting.wait_empty().await });
         drop(first);
         settle().await;
         assert_eq!((gauge.count(), empty.take()), (1, None));

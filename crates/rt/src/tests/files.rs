@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use io::op::{DeviceId, DiskKind, EntryLook, OpenHow};
+use io::op::{DeviceId, DiskKind, EntryAttributes, OpenHow};
 use io::{DiskVia, Errno, Payload};
 use rustix::fs::{Mode, OFlags};
 
@@ -188,7 +188,7 @@ fn a_directory_is_read_to_its_end() {
         let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, inode: 7, stat: None };
         let read = || {
             let file = file.clone();
-            watch(async move { file.read_dir(1024, EntryLook::Kind, DEVICE, VIA).await })
+            watch(async move { file.read_dir(1024, EntryAttributes::Kind, DEVICE, VIA).await })
         };
         let first = read();
         settle().await;
@@ -237,7 +237,7 @@ fn file_operations_are_reported_to_the_observer() {
 
         let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
         settle().await;
-        let begun = (DiskKind::Open, DEVICE, DiskEvent::Begun);
+        let begun = (DiskKind::Open, DEVICE, DiskEvent::Started);
         assert_eq!(*seen.borrow(), [begun]);
         fake.complete(fake.only("Open"), Err(Errno::NOENT), Payload::None);
         settle().await;
@@ -249,6 +249,6 @@ fn file_operations_are_reported_to_the_observer() {
         timer.expire_now();
         let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
         assert!(timer.limit(open).await.is_err());
-        assert_eq!(seen.borrow()[2..], [begun, (DiskKind::Open, DEVICE, DiskEvent::GivenUp)]);
+        assert_eq!(seen.borrow()[2..], [begun, (DiskKind::Open, DEVICE, DiskEvent::Abandoned)]);
     });
 }

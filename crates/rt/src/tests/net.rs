@@ -7,7 +7,7 @@ use io::{Errno, Payload, Segments};
 
 use super::fake::Fake;
 use super::{pair, run, settle, watch};
-use crate::net::Behind;
+use crate::net::Appended;
 use crate::{Listener, Socket, Timer, counters};
 
 fn text(text: &'static [u8]) -> Segments {
@@ -109,13 +109,13 @@ fn an_appending_receive_preserves_the_existing_content() {
         settle().await;
         let mut held = crate::pool().get(4096).unwrap();
         held.append(b"ab");
-        let Ok(Behind::Apart(held, early)) = socket.reader.recv_behind(held).await else {
+        let Ok(Appended::Separate(held, early)) = socket.reader.recv_append(held).await else {
             panic!("x came first")
         };
         assert_eq!((&*held, &*early), (&b"ab"[..], &b"x"[..]));
         let received = watch(async move {
-            match socket.reader.recv_behind(held).await {
-                Ok(Behind::Grown(buf)) => buf.to_vec(),
+            match socket.reader.recv_append(held).await {
+                Ok(Appended::Grown(buf)) => buf.to_vec(),
                 other => panic!("{other:?}"),
             }
         });

@@ -38,7 +38,7 @@ async fn echo(mut listener: Listener) -> usize {
             }
         });
     }
-    gauge.none_left().await;
+    gauge.wait_empty().await;
     served
 }
 
@@ -102,13 +102,13 @@ fn many_connections_are_echoed() {
                     drop(counted);
                 });
             }
-            gauge.none_left().await;
+            gauge.wait_empty().await;
             assert_eq!(counters().panics, 0);
         });
         drop(stop);
         let ((served, counters), drained) = worker.join().unwrap();
         assert_eq!(served, CONNECTIONS);
-        assert_eq!((counters.panics, counters.stray), (0, 0));
+        assert_eq!((counters.panics, counters.unmatched), (0, 0));
         assert_eq!(drained, io::Drained::Clean);
     });
 }

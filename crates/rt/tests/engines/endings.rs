@@ -63,7 +63,7 @@ fn lost(pair: Pair, listener: std::os::fd::OwnedFd, total: usize) -> usize {
                 ended.set(ended.get() + usize::from(is_over));
             });
         }
-        gauge.none_left().await;
+        gauge.wait_empty().await;
         total - ended.get()
     })
 }

@@ -129,7 +129,7 @@ fn a_dropped_connect_leaves_no_open_socket() {
 async fn make_idle(socket: &mut Socket) {
     let timer = Timer::new();
     timer.set(now() + Duration::from_millis(5));
-    assert!(timer.limit(socket.reader.news()).await.is_err(), "there is no news");
+    assert!(timer.limit(socket.reader.readable()).await.is_err(), "there is no news");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn an_idle_connection_reports_unexpected_data_and_close() {
             let peer = listener.accept().unwrap().0;
             make_idle(&mut socket).await;
             drop(peer);
-            socket.reader.news().await;
+            socket.reader.readable().await;
             assert!(!socket.reader.is_quiet());
             assert!(socket.reader.recv().await.unwrap().is_none());
             // The peer sends data, which is not lost.
@@ -173,9 +173,9 @@ fn an_idle_connection_reports_unexpected_data_and_close() {
             let mut peer = listener.accept().unwrap().0;
             make_idle(&mut socket).await;
             peer.write_all(b"HTTP/1.1 408").unwrap();
-            socket.reader.news().await;
+            socket.reader.readable().await;
             assert!(!socket.reader.is_quiet());
-            socket.reader.news().await;
+            socket.reader.readable().await;
             expect(&mut socket, b"HTTP/1.1 408").await;
             // The peer resets it while no task waits in `news`.
             let mut socket = Socket::connect(address.clone()).await.unwrap();

@@ -32,10 +32,10 @@ fn many_tasks_of_a_thread_are_woken_by_one_wake_up() {
                 }
                 // All of them have registered when this task runs again.
                 yield_now().await;
-                let before = counters().rung;
+                let before = counters().wakeups;
                 report.send(step).unwrap();
-                gauge.none_left().await;
-                rings.push(counters().rung - before);
+                gauge.wait_empty().await;
+                rings.push(counters().wakeups - before);
             }
             assert_eq!(watcher.above(STEPS).await, Err(watch::Closed));
             (rings, counters().panics)

@@ -32,10 +32,10 @@ pub use key::ProcessKey;
 use modules::status::watch::{Filter, admits};
 use telemetry::shared::Shared;
 use telemetry::watch::Watcher;
-use upstream::caching::inspect::Question;
+use upstream::caching::inspect::EntryQuery;
 use upstream::peers::Upstreams;
 use upstream::resolve;
-pub use worker_thread::Told;
+pub use worker_thread::ReportLines;
 use worker_thread::{Order, Start};
 
 /// Resources of a worker process besides its configuration.
@@ -75,7 +75,7 @@ pub enum StartError {
     /// The arguments of `engine_fault` are invalid.
     Faults(io::fault::FaultParseError),
     /// A thread has ended or hangs.
-    NoAnswer,
+    NoResponse,
 }
 
 impl fmt::Display for StartError {
@@ -90,7 +90,7 @@ impl fmt::Display for StartError {
                 write!(f, "a descriptor could not be copied for a thread: {error}")
             }
             StartError::Faults(error) => write!(f, "\"engine_fault\": {error}"),
-            StartError::NoAnswer => f.write_str("a worker thread does not answer"),
+            StartError::NoResponse => f.write_str("a worker thread does not answer"),
         }
     }
 }
@@ -240,7 +240,7 @@ impl Worker {
         let deadline = Instant::now() + TAKE_TIME;
         for _ in 0..count {
             let left = deadline.saturating_duration_since(Instant::now());
-            answers.recv_timeout(left).map_err(|_| StartError::NoAnswer)?;
+            answers.recv_timeout(left).map_err(|_| StartError::NoResponse)?;
         }
         Ok(number)
     }
@@ -266,7 +266,7 @@ impl Worker {
     }
 
     /// Requests an event-loop turn of every thread. [`Worker::events`] becomes readable when all have completed one.
-    pub fn ask_turn(&self, number: u64) {
+    pub fn request_turn(&self, number: u64) {
         let turn = Turn::new(number, &self.events);
         for orders in &self.orders {
             // The end of a thread is reported separately.
@@ -274,7 +274,7 @@ impl Worker {
         }
     }
 
-    /// Returns the number of the newest [`Worker::ask_turn`] that every thread has completed, once. Must be called
+    /// Returns the number of the newest [`Worker::request_turn`] that every thread has completed, once. Must be called
     /// after [`Worker::take_retired`].
     pub fn take_turned(&self) -> Option<u64> {
         Some(self.events.take_turned()).filter(|&number| number > 0)
@@ -326,9 +326,9 @@ impl Worker {
     }
 
     /// Lets a thread look up the cache entries of a request. A thread that has ended returns nothing.
-    pub fn inspect(&self, question: Question, told: Told) {
+    pub fn inspect(&self, entry_query: EntryQuery, report_lines: ReportLines) {
         if let Some(orders) = self.orders.first() {
-            let _ = send(orders, Order::Inspect(Box::new(question), told));
+            let _ = send(orders, Order::Inspect(Box::new(entry_query), report_lines));
         }
     }
 
@@ -371,7 +371,7 @@ impl fmt::Debug for Worker {
 }
 
 fn send(orders: &mailbox::Sender<Order>, order: Order) -> Result<(), StartError> {
-    orders.send(order).map_err(|_| StartError::NoAnswer)
+    orders.send(order).map_err(|_| StartError::NoResponse)
 }
 
 /// Returns a share for each thread: separate sockets if there are enough, else duplicates.

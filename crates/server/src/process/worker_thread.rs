@@ -16,16 +16,16 @@ use crate::process::events::{Events, Turn};
 use crate::process::notes::{self, Written};
 use exchange::config::Config;
 use exchange::error_log;
-use exchange::giving_up;
+use exchange::reclaim;
 use exchange::thread::{ConfigVersion, Thread};
-use frontend::accept::Doors;
+use frontend::accept::ThreadListeners;
 use telemetry::files::LogFiles;
 use telemetry::reports;
 use telemetry::shared::Shared;
 use telemetry::{Level, Target};
 use upstream::caching;
-use upstream::caching::inspect::{Question, inspect};
-use upstream::resolve::keeper::Keeper;
+use upstream::caching::inspect::{EntryQuery, inspect};
+use upstream::resolve::refresher::Refresher;
 
 /// The arguments of a thread.
 pub(super) struct Start {
@@ -52,7 +52,7 @@ pub(super) enum Order {
     /// Continue in these log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
     /// Look up the cache entries of a request, and call this function with them.
-    Inspect(Box<Question>, Told),
+    Inspect(Box<EntryQuery>, ReportLines),
     /// Complete an event-loop turn; dropping the value acknowledges it.
     Turn(Arc<Turn>),
     /// End gracefully.
@@ -62,7 +62,7 @@ pub(super) enum Order {
 }
 
 /// Receives the lines of a result.
-pub type Told = Box<dyn FnOnce(Vec<String>) + Send>;
+pub type ReportLines = Box<dyn FnOnce(Vec<String>) + Send>;
 
 /// Maximum time that a fast stop waits until the index of the caches is saved: 24 bytes per entry and a sync, well
 /// under a second for a million entries. If a disk hangs, the next start reads the directories instead.
@@ -79,16 +79,16 @@ pub(super) async fn run(start: Start) {
     let logs = LogFiles::new(stderr, version.config.main().workers.count(), calls_directly);
     let config = Arc::clone(&version.config);
     let thread = Rc::new(Thread::new(shared, version, logs, resources.logs));
-    let mut doors = Doors::new(&thread, alone);
-    doors.open(resources.listeners);
+    let mut listeners = ThreadListeners::new(&thread, alone);
+    listeners.open(resources.listeners);
     thread.begin();
     rt::spawn(memory::watch(Rc::clone(&thread), memory));
-    rt::spawn(giving_up::watch_buffers(Rc::clone(&thread)));
+    rt::spawn(reclaim::watch_buffers(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread), notes));
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
     let keep_names = |config: &Config| {
         let events = events.clone()?;
-        Some(Keeper::start(&thread, config, move || events.note_names()))
+        Some(Refresher::start(&thread, config, move || events.note_names()))
     };
     let mut names = keep_names(&config);
     drop(config);
@@ -99,27 +99,27 @@ pub(super) async fn run(start: Start) {
                 thread.replace(version, resources.logs);
                 // The new task starts before the assignment ends the old one.
                 names = keep_names(&config);
-                doors.close_unconfigured();
-                doors.open(resources.listeners);
+                listeners.close_unconfigured();
+                listeners.open(resources.listeners);
                 // A master that no longer waits has abandoned this worker.
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
-            Order::Inspect(question, told) => {
+            Order::Inspect(entry_query, report_lines) => {
                 let generation = thread.generation();
                 // In a separate task, because a disk may be slow.
-                rt::spawn(async move { told(inspect(&generation.config, &question).await) });
+                rt::spawn(async move { report_lines(inspect(&generation.config, &entry_query).await) });
             }
             Order::Turn(turn) => drop(turn),
             Order::Begin => unreachable!("it comes once"),
             Order::Quit(patience) => {
-                doors.close_all();
+                listeners.close_all();
                 thread.drain();
-                quit(&thread, &doors, patience, &mut orders).await;
+                quit(&thread, &listeners, patience, &mut orders).await;
                 break;
             }
             Order::Stop => {
-                doors.close_all();
+                listeners.close_all();
                 thread.drain();
                 break;
             }
@@ -135,21 +135,21 @@ pub(super) async fn run(start: Start) {
 /// Writes messages of the log writers to the process's error log.
 fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
     let thread = Rc::clone(thread);
-    move |about, level, text| error_log::write_beside(&thread, about, level, format_args!("{text}"))
+    move |about, level, text| error_log::write_except(&thread, about, level, format_args!("{text}"))
 }
 
 /// Waits for the last connection, at most for `patience`; a stop ends it immediately.
 async fn quit(
     thread: &Rc<Thread>,
-    doors: &Doors,
+    listeners: &ThreadListeners,
     patience: Option<Duration>,
     orders: &mut mailbox::Receiver<Order>,
 ) {
     let patience = patience.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
     let last = async {
-        doors.closed().await;
-        thread.connections.none_left().await;
-        thread.fetches.none_left().await;
+        listeners.closed().await;
+        thread.connections.wait_empty().await;
+        thread.fetches.wait_empty().await;
         // The index of each cache is saved, so that the next process can load it quickly.
         caching::tasks::ended(thread).await;
     };

@@ -106,22 +106,22 @@ impl Listener {
     }
 
     pub(crate) fn refuse(&self) {
-        self.tell(Command::Refuse);
+        self.send(Command::Refuse);
     }
 
     pub(crate) fn accept_again(&self) {
-        self.tell(Command::AcceptAgain);
+        self.send(Command::AcceptAgain);
     }
 
     pub(crate) fn end(&mut self) {
-        self.tell(Command::End);
+        self.send(Command::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 
     /// Sends a command and waits until it has been executed.
-    fn tell(&self, command: Command) {
+    fn send(&self, command: Command) {
         use std::io::Write as _;
         let (done, wait) = channel();
         let _ = self.commands.send((command, done));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use crate::date;
 use crate::files::{Content, Mismatch, check_body};
 use crate::gate::lock;
-use crate::origin::ranges::{self, Validators, Verdict, Wanted};
+use crate::origin::ranges::{self, RequestedRanges, Validators, Verdict};
 use crate::origin::reply::{Framing, Reply};
 use crate::origin::request::OriginRequest;
 use crate::response::Response;
@@ -197,17 +197,19 @@ impl Object {
         }
         let wanted = match self.takes_ranges && self.status == 200 {
             true => ranges::wanted(request, &own, self.size),
-            false => Wanted::Whole,
+            false => RequestedRanges::Whole,
         };
         let size = self.size;
         match wanted {
-            Wanted::Unsatisfiable => Reply::new(416).header("Content-Range", format!("bytes */{size}")),
-            Wanted::Whole => {
+            RequestedRanges::Unsatisfiable => {
+                Reply::new(416).header("Content-Range", format!("bytes */{size}"))
+            }
+            RequestedRanges::Whole => {
                 let reply = self.with_fields(Reply::new(self.status), &own).content(content);
                 let reply = reply.header("Content-Type", "application/octet-stream").framing(self.framing);
                 if self.takes_ranges { reply.header("Accept-Ranges", "bytes") } else { reply }
             }
-            Wanted::Parts(parts) => self.with_parts(content, &parts, &own),
+            RequestedRanges::Parts(parts) => self.with_parts(content, &parts, &own),
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) enum Verdict {
 
 /// The requested ranges of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum RequestedRanges {
     Whole,
     Parts(Vec<Range<u64>>),
     Unsatisfiable,
@@ -70,33 +70,33 @@ fn has_tag(request: &OriginRequest, name: &str, own: Option<&str>) -> bool {
 }
 
 /// Evaluates `Range` and `If-Range` for an object of this size.
-pub(crate) fn wanted(request: &OriginRequest, own: &Validators, size: u64) -> Wanted {
+pub(crate) fn wanted(request: &OriginRequest, own: &Validators, size: u64) -> RequestedRanges {
     let Some(range) = request.header("range").filter(|_| request.method == "GET") else {
-        return Wanted::Whole;
+        return RequestedRanges::Whole;
     };
     if let Some(condition) = request.header("if-range") {
         // RFC 9110 section 13.1.5: strong comparison, and a date only if it is identical.
         let same_tag = own.etag.as_deref() == Some(condition.as_str()) && !condition.starts_with("W/");
         let same_date = own.modified.is_some() && date::parse(&condition) == own.modified;
         if !same_tag && !same_date {
-            return Wanted::Whole;
+            return RequestedRanges::Whole;
         }
     }
-    let Some(list) = range.strip_prefix("bytes=") else { return Wanted::Whole };
+    let Some(list) = range.strip_prefix("bytes=") else { return RequestedRanges::Whole };
     let specs: Vec<&str> = list.split(',').map(str::trim).filter(|spec| !spec.is_empty()).collect();
     if specs.is_empty() || specs.len() > RANGES_MAX {
-        return Wanted::Whole;
+        return RequestedRanges::Whole;
     }
     let mut parts = Vec::new();
     for spec in specs {
         match part(spec, size) {
             // An invalid range invalidates the complete field.
-            None => return Wanted::Whole,
+            None => return RequestedRanges::Whole,
             Some(part) if part.is_empty() => {}
             Some(part) => parts.push(part),
         }
     }
-    if parts.is_empty() { Wanted::Unsatisfiable } else { Wanted::Parts(parts) }
+    if parts.is_empty() { RequestedRanges::Unsatisfiable } else { RequestedRanges::Parts(parts) }
 }
 
 /// Parses one range; returns an empty range if the object has no byte of it.
@@ -132,17 +132,17 @@ mod tests {
     #[test]
     fn ranges_are_limited_to_the_object() {
         let parts = |list: &str| wanted(&request(&format!("Range: bytes={list}\r\n")), &own("\"a\""), 100);
-        let one = |start: u64, end: u64| Wanted::Parts(std::iter::once(start..end).collect());
+        let one = |start: u64, end: u64| RequestedRanges::Parts(std::iter::once(start..end).collect());
         assert_eq!(parts("0-0"), one(0, 1));
         assert_eq!(parts("90-"), one(90, 100));
         assert_eq!(parts("90-1000"), one(90, 100));
         assert_eq!(parts("-10"), one(90, 100));
         assert_eq!(parts("-1000"), one(0, 100));
-        assert_eq!(parts("0-1, 200-300,50-50"), Wanted::Parts(vec![0..2, 50..51]));
-        assert_eq!(parts("100-"), Wanted::Unsatisfiable);
-        assert_eq!(parts("-0"), Wanted::Unsatisfiable);
+        assert_eq!(parts("0-1, 200-300,50-50"), RequestedRanges::Parts(vec![0..2, 50..51]));
+        assert_eq!(parts("100-"), RequestedRanges::Unsatisfiable);
+        assert_eq!(parts("-0"), RequestedRanges::Unsatisfiable);
         for list in ["5-4", "a-b", "+1-2", "", "1", "0-1,x"] {
-            assert_eq!(parts(list), Wanted::Whole, "{list}");
+            assert_eq!(parts(list), RequestedRanges::Whole, "{list}");
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
     fn if_range_needs_an_identical_validator() {
         let wanted = |condition: &str, etag: &str| {
             let request = request(&format!("Range: bytes=0-0\r\nIf-Range: {condition}\r\n"));
-            wanted(&request, &own(etag), 100) != Wanted::Whole
+            wanted(&request, &own(etag), 100) != RequestedRanges::Whole
         };
         assert!(wanted("\"a\"", "\"a\""));
         assert!(wanted("Sun, 06 Nov 1994 08:49:37 GMT", "\"a\""));

@@ -15,7 +15,7 @@ const GATHERED_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 enum Halt {
     /// An action of the reply ended the connection.
-    Told(Ended),
+    Ended(Ended),
     /// The connection failed.
     Failed,
     /// The origin is ending.
@@ -38,7 +38,7 @@ pub(crate) fn send_reply(connection: &mut Connection, method: &str, reply: &Repl
     match sender.run(method) {
         Ok(()) if reply.raw.is_none() && reply.framing == Framing::UntilClose => Ended::Close,
         Ok(()) => Ended::Kept,
-        Err(Halt::Told(ended)) => ended,
+        Err(Halt::Ended(ended)) => ended,
         Err(Halt::Failed) => Ended::Aborted,
         Err(Halt::Stopped) => Ended::Close,
     }
@@ -214,11 +214,11 @@ impl Sender<'_> {
                     true => self.next_tick = Instant::now(),
                     false => return Err(Halt::Stopped),
                 },
-                Do::Close => return Err(Halt::Told(Ended::Close)),
-                Do::Reset => return Err(Halt::Told(Ended::Reset)),
+                Do::Close => return Err(Halt::Ended(Ended::Close)),
+                Do::Reset => return Err(Halt::Ended(Ended::Reset)),
                 Do::Hang => {
                     self.connection.wait_for_close();
-                    return Err(Halt::Told(Ended::Close));
+                    return Err(Halt::Ended(Ended::Close));
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::chains::{Files, Made, authority, has_openssl, made};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, SerialNumber};
-use tls::ocsp::{Known, RESPONSE_BYTES_MAX, Status, Subject, Verification};
+use tls::ocsp::{RESPONSE_BYTES_MAX, Status, Subject, ValidResponse, Verification};
 use tls::x509::{Certificate, Roots};
 
 /// Root CA, intermediate CA, certificates of the intermediate CA, and the files of several signers.
@@ -187,7 +187,7 @@ fn a_response_expires_at_next_update() {
     let response = all.respond(&all.good, "middle", &["-nmin", "1"]);
     let at = |time| subject.judge(&response, &roots, Verification::Full, time);
     let until = at(now()).unwrap().until.unwrap();
-    assert_eq!(at(until + 300), Ok(Known { status: Status::Good, until: Some(until) }));
+    assert_eq!(at(until + 300), Ok(ValidResponse { status: Status::Good, until: Some(until) }));
     let expired = at(until + 301).unwrap_err();
     assert_eq!(expired, "OCSP_check_validity() failed (SSL: status expired)");
     let early = at(until - 60 - 301).unwrap_err();

@@ -118,7 +118,7 @@ fn streams_continue_while_the_pool_is_exhausted() {
             let (mut near, mut far) = streams(versions).await;
             let mut held = Vec::new();
             for bytes in [64 << 10, 16 << 10, 4 << 10, 1] {
-                while let Some(buf) = rt::buffer_at_once(bytes) {
+                while let Some(buf) = rt::try_buffer(bytes) {
                     held.push(buf);
                 }
             }
@@ -151,7 +151,7 @@ fn small_data_is_encrypted_without_a_pool_buffer() {
         let (mut near, mut far) = streams(TLS13).await;
         let mut held = Vec::new();
         for bytes in [64 << 10, 16 << 10, 4 << 10, 1] {
-            while let Some(buf) = rt::buffer_at_once(bytes) {
+            while let Some(buf) = rt::try_buffer(bytes) {
                 held.push(buf);
             }
         }
@@ -217,7 +217,7 @@ fn a_damaged_record_is_an_error_and_sends_an_alert() {
         near.socket_mut().writer.send_now(&mut bytes, false).unwrap();
         assert!(far.recv().await.is_err());
         assert!(far.recv().await.is_err() && far.failure().is_some());
-        far.say_goodbye();
+        far.send_close_notify();
         assert!(near.recv().await.is_err());
         assert!(near.failure().unwrap().is_alert());
     });

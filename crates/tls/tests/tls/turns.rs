@@ -73,7 +73,7 @@ fn requests_are_served_between_concurrent_handshakes() {
         assert_eq!(steps, (0..STEPS).collect::<Vec<_>>(), "the first one is the first");
         let longest = order.split(|done| *done == Done::Request).map(<[Done]>::len).max().unwrap();
         assert!(longest <= 2 * STEPS_PER_TURN_MAX, "{longest} steps without a request");
-        let Counts { postponed, elsewhere } = turns.take_counts();
+        let Counts { postponed, offloaded: elsewhere } = turns.take_counts();
         assert!(postponed >= (STEPS - STEPS_PER_TURN_MAX) as u64 / 2 && elsewhere == 0, "{postponed}");
         assert!(!turns.is_crowded() || order.len() > STEPS);
     });
@@ -125,13 +125,13 @@ fn a_step_on_another_thread_is_counted_and_does_not_block_others() {
     run(async {
         let turns = Turns::default();
         let (release, released) = std::sync::mpsc::channel();
-        let elsewhere = turns.run_elsewhere(move || released.recv().is_ok());
+        let elsewhere = turns.run_offloaded(move || released.recv().is_ok());
         let here = async {
             // The step on the other thread waits for this step.
             turns.run(|| release.send(()).unwrap()).await;
         };
         let (came_back, ()) = rt::join(elsewhere, here).await;
         assert_eq!(came_back, Some(true));
-        assert_eq!(turns.take_counts(), Counts { postponed: 0, elsewhere: 1 });
+        assert_eq!(turns.take_counts(), Counts { postponed: 0, offloaded: 1 });
     });
 }

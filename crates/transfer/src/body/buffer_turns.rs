@@ -17,7 +17,7 @@ pub const TURN_BYTES: u64 = 256 << 10;
 
 /// Divisor for the part of the pool that body reads leave to received requests, header sections of cache entries, and
 /// logs.
-const SPARED_PART: u64 = 4;
+const SPARED_DIVISOR: u64 = 4;
 
 /// Whether bodies take turns now. This includes any time when a body waits in the queue, because the requests of one
 /// event-loop turn are not granted yet and may exceed the pool.
@@ -29,11 +29,11 @@ pub fn are_on() -> bool {
 /// Waits until the client accepts bytes, and returns the number of bytes to read for it.
 pub async fn wait(outlet: &mut dyn Outlet, wanted: u64) -> Result<u64, SendError> {
     let wanted = wanted.min(TURN_BYTES);
-    Ok(Box::pin(outlet.room(wanted)).await?.min(wanted))
+    Ok(Box::pin(outlet.wait_for_space(wanted)).await?.min(wanted))
 }
 
 /// Returns a buffer for a chunk. If all are in use, waits: one of the other responses ends soon.
 pub async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
-    let spared = rt::pool().bytes_max() / SPARED_PART;
+    let spared = rt::pool().bytes_max() / SPARED_DIVISOR;
     body.in_time(rt::buffer(bytes as usize, spared)).await.ok_or(BodyError::NoMemory)
 }

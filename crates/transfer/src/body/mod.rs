@@ -53,7 +53,7 @@ pub struct FileBody {
     /// For a range of a file below no root: whether direct system calls may bypass the engine.
     calls_directly: Option<bool>,
     /// The root below which it was opened.
-    at: Place,
+    at: OpenContext,
     /// The pieces to send, in order.
     pub pieces: SmallVec<[Piece; 1]>,
 }
@@ -66,7 +66,7 @@ impl fmt::Debug for FileBody {
 
 /// The root below which a file was opened, and the rules there.
 #[derive(Clone)]
-pub struct Place {
+pub struct OpenContext {
     /// The settings for sending its bytes.
     pub rules: FileRules,
     /// The facts of all roots.
@@ -105,7 +105,7 @@ const COPIED_MAX: u64 = 16 << 10;
 
 impl FileBody {
     /// Returns the body of the complete file that was opened for this request.
-    pub fn new(opened: Opened, mover: Mover, at: Place) -> FileBody {
+    pub fn new(opened: Opened, mover: Mover, at: OpenContext) -> FileBody {
         let Opened { file, stat, device } = opened;
         let name = io::page_cache::name_of_file(&stat);
         FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
@@ -113,20 +113,20 @@ impl FileBody {
 
     /// Returns a body that is a range of a file, such as a cache file. `calls_directly` is whether it is on a local
     /// disk, so that direct system calls do not wait for a server.
-    pub fn of_part(
+    pub fn of_range(
         file: rt::File,
         device: DeviceId,
         part: Range<u64>,
         mover: Mover,
         calls_directly: bool,
-        at: Place,
+        at: OpenContext,
     ) -> FileBody {
         let calls_directly = Some(calls_directly);
         FileBody { calls_directly, ..FileBody::over(at, file, device, mover, part) }
     }
 
     /// Returns a body of this range of a file.
-    fn over(at: Place, file: rt::File, device: DeviceId, mover: Mover, range: Range<u64>) -> FileBody {
+    fn over(at: OpenContext, file: rt::File, device: DeviceId, mover: Mover, range: Range<u64>) -> FileBody {
         FileBody {
             file,
             device,
@@ -154,7 +154,7 @@ impl FileBody {
 
     /// Returns the header section and the complete body of a small resident file that is sent by reading. Other bodies
     /// go through [`send`].
-    pub fn at_hand(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
+    pub fn try_read(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
         let most = match self.mover {
             Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
             Mover::Resident { .. } => COPIED_MAX,
@@ -162,7 +162,7 @@ impl FileBody {
         };
         match self.pieces.as_slice() {
             &[Piece::Range { start, end }] if end - start <= most.min(chunk_max.unwrap_or(most)) => {
-                small_files::at_hand(self, head, start + self.base..end + self.base)
+                small_files::try_read(self, head, start + self.base..end + self.base)
             }
             _ => None,
         }
@@ -173,7 +173,7 @@ impl FileBody {
     pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
         // Checked before the file is prepared: bodies that are sent in pieces prepare it themselves.
-        if end - start > read::AT_HAND_MAX || buffer_turns::are_on() {
+        if end - start > read::TRY_READ_MAX || buffer_turns::are_on() {
             return None;
         }
         small_files::turn(self);
@@ -184,12 +184,12 @@ impl FileBody {
     }
 
     /// Reads the complete body and appends it to the header section.
-    pub async fn read_behind(self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
+    pub async fn read_after_head(self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
         let OneRead { via, chunk, buf } = read;
         let buf = read::from_disk(&self, via, &chunk, buf).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(head));
-        data.push_range(Source::Buf(buf), chunk.skip as usize, (chunk.skip + chunk.wanted()) as usize);
+        data.push_range(Source::Buf(buf), chunk.skip as usize, (chunk.skip + chunk.requested()) as usize);
         Ok(data)
     }
 
@@ -211,7 +211,7 @@ impl FileBody {
         } else if matches!(self.mover, Mover::Read { .. }) && buffer_turns::are_on() {
             // With many bodies, pages from the kernel's readahead are evicted before they are used.
             self.file.fd().expect_random_reads();
-        } else if self.is_part() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
+        } else if self.is_range() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
             // The verification of the checksums has advised random reads for this open file.
             self.file.fd().expect_usual_reads();
         }
@@ -254,13 +254,13 @@ impl FileBody {
         match self.calls_directly {
             Some(true) => read().ok(),
             Some(false) => None,
-            None if self.in_memory == Some(true) => self.root().try_known(read),
+            None if self.in_memory == Some(true) => self.root().try_known_resident(read),
             None => self.root().try_resident(read),
         }
     }
 
     /// Whether this is a range of a file, such as a cache file, whose open file is shared.
-    fn is_part(&self) -> bool {
+    fn is_range(&self) -> bool {
         self.calls_directly.is_some()
     }
 
@@ -319,7 +319,7 @@ async fn send_pieces(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody
     let count = pieces.len();
     for (index, piece) in pieces.into_iter().enumerate() {
         let last = index + 1 == count;
-        if !outlet.has_room() {
+        if !outlet.has_space() {
             outlet.flush(true).await?;
         }
         match piece {

@@ -20,7 +20,7 @@ pub type Trailers = [(Vec<u8>, Vec<u8>)];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Bytes that are already in memory.
-    AtHand,
+    Available,
     /// Bytes that are not in memory yet, so no bytes are held back for them.
     Later,
     /// Nothing, or bytes that need not be sent together with these.
@@ -34,7 +34,7 @@ pub enum Follows {
 pub trait Outlet {
     /// Whether ranges of files may be sent with [`Outlet::poll_file`]. This is impossible if bytes are framed or
     /// encrypted.
-    fn takes_files(&self) -> bool;
+    fn accepts_files(&self) -> bool;
 
     /// Returns the number of bytes per read, if configured or rate-limited.
     fn chunk_bytes(&self) -> Option<u64>;
@@ -49,7 +49,7 @@ pub trait Outlet {
     fn push_range(&mut self, source: Source, start: usize, end: usize);
 
     /// Whether another piece can be added before a flush.
-    fn has_room(&self) -> bool;
+    fn has_space(&self) -> bool;
 
     /// Whether buffers of the pool are among the added bytes.
     fn holds_buffers(&self) -> bool;
@@ -59,7 +59,7 @@ pub trait Outlet {
 
     /// Waits until the client accepts `wanted` bytes, or until a large part of its socket buffer is free. Returns the
     /// number of bytes, never 0.
-    fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>>;
+    fn poll_space(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>>;
 
     /// Sends bytes of a file through the engine, after the flushed bytes; returns their number. Only for outlets that
     /// take files.
@@ -97,7 +97,7 @@ pub enum SendError {
     /// The client accepted no bytes for `send_timeout`.
     TimedOut,
     /// The connection is closed or broken.
-    Gone(Errno),
+    Closed(Errno),
 }
 
 impl dyn Outlet + '_ {
@@ -109,7 +109,7 @@ impl dyn Outlet + '_ {
 
     /// Sends the added bytes; `more` means that further bytes are already in memory.
     pub async fn flush(&mut self, more: bool) -> Result<(), SendError> {
-        let follows = if more { Follows::AtHand } else { Follows::Nothing };
+        let follows = if more { Follows::Available } else { Follows::Nothing };
         poll_fn(|context| self.poll_flush(context, follows)).await
     }
 
@@ -119,13 +119,13 @@ impl dyn Outlet + '_ {
     }
 
     /// Sends the added bytes if they include buffers of the pool. A header section alone still waits for its body.
-    pub(super) async fn let_go(&mut self) -> Result<(), SendError> {
+    pub(super) async fn release_buffers(&mut self) -> Result<(), SendError> {
         if self.holds_buffers() { self.flush(false).await } else { Ok(()) }
     }
 
-    /// See [`Outlet::poll_room`].
-    pub(super) async fn room(&mut self, wanted: u64) -> Result<u64, SendError> {
-        poll_fn(|context| self.poll_room(context, wanted)).await
+    /// See [`Outlet::poll_space`].
+    pub(super) async fn wait_for_space(&mut self, wanted: u64) -> Result<u64, SendError> {
+        poll_fn(|context| self.poll_space(context, wanted)).await
     }
 
     /// See [`Outlet::poll_file`].

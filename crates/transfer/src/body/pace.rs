@@ -55,7 +55,7 @@ impl Pace {
     /// copies them, because the remaining bytes stay queued, and a limited rate needs no speed.
     pub fn take_allowed(&self, sent: u64, data: &mut Segments) -> Option<Vec<u8>> {
         let rate = self.rate?;
-        let passed = rt::now().saturating_duration_since(rate.since) + AT_ONCE;
+        let passed = rt::now().saturating_duration_since(rate.since) + BURST_TIME;
         let allowed = rate.after as f64 + passed.as_secs_f64() * rate.bytes_per_second as f64;
         let allowed = (allowed as u64).saturating_sub(sent).max(1);
         if data.len() as u64 <= allowed {
@@ -79,7 +79,7 @@ pub fn chunk_bytes(rules: &Sending, rate: Option<&Rate>) -> Option<u64> {
 }
 
 /// Time whose worth of bytes may be sent in one burst, as in nginx.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const BURST_TIME: Duration = Duration::from_secs(1);
 
 /// Maximum bytes of a single read: the largest buffer class. A sendfile of this size on the worker thread delays other
 /// connections by about ten microseconds; nginx sends twice as many per call.

@@ -27,7 +27,7 @@ pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     if body.direct {
         return Some(via);
     }
-    if !may(body, range) || stays(body, range) {
+    if !may(body, range) || stays_resident(body, range) {
         return None;
     }
     body.direct = become_direct(body);
@@ -56,20 +56,20 @@ fn opened_again(file: &rt::File) -> Option<rt::File> {
 
 /// Whether the choice is open for this range.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
-    (LONG_FROM..=LONGEST).contains(&(range.end - range.start)) && is_left_open(body)
+    (LONG_FROM..=LONGEST).contains(&(range.end - range.start)) && is_unspecified(body)
 }
 
 /// Whether the configuration does not specify how to read the file, and it is a complete file on a local disk.
-pub(super) fn is_left_open(body: &FileBody) -> bool {
-    !body.at.rules.is_written && !body.is_part() && body.calls_directly()
+pub(super) fn is_unspecified(body: &FileBody) -> bool {
+    !body.at.rules.is_written && !body.is_range() && body.calls_directly()
 }
 
 /// Whether the range is resident, or the file is admitted.
-fn stays(body: &FileBody, range: &Range<u64>) -> bool {
+fn stays_resident(body: &FileBody, range: &Range<u64>) -> bool {
     if body
         .file
         .seen_resident(range.start)
-        .is_some_and(|(_, since)| page_cache::is_believed(since, rt::now()))
+        .is_some_and(|(_, since)| page_cache::is_assumed_resident(since, rt::now()))
     {
         return true;
     }
@@ -79,5 +79,5 @@ fn stays(body: &FileBody, range: &Range<u64>) -> bool {
     if in_memory {
         body.file.note_resident(range.clone());
     }
-    FILES.goes_through(body.name, in_memory, rt::now())
+    FILES.uses_page_cache(body.name, in_memory, rt::now())
 }

@@ -47,7 +47,7 @@ impl RangedBody {
     /// Returns a source of the pieces, one after the other.
     pub fn into_source(self) -> Box<dyn BodySource> {
         let pieces = self.pieces.into_iter();
-        Box::new(Pieces { source: self.source, pieces, open: None, room: u64::MAX })
+        Box::new(Pieces { source: self.source, pieces, open: None, client_space: u64::MAX })
     }
 }
 
@@ -55,8 +55,8 @@ struct Pieces {
     source: Box<dyn Ranged>,
     pieces: smallvec::IntoIter<[Piece; 1]>,
     open: Option<Box<dyn BodySource>>,
-    /// See [`BodySource::set_room`].
-    room: u64,
+    /// See [`BodySource::set_client_space`].
+    client_space: u64,
 }
 
 impl BodySource for Pieces {
@@ -72,7 +72,7 @@ impl BodySource for Pieces {
                 Some(Piece::Text(text)) => return Poll::Ready(Ok(Some(Source::Vec(text)))),
                 Some(Piece::Range { start, end }) if start < end => {
                     let mut open = self.source.open(start..end);
-                    open.set_room(self.room);
+                    open.set_client_space(self.client_space);
                     self.open = Some(open);
                 }
                 Some(Piece::Range { .. }) => {}
@@ -89,10 +89,10 @@ impl BodySource for Pieces {
         self.open.as_ref().is_some_and(|open| open.is_reading())
     }
 
-    fn set_room(&mut self, bytes: u64) {
-        self.room = bytes;
+    fn set_client_space(&mut self, bytes: u64) {
+        self.client_space = bytes;
         if let Some(open) = &mut self.open {
-            open.set_room(bytes);
+            open.set_client_space(bytes);
         }
     }
 }

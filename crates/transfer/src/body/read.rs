@@ -79,7 +79,7 @@ pub async fn next(
         return Ok(chunks.next());
     }
     // Earlier bytes are sent first, because a body that waits for a buffer must not hold one.
-    outlet.let_go().await?;
+    outlet.release_buffers().await?;
     let left = chunks.left();
     let most = buffer_turns::wait(outlet, left.min(chunks.chunk)).await?;
     // The unaligned tail of a direct file is read together with its last aligned block.
@@ -90,7 +90,7 @@ pub async fn next(
 
 fn push(outlet: &mut dyn Outlet, chunk: &Chunk, buf: Buf) {
     let start = chunk.skip as usize;
-    outlet.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
+    outlet.push_range(Source::Buf(buf), start, start + chunk.requested() as usize);
 }
 
 /// One read: the requested bytes of the file, and the surrounding aligned bytes that are read with them.
@@ -110,7 +110,7 @@ pub struct Chunk {
 
 impl Chunk {
     /// Returns the number of requested bytes.
-    pub fn wanted(&self) -> u64 {
+    pub fn requested(&self) -> u64 {
         self.end - self.offset - self.skip
     }
 }
@@ -235,9 +235,9 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
 
 /// Returns a small resident file with the header section of its response, which is taken only if it is a separate
 /// segment.
-pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
+pub fn try_read(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
-    if len > AT_HAND_MAX {
+    if len > TRY_READ_MAX {
         return None;
     }
     let is_long = len >= SHARED_FROM;
@@ -250,7 +250,7 @@ pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option
         data.push(Source::SharedBytes(bytes));
         return Some(data);
     }
-    let mut buf = rt::buffer_at_once(head.len() + len as usize)?;
+    let mut buf = rt::try_buffer(head.len() + len as usize)?;
     buf.append(head);
     let read = match is_long {
         true => body.read_resident(range.start, len as u32, &mut buf),
@@ -268,13 +268,13 @@ const SHARED_FROM: u64 = 16 << 10;
 pub fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {
     let mut chunks = Chunks::new(range, chunk_max.unwrap_or(CHUNK), body.direct);
     let chunk = chunks.next().filter(|chunk| chunk.end == chunks.end)?;
-    let buf = rt::buffer_at_once(chunk.len as usize)?;
+    let buf = rt::try_buffer(chunk.len as usize)?;
     Some((chunk, buf))
 }
 
 /// Maximum number of bytes of a file that are read in one call and sent with the header section. The copy takes some
 /// microseconds, and the largest buffer class that every thread has many of can hold them.
-pub const AT_HAND_MAX: u64 = 60 << 10;
+pub const TRY_READ_MAX: u64 = 60 << 10;
 
 /// Continues after the first `have` bytes. The engine reads to the start of a buffer, so the remaining bytes use a
 /// second buffer; short reads are rare enough for the copy.
@@ -335,7 +335,7 @@ mod tests {
                 let mut position = start;
                 for chunk in Chunks::new(start..end, chunk_bytes, direct) {
                     assert_eq!(chunk.offset + chunk.skip, position);
-                    assert!(chunk.wanted() > 0 && chunk.len >= chunk.skip + chunk.wanted());
+                    assert!(chunk.requested() > 0 && chunk.len >= chunk.skip + chunk.requested());
                     assert!(!direct || (chunk.offset % 4096 == 0 && chunk.len % 4096 == 0), "{chunk:?}");
                     position = chunk.end;
                 }

@@ -17,7 +17,7 @@ use io::op::DeviceId;
 /// Divisor of a thread's buffer limit that gives the quota limit per disk. The buffer limit is a quarter of the memory
 /// limit, so the quota limit is a sixteenth of that. Without a memory limit it is 64 MiB, more than any disk needs to
 /// be busy.
-const PART: u64 = 4;
+const LIMIT_DIVISOR: u64 = 4;
 
 thread_local! {
     static QUEUES: RefCell<Vec<DiskQueue>> = const { RefCell::new(Vec::new()) };
@@ -96,12 +96,12 @@ fn serve(key: QueueKey) {
 }
 
 /// Whether more than half of the limit is granted, or a body waits.
-pub(super) fn is_short(device: DeviceId, into: Into) -> bool {
+pub(super) fn is_scarce(device: DeviceId, into: Into) -> bool {
     with_queue((device, into), |queue| queue.granted_bytes > most() / 2 || !queue.waiting.is_empty())
 }
 
 fn most() -> u64 {
-    rt::pool().bytes_max() / PART
+    rt::pool().bytes_max() / LIMIT_DIVISOR
 }
 
 fn with_queue<R>(key: QueueKey, use_it: impl FnOnce(&mut DiskQueue) -> R) -> R {

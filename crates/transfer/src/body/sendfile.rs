@@ -61,19 +61,19 @@ pub(super) async fn send_resident(
     let mut begun: Option<u64> = None;
     while position < range.end {
         let len = most.min(range.end - position);
-        if position + len > resident || !page_cache::is_believed(since, rt::now()) {
+        if position + len > resident || !page_cache::is_assumed_resident(since, rt::now()) {
             (resident, since) = (position, rt::now());
             if find(body, position, len) == Residency::Resident {
                 resident += len;
                 body.file.note_resident(position..resident);
             } else {
                 // Boxed: a resident file does not pay for the state of this future.
-                match Box::pin(bring(outlet, body, otherwise, position, len, is_long)).await? {
-                    Brought::Resident(len) => {
+                match Box::pin(page_in(outlet, body, otherwise, position, len, is_long)).await? {
+                    PageIn::Resident(len) => {
                         (resident, since) = (position + len, rt::now());
                         begun = is_very_long.then_some(resident);
                     }
-                    Brought::Read(buf) => {
+                    PageIn::Read(buf) => {
                         position += buf.len() as u64;
                         outlet.push(Source::Buf(buf));
                         outlet.flush(position < range.end || !last).await?;
@@ -118,7 +118,7 @@ fn find(body: &FileBody, at: u64, len: u64) -> Residency {
 }
 
 /// The outcome for bytes that were not resident.
-enum Brought {
+enum PageIn {
     /// This many bytes are resident now.
     Resident(u64),
     /// The bytes were read into this buffer.
@@ -126,35 +126,35 @@ enum Brought {
 }
 
 /// Lets the kernel read bytes into the page cache and waits for them; or reads them into a buffer.
-async fn bring(
+async fn page_in(
     outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     at: u64,
     len: u64,
     is_long: bool,
-) -> Result<Brought, BodyError> {
+) -> Result<PageIn, BodyError> {
     // A waiting body holds no buffer, and acquires a quota only once the client accepts bytes: pages that do not fit
     // into the socket buffer would be evicted before they are sent.
-    outlet.let_go().await?;
+    outlet.release_buffers().await?;
     if is_long && body.calls_directly() {
-        outlet.room(len).await?;
+        outlet.wait_for_space(len).await?;
         // If the disk is too slow, the read below reports it, with its own time limit.
         if let Some(_quota) = body.in_time(read_quota::acquire(body.device, Into::PageCache, len)).await
-            && let Some(len) = brought(body, via, at, len).await
+            && let Some(len) = page_in_missing(body, via, at, len).await
         {
-            return Ok(Brought::Resident(len));
+            return Ok(PageIn::Resident(len));
         }
     }
     let len = len.min(READ_BYTES);
     let len = if buffer_turns::are_on() { buffer_turns::wait(outlet, len).await? } else { len };
     let chunk = Chunk { offset: at, len, skip: 0, end: at + len, direct: false };
-    Ok(Brought::Read(read::read_chunk(body, via, &chunk).await?))
+    Ok(PageIn::Read(read::read_chunk(body, via, &chunk).await?))
 }
 
 /// Starts reads of the missing pages and waits for them. Returns how many bytes are resident: all, or those before the
 /// first hole.
-async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
+async fn page_in_missing(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
     if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {
         // The start is resident, so the call started no read of the remaining bytes. The next range begins at the hole,
@@ -223,6 +223,6 @@ fn moved(result: Result<u32, Errno>, at: u64) -> Result<u64, BodyError> {
         Ok(0) => Err(BodyError::Shrunk { at }),
         Ok(count) => Ok(u64::from(count)),
         Err(errno @ (Errno::IO | Errno::NODATA | Errno::UCLEAN)) => Err(BodyError::Read(errno)),
-        Err(errno) => Err(SendError::Gone(errno).into()),
+        Err(errno) => Err(SendError::Closed(errno).into()),
     }
 }

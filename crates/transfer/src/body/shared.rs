@@ -26,7 +26,7 @@ pub(super) async fn send(
     outlet.flush(!range.is_empty() || !last).await?;
     let bytes = outlet.chunk_bytes().unwrap_or(u64::from(chunk_bytes)).min(u64::from(chunk_bytes));
     let mut chunks = Chunks::new(range, bytes, body.direct);
-    let in_turns = || read_quota::is_short(body.device, Into::Shared);
+    let in_turns = || read_quota::is_scarce(body.device, Into::Shared);
     let Some(first) = read::next(outlet, &mut chunks, in_turns()).await? else { return Ok(()) };
     let mut shared = read_shared(body, via, first).await?;
     loop {
@@ -73,7 +73,7 @@ impl Shared {
             match outlet.file(FilePart { file, offset, len, device, via }).await? {
                 Ok(0) => return Err(BodyError::Shrunk { at: self.chunk.offset + position }),
                 Ok(count) => position += u64::from(count),
-                Err(errno) => return Err(SendError::Gone(errno).into()),
+                Err(errno) => return Err(SendError::Closed(errno).into()),
             }
         }
         // After this only the mapping holds the file, and its pages are freed immediately.

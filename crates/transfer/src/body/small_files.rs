@@ -14,18 +14,18 @@ use io::{DiskVia, Segments};
 use crate::body::{FileBody, Mover, choose, page_cache_bypass, read};
 
 /// Shared by all threads. There may be very many short files, each requested once in many seconds.
-static FILES: PageCacheAdmission = PageCacheAdmission::keeping(1, KEPT_MS);
+static FILES: PageCacheAdmission = PageCacheAdmission::keeping(1, RETAINED_MS);
 
 /// Time in ms that an admitted file is remembered without a request for it.
-const KEPT_MS: u64 = 60_000;
+const RETAINED_MS: u64 = 60_000;
 
 /// Predicts whether cachestat(2) is permitted; files mostly have the same owner.
 static COUNTS: TryPredictor = TryPredictor::new();
 
-/// As [`read::at_hand`], but counts the resident pages first if the count matters.
-pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
+/// As [`read::try_read`], but counts the resident pages first if the count matters.
+pub(super) fn try_read(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     if !may(body, &range) {
-        return read::at_hand(body, head, range);
+        return read::try_read(body, head, range);
     }
     let is_likely = body.root().finds_data();
     if FILES.is_selective() || !is_likely {
@@ -34,7 +34,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
             return None;
         }
     }
-    let data = read::at_hand(body, head, range);
+    let data = read::try_read(body, head, range);
     if data.is_some() {
         FILES.note(body.name, true, rt::now());
     } else if is_likely && COUNTS.is_confident() {
@@ -46,7 +46,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
 
 /// Switches a file that is not resident to O_DIRECT if that is better.
 pub(super) fn turn(body: &mut FileBody) {
-    if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
+    if body.in_memory.is_some_and(|in_memory| !FILES.uses_page_cache(body.name, in_memory, rt::now()))
         && page_cache_bypass::become_direct(body)
     {
         let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
@@ -58,14 +58,14 @@ pub(super) fn turn(body: &mut FileBody) {
 /// mostly requested together with the bytes before them.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     range.start == 0
-        && (1..=read::AT_HAND_MAX).contains(&range.end)
+        && (1..=read::TRY_READ_MAX).contains(&range.end)
         && matches!(body.mover, Mover::Read { via, direct: false } if via != DiskVia::Sync)
-        && page_cache_bypass::is_left_open(body)
+        && page_cache_bypass::is_unspecified(body)
 }
 
 /// Whether the range is resident or being read, if that can be determined.
 fn counted(body: &FileBody, range: &Range<u64>) -> Option<bool> {
-    if !COUNTS.is_worth_trying() {
+    if !COUNTS.should_try() {
         return None;
     }
     let answer = page_cache::are_counted(body.file.fd(), range.start, range.end - range.start);

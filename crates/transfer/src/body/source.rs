@@ -42,7 +42,7 @@ pub trait BodySource {
     }
 
     /// Sets how many bytes the client accepts now. A body that is read on demand is read in pieces of about this size.
-    fn set_room(&mut self, _bytes: u64) {}
+    fn set_client_space(&mut self, _bytes: u64) {}
 
     /// Returns the bytes per send after which no further piece is requested.
     fn send_bytes(&self) -> usize {
@@ -50,7 +50,7 @@ pub trait BodySource {
     }
 
     /// Whether the body is useless once the client has closed the connection.
-    fn minds_client(&self) -> bool {
+    fn needs_client(&self) -> bool {
         true
     }
 }

@@ -42,7 +42,7 @@ impl Settings {
 
     /// Returns the length of a body that is compressed in well under a millisecond, including the work at its end.
     /// `None` if no call takes longer for a body of any length.
-    pub(super) fn at_once_max(self) -> Option<u64> {
+    pub(super) fn inline_max(self) -> Option<u64> {
         match self.quality {
             0..=3 => None,
             4 => Some(32 << 10),

@@ -35,7 +35,7 @@ impl Settings {
 pub struct Encoder(Compress);
 
 /// Minimum output space per call in bytes; less would need more calls.
-const ROOM_MIN: usize = 4 << 10;
+const OUTPUT_MIN: usize = 4 << 10;
 
 impl Encoder {
     pub(super) fn new(settings: Settings) -> Encoder {
@@ -48,7 +48,7 @@ impl Encoder {
 
     pub(super) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         while !input.is_empty() {
-            out.reserve(ROOM_MIN);
+            out.reserve(OUTPUT_MIN);
             let before = self.0.total_in();
             self.0
                 .compress_vec(input, out, FlushCompress::None)
@@ -61,7 +61,7 @@ impl Encoder {
     pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         // A call that leaves space has returned all output.
         loop {
-            out.reserve(ROOM_MIN);
+            out.reserve(OUTPUT_MIN);
             let status = self.0.compress_vec(&[], out, FlushCompress::Sync);
             status.map_err(|error| failed("deflate", &error))?;
             if out.len() < out.capacity() {
@@ -73,7 +73,7 @@ impl Encoder {
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         // Each call returns as much as fits; the status marks the last one.
         loop {
-            out.reserve(ROOM_MIN);
+            out.reserve(OUTPUT_MIN);
             let status = self.0.compress_vec(&[], out, FlushCompress::Finish);
             if status.map_err(|error| failed("deflate", &error))? == Status::StreamEnd {
                 return Ok(());

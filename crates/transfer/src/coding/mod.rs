@@ -56,13 +56,13 @@ impl Settings {
     /// Whether another thread is to compress a body of this length, if known, because no slice would keep a call below
     /// a millisecond.
     pub fn is_long_work(&self, size: Option<u64>) -> bool {
-        let at_once_max = match self {
+        let inline_max = match self {
             // The work of gzip is proportional to its input.
             Settings::Gzip(_) => None,
-            Settings::Brotli(brotli) => brotli.at_once_max(),
-            Settings::Zstd(zstd) => zstd.at_once_max(),
+            Settings::Brotli(brotli) => brotli.inline_max(),
+            Settings::Zstd(zstd) => zstd.inline_max(),
         };
-        at_once_max.is_some_and(|most| size.is_none_or(|size| size > most))
+        inline_max.is_some_and(|most| size.is_none_or(|size| size > most))
     }
 
     /// Whether setting up an encoder without pooled memory takes so long that a body of any length goes to another

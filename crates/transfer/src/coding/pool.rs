@@ -8,9 +8,9 @@ use crate::coding::{Settings, State};
 
 /// A list of idle encoders.
 #[derive(Default)]
-pub struct Pool(RefCell<Vec<Kept>>);
+pub struct Pool(RefCell<Vec<IdleState>>);
 
-struct Kept {
+struct IdleState {
     settings: Settings,
     state: State,
     memory: usize,
@@ -26,10 +26,10 @@ const STATE_MAX: usize = 12 << 20;
 impl Pool {
     /// Takes an encoder that was used with these settings.
     pub fn take(&self, settings: &Settings) -> Option<State> {
-        let mut kept = self.0.borrow_mut();
+        let mut idle = self.0.borrow_mut();
         // The latest encoder, because its memory is most likely in the CPU cache.
-        let place = kept.iter().rposition(|kept| kept.settings == *settings)?;
-        Some(kept.remove(place).state)
+        let place = idle.iter().rposition(|idle| idle.settings == *settings)?;
+        Some(idle.remove(place).state)
     }
 
     /// Adds an encoder whose body has ended or was aborted; drops the oldest encoders if the limit is exceeded.
@@ -38,16 +38,16 @@ impl Pool {
         if memory > STATE_MAX {
             return;
         }
-        let mut kept = self.0.borrow_mut();
-        kept.push(Kept { settings, state, memory });
-        let mut held: usize = kept.iter().map(|kept| kept.memory).sum();
+        let mut idle = self.0.borrow_mut();
+        idle.push(IdleState { settings, state, memory });
+        let mut held: usize = idle.iter().map(|idle| idle.memory).sum();
         while held > MEMORY_MAX {
-            held -= kept.remove(0).memory;
+            held -= idle.remove(0).memory;
         }
     }
 
     /// Drops all encoders; returns their bytes.
     pub fn clear(&self) -> usize {
-        self.0.take().iter().map(|kept| kept.memory).sum()
+        self.0.take().iter().map(|idle| idle.memory).sum()
     }
 }

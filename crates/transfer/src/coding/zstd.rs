@@ -38,7 +38,7 @@ impl Settings {
     /// Returns the length of a body that is compressed in well under a millisecond, including its end and the set-up of
     /// its tables. `None` if no call takes longer for a body of any length. The work is done at the end of a block,
     /// which is 128 KiB.
-    pub(super) fn at_once_max(&self) -> Option<u64> {
+    pub(super) fn inline_max(&self) -> Option<u64> {
         match (self.level, &self.dictionary) {
             // Loading a dictionary costs more than most bodies.
             (_, Some(_)) => Some(0),
@@ -64,7 +64,7 @@ pub struct Encoder {
 }
 
 /// Minimum output space per call in bytes.
-const ROOM_MIN: usize = 16 << 10;
+const OUTPUT_MIN: usize = 16 << 10;
 
 impl Encoder {
     pub(super) fn new(settings: &Settings, size: Option<u64>) -> Result<Encoder, CodingError> {
@@ -122,7 +122,7 @@ impl Encoder {
         out: &mut Vec<u8>,
         end: ZSTD_EndDirective,
     ) -> Result<usize, CodingError> {
-        out.reserve(ROOM_MIN);
+        out.reserve(OUTPUT_MIN);
         let start = out.len();
         let mut to = OutBuffer::around_pos(out, start);
         checked("ZSTD_compressStream2", self.context.compress_stream2(&mut to, from, end))

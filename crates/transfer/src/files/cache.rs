@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::files::{Failure, Found, Opened};
-use crate::recency::{Place, Recency};
+use crate::recency::{ListSlot, Recency};
 use telemetry::links::{Refused, Rule};
 
 /// `open_file_cache`: the limits of one cache. Blocks that inherit the directive share the cache.
@@ -51,13 +51,13 @@ impl Held {
     /// Returns the recently opened file of a path.
     pub fn find(&self, path: &[u8]) -> Option<Opened> {
         match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
-            Known::Once(opened) => Some(opened),
-            Known::Answer(_) | Known::Nothing => None,
+            CacheResult::Unchecked(opened) => Some(opened),
+            CacheResult::Valid(_) | CacheResult::Miss => None,
         }
     }
 
     /// Holds the result for a path, if it is a file; returns whether it is the first one.
-    pub fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
+    pub fn hold(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
         let mut cache = self.0.borrow_mut();
         let was_empty = cache.by_path.is_empty();
         match found {
@@ -68,7 +68,7 @@ impl Held {
     }
 
     /// Closes files without recent requests; returns whether any remain.
-    pub fn let_go(&self) -> bool {
+    pub fn close_idle(&self) -> bool {
         let mut cache = self.0.borrow_mut();
         while cache.expire(rt::now()) {}
         !cache.by_path.is_empty()
@@ -117,13 +117,13 @@ impl Default for Terms {
 
 /// The result of a lookup in the cache.
 #[derive(Debug)]
-pub enum Known {
+pub enum CacheResult {
     /// A valid result.
-    Answer(Result<Found, Failure>),
+    Valid(Result<Found, Failure>),
     /// The file of an entry that is too old to use without a check.
-    Once(Opened),
+    Unchecked(Opened),
     /// No entry.
-    Nothing,
+    Miss,
 }
 
 impl Caches {
@@ -134,11 +134,11 @@ impl Caches {
     }
 
     /// Looks a path up.
-    pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> Known {
+    pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> CacheResult {
         self.configured[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
     }
 
-    /// Returns the file of [`Known::Once`] again, for a request that could not check its path without waiting.
+    /// Returns the file of [`CacheResult::Unchecked`] again, for a request that could not check its path without waiting.
     pub fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
         let cache = self.configured[id.0 as usize].borrow();
         let node = &cache.nodes[*cache.by_path.get(path)?];
@@ -162,10 +162,10 @@ impl Caches {
 
     /// Removes open files that no response uses, the least recently used first, at most this many; returns them to be
     /// closed.
-    pub fn give_up(&self, most: usize) -> Vec<rt::File> {
+    pub fn evict(&self, most: usize) -> Vec<rt::File> {
         let mut files = Vec::new();
         for cache in self.configured.iter().chain([&self.held.0]) {
-            cache.borrow_mut().give_up(most, &mut files);
+            cache.borrow_mut().evict(most, &mut files);
         }
         files
     }
@@ -176,7 +176,7 @@ impl Caches {
 struct Cache {
     limits: Limits,
     /// Indices in `nodes`. Clients choose the paths, so the hash is keyed.
-    by_path: HashMap<Rc<[u8]>, Place>,
+    by_path: HashMap<Rc<[u8]>, ListSlot>,
     nodes: Recency<PathNode>,
 }
 
@@ -209,22 +209,22 @@ impl Cache {
     }
 
     /// Returns the state of a path; counts as a use, even if no file is open.
-    fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> Known {
+    fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> CacheResult {
         // Here and not in a timer, so that a server without requests does no work.
         self.expire(now);
-        let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
-        self.touch(place, now);
-        let node = &mut self.nodes[place];
+        let Some(&slot) = self.by_path.get(path) else { return CacheResult::Miss };
+        self.touch(slot, now);
+        let node = &mut self.nodes[slot];
         node.uses += 1;
         match &node.state {
-            EntryState::Counts => Known::Nothing,
-            EntryState::Holds(_) if node.rules != rules => Known::Nothing,
+            EntryState::Counts => CacheResult::Miss,
+            EntryState::Holds(_) if node.rules != rules => CacheResult::Miss,
             EntryState::Holds(found) if now.saturating_duration_since(node.checked) < valid => {
-                Known::Answer(found.clone())
+                CacheResult::Valid(found.clone())
             }
-            EntryState::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
+            EntryState::Holds(Ok(Found::File(opened))) => CacheResult::Unchecked(opened.clone()),
             // Only files can be reused after a check, not directories or errors.
-            EntryState::Holds(_) => Known::Nothing,
+            EntryState::Holds(_) => CacheResult::Miss,
         }
     }
 
@@ -243,16 +243,16 @@ impl Cache {
             self.forget(path);
             return;
         }
-        let uses = known.map_or(1, |place| self.nodes[place].uses);
+        let uses = known.map_or(1, |slot| self.nodes[slot].uses);
         let state = match found {
             Ok(Found::File(_)) if uses < terms.min_uses => EntryState::Counts,
             found => EntryState::Holds(found.clone()),
         };
         match known {
-            Some(place) => {
-                let node = &mut self.nodes[place];
+            Some(slot) => {
+                let node = &mut self.nodes[slot];
                 (node.rules, node.state, node.checked) = (rules, state, now);
-                self.touch(place, now);
+                self.touch(slot, now);
             }
             None => {
                 while self.by_path.len() >= self.limits.max {
@@ -270,10 +270,10 @@ impl Cache {
     /// As in nginx, removes only a few of the oldest entries per call, so that the work per request stays small.
     /// Returns whether more may remain.
     fn expire(&mut self, now: Instant) -> bool {
-        for _ in 0..EXPIRED_AT_ONCE {
+        for _ in 0..EXPIRED_PER_REQUEST {
             match self.nodes.oldest() {
-                Some(place) if now.saturating_duration_since(self.used(place)) > self.limits.inactive => {
-                    self.remove(place);
+                Some(slot) if now.saturating_duration_since(self.used(slot)) > self.limits.inactive => {
+                    self.remove(slot);
                 }
                 _ => return false,
             }
@@ -282,44 +282,44 @@ impl Cache {
     }
 
     fn forget(&mut self, path: &[u8]) {
-        if let Some(&place) = self.by_path.get(path) {
-            self.remove(place);
+        if let Some(&slot) = self.by_path.get(path) {
+            self.remove(slot);
         }
     }
 
-    fn used(&self, place: Place) -> Instant {
-        self.nodes[place].used
+    fn used(&self, slot: ListSlot) -> Instant {
+        self.nodes[slot].used
     }
 
     /// Moves open files out of their entries into `files`. A file that is being sent would free no descriptor.
-    fn give_up(&mut self, most: usize, files: &mut Vec<rt::File>) {
+    fn evict(&mut self, most: usize, files: &mut Vec<rt::File>) {
         let mut at = self.nodes.oldest();
-        while let Some(place) = at {
+        while let Some(slot) = at {
             if files.len() >= most {
                 return;
             }
-            at = self.nodes.newer(place);
-            let idle = matches!(&self.nodes[place].state, EntryState::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
-            if idle && let EntryState::Holds(Ok(Found::File(opened))) = self.remove(place) {
+            at = self.nodes.newer(slot);
+            let idle = matches!(&self.nodes[slot].state, EntryState::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
+            if idle && let EntryState::Holds(Ok(Found::File(opened))) = self.remove(slot) {
                 files.push(opened.file);
             }
         }
     }
 
-    fn remove(&mut self, place: Place) -> EntryState {
-        let node = self.nodes.remove(place);
+    fn remove(&mut self, slot: ListSlot) -> EntryState {
+        let node = self.nodes.remove(slot);
         self.by_path.remove(&node.path);
         node.state
     }
 
-    fn touch(&mut self, place: Place, now: Instant) {
-        self.nodes[place].used = now;
-        self.nodes.touch(place);
+    fn touch(&mut self, slot: ListSlot, now: Instant) {
+        self.nodes[slot].used = now;
+        self.nodes.touch(slot);
     }
 }
 
 /// Maximum number of inactive entries that one request removes.
-const EXPIRED_AT_ONCE: usize = 2;
+const EXPIRED_PER_REQUEST: usize = 2;
 
 #[cfg(test)]
 mod tests {
@@ -345,10 +345,10 @@ mod tests {
         }
 
         fn is_known(&mut self, path: &str) -> bool {
-            matches!(self.look(path, Rules::default()), Known::Answer(_))
+            matches!(self.look(path, Rules::default()), CacheResult::Valid(_))
         }
 
-        fn look(&mut self, path: &str, rules: Rules) -> Known {
+        fn look(&mut self, path: &str, rules: Rules) -> CacheResult {
             self.0.look_up(path.as_bytes(), rules, TERMS.valid, self.1)
         }
     }
@@ -361,18 +361,18 @@ mod tests {
     fn the_least_recently_used_file_is_evicted() {
         let mut cache = Clock::new(3);
         for path in ["a", "b", "c"] {
-            cache.put(path, Ok(Found::Folder));
+            cache.put(path, Ok(Found::Directory));
         }
         assert!(cache.is_known("a"), "and it is the newest now");
-        cache.put("d", Ok(Found::Folder));
+        cache.put("d", Ok(Found::Directory));
         assert_eq!(["a", "b", "c", "d"].map(|path| cache.is_known(path)), [true, false, true, true]);
     }
 
     #[test]
     fn unused_files_are_dropped_and_used_ones_revalidated() {
         let mut cache = Clock::new(10);
-        cache.put("idle", Ok(Found::Folder));
-        cache.put("busy", Ok(Found::Folder));
+        cache.put("idle", Ok(Found::Directory));
+        cache.put("busy", Ok(Found::Directory));
         for _ in 0..3 {
             cache.pass(19);
             assert!(cache.is_known("busy"));
@@ -385,9 +385,9 @@ mod tests {
     #[test]
     fn other_rules_need_a_separate_lookup() {
         let mut cache = Clock::new(10);
-        cache.put("a", Ok(Found::Folder));
+        cache.put("a", Ok(Found::Directory));
         let other = Rules { directio: Some(1), ..Rules::default() };
-        assert!(matches!(cache.look("a", other), Known::Nothing));
+        assert!(matches!(cache.look("a", other), CacheResult::Miss));
     }
 
     #[test]

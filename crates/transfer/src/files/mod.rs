@@ -38,7 +38,7 @@ pub enum Found {
     /// A regular file, open for reading.
     File(Opened),
     /// A directory.
-    Folder,
+    Directory,
     /// A device, pipe or socket.
     Special,
 }
@@ -49,7 +49,7 @@ pub enum Kind {
     /// A regular file.
     File,
     /// A directory.
-    Folder,
+    Directory,
     /// A device, pipe or socket.
     Special,
 }
@@ -59,7 +59,7 @@ impl Kind {
     pub fn of(stat: &Stat) -> Kind {
         match FileType::from_raw_mode(stat.mode) {
             FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Folder,
+            FileType::Directory => Kind::Directory,
             _ => Kind::Special,
         }
     }
@@ -70,7 +70,7 @@ impl Found {
     pub fn kind(&self) -> Kind {
         match self {
             Found::File(_) => Kind::File,
-            Found::Folder => Kind::Folder,
+            Found::Directory => Kind::Directory,
             Found::Special => Kind::Special,
         }
     }
@@ -122,7 +122,7 @@ pub fn set_buffered(file: &rt::File) -> Result<(), Errno> {
 
 /// Whether a mode is that of a directory.
 pub fn is_dir(stat: &Stat) -> bool {
-    Kind::of(stat) == Kind::Folder
+    Kind::of(stat) == Kind::Directory
 }
 
 /// Whether a mode is that of a regular file.

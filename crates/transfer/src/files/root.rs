@@ -74,13 +74,13 @@ impl RootFacts {
 
     /// Whether a direct lookup of a path in the kernel's caches is likely to succeed.
     pub fn may_try(&self) -> bool {
-        self.direct_calls && self.names.is_worth_trying()
+        self.direct_calls && self.names.should_try()
     }
 
     /// Whether files for direct reads are opened with O_DIRECT right away, which saves a system call each. This fails
     /// for directories, and for file systems without O_DIRECT.
     pub fn may_open_directly(&self) -> bool {
-        self.direct.is_worth_trying()
+        self.direct.should_try()
     }
 
     /// Records whether such an open succeeded.
@@ -125,10 +125,10 @@ impl RootFacts {
 
     /// Returns the bytes of a read of resident bytes, if it is likely to succeed; otherwise nothing.
     pub fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
-        if !self.direct_calls || !self.data.is_worth_trying() {
+        if !self.direct_calls || !self.data.should_try() {
             return None;
         }
-        self.try_known(read)
+        self.try_known_resident(read)
     }
 
     /// Whether recent probes found files resident.
@@ -137,7 +137,7 @@ impl RootFacts {
     }
 
     /// As [`RootFacts::try_resident`], for bytes known to be resident.
-    pub fn try_known<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
+    pub fn try_known_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         let read = read();
         self.data.note(read.is_ok());
         read.ok()
@@ -151,9 +151,9 @@ impl RootFacts {
 
 /// Whether a directory, or its parent if it does not exist yet, is on a local file system, where calls without disk
 /// access never wait. Queries the file system: for start and reload only.
-pub fn is_on_local_disk(folder: &Path) -> bool {
-    let facts = |folder: &Path| rustix::fs::statfs(folder).ok();
-    let found = facts(folder).or_else(|| facts(folder.parent()?));
+pub fn is_on_local_disk(directory: &Path) -> bool {
+    let facts = |directory: &Path| rustix::fs::statfs(directory).ok();
+    let found = facts(directory).or_else(|| facts(directory.parent()?));
     found.is_some_and(|facts| is_local(facts.f_type as u64))
 }
 
@@ -164,9 +164,8 @@ mod tests {
     #[test]
     fn failing_tries_become_rare_and_successful_ones_continue() {
         let predictor = TryPredictor::default();
-        let trials = |hit: bool| {
-            (0..1300).filter(|_| predictor.is_worth_trying()).map(|_| predictor.note(hit)).count()
-        };
+        let trials =
+            |hit: bool| (0..1300).filter(|_| predictor.should_try()).map(|_| predictor.note(hit)).count();
         assert_eq!(trials(true), 1300);
         let misses = trials(false);
         assert!((80..120).contains(&misses), "{misses} of 1300");

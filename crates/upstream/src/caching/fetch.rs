@@ -24,15 +24,15 @@ use http::request::{HeaderId, Method};
 use http::stored_fields;
 use rt::local::Event;
 
-use crate::caching::asked::{SliceStart, slice_start};
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::policy::{self, Answer, Failed, Question, now_s};
+use crate::caching::policy::{self, CacheCandidate, Failed, OriginRequest, now_s};
 use crate::caching::record::{self, Record, Status, Unstored};
+use crate::caching::requested_range::{SliceStart, slice_start};
 use crate::caching::settings::CacheConf;
 use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome};
 use crate::caching::tasks::Cache;
-use crate::caching::{Origin, Wanted, access, or_gone, parts, stored};
+use crate::caching::{Origin, UpstreamRequest, access, or_disconnected, parts, stored};
 use crate::{Failure, Reply, ReplyBody, state};
 use exchange::request::Request;
 use telemetry::Level;
@@ -56,23 +56,23 @@ pub struct Fetch {
 }
 
 /// The metadata of a stored response to be revalidated. It suffices for a conditional request, and does not keep the entry in use.
-pub struct Known(Arc<Meta>);
+pub struct StaleMeta(Arc<Meta>);
 
-impl Known {
+impl StaleMeta {
     /// Returns the metadata of an entry.
-    pub fn of(hit: &Hit) -> Known {
-        Known(Arc::clone(&hit.meta))
+    pub fn of(hit: &Hit) -> StaleMeta {
+        StaleMeta(Arc::clone(&hit.meta))
     }
 }
 
 /// Outcome of a request to the upstream.
-pub enum Answered {
+pub enum FetchResult {
     /// A response for this request; others share it if it is being stored.
     Reply(Reply),
     /// The stored response is fresh again, for waiting requests too or for this request alone.
     Refreshed {
         /// Whether other requests may use it too.
-        is_for_others: bool,
+        is_shareable: bool,
     },
     /// No response, with the reason of each try in the log; or a response that is worse than the stale one.
     Failed(Failed),
@@ -87,16 +87,16 @@ struct Handed {
 }
 
 /// The response, the upstream tries, and the cache record of the fetch.
-type Handing = (Answered, Option<state::Tries>, Record);
+type Handing = (FetchResult, Option<state::Tries>, Record);
 
 impl Fetch {
     /// Fetches for this request alone: other requests do not wait for it. `stores` is whether the response may be stored.
     pub async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
-        let (answered, filler) = self.ask(request, stores).await;
+        let (result, filler) = self.request_upstream(request, stores).await;
         let shared = filler.as_ref().filter(|filler| !policy::is_of_head(&filler.filling.meta));
         let lead = shared.and_then(|filler| self.announce(filler));
         self.start(request, filler, lead);
-        self.conclude(request, answered).await
+        self.conclude(request, result).await
     }
 
     /// Fetches for this request and the waiting requests.
@@ -105,26 +105,26 @@ impl Fetch {
         let handed = Handed::default();
         let fetch = Rc::new(self);
         spawn(child, Rc::clone(&fetch), lead, Some(handed.clone()));
-        or_gone(request, handed.event.wait()).await?;
-        let Some((answered, tries, record)) = handed.slot.take() else { return Err(Failure::Status(500)) };
+        or_disconnected(request, handed.event.wait()).await?;
+        let Some((result, tries, record)) = handed.slot.take() else { return Err(Failure::Status(500)) };
         if let Some(tries) = tries {
             request.extensions.insert(tries);
         }
         let own = record::of(request);
         (own.forwarded_status, own.stored, own.unstored) =
             (record.forwarded_status, record.stored, record.unstored);
-        fetch.conclude(request, answered).await
+        fetch.conclude(request, result).await
     }
 
     /// Fetches in the background of a request that already has its response.
-    pub fn beside(self, request: &Request, lead: FetchLeader, known: Known) {
+    pub fn in_background(self, request: &Request, lead: FetchLeader, known: StaleMeta) {
         let Some(mut child) = detached(request) else { return };
         child.extensions.insert(Rc::new(known));
         spawn(child, Rc::new(self), lead, None);
     }
 
     /// Fetches for the waiting requests, in the background of a request whose response stalls. Does nothing if memory is scarce.
-    pub fn lead_beside(fetch: &Rc<Fetch>, request: &Request, lead: FetchLeader) {
+    pub fn lead_in_background(fetch: &Rc<Fetch>, request: &Request, lead: FetchLeader) {
         if let Some(child) = detached(request) {
             spawn(child, Rc::clone(fetch), lead, None);
         }
@@ -137,17 +137,17 @@ impl Fetch {
 
     /// Converts the outcome into the response to this request. State that a miss does not need is boxed, so that the future of a
     /// miss stays small.
-    pub async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
+    pub async fn conclude(&self, request: &mut Request, result: FetchResult) -> Result<Reply, Failure> {
         let had = record::of(request).had();
         let status = |record: &mut Record, status| {
             record.status.get_or_insert(status);
         };
-        match answered {
-            Answered::Reply(reply) => {
+        match result {
+            FetchResult::Reply(reply) => {
                 status(record::of(request), had);
                 Ok(reply)
             }
-            Answered::Refreshed { .. } => {
+            FetchResult::Refreshed { .. } => {
                 let found = {
                     let request = &*request;
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
@@ -164,7 +164,7 @@ impl Fetch {
                     _ => self.unconditionally(request).await,
                 }
             }
-            Answered::Failed(failed) => {
+            FetchResult::Failed(failed) => {
                 let conf = self.conf(request);
                 let is_worse =
                     self.stale.as_ref().is_some_and(|hit| failed.is_worse_than(conf, &hit.meta, now_s()));
@@ -186,7 +186,7 @@ impl Fetch {
     fn known<'a>(&'a self, request: &'a Request) -> Option<&'a Meta> {
         match &self.stale {
             Some(hit) => Some(&hit.meta),
-            None => request.extensions.get::<Rc<Known>>().map(|known| &*known.0),
+            None => request.extensions.get::<Rc<StaleMeta>>().map(|known| &*known.0),
         }
     }
 
@@ -206,119 +206,128 @@ impl Fetch {
 
     /// Requests the complete response, because the refreshed entry was removed in the meantime.
     async fn unconditionally(&self, request: &mut Request) -> Result<Reply, Failure> {
-        let wanted = Wanted { is_shared: true, ..Wanted::default() };
-        let reply = (self.origin.ask)(request, &wanted).await?;
+        let upstream_request = UpstreamRequest { is_shared: true, ..UpstreamRequest::default() };
+        let reply = (self.origin.send_request)(request, &upstream_request).await?;
         record::of(request).status.get_or_insert(Status::Expired);
         Ok(reply)
     }
 
     /// Sends `request`, with or without a client, to the upstream, and begins to store the response if permitted.
-    async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
-        let generation = Rc::clone(&request.generation);
-        let scope = &generation.config.location(request.location).scope;
-        let wanted = self.wanted(request, (self.origin.conf)(scope));
-        self.ask_what(request, stores, wanted).await
-    }
-
-    /// Works like [`Fetch::ask`], without conditions.
-    async fn ask_for_whole(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
-        self.ask_what(request, stores, Wanted { is_shared: true, ..Wanted::default() }).await
-    }
-
-    async fn ask_what(
+    async fn request_upstream(
         &self,
         request: &mut Request,
         stores: bool,
-        wanted: Wanted,
-    ) -> (Answered, Option<Box<Filler>>) {
+    ) -> (FetchResult, Option<Box<Filler>>) {
+        let generation = Rc::clone(&request.generation);
+        let scope = &generation.config.location(request.location).scope;
+        let upstream_request = self.upstream_request(request, (self.origin.conf)(scope));
+        self.send_request(request, stores, upstream_request).await
+    }
+
+    /// Works like [`Fetch::request_upstream`], without conditions.
+    async fn request_complete(
+        &self,
+        request: &mut Request,
+        stores: bool,
+    ) -> (FetchResult, Option<Box<Filler>>) {
+        self.send_request(request, stores, UpstreamRequest { is_shared: true, ..UpstreamRequest::default() })
+            .await
+    }
+
+    async fn send_request(
+        &self,
+        request: &mut Request,
+        stores: bool,
+        upstream_request: UpstreamRequest,
+    ) -> (FetchResult, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         let conf = (self.origin.conf)(scope);
-        let question = Question::new(&self.store, &self.key);
-        let reply = match (self.origin.ask)(request, &wanted).await {
+        let origin_request = OriginRequest::new(&self.store, &self.key);
+        let reply = match (self.origin.send_request)(request, &upstream_request).await {
             Ok(reply) => reply,
-            Err(failure) => return (Answered::Failed(Failed::of(request, failure)), None),
+            Err(failure) => return (FetchResult::Failed(Failed::of(request, failure)), None),
         };
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
         let heading = Rc::clone(&reply.head);
-        let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
-        if status == 304 && wanted.has_conditions() {
+        let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
+        if status == 304 && upstream_request.has_conditions() {
             if self.known(request).is_none_or(|stored| policy::is_confirmed(stored, &heading)) {
-                return (Box::pin(self.refresh(request, conf, &answer)).await, None);
+                return (Box::pin(self.refresh(request, conf, &candidate)).await, None);
             }
             // The 304 refers to another response than the stored one; the cache has nothing of that response.
             drop(reply);
-            return Box::pin(self.ask_for_whole(request, stores)).await;
+            return Box::pin(self.request_complete(request, stores)).await;
         }
         if let Some(failed) = self.worse_than_stale(request, conf, status) {
             record::of(request).unstored = Some(Unstored::Worse);
-            return (Answered::Failed(failed), None);
+            return (FetchResult::Failed(failed), None);
         }
         if !stores {
-            return (Answered::Reply(reply), None);
+            return (FetchResult::Reply(reply), None);
         }
-        self.take(request, &answer, reply).await
+        self.take(request, &candidate, reply).await
     }
 
     /// Begins to store a response if permitted; otherwise the response is for its own request only.
     async fn take(
         &self,
         request: &mut Request,
-        answer: &Answer<'_>,
+        candidate: &CacheCandidate<'_>,
         reply: Reply,
-    ) -> (Answered, Option<Box<Filler>>) {
+    ) -> (FetchResult, Option<Box<Filler>>) {
         // With `proxy_method` the upstream may send a body that the client of a HEAD must not receive.
         if self.is_of_head(request) && !matches!(reply.body, ReplyBody::None) {
-            return (Answered::Reply(reply), None);
+            return (FetchResult::Reply(reply), None);
         }
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
-        match self.begin(request, (self.origin.conf)(scope), answer).await {
+        match self.begin(request, (self.origin.conf)(scope), candidate).await {
             Ok((fill, filling)) => {
                 record::of(request).stored = true;
-                let body = reply.body.into_coming(request, (self.origin.upstream)(scope));
+                let body = reply.body.into_bulk(request, (self.origin.upstream)(scope));
                 let age = policy::age(&filling.meta, now_s());
-                let own = match body.whole() {
+                let own = match body.complete() {
                     // The body was already received completely.
-                    Some(bytes) => stored::of_whole(&filling, bytes.clone(), age),
+                    Some(bytes) => stored::of_complete(&filling, bytes.clone(), age),
                     // The reader is created before the first byte is read, so that it cannot miss any.
                     None => stored::of_filling(&filling, age),
                 };
-                let filler = Filler::new(self, answer, fill, filling, body);
+                let filler = Filler::new(self, candidate, fill, filling, body);
                 match own {
-                    Some(reply) => (Answered::Reply(stored::as_new(reply)), Some(filler)),
-                    None => (Answered::Failed(Failed::of_status(502)), None),
+                    Some(reply) => (FetchResult::Reply(stored::as_new(reply)), Some(filler)),
+                    None => (FetchResult::Failed(Failed::of_status(502)), None),
                 }
             }
             Err(reason) => {
                 record::of(request).unstored = Some(reason);
-                (Answered::Reply(reply), None)
+                (FetchResult::Reply(reply), None)
             }
         }
     }
 
     /// Handles a complete response to a range request. Other requests for the resource wait for it, because each would receive the
     /// complete response too. Requests for the same range wait for `waited_for`.
-    pub async fn take_whole(
+    pub async fn take_complete(
         &self,
         request: &mut Request,
-        question: Question,
+        origin_request: OriginRequest,
         reply: Reply,
         waited_for: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
         let Joined::Lead(lead) = self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limit)
         else {
-            return self.take_alone(request, question, reply).await;
+            return self.take_alone(request, origin_request, reply).await;
         };
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         let heading = Rc::clone(&reply.head);
-        let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
-        let (answered, filler) = self.take(request, &answer, reply).await;
+        let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
+        let (result, filler) = self.take(request, &candidate, reply).await;
         match filler {
             Some(filler) => {
-                filler.filling.refuse_parts();
+                filler.filling.set_ignores_ranges();
                 lead.spread(&self.key, &filler.filling.meta);
                 lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
                 if let Some(waited_for) = waited_for {
@@ -336,30 +345,30 @@ impl Fetch {
                 }
             }
         }
-        self.conclude(request, answered).await
+        self.conclude(request, result).await
     }
 
     /// Works like [`Fetch::take`], for a response that was fetched for this request alone.
     pub async fn take_alone(
         &self,
         request: &mut Request,
-        question: Question,
+        origin_request: OriginRequest,
         reply: Reply,
     ) -> Result<Reply, Failure> {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         let heading = Rc::clone(&reply.head);
-        let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
-        let (answered, filler) = self.take(request, &answer, reply).await;
+        let candidate = origin_request.candidate(&reply, &heading, (self.origin.ignored)(scope));
+        let (result, filler) = self.take(request, &candidate, reply).await;
         let lead = filler.as_ref().and_then(|filler| self.announce(filler));
         self.start(request, filler, lead);
-        self.conclude(request, answered).await
+        self.conclude(request, result).await
     }
 
     /// Shares a response that was fetched for one request alone but may be stored: other requests read along, unless another fetch
     /// is in flight.
     fn announce(&self, filler: &Filler) -> Option<FetchLeader> {
-        if !policy::is_for_others(&filler.filling.meta) {
+        if !policy::is_shareable(&filler.filling.meta) {
             return None;
         }
         self.cache.shared_fetches().unmark(&self.key);
@@ -387,18 +396,18 @@ impl Fetch {
 
     /// Returns the request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle conditions
     /// incorrectly, and nginx sends none by default.
-    fn wanted(&self, request: &Request, conf: &CacheConf) -> Wanted {
-        let mut wanted = Wanted { is_shared: true, ..Wanted::default() };
+    fn upstream_request(&self, request: &Request, conf: &CacheConf) -> UpstreamRequest {
+        let mut upstream_request = UpstreamRequest { is_shared: true, ..UpstreamRequest::default() };
         // An entry with holes cannot be served, so a 304 would not help.
         let is_answer = self.stale.as_ref().is_none_or(|hit| parts::is_servable(request, hit));
         if !conf.revalidate || !is_answer {
-            return wanted;
+            return upstream_request;
         }
         if let Some(known) = self.known(request) {
-            wanted.if_none_match = (!known.etag.is_empty()).then(|| known.etag.clone());
-            wanted.if_modified_since = known.last_modified;
+            upstream_request.if_none_match = (!known.etag.is_empty()).then(|| known.etag.clone());
+            upstream_request.if_modified_since = known.last_modified;
         }
-        wanted
+        upstream_request
     }
 
     /// Whether the upstream receives a HEAD request.
@@ -416,18 +425,18 @@ impl Fetch {
         &self,
         request: &Request,
         conf: &CacheConf,
-        answer: &Answer<'_>,
+        candidate: &CacheCandidate<'_>,
     ) -> Result<(Fill, Arc<Filling>), Unstored> {
         if self.has_too_few_uses(conf) {
             return Err(Unstored::TooFewUses);
         }
         // Checked before the store is called: the header section excludes most responses that may not be stored.
-        let mut meta = policy::judge(request, conf, answer)?;
+        let mut meta = policy::judge(request, conf, candidate)?;
         if matches!(meta.status, 206 | 416) && !conf.sets_range {
             // Not the requested part, or not joinable with stored parts, or not the part that the waiting requests need.
             return Err(Unstored::Rules(NotStored::Partial));
         }
-        let (head, raw) = (answer.heading.head(), answer.heading.raw());
+        let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
         meta.length = head.content_length();
         if self.is_of_head(request) {
             policy::set_of_head(request, &mut meta);
@@ -436,7 +445,7 @@ impl Fetch {
         let status = (head.status(), &*status_line);
         // The field lines were parsed just before.
         let (stored_head, parsed) =
-            policy::stored_head(status, head.lines(raw), kept_fields(&meta), answer.times.response)
+            policy::stored_head(status, head.lines(raw), retained_fields(&meta), candidate.times.response)
                 .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
         let (meta, stored_head) = (Arc::new(meta), Arc::from(stored_head));
         let new = New {
@@ -445,16 +454,21 @@ impl Fetch {
             meta: Arc::clone(&meta),
             head: Arc::clone(&stored_head),
             is_partial: false,
-            asked: Arc::clone(answer.question),
-            ticket: Some(Arc::clone(answer.ticket)),
+            request: Arc::clone(candidate.pending_request),
+            ticket: Some(Arc::clone(candidate.ticket)),
         };
-        let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
-        let fill = self.store.begin_in(new, temp_folder).await.map_err(Unstored::Refused)?;
+        let temp_directory = &(self.origin.upstream)(request.scope()).temp_path.0;
+        let fill = self.store.begin_in(new, temp_directory).await.map_err(Unstored::Refused)?;
         Ok((fill, Filling::new(meta, SharedHead::new(stored_head, parsed))))
     }
 
     /// Updates the stored response after a 304 (RFC 9111 section 4.3.4).
-    async fn refresh(&self, request: &mut Request, conf: &CacheConf, answer: &Answer<'_>) -> Answered {
+    async fn refresh(
+        &self,
+        request: &mut Request,
+        conf: &CacheConf,
+        candidate: &CacheCandidate<'_>,
+    ) -> FetchResult {
         let hit = match &self.stale {
             Some(hit) => Rc::clone(hit),
             None => {
@@ -463,30 +477,30 @@ impl Fetch {
                 match self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
                 {
                     Ok(Some(hit)) => Rc::new(hit),
-                    _ => return Answered::Refreshed { is_for_others: true },
+                    _ => return FetchResult::Refreshed { is_shareable: true },
                 }
             }
         };
-        match updated(request, conf, answer, &hit) {
+        match updated(request, conf, candidate, &hit) {
             Some((meta, head)) => {
-                let is_for_others = policy::is_for_others(&meta);
+                let is_shareable = policy::is_shareable(&meta);
                 // If the write fails, the old entry is revalidated at each use, which is correct too.
-                if let Err(reason @ (Refused::Disk(_) | Refused::Gone)) =
+                if let Err(reason @ (Refused::Disk(_) | Refused::Removed)) =
                     self.store.refresh(&hit, meta, &head).await
                 {
                     let message = format_args!("stored answer was not refreshed: {reason}");
                     request.log(Level::Info, message);
                 }
-                Answered::Refreshed { is_for_others }
+                FetchResult::Refreshed { is_shareable }
             }
-            None => Answered::Refreshed { is_for_others: false },
+            None => FetchResult::Refreshed { is_shareable: false },
         }
     }
 }
 
 /// Returns the fields of a stored head that describe its own body. A response to HEAD has no body; its `Content-Length` is that of
 /// GET.
-fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
+fn retained_fields(meta: &Meta) -> &'static [HeaderId] {
     match policy::is_of_head(meta) {
         true => &[HeaderId::ContentRange, HeaderId::ContentLength],
         false => &[HeaderId::ContentRange],
@@ -494,21 +508,26 @@ fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
 }
 
 /// Returns the metadata and the header section of a stored response after a 304.
-fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
+fn updated(
+    request: &Request,
+    conf: &CacheConf,
+    candidate: &CacheCandidate<'_>,
+    hit: &Hit,
+) -> Option<(Meta, Vec<u8>)> {
     let head = http::reply::parse_written(hit.head())?;
-    let (fresh, raw) = (answer.heading.head(), answer.heading.raw());
+    let (fresh, raw) = (candidate.heading.head(), candidate.heading.raw());
     let mut lines: Vec<FieldLine<'_>> = Vec::new();
     let update = stored_fields::update(head.lines(hit.head()), fresh.lines(raw), &mut lines);
     if update.vary_changed {
         return None;
     }
     let status = (head.status(), head.status_text().of(hit.head()));
-    let received_s = answer.times.response;
+    let received_s = candidate.times.response;
     let (merged, merged_head) =
-        policy::stored_head(status, lines.iter().copied(), kept_fields(&hit.meta), received_s).ok()?;
+        policy::stored_head(status, lines.iter().copied(), retained_fields(&hit.meta), received_s).ok()?;
     let heading = crate::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
-    let answer = Answer { heading: &heading, ..*answer };
-    let mut meta = policy::judge(request, conf, &answer).ok()?;
+    let candidate = CacheCandidate { heading: &heading, ..*candidate };
+    let mut meta = policy::judge(request, conf, &candidate).ok()?;
     // The stored body is unchanged.
     meta.length = hit.meta.length;
     meta.vary.clone_from(&hit.meta.vary);
@@ -526,7 +545,7 @@ pub fn detached(request: &Request) -> Option<Box<Request>> {
     child.uri.clone_from(&request.uri);
     child.args.clone_from(&request.args);
     // The current values of the configuration's variables: the key and the upstream address may depend on them.
-    child.shared = Rc::new(request.shared.apart_with_values());
+    child.shared = Rc::new(request.shared.detached_with_values());
     child.captures.clone_from(&request.captures);
     child.started = request.started;
     // The copy is not a client request: it keeps the depth of the original, which matters for responses included in others.
@@ -547,25 +566,27 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
     let counted = child.conn.thread.fetches.enter();
     child.is_awaited = handed.is_some();
     rt::spawn(async move {
-        let (answered, fill) = fetch.ask(&mut child, true).await;
-        let outcome = match (&answered, &fill) {
-            (_, Some(fill)) if policy::is_for_others(&fill.filling.meta) => {
+        let (result, fill) = fetch.request_upstream(&mut child, true).await;
+        let outcome = match (&result, &fill) {
+            (_, Some(fill)) if policy::is_shareable(&fill.filling.meta) => {
                 Outcome::Filling(Arc::clone(&fill.filling))
             }
-            (Answered::Reply(_), _) | (Answered::Refreshed { is_for_others: false }, None) => Outcome::Alone,
-            (Answered::Refreshed { .. }, _) => Outcome::LookAgain,
-            (Answered::Failed(failed), _) => Outcome::Failed(*failed),
+            (FetchResult::Reply(_), _) | (FetchResult::Refreshed { is_shareable: false }, None) => {
+                Outcome::Alone
+            }
+            (FetchResult::Refreshed { .. }, _) => Outcome::Retry,
+            (FetchResult::Failed(failed), _) => Outcome::Failed(*failed),
         };
         if let Some(handed) = handed {
             let tries = child.extensions.remove::<state::Tries>();
             let record = record::of(&mut child).clone();
-            *handed.slot.borrow_mut() = Some((answered, tries, record));
+            *handed.slot.borrow_mut() = Some((result, tries, record));
             handed.event.set();
-        } else if let Answered::Failed(_) = answered {
+        } else if let FetchResult::Failed(_) = result {
             // No request waits, and the stale response remains in use; the reason is already logged.
         }
         // After the hand-over: followers that run before the leader would find the previous state of the store.
-        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_for_others(&fill.filling.meta)) {
+        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta)) {
             lead.spread(&fetch.key, &fill.filling.meta);
         }
         lead.publish(outcome);

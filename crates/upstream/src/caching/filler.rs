@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cache::{Asked, Fate, Fill, FillError, Key, Refused, Scope, Ticket};
+use cache::{Fill, FillError, Key, PendingRequest, PurgeEffect, Refused, Scope, Ticket};
 use io::SharedBytes;
 
-use crate::Coming;
+use crate::BulkBody;
 use crate::caching::fetch::Fetch;
 use crate::caching::filling::{End, Filling};
 use crate::caching::pending::Pending;
-use crate::caching::policy::{self, Answer};
+use crate::caching::policy::{self, CacheCandidate};
 use crate::caching::shared_fetch::SharedFetches;
 use crate::caching::tasks::Cache;
 
@@ -24,15 +24,15 @@ pub struct Filler {
     /// The response, shared with its readers.
     pub filling: Arc<Filling>,
     /// The body from the upstream, at the upstream's speed.
-    body: Coming,
+    body: BulkBody,
     /// The primary key.
     key: Key,
     /// The text of the key.
     text: Vec<u8>,
     /// Time of the request to the upstream: the response is not stored if its resource was changed since then.
-    asked: Instant,
+    requested_at: Instant,
     /// Number of the last purge before the request: later purges are recorded until this is dropped.
-    question: Arc<Asked>,
+    pending_request: Arc<PendingRequest>,
     /// Position of this fetch among all fetches of the key.
     ticket: Arc<Ticket>,
     /// Set once the complete body has arrived, if it is the newest response.
@@ -43,10 +43,10 @@ impl Filler {
     /// Creates the fill of a response whose body is not read yet. Boxed, because it is moved often.
     pub fn new(
         fetch: &Fetch,
-        answer: &Answer<'_>,
+        candidate: &CacheCandidate<'_>,
         fill: Fill,
         filling: Arc<Filling>,
-        body: Coming,
+        body: BulkBody,
     ) -> Box<Filler> {
         let mut filler = Box::new(Filler {
             fill: Some(fill),
@@ -54,13 +54,13 @@ impl Filler {
             body,
             key: fetch.key,
             text: fetch.text.clone(),
-            asked: answer.asked,
-            question: Arc::clone(answer.question),
-            ticket: Arc::clone(answer.ticket),
+            requested_at: candidate.requested_at,
+            pending_request: Arc::clone(candidate.pending_request),
+            ticket: Arc::clone(candidate.ticket),
             pending: None,
         });
         // The client may receive the complete response before a byte is written.
-        if filler.body.whole().is_some() || filler.body.is_over() {
+        if filler.body.complete().is_some() || filler.body.is_over() {
             filler.completed(fetch.cache.shared_fetches());
         }
         filler
@@ -70,15 +70,16 @@ impl Filler {
     fn completed(&mut self, shared_fetches: &Arc<SharedFetches>) {
         if self.pending.is_none() {
             let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));
-            let sequence = self.question.number();
-            self.pending = shared_fetches.add_pending(self.key, (filling, ticket), sequence, self.asked);
+            let sequence = self.pending_request.number();
+            self.pending =
+                shared_fetches.add_pending(self.key, (filling, ticket), sequence, self.requested_at);
         }
     }
 
     /// Moves the body from the upstream to the store and the readers. `finishes` is whether it continues without readers.
     pub async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
         let Some(end) = self.take_all(cache, finishes).await else { return };
-        if end == End::Whole {
+        if end == End::Complete {
             self.completed(cache.shared_fetches());
         }
         self.filling.finish(end);
@@ -89,17 +90,17 @@ impl Filler {
         // The readers have been notified of the end: they do not wait for the disk.
         let committed = match self.fill.take() {
             Some(fill) => fill.commit().await,
-            None => Err(FillError::Refused(Refused::Gone)),
+            None => Err(FillError::Refused(Refused::Removed)),
         };
         let shared_fetches = cache.shared_fetches();
         let is_wrong = match committed {
             Ok(()) => {
-                if policy::is_for_others(&self.filling.meta) {
+                if policy::is_shareable(&self.filling.meta) {
                     shared_fetches.unmark(&self.key);
                 }
                 false
             }
-            Err(FillError::Refused(Refused::Older | Refused::Stopping | Refused::NotOwner))
+            Err(FillError::Refused(Refused::Superseded | Refused::Stopping | Refused::NotOwner))
             | Err(FillError::Purged) => false,
             // The entry in the store is older than a response that clients have received.
             Err(_) => true,
@@ -108,7 +109,7 @@ impl Filler {
             && let Some(store) = cache.store()
             && store.holds(&self.key, &self.text).await.unwrap_or(true)
         {
-            let _ = store.purge(Scope::Key(self.key.0), Fate::Gone).await;
+            let _ = store.purge(Scope::Key(self.key.0), PurgeEffect::Unusable).await;
         }
     }
 
@@ -117,13 +118,13 @@ impl Filler {
         loop {
             match self.body.next().await {
                 Ok(Some(piece)) => self.take(piece, cache.shared_fetches()).await,
-                Ok(None) => return Some(End::Whole),
+                Ok(None) => return Some(End::Complete),
                 Err(_) => return Some(End::Broken),
             }
             if self.body.is_over() {
-                return Some(End::Whole);
+                return Some(End::Complete);
             }
-            if self.fill.is_none() && !self.filling.room().await {
+            if self.fill.is_none() && !self.filling.wait_for_readers().await {
                 return None;
             }
             // `proxy_cache_finish off`: a fill without readers does not justify further transfers.

@@ -25,7 +25,7 @@ use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
 use crate::Heading;
-use crate::caching::asked::{Asked, Part};
+use crate::caching::requested_range::{Part, RequestedRange};
 use crate::caching::stored::{PendingRead, source_of};
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
@@ -41,11 +41,11 @@ pub struct Filling {
     part: Option<Part>,
     state: Mutex<FillingState>,
     /// Counts the events that readers wait for: arrival of pieces, and the end.
-    news: Publisher,
+    updates: Publisher,
     /// The ID of the next reader.
     next_reader: AtomicU64,
     /// Whether the upstream sent this complete response to a range request.
-    refuses_parts: AtomicBool,
+    ignores_ranges: AtomicBool,
 }
 
 /// A header section for readers on all threads, with its parsed form.
@@ -103,7 +103,7 @@ enum Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The body is complete.
-    Whole,
+    Complete,
     /// The upstream closed the connection too early.
     Broken,
 }
@@ -151,9 +151,9 @@ impl Filling {
         state: FillingState,
     ) -> Arc<Filling> {
         let state = FillingState { moved: Some(rt::now()), ..state };
-        let (news, _) = watch::channel(0);
-        let (next_reader, refuses_parts) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
+        let (updates, _) = watch::channel(0);
+        let (next_reader, ignores_ranges) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Filling { meta, head, part, state: Mutex::new(state), updates, next_reader, ignores_ranges })
     }
 
     /// Returns the stored header section, for a reader.
@@ -168,13 +168,13 @@ impl Filling {
     }
 
     /// Records that the upstream ignores ranges.
-    pub fn refuse_parts(&self) {
-        self.refuses_parts.store(true, Ordering::Relaxed);
+    pub fn set_ignores_ranges(&self) {
+        self.ignores_ranges.store(true, Ordering::Relaxed);
     }
 
     /// Whether the upstream can send parts, as far as is known.
     pub fn has_parts(&self) -> bool {
-        !self.refuses_parts.load(Ordering::Relaxed)
+        !self.ignores_ranges.load(Ordering::Relaxed)
     }
 
     /// Adds the next bytes of the body, which the store already has (or no longer accepts), and wakes waiting readers. The readers
@@ -191,7 +191,7 @@ impl Filling {
         }
         state.trim();
         drop(state);
-        self.tell();
+        self.notify();
     }
 
     /// Records that the disk accepts no more bytes.
@@ -201,7 +201,7 @@ impl Filling {
 
     /// Waits, after a disk failure, until the slowest reader has made room. Returns `false` without readers: the fill then ends,
     /// and new readers are refused.
-    pub async fn room(&self) -> bool {
+    pub async fn wait_for_readers(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut state = self.state();
             if state.disk == Disk::Works
@@ -239,12 +239,12 @@ impl Filling {
         let mut state = self.state();
         state.end = Some(end);
         drop(state);
-        self.tell();
+        self.notify();
     }
 
     /// Wakes waiting readers. Only the fill calls it, so calls never overlap.
-    fn tell(&self) {
-        self.news.publish(self.news.value() + 1);
+    fn notify(&self) {
+        self.updates.publish(self.updates.value() + 1);
     }
 
     /// Creates a reader of a range. From here on the bytes that it needs are not dropped unless the file has them. `None` if some
@@ -259,31 +259,39 @@ impl Filling {
         let reader = self.next_reader.fetch_add(1, Ordering::Relaxed);
         state.readers.push(ReaderPosition { reader, at: range.start });
         drop(state);
-        let news = self.news.watch();
-        let waiting = Waiting::new(&news);
-        let (from_file, patience) = (FromFile::Idle, None);
-        Some(FillingReader { filling: Arc::clone(self), reader, range, from_file, news, waiting, patience })
+        let updates = self.updates.watch();
+        let waiting = Waiting::new(&updates);
+        let (from_file, progress_limit) = (FromFile::Idle, None);
+        Some(FillingReader {
+            filling: Arc::clone(self),
+            reader,
+            range,
+            from_file,
+            updates,
+            waiting,
+            progress_limit,
+        })
     }
 
     /// Returns the length of the body in bytes, if known.
     pub fn length(&self) -> Option<u64> {
         let state = self.state();
-        let whole = (state.end == Some(End::Whole)).then_some(state.arrived);
+        let whole = (state.end == Some(End::Complete)).then_some(state.arrived);
         self.meta.length.or(whole)
     }
 
     /// Whether the start of a range has arrived, or is the next byte to arrive.
-    pub fn comes_to(&self, asked: Asked) -> bool {
+    pub fn has_reached(&self, requested: RequestedRange) -> bool {
         let start = match self.length() {
-            Some(length) => Some(asked.within(length).start),
-            None => asked.start(),
+            Some(length) => Some(requested.within(length).start),
+            None => requested.start(),
         };
         start.is_some_and(|start| start <= self.arrived())
     }
 
     /// Whether the complete body has arrived.
     pub fn is_complete(&self) -> bool {
-        self.state().end == Some(End::Whole)
+        self.state().end == Some(End::Complete)
     }
 
     /// Returns the time at which the filling counts as stalled if no byte arrives; `None` if it has ended.
@@ -350,13 +358,13 @@ pub struct FillingReader {
     /// The range to read. Its end may be beyond the end of the body, if that is unknown.
     range: Range<u64>,
     from_file: FromFile,
-    news: Watcher,
+    updates: Watcher,
     waiting: Waiting,
-    patience: Option<Patience>,
+    progress_limit: Option<ProgressLimit>,
 }
 
 /// Maximum time that a reader waits for a fetch without progress.
-struct Patience {
+struct ProgressLimit {
     limit: Duration,
     timer: rt::Timer,
 }
@@ -384,13 +392,13 @@ impl FillingReader {
     /// Sets a limit for the time without progress, which [`FillingReader::poll_stalled`] reports.
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> FillingReader {
-        self.patience = Some(Patience { limit, timer: rt::Timer::new() });
+        self.progress_limit = Some(ProgressLimit { limit, timer: rt::Timer::new() });
         self
     }
 
     /// Becomes ready when the fetch has made no progress for the limit. Call it if no piece is available.
     pub fn poll_stalled(&self, context: &Context<'_>) -> Poll<()> {
-        let Some(Patience { limit, timer }) = &self.patience else { return Poll::Pending };
+        let Some(ProgressLimit { limit, timer }) = &self.progress_limit else { return Poll::Pending };
         // A read from the file is in progress or has completed.
         if !matches!(self.from_file, FromFile::Idle) {
             return Poll::Pending;
@@ -409,7 +417,7 @@ impl FillingReader {
     }
 
     /// Returns the range to read.
-    pub fn wanted(&self) -> Range<u64> {
+    pub fn requested(&self) -> Range<u64> {
         self.range.clone()
     }
 
@@ -436,7 +444,7 @@ impl FillingReader {
                 NextBytes::File(file.clone(), on_disk)
             }
             // All received bytes were read, and the end is known.
-            (_, Some(End::Whole)) if at >= state.arrived => NextBytes::End(Ok(())),
+            (_, Some(End::Complete)) if at >= state.arrived => NextBytes::End(Ok(())),
             (_, Some(_)) => NextBytes::End(Err(BodyError::Broken)),
             _ if at < state.arrived => NextBytes::End(Err(BodyError::Broken)),
             _ => NextBytes::Wait,
@@ -501,7 +509,7 @@ impl BodySource for FillingReader {
                 return Poll::Ready(Ok(Some(source)));
             }
             // Read before the lookup, so that later arrivals are noticed below.
-            let seen = self.news.value();
+            let seen = self.updates.value();
             match self.next() {
                 NextBytes::Piece(piece) => {
                     self.advance(piece.len() as u64);

@@ -25,7 +25,7 @@ use io::op::Source;
 use crate::caching::fetch::{Fetch, detached};
 use crate::caching::filling::{Filling, FillingReader};
 use crate::caching::shared_fetch::{Joined, Outcome, SOON_BYTES};
-use crate::caching::{LOOKS_MAX, parts, stored};
+use crate::caching::{LOOKUPS_MAX, parts, stored};
 use crate::{Heading, Reply, ReplyBody};
 use exchange::request::Request;
 use exchange::response::Body;
@@ -46,20 +46,20 @@ pub fn reply(
     };
     let (heading, same, length) = (filling.heading()?, filling.heading()?, filling.length());
     let reader = filling.reader(0..u64::MAX)?.with_limit(fetch.limit);
-    let way = Continuation {
+    let continuation = Continuation {
         fetch: Rc::clone(fetch),
         request: child,
         filling: Arc::clone(filling),
         heading: same,
         key,
     };
-    let way = Rc::new(way);
+    let continuation = Rc::new(continuation);
     let body = match length {
         Some(length) => {
-            let source = Following { way, held: Cell::new(Some(reader)) };
+            let source = Following { continuation, held: Cell::new(Some(reader)) };
             Body::Ranged(RangedBody::new(Box::new(source), length))
         }
-        None => Body::Source(Box::new(FollowingSource::new(way, reader))),
+        None => Body::Source(Box::new(FollowingSource::new(continuation, reader))),
     };
     Some(stored::reply(heading, ReplyBody::Ready(body), length, age))
 }
@@ -80,23 +80,26 @@ struct Continuation {
 
 /// A body of a known length.
 struct Following {
-    way: Rc<Continuation>,
+    continuation: Rc<Continuation>,
     /// Prevents needed bytes of the body from being dropped until the first range is opened.
     held: Cell<Option<FillingReader>>,
 }
 
 impl Ranged for Following {
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
-        let way = Rc::clone(&self.way);
+        let continuation = Rc::clone(&self.continuation);
         match self.held.take() {
             Some(mut reader) => {
                 reader.narrow(range);
-                Box::new(FollowingSource::new(way, reader))
+                Box::new(FollowingSource::new(continuation, reader))
             }
-            None => match way.filling.reader(range) {
+            None => match continuation.filling.reader(range) {
                 Some(reader) => {
-                    let reader = reader.with_limit(way.fetch.limit);
-                    Box::new(FollowingSource { is_alone: false, ..FollowingSource::new(way, reader) })
+                    let reader = reader.with_limit(continuation.fetch.limit);
+                    Box::new(FollowingSource {
+                        is_alone: false,
+                        ..FollowingSource::new(continuation, reader)
+                    })
                 }
                 None => Box::new(stored::Lost),
             },
@@ -105,7 +108,7 @@ impl Ranged for Following {
 }
 
 struct FollowingSource {
-    way: Rc<Continuation>,
+    continuation: Rc<Continuation>,
     reader: FillingReader,
     /// The range of the body that was sent to the client.
     sent: Range<u64>,
@@ -119,9 +122,16 @@ struct FollowingSource {
 type Changing = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
 
 impl FollowingSource {
-    fn new(way: Rc<Continuation>, reader: FillingReader) -> FollowingSource {
-        let start = reader.wanted().start;
-        FollowingSource { way, reader, sent: start..start, is_alone: true, changes: 0, changing: None }
+    fn new(continuation: Rc<Continuation>, reader: FillingReader) -> FollowingSource {
+        let start = reader.requested().start;
+        FollowingSource {
+            continuation,
+            reader,
+            sent: start..start,
+            is_alone: true,
+            changes: 0,
+            changing: None,
+        }
     }
 }
 
@@ -140,17 +150,18 @@ impl BodySource for FollowingSource {
                     return Poll::Ready(Ok(source));
                 }
                 // After this many switches it waits for the upstream without limit.
-                Poll::Pending if self.changes == LOOKS_MAX => return Poll::Pending,
+                Poll::Pending if self.changes == LOOKUPS_MAX => return Poll::Pending,
                 Poll::Pending => {
                     ready!(self.reader.poll_stalled(context));
                     self.changes += 1;
-                    let (way, sent, end) =
-                        (Rc::clone(&self.way), self.sent.clone(), self.reader.wanted().end);
+                    let (continuation, sent, end) =
+                        (Rc::clone(&self.continuation), self.sent.clone(), self.reader.requested().end);
                     // The fetch to compare with: a separately fetched range has no beginning.
                     let current = Arc::clone(self.reader.filling());
                     let has_all = self.is_alone && current.part().is_none();
                     let current = has_all.then_some(current);
-                    self.changing = Some(Box::pin(async move { way.go_on(current, sent, end).await }));
+                    self.changing =
+                        Some(Box::pin(async move { continuation.next_reader(current, sent, end).await }));
                 }
             }
         }
@@ -164,7 +175,7 @@ impl BodySource for FollowingSource {
 impl Continuation {
     /// Returns a reader of the remaining bytes, up to `end`, from another fetch. Returns `None` if no fetch matches the bytes that
     /// the client has, the range `sent` of the `current` fetch.
-    async fn go_on(
+    async fn next_reader(
         &self,
         current: Option<Arc<Filling>>,
         sent: Range<u64>,
@@ -177,12 +188,12 @@ impl Continuation {
         {
             let rest = sent.end..end.min(length);
             let mut request = detached(&self.request)?;
-            let reply = parts::ask_for(&self.fetch, &mut request, &self.heading, &rest).await.ok()?;
+            let reply = parts::request_hole(&self.fetch, &mut request, &self.heading, &rest).await.ok()?;
             if parts::fitting(&reply, &self.heading, &rest) {
                 return parts::begin(&self.fetch, &request, None, (reply, None), rest).await;
             }
         }
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..LOOKUPS_MAX {
             let Some(filling) = self.other_fetch().await? else { continue };
             let reader = filling.reader(sent.end..end)?.with_limit(self.fetch.limit);
             let other = filling.heading()?;
@@ -207,7 +218,7 @@ impl Continuation {
         let shared_fetch = match cache.shared_fetches().join(&self.key, self.key, rt::now(), *limit) {
             Joined::Lead(lead) => {
                 let shared_fetch = Arc::clone(lead.shared_fetch());
-                Fetch::lead_beside(&self.fetch, &self.request, lead);
+                Fetch::lead_in_background(&self.fetch, &self.request, lead);
                 shared_fetch
             }
             Joined::Follow(shared_fetch) => shared_fetch,
@@ -217,7 +228,7 @@ impl Continuation {
             Some(Outcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
                 Some(Some(filling))
             }
-            None | Some(Outcome::LookAgain) => Some(None),
+            None | Some(Outcome::Retry) => Some(None),
             Some(Outcome::Filling(_) | Outcome::Alone | Outcome::Failed(_)) => None,
         }
     }
@@ -248,7 +259,7 @@ async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<boo
         let count = left.len().min(right.len());
         if count == 0 {
             // If one body has ended, the other must have ended too, and neither may be broken.
-            return Some(left.len() == right.len() && one.is_whole && other.is_whole);
+            return Some(left.len() == right.len() && one.is_complete && other.is_complete);
         }
         if left[..count] != right[..count] {
             return Some(false);
@@ -263,13 +274,13 @@ struct ComparedBody {
     piece: Option<Source>,
     at: usize,
     /// Whether the body has ended properly.
-    is_whole: bool,
+    is_complete: bool,
     is_over: bool,
 }
 
 impl ComparedBody {
     fn new(reader: FillingReader) -> ComparedBody {
-        ComparedBody { reader, piece: None, at: 0, is_whole: false, is_over: false }
+        ComparedBody { reader, piece: None, at: 0, is_complete: false, is_over: false }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -281,7 +292,7 @@ impl ComparedBody {
         while self.bytes().is_empty() && !self.is_over {
             match self.reader.poll_next(context) {
                 Poll::Ready(Ok(Some(piece))) => (self.piece, self.at) = (Some(piece), 0),
-                Poll::Ready(end) => (self.is_over, self.is_whole) = (true, end.is_ok()),
+                Poll::Ready(end) => (self.is_over, self.is_complete) = (true, end.is_ok()),
                 Poll::Pending => return self.reader.poll_stalled(context).map(|()| None),
             }
         }

@@ -15,10 +15,10 @@ use std::task::{Context, Poll, ready};
 use cache::{CHUNK_BYTES, Hit, Key, Located};
 use io::op::Source;
 
-use crate::caching::LOOKS_MAX;
+use crate::caching::LOOKUPS_MAX;
 use crate::caching::fetch::Fetch;
 use crate::caching::filling::{Filling, FillingReader};
-use crate::caching::parts::{ask_for, begin, fitting, if_range_of, publish_failure};
+use crate::caching::parts::{begin, fitting, if_range_of, publish_failure, request_hole};
 use crate::caching::policy::Failed;
 use crate::caching::shared_fetch::{self, FetchLeader, Outcome};
 use crate::caching::stored::{Checked, Lost};
@@ -49,7 +49,7 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
     name.extend_from_slice(b" hole");
     let content = entry.variant(&name);
     let key = content.variant(&[hole.start.to_le_bytes(), hole.end.to_le_bytes()].concat());
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..LOOKUPS_MAX {
         let shared_fetch = match fetch.cache.shared_fetches().join_part(
             &content,
             key,
@@ -72,7 +72,7 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
             // Another outcome: all waiting requests contact the upstream concurrently.
             Outcome::Alone => return Joined::Lead(None),
             // The leader has ended without an outcome: another request takes over, maybe this one.
-            Outcome::LookAgain => {}
+            Outcome::Retry => {}
         }
     }
     Joined::Lead(None)
@@ -238,10 +238,10 @@ impl BodySource for HoledSource {
                 HoleState::Live(reader) => match reader.poll_next(context)? {
                     Poll::Ready(Some(source)) => return Poll::Ready(Ok(Some(source))),
                     Poll::Ready(None) => self.state = HoleState::Next,
-                    Poll::Pending if self.stalls == LOOKS_MAX => return Poll::Pending,
+                    Poll::Pending if self.stalls == LOOKUPS_MAX => return Poll::Pending,
                     Poll::Pending => {
                         ready!(reader.poll_stalled(context));
-                        let rest = reader.wanted();
+                        let rest = reader.requested();
                         self.stalls += 1;
                         self.state = self.fetch(rest.clone(), rest);
                     }
@@ -279,7 +279,7 @@ impl SharedHoles {
             }
         };
         let mut request = self.request.borrow_mut().take()?;
-        let reply = ask_for(&self.fetch, &mut request, &self.heading, &hole).await;
+        let reply = request_hole(&self.fetch, &mut request, &self.heading, &hole).await;
         let reader = match reply {
             Ok(reply) => match fitting(&reply, &self.heading, &hole) {
                 true => begin(&self.fetch, &request, self.hit.as_deref(), (reply, lead), hole).await,
@@ -287,7 +287,7 @@ impl SharedHoles {
                     // The stored response is outdated in any case.
                     let key = cache::Scope::Key(self.fetch.key.0);
                     if self.hit.is_some() {
-                        let _ = self.fetch.store.purge(key, cache::Fate::Gone).await;
+                        let _ = self.fetch.store.purge(key, cache::PurgeEffect::Unusable).await;
                     }
                     None
                 }

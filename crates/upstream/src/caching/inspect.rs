@@ -10,7 +10,7 @@ use crate::caching::settings::Caches;
 
 /// The parts of a request that select a stored response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct EntryQuery {
     /// The cache, by the name of its zone.
     pub zone: String,
     /// The text of the key.
@@ -22,18 +22,18 @@ pub struct Question {
 }
 
 /// Describes how the request would be handled, in lines for humans.
-pub async fn inspect(config: &Config, question: &Question) -> Vec<String> {
+pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
     let caches = config.http.of::<Caches>();
-    let Some(zone) = caches.zones.iter().find(|zone| zone.name() == question.zone) else {
-        return vec![format!("the running server has no cache \"{}\"", question.zone)];
+    let Some(zone) = caches.zones.iter().find(|zone| zone.name() == query.zone) else {
+        return vec![format!("the running server has no cache \"{}\"", query.zone)];
     };
     let cache = zone.state();
     let Some(store) = cache.store() else {
         return vec!["not cached: the cache could not be opened, requests bypass it".to_owned()];
     };
-    let key = Key::of(&question.key);
-    let selector = |vary: &[u8]| policy::variant_of_fields(&question.method, &question.fields, vary);
-    let found = store.find(&key, &question.key, &selector).await;
+    let key = Key::of(&query.key);
+    let selector = |vary: &[u8]| policy::variant_of_fields(&query.method, &query.fields, vary);
+    let found = store.find(&key, &query.key, &selector).await;
     let mut lines = Vec::new();
     match found {
         Err(error) => lines.push(format!("not cached: the entry cannot be read: {error}")),

@@ -28,7 +28,7 @@ impl Numbers {
             max_size: cache.store().and_then(|store| store.config().max_size),
             marks: shared_fetches.marks(),
             marked: shared_fetches.passed(),
-            fetches: shared_fetches.under_way_now(),
+            fetches: shared_fetches.in_flight_count(),
             sent_from_files: tally::SENT_FROM_FILES.of(&sums.cells)[0],
         }
     }
@@ -203,13 +203,13 @@ const PURGE_WRITES: Row = own(
     |numbers, out| store(numbers, out, |stats| [stats.purge_writes]),
 );
 
-const PURGES_KEPT: Row = own(
+const PURGES_STORED: Row = own(
     Metric::gauge(
         "cache_purges_kept",
         "purges",
         "Purges held in memory because older entries may still match them, like a ban list.",
     ),
-    |numbers, out| store(numbers, out, |stats| [stats.purges_kept]),
+    |numbers, out| store(numbers, out, |stats| [stats.purges_stored]),
 );
 
 const DISK_ERRORS: Row = Row {
@@ -313,7 +313,7 @@ const ROWS: &[Row] = &[
     REMOVED,
     PURGES,
     PURGE_WRITES,
-    PURGES_KEPT,
+    PURGES_STORED,
     DISK_ERRORS,
     DEVICE_BYTES,
     DEGRADATIONS,

@@ -12,7 +12,6 @@
 //! [`inspect`] shows the cache content for a request, [`purge`] handles purges and invalidation, [`tasks`] opens and closes stores. The
 //! store itself is the crate `cache`.
 
-pub mod asked;
 pub mod fetch;
 pub mod filler;
 pub mod filling;
@@ -25,6 +24,7 @@ pub mod pending;
 pub mod policy;
 pub mod purge;
 pub mod record;
+pub mod requested_range;
 pub mod settings;
 pub mod shared_fetch;
 pub mod stored;
@@ -44,10 +44,10 @@ use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 use rt::{Either, select};
 
-use crate::caching::asked::Asked;
 use crate::caching::fetch::Fetch;
 use crate::caching::policy::{Failed, Grade, now_s};
 use crate::caching::record::{Status, Unstored};
+use crate::caching::requested_range::RequestedRange;
 use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
 use crate::caching::shared_fetch::{Joined, Outcome, SharedFetch};
 use crate::caching::tasks::Cache;
@@ -66,16 +66,18 @@ pub struct Origin {
     /// The response fields to ignore.
     pub ignored: fn(&Scope) -> Ignored,
     /// Sends a request to the upstream.
-    pub ask: Ask,
+    pub send_request: SendRequest,
 }
 
-/// See [`Origin::ask`].
-pub type Ask =
-    for<'a> fn(&'a mut Request, &'a Wanted) -> Pin<Box<dyn Future<Output = Result<Reply, Failure>> + 'a>>;
+/// See [`Origin::send_request`].
+pub type SendRequest = for<'a> fn(
+    &'a mut Request,
+    &'a UpstreamRequest,
+) -> Pin<Box<dyn Future<Output = Result<Reply, Failure>> + 'a>>;
 
 /// Changes to the client's request when it is sent to an upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct UpstreamRequest {
     /// Whether the response may be shared: the request then omits the client's conditions and ranges, and uses GET for HEAD.
     pub is_shared: bool,
     /// `If-None-Match`
@@ -88,7 +90,7 @@ pub struct Wanted {
     pub if_range: Option<Vec<u8>>,
 }
 
-impl Wanted {
+impl UpstreamRequest {
     /// Whether the conditions are those of the cache, so that a 304 is for the cache and not for the client.
     pub fn has_conditions(&self) -> bool {
         self.if_none_match.is_some() || self.if_modified_since.is_some()
@@ -96,7 +98,7 @@ impl Wanted {
 }
 
 /// Maximum number of lookups per request; more are needed only if the entry changes faster than it is looked up.
-const LOOKS_MAX: u32 = 4;
+const LOOKUPS_MAX: u32 = 4;
 
 /// Serves a request from the cache or from the upstream.
 ///
@@ -113,7 +115,11 @@ pub async fn serve(
     let Some(store) = cache.store() else {
         record::of(request).key = text;
         tally::count(request, &cache);
-        return (origin.ask)(request, &Wanted { is_shared: true, ..Wanted::default() }).await;
+        return (origin.send_request)(
+            request,
+            &UpstreamRequest { is_shared: true, ..UpstreamRequest::default() },
+        )
+        .await;
     };
     let key = Key::of(&text);
     let control = policy::control_of(request, conf);
@@ -121,16 +127,16 @@ pub async fn serve(
     if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
-        let answered = match control.only_if_cached {
+        let result = match control.only_if_cached {
             true => Err(Failure::Status(504)),
             // Boxed, like all state in `run` that a hit does not need: it would enlarge the future.
             false => Box::pin(lookup.fetch(None).alone(request, !control.no_store)).await,
         };
         record::of(request).key = lookup.text;
         tally::count(request, &cache);
-        return answered;
+        return result;
     }
-    let answered = lookup.run(request).await;
+    let result = lookup.run(request).await;
     let record = record::of(request);
     record.key = lookup.text;
     // The found entry is recorded even without a response.
@@ -139,7 +145,7 @@ pub async fn serve(
         _ => Status::Miss,
     });
     tally::count(request, &cache);
-    answered
+    result
 }
 
 /// One request that looks up a response.
@@ -184,10 +190,10 @@ struct Meeting {
 
 impl CacheLookup<'_> {
     /// Repeats the lookup until it has a response. When an awaited response arrives, it may already be removed or be another
-    /// variant; the lookup is then repeated, up to [`LOOKS_MAX`] times.
+    /// variant; the lookup is then repeated, up to [`LOOKUPS_MAX`] times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..LOOKUPS_MAX {
             // Checked in each round: the fields of `Vary` may be known by now, and variants are fetched concurrently.
             if meeting.key == self.key
                 && let Some(vary) = self.cache.shared_fetches().varying(&self.key)
@@ -195,13 +201,13 @@ impl CacheLookup<'_> {
                 meeting.key = self.key.variant(&policy::variant_of(request, &vary));
             }
             meeting.ended = self.cache.shared_fetches().ended(&meeting.key);
-            let stale = match self.look(request).await {
+            let stale = match self.look_up(request).await {
                 LookupResult::Reply(reply) => return Ok(reply),
                 LookupResult::Parts(hit)
                     if self.control.only_if_cached && parts::is_servable(request, &hit) =>
                 {
-                    let asked = self.asked(request);
-                    return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
+                    let requested = self.requested(request);
+                    return Box::pin(self.fetch(None).complete(request, hit, requested)).await;
                 }
                 // RFC 9111 section 5.2.1.7: responds 504 without a request to the upstream.
                 _ if self.control.only_if_cached => {
@@ -209,17 +215,18 @@ impl CacheLookup<'_> {
                     return Err(Failure::Status(504));
                 }
                 LookupResult::Parts(_) if self.control.no_store => {
-                    return (self.origin.ask)(request, &Wanted::default()).await;
+                    return (self.origin.send_request)(request, &UpstreamRequest::default()).await;
                 }
                 LookupResult::Parts(hit) => {
-                    let asked = self.asked(request);
-                    let coming = asked.and_then(|asked| Some((asked, self.part_coming(&hit, asked)?)));
+                    let requested = self.requested(request);
+                    let coming = requested
+                        .and_then(|requested| Some((requested, self.part_in_flight(&hit, requested)?)));
                     let Some((part, shared_fetch)) = coming else {
-                        return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
+                        return Box::pin(self.fetch(None).complete(request, hit, requested)).await;
                     };
                     match Box::pin(self.follow_part(request, &shared_fetch, None, part)).await? {
                         Followed::Reply(reply) => return Ok(reply),
-                        Followed::Variant(_) | Followed::LookAgain => continue,
+                        Followed::Variant(_) | Followed::Retry => continue,
                     }
                 }
                 LookupResult::Stale(hit) => {
@@ -241,7 +248,7 @@ impl CacheLookup<'_> {
             match Box::pin(self.obtain(request, stale, &mut meeting)).await? {
                 Followed::Reply(reply) => return Ok(reply),
                 Followed::Variant(key) => meeting.key = key,
-                Followed::LookAgain => {}
+                Followed::Retry => {}
             }
         }
         Box::pin(self.fetch(None).alone(request, true)).await
@@ -257,17 +264,19 @@ impl CacheLookup<'_> {
     ) -> Result<Followed, Failure> {
         if self.is_beyond_max_offset(request) {
             record::of(request).status = Some(Status::Miss);
-            return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
+            return (self.origin.send_request)(request, &UpstreamRequest::default())
+                .await
+                .map(Followed::Reply);
         }
         if self.control.no_store {
             return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
         }
         // A range of a response that is not stored is fetched alone, without the bytes before it. If the complete response was
         // stored before, the complete response is requested: a part would replace it.
-        let had_all = stale.as_ref().is_some_and(parts::is_whole);
-        let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
-        if let Some(asked) = part {
-            return Box::pin(self.obtain_part(request, stale, asked)).await;
+        let had_all = stale.as_ref().is_some_and(parts::is_complete);
+        let part = self.requested(request).filter(|requested| !had_all && self.is_for_a_part(*requested));
+        if let Some(requested) = part {
+            return Box::pin(self.obtain_part(request, stale, requested)).await;
         }
         // As in nginx: if the response will not be stored, the client's ranges are passed on. Several ranges are cut out of the
         // complete response only if that is stored.
@@ -275,7 +284,9 @@ impl CacheLookup<'_> {
         if has_range && stale.is_none() && self.fetch(None).has_too_few_uses(self.conf) {
             let record = record::of(request);
             (record.status, record.unstored) = (Some(Status::Miss), Some(Unstored::TooFewUses));
-            return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
+            return (self.origin.send_request)(request, &UpstreamRequest::default())
+                .await
+                .map(Followed::Reply);
         }
         // A response to HEAD has no body for other requests. It must not replace an entry with a body.
         if request.method == Method::Head && !self.conf.convert_head {
@@ -294,9 +305,9 @@ impl CacheLookup<'_> {
                 // Another request's fetch may have ended between the lookup and now. None can end while this request leads.
                 let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
                     true => stale,
-                    false => match self.look(request).await {
+                    false => match self.look_up(request).await {
                         LookupResult::Reply(reply) => return Ok(Followed::Reply(reply)),
-                        LookupResult::Parts(_) => return Ok(Followed::LookAgain),
+                        LookupResult::Parts(_) => return Ok(Followed::Retry),
                         LookupResult::Stale(hit) | LookupResult::Unwanted(hit) => Some(hit),
                         LookupResult::Nothing => None,
                     },
@@ -305,7 +316,7 @@ impl CacheLookup<'_> {
             }
             Joined::Marked => Box::pin(self.fetch(stale).alone(request, true)).await,
             // A fetch that started before this request cannot revalidate for it.
-            Joined::Follow(_) if self.wants_new(request) => {
+            Joined::Follow(_) if self.refuses_stored(request) => {
                 Box::pin(self.fetch(stale).alone(request, true)).await
             }
             Joined::Follow(shared_fetch) => {
@@ -354,7 +365,7 @@ impl CacheLookup<'_> {
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
-            Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
+            Waited::Outcome(Outcome::Retry) | Waited::Stalled => return Ok(Followed::Retry),
             // Concurrently with all other waiting requests: none has to wait for another.
             Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
@@ -365,34 +376,39 @@ impl CacheLookup<'_> {
     }
 
     /// Returns the range to fetch separately, if any.
-    fn asked(&self, request: &Request) -> Option<Asked> {
+    fn requested(&self, request: &Request) -> Option<RequestedRange> {
         // If the configuration sets the range of the request, that range is stored under its own key.
-        if self.conf.stores_parts && !self.conf.sets_range { asked::asked(request) } else { None }
+        if self.conf.stores_parts && !self.conf.sets_range {
+            requested_range::requested(request)
+        } else {
+            None
+        }
     }
 
     /// Whether a range starts beyond nginx's `proxy_cache_max_range_offset`, so that fetching all bytes before it is not worth it.
     /// The range is passed on unchanged, and its response is not stored.
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
-        let start = self.conf.max_range_offset.and_then(|most| Some((most, asked::start(request)?)));
+        let start =
+            self.conf.max_range_offset.and_then(|most| Some((most, requested_range::start(request)?)));
         start.is_some_and(|(most, start)| start > most)
     }
 
     /// Whether the client's `Cache-Control` refuses stored responses.
-    fn wants_new(&self, request: &mut Request) -> bool {
+    fn refuses_stored(&self, request: &mut Request) -> bool {
         self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
     }
 
     /// Whether a range is fetched separately: not if a fetch of the complete response has already reached it.
-    fn is_for_a_part(&self, asked: Asked) -> bool {
+    fn is_for_a_part(&self, requested: RequestedRange) -> bool {
         let shared_fetches = self.cache.shared_fetches();
-        if shared_fetches.refuses_parts(&self.key) {
+        if shared_fetches.are_parts_disabled(&self.key) {
             return false;
         }
         let Some(shared_fetch) = shared_fetches.moving(&self.key, rt::now(), self.conf.join_limit()) else {
             return true;
         };
-        match shared_fetch.known() {
-            Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.comes_to(asked),
+        match shared_fetch.known_outcome() {
+            Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.has_reached(requested),
             _ => false,
         }
     }
@@ -402,32 +418,32 @@ impl CacheLookup<'_> {
         &self,
         request: &mut Request,
         stale: Option<Hit>,
-        asked: Asked,
+        requested: RequestedRange,
     ) -> Result<Followed, Failure> {
-        let name = self.key.variant(&asked.aligned());
+        let name = self.key.variant(&requested.aligned());
         match self.cache.shared_fetches().join_part(
             &self.key,
             name,
-            asked.chunks(),
+            requested.chunks(),
             (rt::now(), self.conf.join_limit()),
         ) {
             Joined::Lead(lead) => {
-                self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply)
+                self.fetch(stale).fetch_part(request, requested, Some(lead)).await.map(Followed::Reply)
             }
-            Joined::Marked => self.alone_with_part(request, stale, asked).await,
-            Joined::Follow(shared_fetch) => self.follow_part(request, &shared_fetch, stale, asked).await,
+            Joined::Marked => self.fetch_part_alone(request, stale, requested).await,
+            Joined::Follow(shared_fetch) => self.follow_part(request, &shared_fetch, stale, requested).await,
         }
     }
 
     /// Returns the fetch in flight of the missing part of a range.
-    fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<SharedFetch>> {
+    fn part_in_flight(&self, hit: &Hit, requested: RequestedRange) -> Option<Arc<SharedFetch>> {
         let body = hit.located()?;
-        body.missing(&asked.within(body.length))?;
-        let name = self.key.variant(&asked.aligned());
-        self.cache.shared_fetches().part_under_way(
+        body.missing(&requested.within(body.length))?;
+        let name = self.key.variant(&requested.aligned());
+        self.cache.shared_fetches().find_part(
             &self.key,
             &name,
-            asked.chunks(),
+            requested.chunks(),
             (rt::now(), self.conf.join_limit()),
         )
     }
@@ -438,7 +454,7 @@ impl CacheLookup<'_> {
         request: &mut Request,
         shared_fetch: &Arc<SharedFetch>,
         stale: Option<Hit>,
-        asked: Asked,
+        requested: RequestedRange,
     ) -> Result<Followed, Failure> {
         let reply = match self.wait(request, shared_fetch).await? {
             Waited::Outcome(Outcome::Filling(filling)) => {
@@ -450,37 +466,37 @@ impl CacheLookup<'_> {
                         Fetch::along(&fetch, request, &filling, reader)
                     }),
                     // The fetch is for another variant; this request fetches its own.
-                    false => return self.alone_with_part(request, stale, asked).await,
+                    false => return self.fetch_part_alone(request, stale, requested).await,
                 };
                 // The complete response arrived instead, or the fetch has ended: the response is in the cache, or being stored.
-                let Some(reply) = along else { return Ok(Followed::LookAgain) };
+                let Some(reply) = along else { return Ok(Followed::Retry) };
                 let record = record::of(request);
                 (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
                 reply
             }
-            Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
+            Waited::Outcome(Outcome::Retry) | Waited::Stalled => return Ok(Followed::Retry),
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
             Waited::Outcome(Outcome::Alone) | Waited::TooLong => {
-                return self.alone_with_part(request, stale, asked).await;
+                return self.fetch_part_alone(request, stale, requested).await;
             }
         };
         Ok(Followed::Reply(reply))
     }
 
     /// Fetches a range for this request, concurrently with other requests for it.
-    async fn alone_with_part(
+    async fn fetch_part_alone(
         &self,
         request: &mut Request,
         stale: Option<Hit>,
-        asked: Asked,
+        requested: RequestedRange,
     ) -> Result<Followed, Failure> {
-        self.fetch(stale).part(request, asked, None).await.map(Followed::Reply)
+        self.fetch(stale).fetch_part(request, requested, None).await.map(Followed::Reply)
     }
 
     /// Looks up an entry.
-    async fn look(&self, request: &mut Request) -> LookupResult {
+    async fn look_up(&self, request: &mut Request) -> LookupResult {
         // Checked before the store, whose entry may be older.
-        if let Some(found) = self.look_for_pending(request) {
+        if let Some(found) = self.find_pending(request) {
             return found;
         }
         let found = {
@@ -515,12 +531,12 @@ impl CacheLookup<'_> {
             }
             // With holes in the requested range it cannot be served immediately.
             _ if !parts::is_servable(request, &hit) => LookupResult::Stale(hit),
-            Grade::StaleWhileRevalidate => self.update_beside(request, hit),
+            Grade::StaleWhileRevalidate => self.update_in_background(request, hit),
             Grade::Stale
                 if self.conf.background_update
                     && policy::uses_stale(self.conf, &hit.meta, Stale::Updating) =>
             {
-                self.update_beside(request, hit)
+                self.update_in_background(request, hit)
             }
             Grade::Stale => LookupResult::Stale(hit),
         }
@@ -530,7 +546,7 @@ impl CacheLookup<'_> {
     /// the head, so that the request is a miss. Damage found later allows only a request of the remaining bytes.
     async fn is_damaged(&self, request: &Request, hit: &Hit) -> bool {
         let Some(body) = hit.located().filter(|_| request.method != Method::Head) else { return false };
-        let start = self.asked(request).map_or(0, |asked| asked.within(body.length).start);
+        let start = self.requested(request).map_or(0, |requested| requested.within(body.length).start);
         let first = start..start + 1;
         if body.is_verified(&first) || !body.is_present(&first) {
             return false;
@@ -542,11 +558,11 @@ impl CacheLookup<'_> {
     }
 
     /// Looks for a complete response whose entry is not published yet; `None` if the store must be searched.
-    fn look_for_pending(&self, request: &mut Request) -> Option<LookupResult> {
+    fn find_pending(&self, request: &mut Request) -> Option<LookupResult> {
         let is_wanted = |meta: &Meta| policy::variant_of(request, &meta.vary) == meta.variant;
         let (filling, sequence) = self.cache.shared_fetches().pending.find(&self.key, is_wanted)?;
         let meta = &filling.meta;
-        if self.store.fate(&self.key, &self.text, &meta.tags, sequence).is_some() {
+        if self.store.purge_effect(&self.key, &self.text, &meta.tags, sequence).is_some() {
             return None;
         }
         let now = now_s();
@@ -572,16 +588,16 @@ impl CacheLookup<'_> {
     }
 
     /// Serves a stale response while this or another request fetches a new one.
-    fn update_beside(&self, request: &mut Request, hit: Hit) -> LookupResult {
+    fn update_in_background(&self, request: &mut Request, hit: Hit) -> LookupResult {
         let (status, lead) =
             match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.conf.join_limit()) {
                 Joined::Lead(lead) => (Status::Stale, Some(lead)),
                 Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
             };
-        let again = lead.map(|lead| (lead, fetch::Known::of(&hit)));
+        let again = lead.map(|lead| (lead, fetch::StaleMeta::of(&hit)));
         let Some(reply) = self.served(request, hit, status) else { return LookupResult::Nothing };
         if let Some((lead, known)) = again {
-            self.fetch(None).beside(request, lead, known);
+            self.fetch(None).in_background(request, lead, known);
         }
         LookupResult::Reply(reply)
     }
@@ -650,7 +666,7 @@ impl CacheLookup<'_> {
                 },
             }
         };
-        or_gone(request, pin!(outcome)).await
+        or_disconnected(request, pin!(outcome)).await
     }
 }
 
@@ -661,7 +677,7 @@ enum Followed {
     /// The fetched response is not for this request; use this key instead.
     Variant(Key),
     /// The state has changed: repeat the lookup.
-    LookAgain,
+    Retry,
 }
 
 /// Outcome of waiting.
@@ -676,10 +692,10 @@ enum Waited {
 
 /// Waits for a future, or until the client disconnects. A fetch with other waiting requests continues then, because fetches are
 /// separate tasks.
-pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
-    match select(future, client::gone(request.client_if(true))).await {
+pub async fn or_disconnected<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
+    match select(future, client::closed(request.client_if(true))).await {
         Either::Left(value) => Ok(value),
-        Either::Right(()) => Err(Failure::Gone),
+        Either::Right(()) => Err(Failure::ClientClosed),
     }
 }
 
@@ -693,7 +709,7 @@ pub fn access(request: &Request, store: &Store) -> Access {
         direct_from: core.sending.directio,
         direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
         sends_files: core.sending.sendfile == Some(true),
-        has_room: !buffer_turns::are_on() || is_quick(request),
+        client_has_space: !buffer_turns::are_on() || is_quick(request),
         // Injected faults must take effect, and they are injected in the engine.
         calls_directly: store.config().calls_directly && events.calls_directly(),
     }
@@ -703,5 +719,5 @@ pub fn access(request: &Request, store: &Store) -> Access {
 fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
     let client = request.conn.client.borrow();
-    !is_limited && client.as_ref().is_some_and(|client| client.room() >= ::cache::WHOLE_BYTES_MAX)
+    !is_limited && client.as_ref().is_some_and(|client| client.send_space() >= ::cache::FULL_READ_BYTES_MAX)
 }

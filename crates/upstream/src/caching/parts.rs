@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::{CHUNK_BYTES, Fate, Fill, Hit, Key, Meta, New, Scope, Store};
+use cache::{CHUNK_BYTES, Fill, Hit, Key, Meta, New, PurgeEffect, Scope, Store};
 use http::StatusCode;
 use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
@@ -25,31 +25,31 @@ use http::range::{ContentRange, ContentRangeError};
 use http::request::HeaderId;
 use http::validator::Validator;
 
-use crate::caching::asked::{Asked, Part, asked};
-use crate::caching::fetch::{Answered, Fetch, detached};
+use crate::caching::fetch::{Fetch, FetchResult, detached};
 use crate::caching::filling::{End, Filling, FillingReader, SharedHead};
 use crate::caching::holes::{self, Holed};
-use crate::caching::policy::{self, Failed, Question, now_s};
+use crate::caching::policy::{self, Failed, OriginRequest, now_s};
 use crate::caching::record::{self, Status, Unstored};
+use crate::caching::requested_range::{Part, RequestedRange, requested};
 use crate::caching::shared_fetch::{FetchLeader, Outcome};
 use crate::caching::stored;
 use crate::caching::tasks::Cache;
-use crate::caching::{Wanted, or_gone};
-use crate::{Coming, Failure, Heading, Reply, ReplyBody};
+use crate::caching::{UpstreamRequest, or_disconnected};
+use crate::{BulkBody, Failure, Heading, Reply, ReplyBody};
 use exchange::request::Request;
 use exchange::response::Body;
 use transfer::body::ranged::RangedBody;
 
 /// Whether the complete body of a response is stored.
-pub fn is_whole(hit: &Hit) -> bool {
+pub fn is_complete(hit: &Hit) -> bool {
     hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
 }
 
 /// Whether a stored response can be served without a fetch: the requested range, or the complete body, has no holes.
 pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     hit.located().is_none_or(|body| {
-        let asked = asked(request).filter(|_| request.header(HeaderId::IfRange).is_none());
-        body.is_present(&asked.map_or(0..body.length, |asked| asked.within(body.length)))
+        let requested = requested(request).filter(|_| request.header(HeaderId::IfRange).is_none());
+        body.is_present(&requested.map_or(0..body.length, |requested| requested.within(body.length)))
     })
 }
 
@@ -80,7 +80,7 @@ pub fn joins(stored: &Heading, coming: &Heading) -> bool {
 }
 
 /// Requests a hole from the upstream.
-pub async fn ask_for(
+pub async fn request_hole(
     fetch: &Fetch,
     request: &mut Request,
     heading: &Heading,
@@ -90,13 +90,13 @@ pub async fn ask_for(
     push_decimal(&mut range, hole.start);
     range.push(b'-');
     push_decimal(&mut range, hole.end - 1);
-    let wanted = Wanted {
+    let wanted = UpstreamRequest {
         is_shared: true,
         range: Some(range),
         if_range: Some(if_range_of(heading)).filter(|value| !value.is_empty()),
-        ..Wanted::default()
+        ..UpstreamRequest::default()
     };
-    (fetch.origin.ask)(request, &wanted).await
+    (fetch.origin.send_request)(request, &wanted).await
 }
 
 /// Whether a response is the requested hole, with the same content as the stored parts.
@@ -157,9 +157,9 @@ struct Object {
 impl Object {
     /// Removes all parts and disables requests for parts of the object for some time.
     async fn drop_parts(&self) {
-        self.cache.shared_fetches().refuse_parts(&self.key);
+        self.cache.shared_fetches().disable_parts(&self.key);
         // If the disk refuses it, the next part leads to the same result.
-        let _ = self.store.purge(Scope::Key(self.key.0), Fate::Gone).await;
+        let _ = self.store.purge(Scope::Key(self.key.0), PurgeEffect::Unusable).await;
     }
 }
 
@@ -173,7 +173,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
         });
     }
     let settings = (fetch.origin.upstream)(request.scope());
-    let body = reply.body.into_coming(request, settings);
+    let body = reply.body.into_bulk(request, settings);
     let counted = request.conn.thread.fetches.enter();
     let (cache, store) = (Arc::clone(&fetch.cache), Arc::clone(&fetch.store));
     let object = Object { cache, store, key: fetch.key };
@@ -185,7 +185,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
 
 /// Informs waiting requests that there was no response. If the leader's client has disconnected, a waiting request takes over.
 pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
-    if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
+    if let Some(lead) = lead.filter(|_| failed.failure != Failure::ClientClosed) {
         lead.publish(Outcome::Failed(failed));
     }
 }
@@ -194,7 +194,7 @@ pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
 const FINISHED_MAX: u64 = 1 << 20;
 
 /// Moves a part from the upstream to its readers and to the store.
-async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object: Object) {
+async fn pump(filling: Arc<Filling>, mut body: BulkBody, writing: Writing, object: Object) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
     // Media players often read only the start of the range that they request.
@@ -215,7 +215,7 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
                 }
                 at += piece.len() as u64;
                 filling.push(piece, fill.as_ref().and_then(Fill::reader));
-                if fill.is_none() && !filling.room().await {
+                if fill.is_none() && !filling.wait_for_readers().await {
                     break Some(End::Broken);
                 }
                 if is_short || !filling.is_unread() {
@@ -226,7 +226,7 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
                     break Some(End::Broken);
                 }
             }
-            Ok(None) => break (at == wanted).then_some(End::Whole),
+            Ok(None) => break (at == wanted).then_some(End::Complete),
             Err(_) => break Some(End::Broken),
         }
     };
@@ -246,15 +246,19 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
 
 impl Fetch {
     /// Fetches a range of a response that is not stored, and stores the result. `lead` publishes it to requests for the same range.
-    pub async fn part(
+    pub async fn fetch_part(
         self,
         request: &mut Request,
-        asked: Asked,
+        requested: RequestedRange,
         lead: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
-        let wanted = Wanted { is_shared: true, range: Some(asked.aligned()), ..Wanted::default() };
-        let question = Question::new(&self.store, &self.key);
-        let reply = match (self.origin.ask)(request, &wanted).await {
+        let wanted = UpstreamRequest {
+            is_shared: true,
+            range: Some(requested.aligned()),
+            ..UpstreamRequest::default()
+        };
+        let origin_request = OriginRequest::new(&self.store, &self.key);
+        let reply = match (self.origin.send_request)(request, &wanted).await {
             Ok(reply) => reply,
             Err(failure) => {
                 let failed = Failed::of(request, failure);
@@ -268,7 +272,7 @@ impl Fetch {
         }
         if status != 206 {
             // The complete response or an error: handled as if it had been requested.
-            return self.take_whole(request, question, reply, lead).await;
+            return self.take_complete(request, origin_request, reply, lead).await;
         }
         let record = record::of(request);
         record.status = Some(record.had());
@@ -276,25 +280,27 @@ impl Fetch {
             Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
             Err(ContentRangeError::LengthDiffers) => None,
             // The part does not include the client's range; that range is requested unchanged.
-            Ok((_, None)) | Err(_) => return (self.origin.ask)(request, &Wanted::default()).await,
+            Ok((_, None)) | Err(_) => {
+                return (self.origin.send_request)(request, &UpstreamRequest::default()).await;
+            }
         };
         let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
             // The body does not match the announced range. Requests that wait for the part get the complete response too.
             drop(reply);
-            self.cache.shared_fetches().refuse_parts(&self.key);
-            return self.whole(request, lead).await;
+            self.cache.shared_fetches().disable_parts(&self.key);
+            return self.fetch_complete(request, lead).await;
         };
         let start = part.range.start;
-        let Some((fill, filling)) = self.begin_part(request, &reply, part, question).await else {
-            return (self.origin.ask)(request, &Wanted::default()).await;
+        let Some((fill, filling)) = self.begin_part(request, &reply, part, origin_request).await else {
+            return (self.origin.send_request)(request, &UpstreamRequest::default()).await;
         };
         let fetch = Rc::new(self);
         let reader = filling.reader(filling.part().map_or(0..0, |part| part.range.clone()));
-        let answer = reader
+        let response = reader
             .and_then(|reader| Fetch::along(&fetch, request, &filling, reader))
             .ok_or(Failure::Status(502))?;
         start_part(&fetch, request, filling, reply, Writing { start, fill, lead });
-        Ok(stored::as_new(answer))
+        Ok(stored::as_new(response))
     }
 
     /// Returns the outcome for a request whose part could not be fetched, and for the waiting requests: each decides whether stale
@@ -306,7 +312,7 @@ impl Fetch {
         lead: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
         publish_failure(lead, failed);
-        self.conclude(request, Answered::Failed(failed)).await
+        self.conclude(request, FetchResult::Failed(failed)).await
     }
 
     /// Returns the response from a part that is arriving; `None` if it can no longer be joined.
@@ -333,22 +339,23 @@ impl Fetch {
         request: &mut Request,
         reply: &Reply,
         part: Part,
-        question: Question,
+        origin_request: OriginRequest,
     ) -> Option<(Option<Fill>, Arc<Filling>)> {
         let conf = self.conf(request);
         let (head, raw) = (reply.head.head(), reply.head.raw());
-        let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
+        let candidate = origin_request.candidate(reply, &reply.head, (self.origin.ignored)(request.scope()));
         let judged = match self.has_too_few_uses(conf) {
             true => Err(Unstored::TooFewUses),
             // The rules for the complete response apply to its parts, because they become one entry.
-            false => policy::judge_as(StatusCode::OK.code(), request, conf, &answer),
+            false => policy::judge_as(StatusCode::OK.code(), request, conf, &candidate),
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
-        let received_s = answer.times.response;
+        let received_s = candidate.times.response;
         let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), &[], received_s).ok()?;
         let stored_head = Arc::from(stored_head);
         let mut fill = None;
-        let mut meta = Arc::new(Meta { status: 200, length: Some(part.length), ..policy::unstored(&answer) });
+        let mut meta =
+            Arc::new(Meta { status: 200, length: Some(part.length), ..policy::unstored(&candidate) });
         match judged {
             Ok(facts) if validator(&reply.head).is_strong() => {
                 meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });
@@ -361,19 +368,19 @@ impl Fetch {
                         meta: Arc::clone(&meta),
                         head: Arc::clone(&stored_head),
                         is_partial: true,
-                        asked: Arc::clone(answer.question),
-                        ticket: Some(Arc::clone(answer.ticket)),
+                        request: Arc::clone(candidate.pending_request),
+                        ticket: Some(Arc::clone(candidate.ticket)),
                     };
-                    let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
+                    let temp_directory = &(self.origin.upstream)(request.scope()).temp_path.0;
                     let (request, store) = (&*request, &self.store);
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
                     let joins = |hit: &Hit| {
-                        hit.meta.response_time_ms / 1000 >= answer.times.request
+                        hit.meta.response_time_ms / 1000 >= candidate.times.request
                             && !hit.is_purged_soft
                             && hit.meta.length == Some(part.length)
                             && stored::parse(hit.head()).is_some_and(|other| joins(&other, &reply.head))
                     };
-                    fill = store.begin_parts(new, temp_folder, &selector, joins).await.ok();
+                    fill = store.begin_parts(new, temp_directory, &selector, joins).await.ok();
                 }
             }
             Ok(_) => record::of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),
@@ -390,17 +397,17 @@ impl Fetch {
         self,
         request: &mut Request,
         hit: Hit,
-        asked: Option<Asked>,
+        requested: Option<RequestedRange>,
     ) -> Result<Reply, Failure> {
         let Some(located) = hit.located().cloned() else { return Err(Failure::Status(500)) };
-        let wanted = asked.map_or(0..located.length, |asked| asked.within(located.length));
+        let wanted = requested.map_or(0..located.length, |requested| requested.within(located.length));
         let heading = Rc::new(stored::parse(hit.head()).ok_or(Failure::Status(502))?);
         let (fetch, hit) = (Rc::new(self), Rc::new(hit));
         let child = detached(request).ok_or(Failure::Status(500))?;
         let mut first = None;
         if let Some(hole) = located.missing(&wanted) {
             let waiting = holes::join(&fetch, hit.key(), &heading, &hole);
-            let lead = match or_gone(request, waiting).await? {
+            let lead = match or_disconnected(request, waiting).await? {
                 holes::Joined::Lead(lead) => lead,
                 holes::Joined::Failed(failure) => return Err(failure),
                 holes::Joined::Along(filling) => match fetch.hole_along(request, &filling, &hole) {
@@ -413,7 +420,7 @@ impl Fetch {
                 },
             };
             if first.is_none() {
-                match fetch.ask_first(request, (&hit, &heading), hole, lead).await? {
+                match fetch.request_first_hole(request, (&hit, &heading), hole, lead).await? {
                     Ok(coming) => first = Some(coming),
                     Err(reply) => return Ok(reply),
                 }
@@ -445,19 +452,19 @@ impl Fetch {
     }
 
     /// Requests the first hole of a response before its head is sent. Returns the response instead if it is a new version.
-    async fn ask_first(
+    async fn request_first_hole(
         &self,
         request: &mut Request,
         (hit, heading): (&Hit, &Heading),
         hole: Range<u64>,
         lead: Option<FetchLeader>,
     ) -> Result<Result<(Range<u64>, FillingReader), Reply>, Failure> {
-        let question = Question::new(&self.store, &self.key);
+        let origin_request = OriginRequest::new(&self.store, &self.key);
         let record = record::of(request);
         record.forwarded = Some(Forwarded::Partial);
         record.status = Some(Status::Miss);
         // Uses the request itself, so that its variables show the fetch.
-        let reply = match ask_for(self, request, heading, &hole).await {
+        let reply = match request_hole(self, request, heading, &hole).await {
             Ok(reply) => reply,
             Err(failure) => {
                 publish_failure(lead, Failed::of(request, failure));
@@ -473,16 +480,20 @@ impl Fetch {
         if status == 206 {
             // The part has other content than the stored response: the complete response is requested.
             drop(reply);
-            return self.whole(request, lead).await.map(Err);
+            return self.fetch_complete(request, lead).await.map(Err);
         }
-        self.take_whole(request, question, reply, lead).await.map(Err)
+        self.take_complete(request, origin_request, reply, lead).await.map(Err)
     }
 
     /// Fetches the complete response, to replace the stored one.
-    async fn whole(&self, request: &mut Request, lead: Option<FetchLeader>) -> Result<Reply, Failure> {
-        let question = Question::new(&self.store, &self.key);
-        let wanted = Wanted { is_shared: true, ..Wanted::default() };
-        let reply = (self.origin.ask)(request, &wanted).await?;
-        self.take_whole(request, question, reply, lead).await
+    async fn fetch_complete(
+        &self,
+        request: &mut Request,
+        lead: Option<FetchLeader>,
+    ) -> Result<Reply, Failure> {
+        let origin_request = OriginRequest::new(&self.store, &self.key);
+        let wanted = UpstreamRequest { is_shared: true, ..UpstreamRequest::default() };
+        let reply = (self.origin.send_request)(request, &wanted).await?;
+        self.take_complete(request, origin_request, reply, lead).await
     }
 }

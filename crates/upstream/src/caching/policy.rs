@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use cache::{Asked, Hit, Key, Meta, Store, Ticket};
+use cache::{Hit, Key, Meta, PendingRequest, Store, Ticket};
 use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
@@ -29,7 +29,7 @@ use telemetry::time_zone::since_1970;
 const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
 
 /// A response to be judged.
-pub struct Answer<'a> {
+pub struct CacheCandidate<'a> {
     /// The header section of the response.
     pub heading: &'a Heading,
     /// Times of the request and of the arrival of the header section, in seconds since 1970.
@@ -37,34 +37,39 @@ pub struct Answer<'a> {
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
     /// Number of the last purge at the time of the request, to detect later purges.
-    pub question: &'a Arc<Asked>,
+    pub pending_request: &'a Arc<PendingRequest>,
     /// The time of the request.
-    pub asked: Instant,
+    pub requested_at: Instant,
     /// Position of the request among all requests for its key.
     pub ticket: &'a Arc<Ticket>,
 }
 
 /// A request to an upstream, for the store.
 #[derive(Debug)]
-pub struct Question {
+pub struct OriginRequest {
     at_s: i64,
-    open: Arc<Asked>,
-    asked: Instant,
+    open: Arc<PendingRequest>,
+    requested_at: Instant,
     ticket: Arc<Ticket>,
 }
 
-impl Question {
+impl OriginRequest {
     /// Creates it for an entry of this store.
-    pub fn new(store: &Store, key: &Key) -> Question {
-        let (open, ticket) = (store.ask(), Arc::new(store.ticket(key)));
-        Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
+    pub fn new(store: &Store, key: &Key) -> OriginRequest {
+        let (open, ticket) = (store.register_request(), Arc::new(store.ticket(key)));
+        OriginRequest { at_s: seconds(rt::wall()), open, requested_at: rt::now(), ticket }
     }
 
     /// Returns the response to this request.
-    pub fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
+    pub fn candidate<'a>(
+        &'a self,
+        reply: &Reply,
+        heading: &'a Heading,
+        ignored: Ignored,
+    ) -> CacheCandidate<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
-        let Question { ref open, asked, ref ticket, .. } = *self;
-        Answer { heading, times, ignored, question: open, asked, ticket }
+        let OriginRequest { ref open, requested_at, ref ticket, .. } = *self;
+        CacheCandidate { heading, times, ignored, pending_request: open, requested_at, ticket }
     }
 }
 
@@ -102,8 +107,8 @@ pub fn set_of_head(request: &Request, meta: &mut Meta) {
 }
 
 /// Returns the metadata to store a response with.
-pub fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
-    judge_as(answer.heading.head().status().code(), request, conf, answer)
+pub fn judge(request: &Request, conf: &CacheConf, candidate: &CacheCandidate<'_>) -> Result<Meta, Unstored> {
+    judge_as(candidate.heading.head().status().code(), request, conf, candidate)
 }
 
 /// Returns the metadata to store a response with under this status: a 206 is stored as a part of a 200.
@@ -111,18 +116,18 @@ pub fn judge_as(
     status: u16,
     request: &Request,
     conf: &CacheConf,
-    answer: &Answer<'_>,
+    candidate: &CacheCandidate<'_>,
 ) -> Result<Meta, Unstored> {
-    let (head, raw) = (answer.heading.head(), answer.heading.raw());
+    let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
     let fields = CacheFields::collect(head.lines(raw), TARGETS);
     let exchange = Exchange {
         status,
         is_authorized: request.header(HeaderId::Authorization).is_some(),
-        times: answer.times,
+        times: candidate.times,
     };
     let valid = conf.valid_for(status);
     let rules = Rules {
-        ignored: answer.ignored,
+        ignored: candidate.ignored,
         valid: valid.map(|time| time.as_secs().min(u64::from(u32::MAX)) as u32),
         stores_parts: conf.stores_parts || conf.sets_range,
         heuristic: conf.heuristic,
@@ -136,7 +141,7 @@ pub fn judge_as(
         return Err(Unstored::Configured);
     }
     let verdict = store::judge(&fields, exchange, &rules).map_err(Unstored::Rules)?;
-    let names = match answer.ignored.vary {
+    let names = match candidate.ignored.vary {
         true => Vec::new(),
         false => vary::selecting_names(head.all(raw, HeaderId::Vary)).map_err(Unstored::Vary)?,
     };
@@ -148,7 +153,7 @@ pub fn judge_as(
     };
     let mut meta = Meta {
         status,
-        response_time_ms: answer.times.response.saturating_mul(1000),
+        response_time_ms: candidate.times.response.saturating_mul(1000),
         initial_age: verdict.initial_age,
         fresh_until: verdict.fresh_until,
         stale_while_revalidate_until: until(verdict.stale_while_revalidate),
@@ -169,18 +174,18 @@ pub fn judge_as(
 }
 
 /// Returns the metadata of a response that is not stored: its arrival, and its age according to its own fields.
-pub fn unstored(answer: &Answer<'_>) -> Meta {
-    let (head, raw) = (answer.heading.head(), answer.heading.raw());
+pub fn unstored(candidate: &CacheCandidate<'_>) -> Meta {
+    let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
     Meta {
         status: head.status().code(),
-        response_time_ms: answer.times.response.saturating_mul(1000),
+        response_time_ms: candidate.times.response.saturating_mul(1000),
         initial_age: CacheFields::collect(head.lines(raw), TARGETS).age.unwrap_or(0),
         ..Meta::default()
     }
 }
 
 /// Whether waiting requests may use a response without a request to the upstream (RFC 9111 section 4).
-pub fn is_for_others(meta: &Meta) -> bool {
+pub fn is_shareable(meta: &Meta) -> bool {
     meta.fresh_until.max(meta.stale_while_revalidate_until) > meta.response_time_ms / 1000
 }
 
@@ -206,7 +211,7 @@ pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
 
 /// Collects tags in the form of an entry: separated by one space.
 fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
-    for word in words(values).filter(|word| !word.is_empty()) {
+    for word in split_tags(values).filter(|word| !word.is_empty()) {
         if !tags.is_empty() {
             tags.push(b' ');
         }
@@ -215,7 +220,7 @@ fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) 
 }
 
 /// Splits tags, which are separated by spaces (`Surrogate-Key`) or commas (`Cache-Tag`). Some results are empty.
-pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+pub fn split_tags<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
     values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }
 
@@ -346,7 +351,7 @@ impl Failed {
             Failure::Status(504) => Some(Stale::Timeout),
             Failure::Status(_) if Tries::of(request).had_invalid_header() => Some(Stale::InvalidHeader),
             Failure::Status(_) => Some(Stale::Error),
-            Failure::Gone => None,
+            Failure::ClientClosed => None,
         };
         Failed { failure, case, is_error: case.is_some() }
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ::cache::{Fate, Key, Scope, StoreError};
+use ::cache::{Key, PurgeEffect, Scope, StoreError};
 
 use crate::caching::tasks::Cache;
 use exchange::request::Request;
@@ -30,7 +30,7 @@ const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
 
 /// Purges on behalf of a request, and returns the status. 204: purged; 404: no entry has the key; 400: not a valid key or tag; 503:
 /// another process owns the directory; 500: disk error. The number of matches of a pattern or tag is not known at that time.
-pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate: Fate) -> u16 {
+pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, effect: PurgeEffect) -> u16 {
     let Some(store) = cache.store() else {
         request.log(Level::Error, format_args!("cache purge failed: the cache could not be opened"));
         return 503;
@@ -43,7 +43,7 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
         Purged::Key(text) => {
             let key = Key::of(text);
             // Entries being stored count, and so do entries that the disk cannot report.
-            was_there = cache.shared_fetches().under_way(&key).is_some()
+            was_there = cache.shared_fetches().in_flight(&key).is_some()
                 || store.holds(&key, text).await.unwrap_or(true);
             vec![Scope::Key(key.0)]
         }
@@ -59,11 +59,11 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
     }
     for scope in &scopes {
         match scope {
-            Scope::Key(key) => cache.shared_fetches().part_from(&Key(*key)),
-            _ => cache.shared_fetches().part_from_all(rt::now()),
+            Scope::Key(key) => cache.shared_fetches().detach(&Key(*key)),
+            _ => cache.shared_fetches().detach_all(rt::now()),
         }
     }
-    if let Err(error) = store.purge_together(scopes, fate).await {
+    if let Err(error) = store.purge_together(scopes, effect).await {
         request.log(Level::Error, format_args!("cache purge failed: {error}"));
         return if error == StoreError::NotOwner { 503 } else { 500 };
     }
@@ -82,7 +82,7 @@ pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
         return;
     }
     // The client's change succeeded, so its response is passed on even if the stored response remains.
-    if let Err(error) = store.purge(Scope::Key(key.0), Fate::Gone).await {
+    if let Err(error) = store.purge(Scope::Key(key.0), PurgeEffect::Unusable).await {
         request.log(Level::Error, format_args!("stored response was not invalidated: {error}"));
     }
 }

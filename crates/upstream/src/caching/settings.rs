@@ -10,8 +10,8 @@ use ::conf::Span;
 use http::freshness::Heuristic;
 
 use crate::caching::tasks::Cache;
-use exchange::config::{Layered, Words};
-use exchange::room::GivesRoom;
+use exchange::capacity::ReclaimsSpace;
+use exchange::config::{Keywords, Layered};
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
 
@@ -51,7 +51,7 @@ pub struct CacheConf {
     /// `proxy_cache_valid`; the first match counts.
     pub valid: Layered<Valid>,
     /// `proxy_cache_methods`: see [`CacheConf::has_method`].
-    pub methods: Words,
+    pub methods: Keywords,
     /// `proxy_cache_bypass`
     pub bypass: Layered<Template>,
     /// `proxy_no_cache`
@@ -75,7 +75,7 @@ pub struct CacheConf {
     /// `proxy_cache_min_uses`
     pub min_uses: u64,
     /// `proxy_cache_use_stale`
-    pub use_stale: Words,
+    pub use_stale: Keywords,
     /// `proxy_cache_background_update`
     pub background_update: bool,
     /// `proxy_cache_revalidate`
@@ -111,7 +111,7 @@ impl Default for CacheConf {
             key: None,
             credential_key: None,
             valid: Layered::default(),
-            methods: Words::default(),
+            methods: Keywords::default(),
             bypass: Layered::default(),
             no_store: Layered::default(),
             purge: Layered::default(),
@@ -123,7 +123,7 @@ impl Default for CacheConf {
             s_maxage_stale: false,
             sets_range: false,
             min_uses: 1,
-            use_stale: Words::default(),
+            use_stale: Keywords::default(),
             background_update: false,
             revalidate: false,
             lock: None,
@@ -315,17 +315,17 @@ pub enum StoreKind {
 
 /// A cache that can free space on its file system.
 #[derive(Debug)]
-pub struct CacheRoom(pub Arc<CacheZone>);
+pub struct CacheReclaimer(pub Arc<CacheZone>);
 
-impl GivesRoom for CacheRoom {
+impl ReclaimsSpace for CacheReclaimer {
     fn device(&self) -> Option<u64> {
         self.0.state().store().map(|store| store.device().0)
     }
 
-    fn give(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>> {
+    fn reclaim(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>> {
         Box::pin(async move {
             match self.0.state().store() {
-                Some(store) => store.give_room(bytes).await,
+                Some(store) => store.reclaim(bytes).await,
                 None => false,
             }
         })

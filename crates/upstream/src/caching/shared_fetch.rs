@@ -32,7 +32,7 @@ pub enum Outcome {
     /// A response that may be shared while its body arrives.
     Filling(Arc<Filling>),
     /// The stored response is fresh again, or a new one exists: repeat the lookup.
-    LookAgain,
+    Retry,
     /// A response for one request only: the other requests must fetch themselves.
     Alone,
     /// No upstream sent a response.
@@ -87,7 +87,7 @@ impl SharedFetch {
 
     /// Whether new requests may wait for the fetch or use its result: not if it has stalled, nor if it is complete and stale.
     fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
-        match self.known() {
+        match self.known_outcome() {
             None => now < self.started + limit,
             Some(Outcome::Filling(filling)) if filling.is_complete() => filling.meta.fresh_until > now_s(),
             Some(Outcome::Filling(filling)) => filling.stalls_at(limit).is_none_or(|at| now < at),
@@ -96,13 +96,13 @@ impl SharedFetch {
     }
 
     /// Returns the outcome, if known.
-    pub fn known(&self) -> Option<Outcome> {
+    pub fn known_outcome(&self) -> Option<Outcome> {
         lock(&self.state).outcome.clone()
     }
 
     /// Whether the fetch of range `coming` includes `range`, and reaches its start soon.
-    fn comes_soon_to(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
-        let at = match self.known() {
+    fn reaches_soon(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
+        let at = match self.known_outcome() {
             None => coming.start,
             Some(Outcome::Filling(filling)) => filling.arrived(),
             Some(_) => return false,
@@ -215,7 +215,7 @@ impl FetchLeader {
 impl Drop for FetchLeader {
     fn drop(&mut self) {
         self.leave();
-        self.shared_fetch.publish(Outcome::LookAgain);
+        self.shared_fetch.publish(Outcome::Retry);
     }
 }
 
@@ -336,7 +336,7 @@ impl SharedFetches {
     }
 
     /// Returns the fetch that [`SharedFetches::join_part`] would join.
-    pub fn part_under_way(
+    pub fn find_part(
         &self,
         primary: &Key,
         name: &Key,
@@ -358,7 +358,7 @@ impl SharedFetches {
         let is_fit = |(coming, shared_fetch): &&(Range<u64>, Arc<SharedFetch>)| {
             joined_since.is_none_or(|at| at < shared_fetch.started)
                 && shared_fetch.is_joinable(now, limit)
-                && shared_fetch.comes_soon_to(coming, range)
+                && shared_fetch.reaches_soon(coming, range)
         };
         parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
     }
@@ -370,11 +370,11 @@ impl SharedFetches {
 
     /// Returns the fetch of a key, unless it has stalled.
     pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<SharedFetch>> {
-        self.under_way(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limit))
+        self.in_flight(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limit))
     }
 
     /// Returns the fetch of a key, if any.
-    pub fn under_way(&self, key: &Key) -> Option<Arc<SharedFetch>> {
+    pub fn in_flight(&self, key: &Key) -> Option<Arc<SharedFetch>> {
         self.table(key).get(key).map(Arc::clone)
     }
 
@@ -385,7 +385,7 @@ impl SharedFetches {
         key: Key,
         (filling, ticket): (Arc<Filling>, Arc<Ticket>),
         sequence: u64,
-        asked: Instant,
+        requested_at: Instant,
     ) -> Option<Pending> {
         ticket.complete(&filling.meta.variant);
         if !ticket.is_newest(&filling.meta.variant) {
@@ -393,12 +393,12 @@ impl SharedFetches {
         }
         let pending = Pending::new(self, key, (filling, ticket), sequence);
         // A change after this check removes the added response.
-        (!self.is_outdated(&key, asked)).then_some(pending)
+        (!self.is_outdated(&key, requested_at)).then_some(pending)
     }
 
     /// Detaches the fetch in flight of a key: later requests do not wait for it, because it started before a purge. The store
     /// decides by the purge numbers whether its response is stored.
-    pub fn part_from(&self, key: &Key) {
+    pub fn detach(&self, key: &Key) {
         self.table(key).remove(key);
         let names = lock(&self.names[shard(key)]).remove(key);
         for name in names.into_iter().flatten() {
@@ -409,7 +409,7 @@ impl SharedFetches {
     }
 
     /// Detaches all fetches in flight.
-    pub fn part_from_all(&self, now: Instant) {
+    pub fn detach_all(&self, now: Instant) {
         lock(&self.changes).joined_since = Some(now);
     }
 
@@ -422,14 +422,14 @@ impl SharedFetches {
         }
         changes.keys.insert(*key, now);
         drop(changes);
-        self.part_from(key);
+        self.detach(key);
     }
 
     /// Whether a key was changed at or after this time.
-    pub fn is_outdated(&self, key: &Key, asked: Instant) -> bool {
+    pub fn is_outdated(&self, key: &Key, requested_at: Instant) -> bool {
         let changes = lock(&self.changes);
         let at = changes.keys.get(key).copied().max(changes.all);
-        at.is_some_and(|at| at >= asked)
+        at.is_some_and(|at| at >= requested_at)
     }
 
     /// Returns a number that changes when a fetch of this key, or of another key in its shard, has ended. An earlier lookup should
@@ -444,7 +444,7 @@ impl SharedFetches {
     }
 
     /// Returns the number of fetches in flight. A fetch of a variant is counted twice.
-    pub fn under_way_now(&self) -> u64 {
+    pub fn in_flight_count(&self) -> u64 {
         self.tables.iter().map(|table| lock(table).len() as u64).sum()
     }
 
@@ -466,12 +466,12 @@ impl SharedFetches {
     }
 
     /// Disables parts of an object for some time, because the upstream sent a part that was shorter than announced.
-    pub fn refuse_parts(&self, key: &Key) {
+    pub fn disable_parts(&self, key: &Key) {
         self.mark(&refusal(key), rt::now());
     }
 
     /// Whether parts of this object are disabled.
-    pub fn refuses_parts(&self, key: &Key) -> bool {
+    pub fn are_parts_disabled(&self, key: &Key) -> bool {
         self.is_marked(&refusal(key), rt::now())
     }
 
@@ -552,13 +552,13 @@ mod tests {
         let (one, two) = (Key::of(b"one"), Key::of(b"two"));
         let first = [leads(&shared_fetches, one, now), leads(&shared_fetches, two, now)];
         assert!(first.iter().all(Option::is_some) && leads(&shared_fetches, one, later).is_none());
-        shared_fetches.part_from(&one);
+        shared_fetches.detach(&one);
         let second = leads(&shared_fetches, one, later);
         assert!(second.is_some() && leads(&shared_fetches, two, later).is_none());
         // The end of the first fetch must not remove the fetch that replaced it.
         drop(first);
         assert!(leads(&shared_fetches, one, later).is_none());
-        shared_fetches.part_from_all(later);
+        shared_fetches.detach_all(later);
         assert!(leads(&shared_fetches, one, later + Duration::from_secs(1)).is_some());
     }
 
@@ -578,7 +578,7 @@ mod tests {
         let first = [join(&one, b"a"), join(&one, b"b"), join(&other, b"a")];
         assert!(first.iter().all(Option::is_some));
         assert!(join(&one, b"a").is_none() && join(&other, b"a").is_none());
-        shared_fetches.part_from(&one);
+        shared_fetches.detach(&one);
         let second = [join(&one, b"a"), join(&one, b"b")];
         assert!(second.iter().all(Option::is_some) && join(&other, b"a").is_none());
         // The ends of the first fetches must not remove the fetches that replaced them.

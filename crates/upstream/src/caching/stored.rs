@@ -18,8 +18,8 @@ use http::request::HeaderId;
 use io::SharedBytes;
 use io::op::Source;
 
-use crate::caching::asked::slice_start;
 use crate::caching::filling::{Filling, SharedHead};
+use crate::caching::requested_range::slice_start;
 use crate::caching::{policy, record};
 use crate::{Heading, Reply, ReplyBody, Stored};
 use exchange::request::Request;
@@ -76,7 +76,7 @@ fn of_head(heading: Heading, age: u32) -> Reply {
 }
 
 /// Returns a response that was received completely and is being stored.
-pub fn of_whole(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
+pub fn of_complete(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
     let (heading, length) = (filling.heading()?, bytes.len() as u64);
     let body = Body::Bytes(Source::SharedBytes(bytes));
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
@@ -128,13 +128,13 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     let part = located.offset..located.offset + located.length;
     let events = generation.config.events();
     let calls_directly = located.calls_directly() && events.calls_directly();
-    Body::File(FileBody::of_part(
+    Body::File(FileBody::of_range(
         located.file,
         located.device,
         part,
         mover,
         calls_directly,
-        exchange::files::place_of(request),
+        exchange::files::open_context(request),
     ))
 }
 
@@ -170,9 +170,9 @@ impl BodySource for CheckedSource {
         matches!(self.state, StoredRead::Pending(_))
     }
 
-    fn set_room(&mut self, bytes: u64) {
+    fn set_client_space(&mut self, bytes: u64) {
         if let StoredRead::Ready(reader) = &mut self.state {
-            reader.set_room(bytes);
+            reader.set_client_space(bytes);
         }
     }
 

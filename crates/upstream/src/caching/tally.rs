@@ -60,7 +60,7 @@ const UNAVAILABLE: Series = COLLAPSED.after(
     .labelled(&[ZONE]),
 );
 
-/// In the order of [`place_of`]. The store counts its refusals itself.
+/// In the order of [`index_of`]. The store counts its refusals itself.
 const UNSTORED: Series = UNAVAILABLE.after(
     Metric::counter(
         "cache_unstored_total",
@@ -165,7 +165,7 @@ pub struct Tallies {
 
 /// The tallies that one thread writes to, by the ID of their cache. The list is as short as the number of caches.
 #[derive(Debug, Default)]
-pub struct Own(RefCell<Vec<(u64, Arc<Tally>)>>);
+pub struct ThreadTallies(RefCell<Vec<(u64, Arc<Tally>)>>);
 
 impl Tallies {
     /// Creates the tallies of a new cache.
@@ -191,7 +191,7 @@ impl Tallies {
     }
 }
 
-impl Own {
+impl ThreadTallies {
     fn with(&self, tallies: &Tallies, count: impl FnOnce(&Tally)) {
         let mut own = self.0.borrow_mut();
         if let Some((_, tally)) = own.iter().find(|(number, _)| *number == tallies.number) {
@@ -210,7 +210,7 @@ pub fn count(request: &mut Request, cache: &Cache) {
     let record = record::of(request);
     record.tallies = Some(cache.tallies().number);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
-    request.conn.thread.local::<Own>().with(cache.tallies(), |Tally { cells, .. }| {
+    request.conn.thread.local::<ThreadTallies>().with(cache.tallies(), |Tally { cells, .. }| {
         match status {
             Some(status) => cells.add(&REQUESTS, status as usize),
             None => cells.add(&UNAVAILABLE, 0),
@@ -218,8 +218,8 @@ pub fn count(request: &mut Request, cache: &Cache) {
         if collapsed {
             cells.add(&COLLAPSED, 0);
         }
-        if let Some(place) = unstored.and_then(place_of) {
-            cells.add(&UNSTORED, place);
+        if let Some(index) = unstored.and_then(index_of) {
+            cells.add(&UNSTORED, index);
         }
     });
 }
@@ -228,7 +228,7 @@ pub fn count(request: &mut Request, cache: &Cache) {
 pub fn count_served(request: &Request) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(number) = record.tallies else { return };
-    let own = request.conn.thread.local::<Own>().0.borrow();
+    let own = request.conn.thread.local::<ThreadTallies>().0.borrow();
     let Some((_, tally)) = own.iter().find(|(known, _)| *known == number) else { return };
     tally.cells.grow(&SERVED, source_of(record), request.sent);
     if record.is_sent_from_file {
@@ -249,7 +249,7 @@ fn source_of(record: &Record) -> usize {
 }
 
 /// Returns the index of a reason in the label values of [`UNSTORED`].
-fn place_of(reason: Unstored) -> Option<usize> {
+fn index_of(reason: Unstored) -> Option<usize> {
     Some(match reason {
         Unstored::Rules(reason) => match reason {
             NotStored::Interim => 0,
@@ -293,16 +293,16 @@ mod tests {
             (Unstored::Vary(VaryError::Any), "vary"),
             (Unstored::Worse, "stale_preferred"),
         ] {
-            let place = place_of(reason).expect("threads count it");
-            assert_eq!(UNSTORED.metric.values()[place].0, value, "{reason}");
+            let index = index_of(reason).expect("threads count it");
+            assert_eq!(UNSTORED.metric.values()[index].0, value, "{reason}");
         }
-        assert_eq!(place_of(Unstored::Refused(cache::Refused::Busy)), None, "the store counts it");
+        assert_eq!(index_of(Unstored::Refused(cache::Refused::Busy)), None, "the store counts it");
     }
 
     #[test]
     fn threads_and_caches_are_counted_separately() {
         let (first, second) = (Tallies::start(), Tallies::start());
-        let threads = [Own::default(), Own::default()];
+        let threads = [ThreadTallies::default(), ThreadTallies::default()];
         for _ in 0..3 {
             threads[0].with(&first, |tally| tally.cells.add(&COLLAPSED, 0));
         }

@@ -28,9 +28,9 @@ pub struct Cache {
     refusal: Option<OpenError>,
     config: Config,
     /// Whether the cache was closed. The lock is held while a late store is set, so that every store is stopped.
-    is_over: Mutex<bool>,
+    is_closed: Mutex<bool>,
     /// Ends the wait for the next attempt to open; 1 when the cache was closed.
-    over: Publisher,
+    closed: Publisher,
     /// 1 when the store's task has ended: its index is saved, and another process may use the directory.
     ended: Publisher,
     /// Fetches in flight; like the cache they outlive a configuration version.
@@ -77,10 +77,10 @@ impl Cache {
             Ok(opened) => store.set(opened).err().and(None),
             Err(refusal) => Some(refusal),
         };
-        let ((over, _), (ended, _)) = (watch::channel(0), watch::channel(0));
-        let (is_over, claimed) = (Mutex::new(false), AtomicBool::new(false));
+        let ((closed, _), (ended, _)) = (watch::channel(0), watch::channel(0));
+        let (is_closed, claimed) = (Mutex::new(false), AtomicBool::new(false));
         let (shared_fetches, tallies) = (SharedFetches::new(), Tallies::start());
-        Cache { store, refusal, config, is_over, over, ended, shared_fetches, tallies, claimed, notes }
+        Cache { store, refusal, config, is_closed, closed, ended, shared_fetches, tallies, claimed, notes }
     }
 
     /// Returns the store, if it is open.
@@ -113,13 +113,13 @@ impl Cache {
                 cache.ended.publish(1);
                 drop(counted);
             };
-            let tell = async {
+            let write_notes = async {
                 loop {
                     rt::sleep_until(rt::now() + NOTES_EVERY).await;
                     cache.notes.write(&thread);
                 }
             };
-            rt::select(run, tell).await;
+            rt::select(run, write_notes).await;
             cache.notes.write(&thread);
         });
     }
@@ -130,9 +130,9 @@ impl Cache {
         let Some(refusal) = &self.refusal else { return self.store().map(Arc::clone) };
         let message = format_args!("{refusal}; answers pass through and are not stored until it can");
         error_log::write(thread, Level::Emerg, message);
-        let (mut pause, over) = (REOPEN_FIRST, self.over.watch());
+        let (mut pause, closed) = (REOPEN_FIRST, self.closed.watch());
         loop {
-            if let Either::Left(_) = rt::select(over.above(0), rt::sleep_until(rt::now() + pause)).await {
+            if let Either::Left(_) = rt::select(closed.above(0), rt::sleep_until(rt::now() + pause)).await {
                 return None;
             }
             pause = (pause * 2).min(REOPEN_MAX);
@@ -151,14 +151,14 @@ impl Cache {
 
     /// Sets a store that was opened late, unless the cache was closed.
     fn take(&self, store: &Arc<Store>) -> bool {
-        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        !*is_over && self.store.set(Arc::clone(store)).is_ok()
+        let is_closed = self.is_closed.lock().unwrap_or_else(PoisonError::into_inner);
+        !*is_closed && self.store.set(Arc::clone(store)).is_ok()
     }
 
     /// Stops the cache: another process takes over the directory.
     fn stop(&self) {
-        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.over.publish(1);
+        *self.is_closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.closed.publish(1);
         if let Some(store) = self.store() {
             store.stop();
         }
@@ -194,12 +194,12 @@ pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
     let caches = |generation: &Generation| -> Vec<Arc<Cache>> {
         generation.config.http.of::<Caches>().zones.iter().map(|zone| Arc::clone(zone.state())).collect()
     };
-    let kept = caches(&now);
-    for cache in &kept {
+    let remaining = caches(&now);
+    for cache in &remaining {
         cache.tend(thread);
     }
     for old in before.map(caches).unwrap_or_default() {
-        if !kept.iter().any(|cache| Arc::ptr_eq(cache, &old)) {
+        if !remaining.iter().any(|cache| Arc::ptr_eq(cache, &old)) {
             old.stop();
         }
     }
@@ -218,7 +218,7 @@ pub fn stop(generation: &Generation) {
 /// entry, which must be known before the index is saved as complete.
 pub async fn ended(thread: &Thread) {
     // Including the caches of earlier configurations.
-    thread.caches.none_left().await;
+    thread.caches.wait_empty().await;
     let caches: Vec<_> = thread
         .generation()
         .config

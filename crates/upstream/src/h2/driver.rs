@@ -32,7 +32,7 @@ pub(super) async fn drive(
         match cut {
             Cut::Fault(fault) => session.fail(fault, out),
             // No error occurred.
-            Cut::Closed => session.go_away(0, ErrorCode::NoError, out),
+            Cut::Closed => session.send_goaway(0, ErrorCode::NoError, out),
             _ => out.clear(),
         }
         std::mem::take(out)
@@ -98,7 +98,7 @@ impl Driver {
                         return Poll::Ready(Ok(()));
                     }
                     let out = std::mem::take(&mut state.out);
-                    state.session.each().for_each(|(_, stream)| stream.wake_giver());
+                    state.session.each().for_each(|(_, stream)| stream.wake_writer());
                     self.flying.insert(Segments::from(out))
                 }
             };
@@ -164,7 +164,7 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
                     if let Err(cut) = stream.add_body(&rest[start..end], ends) {
                         state.refuse(id, &stream, cut);
                     }
-                    if !stream.wants_body() {
+                    if !stream.passes_body() {
                         state.session.take(id, (end - start) as u32, &mut state.out);
                     }
                 }
@@ -174,10 +174,10 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
                     stream.was_reset(by_peer, code);
                 }
             }
-            Event::Window { stream: 0 } => state.session.each().for_each(|(_, stream)| stream.wake_giver()),
-            Event::Window { stream } => state.session.get(stream).into_iter().for_each(|it| it.wake_giver()),
+            Event::Window { stream: 0 } => state.session.each().for_each(|(_, stream)| stream.wake_writer()),
+            Event::Window { stream } => state.session.get(stream).into_iter().for_each(|it| it.wake_writer()),
             Event::GoAway { last, .. } => {
-                (state.is_closing, state.has_goodbye) = (true, true);
+                (state.is_closing, state.has_goaway) = (true, true);
                 let unprocessed = state.session.each().filter(|(id, _)| *id > last);
                 unprocessed.for_each(|(_, stream)| stream.cut(Cut::Unprocessed));
             }

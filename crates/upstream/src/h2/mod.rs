@@ -42,7 +42,7 @@ struct State {
     /// Whether it accepts no further exchanges.
     is_closing: bool,
     /// Whether the upstream has sent GOAWAY.
-    has_goodbye: bool,
+    has_goaway: bool,
     /// Time since when it is idle.
     idle_since: Instant,
     /// Time of the ping in flight; reset when any bytes arrive.
@@ -98,7 +98,7 @@ impl Cut {
     }
 
     /// Whether the response of the upstream counts as invalid.
-    pub(super) fn is_invalid_answer(self) -> bool {
+    pub(super) fn is_invalid_response(self) -> bool {
         matches!(self, Cut::Reset(_) | Cut::Fault(_) | Cut::Reply(_))
     }
 }
@@ -127,15 +127,15 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 
 /// Time after which an unacknowledged ping makes new exchanges use another connection, and time after which the connection counts as
 /// broken.
-const PROBE_DOUBT: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// Starts HTTP/2 on a connection; `place` is released when the connection has ended. Without exchanges it is kept alive for `idle`;
+    /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. Without exchanges it is kept alive for `idle`;
     /// if that is `None` it ends with its first exchange.
     pub(super) fn start(
         wire: Box<dyn Duplex>,
-        place: Option<Counted>,
+        slot: Option<Counted>,
         idle: Option<Duration>,
     ) -> Rc<Connection> {
         let limits = Limits { streams_max: 0, initial_window: WINDOW_BYTES, head_max: HEAD_MAX };
@@ -147,20 +147,20 @@ impl Connection {
             users: 0,
             requests: 0,
             is_closing: false,
-            has_goodbye: false,
+            has_goaway: false,
             idle_since: rt::now(),
             probed_at: None,
             cut: None,
         };
         let connection = Rc::new(Connection { state: RefCell::new(state), driver: Cell::new(None) });
-        rt::spawn(driver::drive(Rc::clone(&connection), wire, place, idle.unwrap_or_default()));
+        rt::spawn(driver::drive(Rc::clone(&connection), wire, slot, idle.unwrap_or_default()));
         connection
     }
 
     /// Whether another exchange may begin on it.
     pub(super) fn is_available(&self) -> bool {
         let state = self.state.borrow();
-        let is_in_doubt = state.probed_at.is_some_and(|at| rt::now() >= at + PROBE_DOUBT);
+        let is_in_doubt = state.probed_at.is_some_and(|at| rt::now() >= at + PROBE_TIMEOUT);
         // The session counts streams once they have sent a frame; `users` also counts those that are about to.
         !state.is_closing
             && state.cut.is_none()

@@ -19,10 +19,10 @@ pub(super) struct Stream {
     /// Number of the stream, once a frame was sent.
     id: Cell<Option<u32>>,
     /// Properties of the request that affect the parsing of its response.
-    asked: Cell<RequestFacts>,
+    request_facts: Cell<RequestFacts>,
     inbox: RefCell<Inbox>,
     /// Waker of the task that waits for a window, or for room.
-    giver: Cell<Option<Waker>>,
+    writer_waker: Cell<Option<Waker>>,
     cut: Cell<Option<Cut>>,
     /// Names of the never-indexed fields of the last header section.
     never_indexed: Cell<Option<Box<NeverIndexed>>>,
@@ -69,9 +69,9 @@ impl Stream {
         let limits = Limits { head_max: 0, fields_max: FIELDS_MAX_DEFAULT };
         Rc::new(Stream {
             id: Cell::new(None),
-            asked: Cell::new(RequestFacts { method: Method::Get, limits }),
+            request_facts: Cell::new(RequestFacts { method: Method::Get, limits }),
             inbox: RefCell::default(),
-            giver: Cell::new(None),
+            writer_waker: Cell::new(None),
             cut: Cell::new(None),
             never_indexed: Cell::new(None),
         })
@@ -83,7 +83,7 @@ impl Stream {
             self.cut.set(Some(cut));
         }
         self.inbox.borrow_mut().wake();
-        self.wake_giver();
+        self.wake_writer();
     }
 
     /// Handles a reset by either end. A complete response remains valid (RFC 9113 section 8.1).
@@ -97,12 +97,12 @@ impl Stream {
         self.never_indexed.set(names);
     }
 
-    pub(super) fn wake_giver(&self) {
-        self.giver.take().into_iter().for_each(Waker::wake);
+    pub(super) fn wake_writer(&self) {
+        self.writer_waker.take().into_iter().for_each(Waker::wake);
     }
 
     /// Whether bytes of a body are passed to the reader.
-    pub(super) fn wants_body(&self) -> bool {
+    pub(super) fn passes_body(&self) -> bool {
         self.inbox.borrow().stage != Stage::NoBody
     }
 
@@ -139,7 +139,7 @@ impl Stream {
                 inbox.add(&text).map(|()| None)
             };
         }
-        let has_body = ReplyFraming::of(self.asked.get().method, &head) != ReplyFraming::None;
+        let has_body = ReplyFraming::of(self.request_facts.get().method, &head) != ReplyFraming::None;
         // RFC 9113 section 8.1.1: a body must have the announced length.
         if has_body && ends && head.content_length().is_some_and(|length| length > 0) {
             return Err(Cut::Reply(ReplyFault::NoBody));
@@ -164,7 +164,7 @@ pub(super) enum Heads {
 impl Heads {
     /// Creates the collector for the next header section of a stream.
     pub(super) fn of(stream: &Stream) -> Heads {
-        let limits = stream.asked.get().limits;
+        let limits = stream.request_facts.get().limits;
         match stream.inbox.borrow().stage {
             Stage::Head => Heads::Head(Box::new(ReplyReader::new(limits))),
             _ => Heads::Trailers { text: Vec::new(), most: limits.head_max as usize, is_good: true },
@@ -242,8 +242,8 @@ impl StreamEnd {
     }
 
     /// Sets the properties of the request, before any of it is sent.
-    pub(crate) fn ask(&self, method: Method, limits: Limits) {
-        self.stream.asked.set(RequestFacts { method, limits });
+    pub(crate) fn set_request(&self, method: Method, limits: Limits) {
+        self.stream.request_facts.set(RequestFacts { method, limits });
     }
 
     /// Returns the next text of the response; `None` at its end.
@@ -344,7 +344,7 @@ impl StreamWriter {
         let (connection, stream) = (Rc::clone(&self.connection), Rc::clone(&self.stream));
         let polled = connection.with(|state| {
             // The connection ended, or reached its stream limit, before a frame was sent.
-            let is_late = state.cut.is_some() || state.has_goodbye || !state.session.may_open();
+            let is_late = state.cut.is_some() || state.has_goaway || !state.session.may_open();
             if stream.id.get().is_none() && is_late {
                 stream.cut(Cut::Unprocessed);
                 return Poll::Ready(Err(Cut::Unprocessed.errno()));
@@ -388,7 +388,7 @@ impl StreamWriter {
             Poll::Ready(Ok(()))
         });
         if polled.is_pending() {
-            stream.giver.set(Some(context.waker().clone()));
+            stream.writer_waker.set(Some(context.waker().clone()));
         }
         polled
     }

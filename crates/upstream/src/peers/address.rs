@@ -1,6 +1,6 @@
 //! Server addresses in the configuration: `127.0.0.1:8080`, `[::1]:80`, `unix:/run/x`, `example.com`.
 //!
-//! Parsing resolves no names; [`Place::Name`] marks an address that needs resolution.
+//! Parsing resolves no names; [`HostKind::Name`] marks an address that needs resolution.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,12 +19,12 @@ pub struct Url {
     /// Whether a port was configured.
     pub has_port: bool,
     /// Kind of the host, with the address if known.
-    pub place: Place,
+    pub kind: HostKind,
 }
 
 /// The kind of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum HostKind {
     /// An address.
     Address(PeerAddr),
     /// A name that must be resolved.
@@ -76,9 +76,9 @@ impl Url {
 
     /// Returns the address, unless the host is a name.
     pub fn address(&self) -> Option<&PeerAddr> {
-        match &self.place {
-            Place::Address(address) => Some(address),
-            Place::Name => None,
+        match &self.kind {
+            HostKind::Address(address) => Some(address),
+            HostKind::Name => None,
         }
     }
 }
@@ -89,8 +89,8 @@ fn unix(path: &str) -> Result<Url, Fault> {
         len if len >= PATH_MAX => return Err(Fault::LongPath),
         _ => {}
     }
-    let place = Place::Address(PeerAddr::Unix(PathBuf::from(path)));
-    Ok(Url { host: path.to_owned(), port: 0, has_port: false, place })
+    let kind = HostKind::Address(PeerAddr::Unix(PathBuf::from(path)));
+    Ok(Url { host: path.to_owned(), port: 0, has_port: false, kind })
 }
 
 fn v6(text: &str, default_port: u16) -> Result<Url, Fault> {
@@ -104,8 +104,8 @@ fn v6(text: &str, default_port: u16) -> Result<Url, Fault> {
         return Err(Fault::NoHost);
     }
     let ip: Ipv6Addr = inside.parse().map_err(|_| Fault::InvalidV6)?;
-    let place = Place::Address(PeerAddr::Inet(SocketAddr::new(ip.into(), port)));
-    Ok(Url { host: format!("[{inside}]"), port, has_port, place })
+    let kind = HostKind::Address(PeerAddr::Inet(SocketAddr::new(ip.into(), port)));
+    Ok(Url { host: format!("[{inside}]"), port, has_port, kind })
 }
 
 fn inet(text: &str, default_port: u16) -> Result<Url, Fault> {
@@ -119,11 +119,11 @@ fn inet(text: &str, default_port: u16) -> Result<Url, Fault> {
     if host.is_empty() {
         return Err(Fault::NoHost);
     }
-    let place = match v4(host) {
-        Some(ip) => Place::Address(PeerAddr::Inet(SocketAddr::new(IpAddr::V4(ip), port))),
-        None => Place::Name,
+    let kind = match v4(host) {
+        Some(ip) => HostKind::Address(PeerAddr::Inet(SocketAddr::new(IpAddr::V4(ip), port))),
+        None => HostKind::Name,
     };
-    Ok(Url { host: host.to_owned(), port, has_port, place })
+    Ok(Url { host: host.to_owned(), port, has_port, kind })
 }
 
 fn port(digits: &str) -> Result<u16, Fault> {

@@ -5,11 +5,11 @@
 
 use smallvec::SmallVec;
 
-use super::lines::Takes;
+use super::lines::Accepts;
 use super::table::{Moment, Peer, PeerId, Random, Set, State, Times};
 
 /// Maximum number of selections by hash or at random before the fallback to round robin.
-const LOOKS_MAX: u32 = 20;
+const SELECTIONS_MAX: u32 = 20;
 
 /// The choices made for one request.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Choices {
     pub(super) set: usize,
     tried: SmallVec<[PeerId; 8]>,
     walk: Walk,
-    /// Number of selections, limited by [`LOOKS_MAX`].
-    looks: u32,
+    /// Number of selections, limited by [`SELECTIONS_MAX`].
+    selections: u32,
     /// The server that the client's session names.
     pub(super) hint: Option<Vec<u8>>,
 }
@@ -32,7 +32,7 @@ pub(super) enum Walk {
     /// Least number of requests.
     LeastConn,
     /// Least response time.
-    LeastTime { whole: bool, inflight: bool },
+    LeastTime { full_response: bool, inflight: bool },
     /// Hash of these bytes of the client's address.
     Address { bytes: SmallVec<[u8; 16]>, hash: u32 },
     /// Hash of a text.
@@ -63,7 +63,7 @@ impl Walk {
 impl Choices {
     /// Creates the choices of a request before its first try.
     pub(super) fn new(walk: Walk, hint: Option<Vec<u8>>) -> Choices {
-        Choices { set: 0, tried: SmallVec::new(), walk, looks: 0, hint }
+        Choices { set: 0, tried: SmallVec::new(), walk, selections: 0, hint }
     }
 
     fn has_tried(&self, peer: &Peer) -> bool {
@@ -83,7 +83,7 @@ impl State {
         let place = match choices.walk {
             Walk::Rounds => self.rounds(choices, now),
             Walk::LeastConn | Walk::LeastTime { .. } => self.least(choices, now),
-            _ => self.looked_up(choices, now).or_else(|| self.rounds(choices, now)),
+            _ => self.select_by_method(choices, now).or_else(|| self.rounds(choices, now)),
         }?;
         let peer = &mut self.sets[choices.set].peers[place];
         peer.conns += 1;
@@ -105,7 +105,7 @@ impl State {
                 return set.round(choices, now);
             }
             let only = &set.peers[0];
-            let is_open = only.takes == Takes::All && !only.is_full();
+            let is_open = only.accepts == Accepts::All && !only.is_full();
             // A single server's failures do not count, but a client with a session is first checked by the common rules.
             let of_session = set.of_session(choices.hint.as_deref(), &choices.tried, now);
             of_session.or_else(|| is_open.then_some(0))
@@ -137,13 +137,13 @@ impl State {
     }
 
     /// Selects by hash or at random in the current set; `None` to fall back to round robin.
-    fn looked_up(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+    fn select_by_method(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
         let set = &mut self.sets[choices.set];
         let is_empty = match &choices.walk {
             Walk::Key { key, .. } | Walk::Ring { key, .. } => key.is_empty(),
             _ => false,
         };
-        if choices.looks > LOOKS_MAX || set.peers.len() < 2 || is_empty {
+        if choices.selections > SELECTIONS_MAX || set.peers.len() < 2 || is_empty {
             return None;
         }
         if let Some(place) = set.of_session(choices.hint.as_deref(), &choices.tried, now) {
@@ -172,8 +172,8 @@ impl State {
                 }
             }
             // As in nginx, the first of two random selections counts too.
-            choices.looks += 1;
-            if choices.looks > LOOKS_MAX {
+            choices.selections += 1;
+            if choices.selections > SELECTIONS_MAX {
                 return None;
             }
         }
@@ -327,8 +327,8 @@ impl Set {
             }
             let Walk::Ring { at, .. } = &mut choices.walk else { return None };
             *at = Some((generation, number + 1));
-            choices.looks += 1;
-            if choices.looks > LOOKS_MAX {
+            choices.selections += 1;
+            if choices.selections > SELECTIONS_MAX {
                 return None;
             }
         }
@@ -345,14 +345,14 @@ struct Load {
 impl Load {
     fn of(peer: &mut Peer, walk: &Walk, now: Moment, scale: i64) -> Load {
         if matches!(walk, Walk::LeastTime { .. }) {
-            peer.times.look_at_waiting(now);
+            peer.times.update_waiting(now);
         }
         Load::known(peer, walk, now, scale)
     }
 
     fn known(peer: &Peer, walk: &Walk, now: Moment, scale: i64) -> Load {
         let amount = match walk {
-            Walk::LeastTime { whole, .. } => u128::from(expected_ms(peer, *whole, now)),
+            Walk::LeastTime { full_response, .. } => u128::from(expected_ms(peer, *full_response, now)),
             _ => u128::from(peer.conns),
         };
         Load { amount, weight: peer.load_weight(now, scale) }
@@ -374,9 +374,9 @@ const TIME_MAX_MS: u64 = 5000;
 const TIME_STEP_MS: u64 = 20;
 
 /// Returns the expected time in ms until a server would complete its requests and one more.
-fn expected_ms(peer: &Peer, whole: bool, now: Moment) -> u64 {
+fn expected_ms(peer: &Peer, full_response: bool, now: Moment) -> u64 {
     let times = &peer.times;
-    let mut time = if whole { times.response } else { times.header };
+    let mut time = if full_response { times.response } else { times.header };
     // A slow server gets another chance: without requests, its time is halved once per fail_timeout.
     time = time.checked_shr(u32::try_from(peer.idle_steps(now)).unwrap_or(u32::MAX)).unwrap_or(0);
     if times.inflight_count > 0 {
@@ -409,7 +409,7 @@ impl Times {
     }
 
     /// Moves the average waiting time towards the current value.
-    fn look_at_waiting(&mut self, now: Moment) {
+    fn update_waiting(&mut self, now: Moment) {
         if self.inflight_count > 0 {
             let each = self.inflight_sum / self.inflight_count + (now.ms - self.inflight_changed);
             Times::follow(&mut self.inflight, each.max(0).unsigned_abs());
@@ -475,13 +475,13 @@ mod tests {
         let peer = &mut state.sets[0].peers[0];
         peer.times.begin(at(100));
         peer.times.begin(at(102));
-        peer.times.look_at_waiting(at(103));
+        peer.times.update_waiting(at(103));
         // The first request waited two seconds, then both waited one.
         assert_eq!(peer.times.inflight, 2000 / 2 + 1000);
         assert_eq!(expected_ms(peer, false, at(103)), 2020);
         peer.times.end(3000, at(103));
         peer.times.inflight = 0;
-        peer.times.look_at_waiting(at(104));
+        peer.times.update_waiting(at(104));
         assert_eq!(peer.times.inflight, 1000 + 1000, "the one that is left has waited for two");
         peer.times.end(2000, at(104));
         assert_eq!((peer.times.inflight_count, peer.times.inflight_sum), (0, 0));

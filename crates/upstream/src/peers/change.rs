@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::address::Url;
-use super::lines::{Line, Source, Takes};
+use super::lines::{Accepts, Line, Source};
 use super::table::Shape;
 use super::{Group, PeerState};
 
@@ -22,7 +22,7 @@ pub struct ServerChange {
     /// `slow_start`, in milliseconds.
     pub slow_start_ms: Option<i64>,
     /// `down`, `drain`
-    pub takes: Option<Takes>,
+    pub accepts: Option<Accepts>,
     /// `backup`, for a new server.
     pub backup: Option<bool>,
 }
@@ -33,18 +33,19 @@ pub enum AddError {
     /// The address is a name, which would not be resolved.
     Name,
     /// The group already has this server.
-    Known,
+    Duplicate,
 }
 
 impl ServerChange {
     fn apply(&self, line: &mut Line) {
-        let ServerChange { weight, max_conns, max_fails, fail_timeout, slow_start_ms, takes, backup } = *self;
+        let ServerChange { weight, max_conns, max_fails, fail_timeout, slow_start_ms, accepts, backup } =
+            *self;
         line.weight = weight.unwrap_or(line.weight);
         line.max_conns = max_conns.unwrap_or(line.max_conns);
         line.max_fails = max_fails.unwrap_or(line.max_fails);
         line.fail_timeout = fail_timeout.unwrap_or(line.fail_timeout);
         line.slow_start_ms = slow_start_ms.unwrap_or(line.slow_start_ms);
-        line.takes = takes.unwrap_or(line.takes);
+        line.accepts = accepts.unwrap_or(line.accepts);
         line.backup = backup.unwrap_or(line.backup);
     }
 }
@@ -78,7 +79,7 @@ impl Group {
                 return Err(AddError::Name);
             }
             if lines.iter().any(|known| known.text == line.text) {
-                return Err(AddError::Known);
+                return Err(AddError::Duplicate);
             }
             change.apply(&mut line);
             lines.push(line);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use telemetry::histogram::Distribution;
-use telemetry::traffic::{CODE_PLACES, Codes, code_place};
+use telemetry::traffic::{CODE_VALUES, Codes, code_index};
 
 /// Facts about a finished try.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Default for Counts {
     fn default() -> Counts {
         Counts {
             chosen: 0,
-            codes: [0; CODE_PLACES],
+            codes: [0; CODE_VALUES],
             sent: 0,
             received: 0,
             fails: 0,
@@ -74,7 +74,7 @@ impl Counts {
     /// Counts a finished try.
     pub(super) fn end(&mut self, tried: &Tried) {
         let status = if tried.status == 0 { GONE } else { tried.status };
-        self.codes[code_place(status)] += 1;
+        self.codes[code_index(status)] += 1;
         self.sent += tried.sent;
         self.received += tried.received;
         if let Some(connect) = tried.connect {

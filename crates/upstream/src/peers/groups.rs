@@ -47,7 +47,7 @@ impl Upstreams {
 
     /// Returns the group for an address without variables: that of a block, or an implicit one that is shared by all references to
     /// the same address.
-    pub fn of_address(&mut self, url: &Url, place: &Span) -> Result<Arc<Group>, GroupFault> {
+    pub fn of_address(&mut self, url: &Url, position: &Span) -> Result<Arc<Group>, GroupFault> {
         if let Some(group) = self.block(url.host.as_bytes()) {
             return match url.has_port {
                 true => Err(GroupFault::Port(url.host.clone(), url.port)),
@@ -57,7 +57,7 @@ impl Upstreams {
         if let Some(group) = self.find(url.host.as_bytes(), url.port, url.has_port) {
             return Ok(Arc::clone(group));
         }
-        let group = Arc::new(Group::of_address(url, place));
+        let group = Arc::new(Group::of_address(url, position));
         self.0.push(Arc::clone(&group));
         Ok(group)
     }

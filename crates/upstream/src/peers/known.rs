@@ -16,7 +16,7 @@ use super::lines::{Address, Found, Named};
 use super::{Group, Upstreams};
 
 /// The addresses of the names of one group.
-pub(super) type Known = BTreeMap<Named, Vec<Found>>;
+pub(super) type KnownAddresses = BTreeMap<Named, Vec<Found>>;
 
 /// Placeholder for an absent field. No name consists of a single hyphen.
 const NONE: &str = "-";
@@ -41,11 +41,11 @@ impl Upstreams {
 
     /// Works like [`Upstreams::begin`], with the text of [`Upstreams::known_addresses`] from the previous process.
     pub fn begin_with(&self, text: &str) {
-        let mut known: BTreeMap<String, Known> = BTreeMap::new();
+        let mut known: BTreeMap<String, KnownAddresses> = BTreeMap::new();
         for (group, named, found) in text.lines().filter_map(read_line) {
             known.entry(group).or_default().entry(named).or_default().push(found);
         }
-        let nothing = Known::new();
+        let nothing = KnownAddresses::new();
         for group in self.groups() {
             group.begin_with(known.get(&group.name.to_ascii_lowercase()).unwrap_or(&nothing));
         }
@@ -53,11 +53,11 @@ impl Upstreams {
 }
 
 impl Group {
-    fn known(&self) -> Known {
+    fn known(&self) -> KnownAddresses {
         self.state().lock().found().clone()
     }
 
-    fn begin_with(&self, known: &Known) {
+    fn begin_with(&self, known: &KnownAddresses) {
         self.state.get_or_init(|| self.fresh(known));
     }
 }

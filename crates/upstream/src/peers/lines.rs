@@ -12,7 +12,7 @@ use conf::Span;
 use io::op::PeerAddr;
 
 use super::ServersZone;
-use super::address::{Place, Url, name_of};
+use super::address::{HostKind, Url, name_of};
 use super::sticky::Sticky;
 use crate::resolve::resolver::Resolver;
 use exchange::config::Settings;
@@ -39,19 +39,19 @@ pub struct Line {
     /// `backup`
     pub backup: bool,
     /// `down`, `drain`
-    pub takes: Takes,
+    pub accepts: Accepts,
     /// `route`
     pub route: Option<Arc<str>>,
     /// Its file and line; `None` without a configuration statement.
-    pub place: Option<Span>,
+    pub position: Option<Span>,
 }
 
 impl Line {
     /// Creates a server with nginx's defaults.
     pub fn new(text: &str, url: &Url) -> Line {
-        let source = match &url.place {
-            Place::Address(address) => Source::Fixed(Address::from(address.clone())),
-            Place::Name => {
+        let source = match &url.kind {
+            HostKind::Address(address) => Source::Fixed(Address::from(address.clone())),
+            HostKind::Name => {
                 let (host, port) = (url.host.clone(), url.port);
                 Source::Named(Named { host, port, service: None, at_run_time: false })
             }
@@ -65,9 +65,9 @@ impl Line {
             fail_timeout: 10,
             slow_start_ms: 0,
             backup: false,
-            takes: Takes::All,
+            accepts: Accepts::All,
             route: None,
-            place: None,
+            position: None,
         }
     }
 
@@ -101,8 +101,8 @@ impl Display for Line {
         let words = [
             ("resolve", self.named().is_some_and(|named| named.at_run_time)),
             ("backup", self.backup),
-            ("down", self.takes == Takes::Nobody),
-            ("drain", self.takes == Takes::Sessions),
+            ("down", self.accepts == Accepts::Nothing),
+            ("drain", self.accepts == Accepts::Sessions),
         ];
         words.iter().filter(|(_, is)| *is).try_for_each(|(word, _)| write!(f, " {word}"))
     }
@@ -162,14 +162,14 @@ impl From<PeerAddr> for Address {
 
 /// Which requests a server accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Takes {
+pub enum Accepts {
     /// All requests.
     #[default]
     All,
     /// `drain`: requests of existing sessions.
     Sessions,
     /// `down`
-    Nobody,
+    Nothing,
 }
 
 /// Method of choosing a server.
@@ -183,7 +183,7 @@ pub enum Method {
     /// `least_time`
     LeastTime {
         /// `last_byte`: uses the time of the complete response instead of that of its head.
-        whole: bool,
+        full_response: bool,
         /// `inflight`: includes the waiting time of requests in flight.
         inflight: bool,
     },

@@ -34,7 +34,7 @@ use self::balance::{Choices, Walk};
 use self::counts::{Counts, Tried};
 pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
-use self::lines::{Draft, Found, Line, Method, Named, Takes};
+use self::lines::{Accepts, Draft, Found, Line, Method, Named};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::resolve::resolver::Resolver;
@@ -89,13 +89,13 @@ pub struct Group {
 struct Shared {
     state: Mutex<State>,
     /// Advances after each result of name resolution.
-    news: rt::watch::Publisher,
+    updates: rt::watch::Publisher,
 }
 
 impl Shared {
     fn new(state: State) -> Arc<Shared> {
-        let (news, _) = rt::watch::channel(0);
-        Arc::new(Shared { state: Mutex::new(state), news })
+        let (updates, _) = rt::watch::channel(0);
+        Arc::new(Shared { state: Mutex::new(state), updates })
     }
 
     /// Locks the state. It ignores poisoning, because a panic cannot leave the state inconsistent.
@@ -104,11 +104,11 @@ impl Shared {
     }
 
     /// Changes the state and wakes waiting requests.
-    fn tell(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut State)) {
         // The lock also ensures that only one thread publishes at a time.
         let mut state = self.lock();
         change(&mut state);
-        self.news.publish(self.news.value() + 1);
+        self.updates.publish(self.updates.value() + 1);
     }
 }
 
@@ -140,9 +140,9 @@ impl Group {
     }
 
     /// Creates the implicit group of an address: one server, and no connection is kept alive.
-    pub fn of_address(url: &address::Url, place: &Span) -> Group {
+    pub fn of_address(url: &address::Url, position: &Span) -> Group {
         let text = if url.has_port { format!("{}:{}", url.host, url.port) } else { url.host.clone() };
-        let line = Line { place: Some(place.clone()), ..Line::new(&text, url) };
+        let line = Line { position: Some(position.clone()), ..Line::new(&text, url) };
         Group {
             name: url.host.clone(),
             port: Some(url.port),
@@ -185,7 +185,7 @@ impl Group {
         match &self.method {
             Method::RoundRobin => Walk::Rounds,
             Method::LeastConn => Walk::LeastConn,
-            &Method::LeastTime { whole, inflight } => Walk::LeastTime { whole, inflight },
+            &Method::LeastTime { full_response, inflight } => Walk::LeastTime { full_response, inflight },
             Method::IpHash => Walk::address(client()),
             Method::Hash(key) => Walk::key(render(key)),
             Method::Ring(key) => Walk::Ring { key: render(key), at: None },
@@ -195,23 +195,23 @@ impl Group {
 
     /// Returns the names to resolve.
     pub fn names(&self) -> impl Iterator<Item = &Named> {
-        self.names_with_places().map(|(named, _)| named)
+        self.names_with_positions().map(|(named, _)| named)
     }
 
     /// Returns the names to resolve, with their locations in the configuration.
-    pub fn names_with_places(&self) -> impl Iterator<Item = (&Named, Option<&Span>)> {
-        self.lines.iter().filter_map(|line| Some((line.named()?, line.place.as_ref())))
+    pub fn names_with_positions(&self) -> impl Iterator<Item = (&Named, Option<&Span>)> {
+        self.lines.iter().filter_map(|line| Some((line.named()?, line.position.as_ref())))
     }
 
     /// Sets the addresses of a name; an empty list if it is known to have none. Requests in flight continue.
     pub fn put(&self, named: &Named, found: Vec<Found>) {
-        self.state().tell(|state| state.put(named, found));
+        self.state().update(|state| state.put(named, found));
     }
 
     /// Notes that the addresses of a name cannot be resolved at present. The name keeps its previous addresses. Requests no longer
     /// wait for a name that never had any.
-    pub fn put_nothing(&self, named: &Named) {
-        self.state().tell(|state| state.put_nothing(named));
+    pub fn put_unresolved(&self, named: &Named) {
+        self.state().update(|state| state.put_unresolved(named));
     }
 
     /// Whether the group has no server only because the first lookups of its names are in flight.
@@ -220,13 +220,13 @@ impl Group {
     }
 
     /// Waits until the group has a server, or its lookups have failed.
-    pub async fn first_answer(&self) {
+    pub async fn wait_resolved(&self) {
         let shared = self.state();
-        let news = shared.news.watch();
-        let mut seen = news.value();
+        let updates = shared.updates.watch();
+        let mut seen = updates.value();
         // A group lives as long as its requests, so the publisher exists while one waits.
         while shared.lock().awaits_names() {
-            match news.above(seen).await {
+            match updates.above(seen).await {
                 Ok(value) => seen = value,
                 Err(rt::watch::Closed) => return,
             }
@@ -234,8 +234,8 @@ impl Group {
     }
 
     /// Advances after each result of name resolution.
-    pub fn news(&self) -> rt::watch::Watcher {
-        self.state().news.watch()
+    pub fn updates(&self) -> rt::watch::Watcher {
+        self.state().updates.watch()
     }
 
     /// Returns the addresses of all servers.
@@ -373,11 +373,11 @@ pub struct PeerState {
 
 impl PeerState {
     fn of(peer: &table::Peer, backup: bool, now: table::Moment) -> PeerState {
-        let condition = match peer.takes {
-            Takes::Nobody => Condition::Down,
+        let condition = match peer.accepts {
+            Accepts::Nothing => Condition::Down,
             _ if peer.has_failed(now) => Condition::Unavailable,
-            Takes::Sessions => Condition::Draining,
-            Takes::All => Condition::Up,
+            Accepts::Sessions => Condition::Draining,
+            Accepts::All => Condition::Up,
         };
         PeerState {
             id: peer.id,
@@ -432,7 +432,7 @@ pub enum NoPeer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The server responded.
-    Answered,
+    Responded,
     /// The server responded with a status for which another server is tried, but which is not a failure (403 and 404).
     Passed,
     /// The try failed.
@@ -475,7 +475,7 @@ impl Selection {
     }
 
     /// Notes the arrival of the response's header section, which methods that use times, and learned sessions, need.
-    pub fn answered(&mut self, request: &Request, pick: &mut Pick) {
+    pub fn header_received(&mut self, request: &Request, pick: &mut Pick) {
         if let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &self.group.sticky {
             let created = sticky::first_value(&learn.create, request);
             pick.created = created.map(|session| (session, true));
@@ -494,7 +494,7 @@ impl Selection {
     /// Reports the outcome of a try. Returns whether the server becomes unavailable now, which nginx logs as `upstream server
     /// temporarily disabled`.
     pub fn report(&mut self, pick: Pick, outcome: Outcome, tried: &Tried) -> bool {
-        if let (Outcome::Answered, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
+        if let (Outcome::Responded, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
             (outcome, &self.group.sticky)
             && let Some(session) = pick.created.clone()
         {
@@ -538,7 +538,7 @@ fn note(learn: &Learn, (session, is_new): (Vec<u8>, bool), sid: &Sid, request: O
             let then = "expiring least recently used session";
             request.log(Level::Warn, format_args!("{what} \"{zone}\", {then}"));
         }
-        Learned::NoRoom => {
+        Learned::NoSpace => {
             let what = "could not allocate node in sticky session zone";
             request.log(Level::Alert, format_args!("{what} \"{zone}\""));
         }
@@ -571,7 +571,7 @@ pub struct Pick {
 
 impl Pick {
     /// Ends the try for a reason that is not the server's fault.
-    pub fn give_up(mut self, tried: &Tried) {
+    pub fn abandon(mut self, tried: &Tried) {
         if let Some(shared) = self.shared.take() {
             self.release(&mut shared.lock(), None, Some(tried), rt::now());
         }
@@ -581,7 +581,7 @@ impl Pick {
     fn note_header(&mut self, now: Instant) {
         let waited = self.waited_ms(now);
         self.header_ms = Some(waited);
-        let Method::LeastTime { whole: false, inflight: true } = self.group.method else { return };
+        let Method::LeastTime { full_response: false, inflight: true } = self.group.method else { return };
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
         let moment = state.moment(now);
@@ -606,16 +606,16 @@ impl Pick {
     ) -> bool {
         let moment = state.moment(now);
         let (waited, method) = (self.waited_ms(now), &self.group.method);
-        if let Method::LeastTime { whole, inflight } = *method
+        if let Method::LeastTime { full_response, inflight } = *method
             && let Some(peer) = state.peer(self.id)
         {
             if self.counts_waiting {
                 peer.times.end(waited, moment);
             }
             // Only successful tries count, so that a server that fails fast does not appear fast.
-            if let (Some(Outcome::Answered), Some(header_ms)) = (outcome, self.header_ms) {
+            if let (Some(Outcome::Responded), Some(header_ms)) = (outcome, self.header_ms) {
                 Times::follow(&mut peer.times.response, waited);
-                if whole || !inflight {
+                if full_response || !inflight {
                     Times::follow(&mut peer.times.header, header_ms);
                 }
             }

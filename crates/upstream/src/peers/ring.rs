@@ -19,7 +19,7 @@ pub(super) struct Ring {
 
 #[derive(Clone, Copy, Debug)]
 struct Point {
-    place: u32,
+    position: u32,
     /// Index of the server name in the input.
     server: u32,
 }
@@ -37,25 +37,25 @@ impl Ring {
         let mut points = Vec::with_capacity((wanted / excess) as usize + servers.len());
         for (name, server, weight) in servers {
             let base = base_of(name);
-            let mut place = 0_u32;
+            let mut position = 0_u32;
             for _ in 0..points_of(weight).div_ceil(excess) {
                 let mut hasher = base.clone();
-                hasher.update(&place.to_le_bytes());
-                place = hasher.finalize();
-                points.push(Point { place, server });
+                hasher.update(&position.to_le_bytes());
+                position = hasher.finalize();
+                points.push(Point { position, server });
             }
         }
         // A stable sort: of several servers at the same position, the first in the configuration remains.
-        points.sort_by_key(|point| point.place);
-        points.dedup_by_key(|point| point.place);
+        points.sort_by_key(|point| point.position);
+        points.dedup_by_key(|point| point.position);
         Ring { points }
     }
 
     /// Returns the index of the first point at or after the key's position. It may equal the number of points, which means the
     /// first point; see [`Ring::server`].
     pub(super) fn start(&self, key: &[u8]) -> usize {
-        let place = crc32fast::hash(key);
-        self.points.partition_point(|point| point.place < place)
+        let position = crc32fast::hash(key);
+        self.points.partition_point(|point| point.position < position)
     }
 
     /// Returns the server at the point with this index, modulo the number of points; `None` if the ring is empty.
@@ -103,11 +103,11 @@ mod tests {
         let mut first = b"127.0.0.1\08080".to_vec();
         first.extend_from_slice(&[0; 4]);
         let first = crc32fast::hash(&first);
-        assert!(ring.points.iter().any(|point| point.place == first));
+        assert!(ring.points.iter().any(|point| point.position == first));
         let mut second = b"127.0.0.1\08080".to_vec();
         second.extend_from_slice(&first.to_le_bytes());
         let second = crc32fast::hash(&second);
-        assert!(ring.points.iter().any(|point| point.place == second));
+        assert!(ring.points.iter().any(|point| point.position == second));
     }
 
     #[test]

@@ -233,7 +233,7 @@ impl Learn {
                 return Learned::Noted;
             }
             let is_kept = entry.remove_oldest() && entry.insert(value);
-            if is_kept { Learned::PushedOut } else { Learned::NoRoom }
+            if is_kept { Learned::PushedOut } else { Learned::NoSpace }
         })
     }
 }
@@ -246,5 +246,5 @@ pub enum Learned {
     /// Stored; the least recently used session was removed.
     PushedOut,
     /// No space for it.
-    NoRoom,
+    NoSpace,
 }

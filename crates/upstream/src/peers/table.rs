@@ -11,7 +11,7 @@ use std::time::Instant;
 use io::op::PeerAddr;
 
 use super::counts::{Counts, Tried};
-use super::lines::{Address, Found, Line, Named, Source, Takes};
+use super::lines::{Accepts, Address, Found, Line, Named, Source};
 use super::ring::Ring;
 use super::sticky::Sid;
 
@@ -53,7 +53,7 @@ pub(super) struct Peer {
     accessed: i64,
     /// Time of the last check, advanced in steps of at least `fail_timeout`.
     checked: i64,
-    pub(super) takes: Takes,
+    pub(super) accepts: Accepts,
     pub(super) slow_start_ms: i64,
     /// Time of recovery, in ms.
     slow_since_ms: i64,
@@ -84,12 +84,12 @@ impl Times {
 impl Peer {
     /// Whether any request may be sent to the server.
     pub(super) fn is_open(&self, now: Moment) -> bool {
-        self.takes == Takes::All && !self.has_failed(now) && !self.is_full()
+        self.accepts == Accepts::All && !self.has_failed(now) && !self.is_full()
     }
 
     /// Whether a request of an existing session may be sent to the server.
     pub(super) fn is_open_for_session(&self, now: Moment) -> bool {
-        self.takes != Takes::Nobody && !self.has_failed(now) && !self.is_full()
+        self.accepts != Accepts::Nothing && !self.has_failed(now) && !self.is_full()
     }
 
     /// Whether the server has reached `max_fails` and `fail_timeout` has not passed. After it a single request is permitted,
@@ -200,7 +200,7 @@ impl Set {
     fn settle(&mut self, with_ring: bool) {
         let peers = &self.peers;
         self.total_weight = peers.iter().fold(0, |sum, peer| peer.weight.saturating_add(sum));
-        self.tries = peers.iter().filter(|peer| peer.takes == Takes::All).count() as u32;
+        self.tries = peers.iter().filter(|peer| peer.accepts == Accepts::All).count() as u32;
         let is_slow = peers.iter().any(|peer| peer.slow_start_ms > 0);
         self.scale = if is_slow { SLOW_SCALE } else { 1 };
         self.ring = with_ring.then(|| {
@@ -272,7 +272,7 @@ impl State {
     }
 
     /// Records that a name could not be resolved, unless it has addresses.
-    pub(super) fn put_nothing(&mut self, named: &Named) {
+    pub(super) fn put_unresolved(&mut self, named: &Named) {
         self.found.entry(named.clone()).or_default();
     }
 
@@ -307,11 +307,11 @@ impl State {
         for line in lines.iter() {
             match &line.source {
                 Source::Fixed(address) => {
-                    self.place(line, (address, &line.text, line.weight), line.backup, &mut old);
+                    self.add_peer(line, (address, &line.text, line.weight), line.backup, &mut old);
                 }
                 Source::Named(named) => {
                     let found = self.found.get(named).cloned().unwrap_or_default();
-                    self.place_found(line, named, found, &mut old);
+                    self.add_found(line, named, found, &mut old);
                 }
             }
         }
@@ -324,7 +324,7 @@ impl State {
 
     /// Adds the addresses of a name. Known addresses keep their order, so that hashes do not change when a resolver rotates its
     /// responses; new addresses follow.
-    fn place_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
+    fn add_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
         let known = |found: &Found| {
             let place = old.iter().position(|peer| peer.address == found.address.address);
             place.unwrap_or(usize::MAX)
@@ -337,11 +337,11 @@ impl State {
             let own = is_service && line.weight == 1;
             let weight = if own { i64::from(found.weight).max(1) } else { line.weight };
             let backup = line.backup || found.priority != least;
-            self.place(line, (&found.address, server, weight), backup, old);
+            self.add_peer(line, (&found.address, server, weight), backup, old);
         }
     }
 
-    fn place(
+    fn add_peer(
         &mut self,
         line: &Line,
         (address, server, weight): (&Address, &Arc<str>, i64),
@@ -361,7 +361,7 @@ impl State {
             max_conns: line.max_conns,
             max_fails: line.max_fails,
             fail_timeout: line.fail_timeout,
-            takes: line.takes,
+            accepts: line.accepts,
             slow_start_ms: line.slow_start_ms,
             ..before
         });
@@ -385,7 +385,7 @@ impl State {
             fail_timeout: 0,
             accessed: NEVER,
             checked: NEVER,
-            takes: Takes::All,
+            accepts: Accepts::All,
             slow_start_ms: 0,
             slow_since_ms: NEVER,
             times: Times::default(),

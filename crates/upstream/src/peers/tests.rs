@@ -10,12 +10,12 @@ use super::address::Url;
 use super::balance::{Choices, Walk};
 use super::change::{AddError, ServerChange};
 use super::counts::{Counts, Tried};
-use super::lines::{Draft, Found, Line, Method, Source, Takes};
+use super::lines::{Accepts, Draft, Found, Line, Method, Source};
 use super::sticky::{Sticky, StickyKind};
 use super::{Condition, Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
 use exchange::shared_zone::{Zone, Zones};
 use exchange::template::Template;
-use telemetry::traffic::code_place;
+use telemetry::traffic::code_index;
 
 /// A try without measurements.
 const TRIED: Tried =
@@ -82,7 +82,7 @@ impl Bench {
             let Ok(pick) = selection.choose(self.now) else { return '-' };
             let name = letter(&pick);
             if !failing.contains(name) {
-                selection.settle(pick, Outcome::Answered, &TRIED, self.now);
+                selection.settle(pick, Outcome::Responded, &TRIED, self.now);
                 return name;
             }
             selection.settle(pick, Outcome::Failed, &TRIED, self.now);
@@ -201,7 +201,7 @@ fn one_request_at_a_time_retries_a_server_after_fail_timeout() {
     }
     assert_eq!(seen.matches('a').count(), 1, "{seen}");
     let probe = picks.into_iter().find(|pick| letter(pick) == 'a').expect("it is one of them");
-    assert!(!first.settle(probe, Outcome::Answered, &TRIED, bench.now));
+    assert!(!first.settle(probe, Outcome::Responded, &TRIED, bench.now));
     assert!(bench.run(4).contains('a'), "it is back");
 }
 
@@ -258,8 +258,8 @@ fn a_single_server_with_a_backup_can_become_unavailable() {
 
 #[test]
 fn down_servers_are_never_used_and_draining_ones_only_by_sessions() {
-    let down = |down| move |line: &mut Line| (line.takes, line.route) = (down, Some("x".into()));
-    for (state, sessions) in [(Takes::Nobody, "bbb"), (Takes::Sessions, "aaa")] {
+    let down = |down| move |line: &mut Line| (line.accepts, line.route) = (down, Some("x".into()));
+    for (state, sessions) in [(Accepts::Nothing, "bbb"), (Accepts::Sessions, "aaa")] {
         let mut bench = Bench::new(Method::RoundRobin, vec![line(0, down(state)), line(1, |_| {})]);
         bench.with_sticky();
         assert_eq!(bench.select().tries(), 1);
@@ -268,7 +268,7 @@ fn down_servers_are_never_used_and_draining_ones_only_by_sessions() {
             (0..3).map(|_| bench.tried(bench.select_by(Walk::Rounds, Some(b"x")), "")).collect();
         assert_eq!(found, sessions);
     }
-    let bench = Bench::new(Method::RoundRobin, vec![line(0, down(Takes::Nobody))]);
+    let bench = Bench::new(Method::RoundRobin, vec![line(0, down(Accepts::Nothing))]);
     assert_eq!(bench.select().choose(bench.now).err(), Some(NoPeer::Busy));
 }
 
@@ -277,7 +277,7 @@ fn no_server_has_more_requests_than_max_conns() {
     for method in [
         Method::RoundRobin,
         Method::LeastConn,
-        Method::LeastTime { whole: true, inflight: true },
+        Method::LeastTime { full_response: true, inflight: true },
         Method::IpHash,
         hash("x"),
         Method::Ring(Template::text("x")),
@@ -320,8 +320,8 @@ fn the_least_loaded_by_weight_is_next_and_equals_alternate() {
 
 #[test]
 fn the_fastest_server_is_next_until_it_is_overloaded() {
-    for (whole, inflight) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut bench = Bench::new(Method::LeastTime { whole, inflight }, weighted(&[1, 1]));
+    for (full_response, inflight) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut bench = Bench::new(Method::LeastTime { full_response, inflight }, weighted(&[1, 1]));
         // Without measurements the servers alternate; then a responds in 100 ms and b in 10 ms.
         for _ in 0..4 {
             let mut selection = bench.select();
@@ -329,7 +329,7 @@ fn the_fastest_server_is_next_until_it_is_overloaded() {
             let ms = if letter(&pick) == 'a' { 100 } else { 10 };
             bench.now += Duration::from_millis(ms);
             pick.note_header(bench.now);
-            selection.settle(pick, Outcome::Answered, &TRIED, bench.now);
+            selection.settle(pick, Outcome::Responded, &TRIED, bench.now);
         }
         let mut names = String::new();
         let mut held = Vec::new();
@@ -339,7 +339,7 @@ fn the_fastest_server_is_next_until_it_is_overloaded() {
             held.push(pick);
         }
         // 20 ms each, so the sixth is expected as late as the first at a, which has 120 ms.
-        let case = format!("{whole} {inflight}: {names}");
+        let case = format!("{full_response} {inflight}: {names}");
         assert!(names.starts_with("bbbbb"), "{case}");
         assert!(names.contains('a'), "{case}");
     }
@@ -453,7 +453,7 @@ fn a_session_uses_its_server_while_it_is_available() {
     for method in [
         Method::RoundRobin,
         Method::LeastConn,
-        Method::LeastTime { whole: false, inflight: false },
+        Method::LeastTime { full_response: false, inflight: false },
         Method::IpHash,
         hash("x"),
         Method::Ring(Template::text("x")),
@@ -712,7 +712,7 @@ proptest! {
         let methods = [
             Method::RoundRobin,
             Method::LeastConn,
-            Method::LeastTime { whole: true, inflight: true },
+            Method::LeastTime { full_response: true, inflight: true },
             Method::IpHash,
             hash("x"),
             Method::Ring(Template::text("x")),
@@ -736,7 +736,7 @@ proptest! {
             }
             for (selection, names, pick) in &mut open {
                 if let Some(pick) = pick.take() {
-                    let outcome = if fails { Outcome::Failed } else { Outcome::Answered };
+                    let outcome = if fails { Outcome::Failed } else { Outcome::Responded };
                     selection.settle(pick, outcome, &TRIED, bench.now);
                 }
                 if let Ok(next) = selection.choose(bench.now) {
@@ -801,7 +801,7 @@ fn threads_share_a_group_while_its_servers_change() {
 fn tries_are_counted_and_the_counts_survive_a_reload() {
     let bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     let mut selection = bench.select();
-    for (status, outcome) in [(502, Outcome::Failed), (200, Outcome::Answered)] {
+    for (status, outcome) in [(502, Outcome::Failed), (200, Outcome::Responded)] {
         let pick = selection.choose(bench.now).expect("a server");
         let tried = Tried { status, received: 100, header: Some(Duration::from_millis(1)), ..TRIED };
         selection.settle(pick, outcome, &tried, bench.now);
@@ -816,7 +816,7 @@ fn tries_are_counted_and_the_counts_survive_a_reload() {
     let found = counts(&bench.group);
     let facts = |counts: &Counts| (counts.chosen, counts.fails, counts.unavailable, counts.received);
     assert_eq!([facts(&found[0]), facts(&found[1])], [(1, 1, 1, 100), (1, 0, 0, 100)]);
-    assert_eq!((found[0].codes[code_place(502)], found[1].header.count()), (1, 1));
+    assert_eq!((found[0].codes[code_index(502)], found[1].header.count()), (1, 1));
     let kept = counts(&after);
     assert_eq!((kept.len(), facts(&kept[0])), (1, (1, 0, 0, 100)));
 }
@@ -831,16 +831,16 @@ fn servers_change_while_they_have_requests() {
         peers.iter().find(|peer| peer.name.starts_with(name)).map(|peer| peer.id)
     };
     let first = id("10.0.0.1").expect("it is there");
-    let down = ServerChange { takes: Some(Takes::Nobody), ..ServerChange::default() };
+    let down = ServerChange { accepts: Some(Accepts::Nothing), ..ServerChange::default() };
     assert!(bench.group.change(first, &down) && !bench.group.change(99, &down));
     assert_eq!(bench.run(3), "bbb");
     let state = &bench.group.peers(now)[0];
     assert_eq!((state.active, state.condition), (1, Condition::Down), "its request goes on");
-    selection.settle(pick, Outcome::Answered, &TRIED, now);
+    selection.settle(pick, Outcome::Responded, &TRIED, now);
     let url = |text: &str| Url::parse(text, 80).expect("an address");
     let add = |text: &str| bench.group.add(text, &url(text), &ServerChange::default());
     assert_eq!(add("10.0.0.3:80"), Ok(()));
-    assert_eq!([add("10.0.0.3:80"), add("name:80")], [Err(AddError::Known), Err(AddError::Name)]);
+    assert_eq!([add("10.0.0.3:80"), add("name:80")], [Err(AddError::Duplicate), Err(AddError::Name)]);
     assert!(bench.group.remove(id("10.0.0.2").expect("it is there")));
     assert_eq!((bench.run(2).as_str(), id("10.0.0.2")), ("cc", None));
 }

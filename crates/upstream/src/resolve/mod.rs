@@ -11,8 +11,8 @@
 //!
 //! Every operation has a timeout and a limit; none blocks the start of the server or a worker thread.
 
-mod ask;
-pub mod keeper;
+mod query;
+pub mod refresher;
 pub mod resolver;
 pub mod settings;
 mod system;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-pub use keeper::missing;
+pub use refresher::missing;
 pub use unresolved::Unresolved;
 
 use crate::Failure;
@@ -39,11 +39,11 @@ use system::System;
 use telemetry::Level;
 
 /// Waits until the names of a group have addresses or are known to have none, up to `resolver_timeout`.
-pub async fn first_answer(request: &Request, group: &Arc<Group>) {
+pub async fn wait_resolved(request: &Request, group: &Arc<Group>) {
     let timer = rt::Timer::new();
     let timeout = group.resolver_timeout.unwrap_or(request.scope().of::<Conf>().timeout);
     timer.set(rt::now() + timeout);
-    if let Err(rt::Elapsed) = timer.limit(group.first_answer()).await {
+    if let Err(rt::Elapsed) = timer.limit(group.wait_resolved()).await {
         let (name, why) = (&group.name, Unresolved::TimedOut);
         request.log(Level::Error, format_args!("{name} could not be resolved ({why})"));
     }
@@ -78,7 +78,7 @@ impl Default for Conf {
 pub fn begin(config: &Config, before: &Config) {
     let known = resolvers(before);
     for resolver in resolvers(config) {
-        if let Some(known) = known.iter().find(|known| known.asks_as(resolver)) {
+        if let Some(known) = known.iter().find(|known| known.queries_same(resolver)) {
             resolver.take_over(known);
         }
     }

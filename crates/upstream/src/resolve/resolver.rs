@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use rt::watch::Watcher;
 use rt::{Either, Timer, select};
 
-use super::ask::{Silence, Turn, ask};
+use super::query::{Silence, Turn, query};
 use super::settings::{NameServer, Settings};
 use super::system::System;
 use super::unresolved::Unresolved;
-use super::wire::{ADDRESSES_MAX, Kind, NXDOMAIN, Name, Response, SERVFAIL, Said, Service};
+use super::wire::{ADDRESSES_MAX, Kind, Lookup, NXDOMAIN, Name, Response, SERVFAIL, Service};
 
 /// A resolver with its cache.
 pub struct Resolver {
@@ -89,7 +89,7 @@ const STALE_TIME: Duration = Duration::from_secs(5);
 const OTHER_FAMILY_TIME: Duration = Duration::from_secs(2);
 
 /// Maximum number of queries for following aliases that a response does not resolve: nginx's limit is 50.
-const QUESTIONS_MAX: u32 = 8;
+const QUERIES_MAX: u32 = 8;
 
 /// Time for which the address of a name server that is configured by name is used.
 const SERVER_TIME: Duration = Duration::from_secs(60);
@@ -108,7 +108,7 @@ impl Resolver {
     }
 
     /// Whether both resolvers query the same name servers for the same address families.
-    pub(super) fn asks_as(&self, other: &Resolver) -> bool {
+    pub(super) fn queries_same(&self, other: &Resolver) -> bool {
         let (own, theirs) = (&self.settings, &other.settings);
         own.servers == theirs.servers && (own.ipv4, own.ipv6) == (theirs.ipv4, theirs.ipv6)
     }
@@ -145,9 +145,9 @@ impl Resolver {
         let name = Name::parse(text).ok_or(Unresolved::Code(NXDOMAIN))?;
         let now = rt::now();
         let (lookup, stale) = match self.table().begin(&name, now)? {
-            LookupStart::Known(found) => return Ok(found),
+            LookupStart::Cached(found) => return Ok(found),
             LookupStart::Joined(lookup, stale) => (lookup, stale),
-            LookupStart::Leads(lookup, done, stale) => {
+            LookupStart::Leader(lookup, done, stale) => {
                 let (resolver, lookup_too) = (Arc::clone(self), Arc::clone(&lookup));
                 rt::spawn(async move { resolver.lead(name, lookup_too, done, now + timeout).await });
                 (lookup, stale)
@@ -185,7 +185,7 @@ impl Resolver {
     }
 
     /// Whether addresses of this family are used.
-    pub(super) fn wants(&self, address: &IpAddr) -> bool {
+    pub(super) fn uses_family(&self, address: &IpAddr) -> bool {
         if address.is_ipv4() { self.settings.ipv4 } else { self.settings.ipv6 }
     }
 
@@ -254,19 +254,19 @@ impl Resolver {
         name: &Name,
         kind: Kind,
         deadline: Instant,
-        read: impl Fn(&Response, &Name) -> Said<T>,
+        read: impl Fn(&Response, &Name) -> Lookup<T>,
     ) -> Result<(Vec<T>, u32), Unresolved> {
         let (mut name, mut least) = (name.clone(), u32::MAX);
-        for _ in 0..QUESTIONS_MAX {
-            let response = ask(servers, &self.turn, &name, kind, deadline).await;
+        for _ in 0..QUERIES_MAX {
+            let response = query(servers, &self.turn, &name, kind, deadline).await;
             let response = response.map_err(|Silence| Unresolved::TimedOut)?;
             if response.code != 0 {
                 return Err(Unresolved::Code(response.code));
             }
             match read(&response, &name) {
-                Said::Found(found, seconds) => return Ok((found, least.min(seconds))),
-                Said::Alias(to, seconds) => (name, least) = (to, least.min(seconds)),
-                Said::Nothing => break,
+                Lookup::Found(found, seconds) => return Ok((found, least.min(seconds))),
+                Lookup::Alias(to, seconds) => (name, least) = (to, least.min(seconds)),
+                Lookup::Nothing => break,
             }
         }
         // A name without addresses does not exist as a host.
@@ -400,11 +400,11 @@ impl Drop for Ending<'_> {
 /// How a request gets the addresses of a name.
 enum LookupStart {
     /// They are cached.
-    Known(Addresses),
+    Cached(Addresses),
     /// A lookup is in flight; with the previous addresses.
     Joined(Arc<NameLookup>, Option<Addresses>),
     /// The caller looks them up; with the previous addresses.
-    Leads(Arc<NameLookup>, LookupDone, Option<Addresses>),
+    Leader(Arc<NameLookup>, LookupDone, Option<Addresses>),
 }
 
 impl NameTable {
@@ -412,7 +412,7 @@ impl NameTable {
         if let Some(entry) = self.names.get_mut(name) {
             entry.used = now;
             if let Some(found) = entry.found.as_ref().filter(|(_, until)| *until > now) {
-                return Ok(LookupStart::Known(found.clone()));
+                return Ok(LookupStart::Cached(found.clone()));
             }
             if let Some(lookup) = &entry.lookup {
                 return Ok(LookupStart::Joined(Arc::clone(lookup), entry.stale(now)));
@@ -428,7 +428,7 @@ impl NameTable {
         let fresh = || Entry { found: None, stale_until: now, lookup: None, used: now };
         let entry = self.names.entry(name.clone()).or_insert_with(fresh);
         entry.lookup = Some(Arc::clone(&lookup));
-        Ok(LookupStart::Leads(lookup, LookupDone(publisher), entry.stale(now)))
+        Ok(LookupStart::Leader(lookup, LookupDone(publisher), entry.stale(now)))
     }
 
     /// Removes an eighth of the names, the least recently used, if the table is full.
@@ -471,7 +471,7 @@ mod tests {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let at = |number: usize| now + Duration::from_micros(number as u64);
         for number in 0..NAMES_MAX + 10 {
-            let Ok(LookupStart::Leads(..)) = table.begin(&name(number), at(number)) else {
+            let Ok(LookupStart::Leader(..)) = table.begin(&name(number), at(number)) else {
                 panic!("it is new")
             };
             table.lookups -= 1;
@@ -479,7 +479,7 @@ mod tests {
             (entry.lookup, entry.found, entry.stale_until) = (None, Some(found(now)), now + STALE_MAX);
             assert!(table.names.len() <= NAMES_MAX);
             // The first name is in use all the time.
-            assert!(matches!(table.begin(&name(0), at(number)), Ok(LookupStart::Known(_))), "{number}");
+            assert!(matches!(table.begin(&name(0), at(number)), Ok(LookupStart::Cached(_))), "{number}");
         }
         assert!(!table.names.contains_key(&name(1)));
     }

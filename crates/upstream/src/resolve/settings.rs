@@ -8,7 +8,7 @@ use std::time::Duration;
 use conf::value;
 use io::op::PeerAddr;
 
-use crate::peers::address::{Fault, Place, Url};
+use crate::peers::address::{Fault, HostKind, Url};
 
 /// Settings of a resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,10 +103,10 @@ impl Settings {
 fn server(word: &str) -> Result<NameServer, SettingsFault> {
     let wrong = |fault| SettingsFault::Address(fault, word.to_owned());
     let url = Url::parse(word, PORT).map_err(wrong)?;
-    match url.place {
-        Place::Address(PeerAddr::Inet(address)) => Ok(NameServer::At(address)),
-        Place::Address(PeerAddr::Unix(_)) => Err(wrong(Fault::InvalidHost)),
-        Place::Name => Ok(NameServer::Named(url.host, url.port)),
+    match url.kind {
+        HostKind::Address(PeerAddr::Inet(address)) => Ok(NameServer::At(address)),
+        HostKind::Address(PeerAddr::Unix(_)) => Err(wrong(Fault::InvalidHost)),
+        HostKind::Name => Ok(NameServer::Named(url.host, url.port)),
     }
 }
 

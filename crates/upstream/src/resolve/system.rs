@@ -105,7 +105,7 @@ impl System {
     /// Omits IPv6 addresses if this machine has none: a connection to them would fail immediately and count as a failure of the
     /// server. nginx uses `AI_ADDRCONFIG` for it. Also removes duplicates.
     fn usable(&self, found: &[IpAddr]) -> Vec<IpAddr> {
-        let own = self.own_v6();
+        let own = self.local_v6();
         let reachable = |address: &&IpAddr| match address {
             IpAddr::V4(_) => true,
             IpAddr::V6(address) if address.is_loopback() => own.loopback,
@@ -123,20 +123,20 @@ impl System {
 
     /// Returns which kinds of IPv6 addresses this machine has.
     #[expect(clippy::disallowed_methods, reason = "on a helper thread, and the kernel's own file")]
-    fn own_v6(&self) -> OwnV6 {
+    fn local_v6(&self) -> LocalV6 {
         let text = std::fs::read_to_string(&*self.interfaces_v6).unwrap_or_default();
         let addresses = text.lines().filter_map(|line| line.split_whitespace().next());
-        addresses.fold(OwnV6::default(), |own, address| match u128::from_str_radix(address, 16) {
-            Ok(1) => OwnV6 { loopback: true, ..own },
-            Ok(_) => OwnV6 { others: true, ..own },
+        addresses.fold(LocalV6::default(), |own, address| match u128::from_str_radix(address, 16) {
+            Ok(1) => LocalV6 { loopback: true, ..own },
+            Ok(_) => LocalV6 { others: true, ..own },
             Err(_) => own,
         })
     }
 }
 
-/// See [`System::own_v6`].
+/// See [`System::local_v6`].
 #[derive(Clone, Copy, Debug, Default)]
-struct OwnV6 {
+struct LocalV6 {
     loopback: bool,
     others: bool,
 }

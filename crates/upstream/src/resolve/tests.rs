@@ -13,7 +13,7 @@ use testkit::dns::{Answer, Kind, Record};
 use testkit::{DnsServer, TempDir};
 
 use super::Unresolved;
-use super::keeper::{SystemName, Told, User};
+use super::refresher::{Reporter, SystemName, User};
 use super::resolver::Resolver;
 use super::settings::Settings;
 use super::system::System;
@@ -170,13 +170,13 @@ impl Kept {
         let kept = Kept { group, answers, folder, told: Rc::default() };
         let told = Rc::clone(&kept.told);
         let say = move |_, message: std::fmt::Arguments<'_>| told.borrow_mut().push(message.to_string());
-        let told = Told { say: Rc::new(say), changed: Rc::new(|| ()) };
+        let reporter = Reporter { log: Rc::new(say), changed: Rc::new(|| ()) };
         let (group, system) = (kept.group(), kept.answers.system(kept.folder.path()));
-        let user = |named: &_| User { group: Arc::clone(&group), named: Clone::clone(named), place: None };
+        let user = |named: &_| User { group: Arc::clone(&group), named: Clone::clone(named), position: None };
         let users = group.names().map(user).collect();
         let host = "name.example".to_owned();
         let hosts_every = Duration::from_millis(5);
-        rt::spawn(SystemName { host, users, system, times, told, hosts_every }.keep());
+        rt::spawn(SystemName { host, users, system, times, reporter, hosts_every }.refresh());
         kept
     }
 
@@ -193,11 +193,11 @@ impl Kept {
     async fn until_so(&self, is_so: impl Fn(&Group, &[String]) -> bool) {
         let (group, timer) = (self.group(), rt::Timer::new());
         timer.set(rt::now() + PATIENCE);
-        let news = group.news();
+        let updates = group.updates();
         let waiting = async {
             let mut seen = 0;
             while !is_so(&group, &self.told.borrow()) {
-                seen = news.above(seen).await.expect("the group is there");
+                seen = updates.above(seen).await.expect("the group is there");
             }
         };
         let state = || (group.addresses(), self.told.borrow().clone());

@@ -32,7 +32,7 @@ const MAX: Duration = Duration::from_secs(3600);
 pub(super) const UNKNOWN: Duration = Duration::from_secs(60);
 
 /// Maximum time of the query; the addresses are already in use.
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUERY_TIME: Duration = Duration::from_secs(5);
 
 impl TimeSource {
     pub(super) fn new(resolver: Option<Arc<Resolver>>) -> TimeSource {
@@ -41,11 +41,11 @@ impl TimeSource {
 
     /// Returns the lifetime of these addresses of a name.
     pub(super) async fn time(&self, host: &str, all: &BTreeSet<IpAddr>) -> Duration {
-        self.told(host, all).await.unwrap_or(UNKNOWN)
+        self.query_lifetime(host, all).await.unwrap_or(UNKNOWN)
     }
 
     /// Returns the lifetime according to the name servers, if they know the name.
-    async fn told(&self, host: &str, all: &BTreeSet<IpAddr>) -> Option<Duration> {
+    async fn query_lifetime(&self, host: &str, all: &BTreeSet<IpAddr>) -> Option<Duration> {
         let host = host.trim_end_matches('.');
         if host == "localhost" || host.ends_with(".localhost") {
             // A name of this machine only (RFC 6761 section 6.3).
@@ -58,12 +58,12 @@ impl TimeSource {
             let servers = system.servers.into_iter().map(NameServer::At).collect();
             Resolver::new(Settings::of_servers(servers))
         });
-        let deadline = rt::now() + PATIENCE;
+        let deadline = rt::now() + QUERY_TIME;
         for candidate in candidates {
             let Some(name) = Name::parse(candidate.as_bytes()) else { continue };
             if let Ok((found, time)) = resolver.addresses(&name, deadline).await {
                 let wanted: BTreeSet<IpAddr> =
-                    all.iter().filter(|address| resolver.wants(address)).copied().collect();
+                    all.iter().filter(|address| resolver.uses_family(address)).copied().collect();
                 let is_same = found.into_iter().collect::<BTreeSet<_>>() == wanted;
                 return Some(time.clamp(MIN, if is_same { MAX } else { UNKNOWN }));
             }

@@ -63,7 +63,7 @@ impl Name {
                     at += 1 + label.len();
                 }
                 3 => {
-                    let to = usize::from(word(message, at)? & 0x3fff);
+                    let to = usize::from(read_u16(message, at)? & 0x3fff);
                     if to >= start {
                         return None;
                     }
@@ -157,7 +157,7 @@ pub(super) const SERVFAIL: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It does not respond to this query, and is ignored.
-    NotOurs,
+    NoMatch,
     /// The response was truncated; the complete response is available over TCP.
     Truncated,
     /// The message is malformed.
@@ -190,7 +190,7 @@ pub(super) struct Service {
 
 /// Content of a response for the queried name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said<T> {
+pub(super) enum Lookup<T> {
     /// These records, with this TTL in seconds.
     Found(Vec<T>, u32),
     /// An alias whose target the response does not resolve.
@@ -205,7 +205,7 @@ impl Response {
     /// # Errors
     /// See [`Fault`].
     pub(super) fn parse(message: &[u8], question: &Question) -> Result<Response, Fault> {
-        let flags = is_ours(message, question).ok_or(Fault::NotOurs)?;
+        let flags = matching_flags(message, question).ok_or(Fault::NoMatch)?;
         const TRUNCATED: u16 = 0x0200;
         if flags & TRUNCATED != 0 {
             return Err(Fault::Truncated);
@@ -215,30 +215,30 @@ impl Response {
     }
 
     /// Returns the addresses of a name.
-    pub(super) fn addresses(&self, name: &Name) -> Said<IpAddr> {
-        self.said(name, ADDRESSES_MAX, |data| match data {
+    pub(super) fn addresses(&self, name: &Name) -> Lookup<IpAddr> {
+        self.find_records(name, ADDRESSES_MAX, |data| match data {
             Data::Address(address) => Some(*address),
             _ => None,
         })
     }
 
     /// Returns the servers of a service.
-    pub(super) fn services(&self, name: &Name) -> Said<Service> {
-        self.said(name, SERVICES_MAX, |data| match data {
+    pub(super) fn services(&self, name: &Name) -> Lookup<Service> {
+        self.find_records(name, SERVICES_MAX, |data| match data {
             Data::Service(service) => Some(service.clone()),
             _ => None,
         })
     }
 
     /// Follows the aliases of a name. The shortest TTL in the chain applies.
-    fn said<T>(&self, name: &Name, most: usize, read: impl Fn(&Data) -> Option<T>) -> Said<T> {
+    fn find_records<T>(&self, name: &Name, most: usize, read: impl Fn(&Data) -> Option<T>) -> Lookup<T> {
         let (mut name, mut ttl_s) = (name, u32::MAX);
         for _ in 0..=ALIASES_MAX {
             let of_name = || self.records.iter().filter(|record| record.name == *name);
             let found: Vec<T> = of_name().filter_map(|record| read(&record.data)).take(most).collect();
             if !found.is_empty() {
                 let least = of_name().map(|record| record.ttl_s).min().unwrap_or(0);
-                return Said::Found(found, ttl_s.min(least));
+                return Lookup::Found(found, ttl_s.min(least));
             }
             let alias = of_name().find_map(|record| match &record.data {
                 Data::Alias(to) => Some((to, record.ttl_s)),
@@ -246,11 +246,11 @@ impl Response {
             });
             match alias {
                 Some((to, least)) => (name, ttl_s) = (to, ttl_s.min(least)),
-                None if ttl_s == u32::MAX => return Said::Nothing,
-                None => return Said::Alias(name.clone(), ttl_s),
+                None if ttl_s == u32::MAX => return Lookup::Nothing,
+                None => return Lookup::Alias(name.clone(), ttl_s),
             }
         }
-        Said::Nothing
+        Lookup::Nothing
     }
 }
 
@@ -258,30 +258,31 @@ impl Response {
 const SERVICES_MAX: usize = 64;
 
 /// Returns the flags of a message, if it is a response with the ID and the question of the query.
-fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
-    let (id, flags, questions) = (word(message, 0)?, word(message, 2)?, word(message, 4)?);
+fn matching_flags(message: &[u8], question: &Question) -> Option<u16> {
+    let (id, flags, questions) = (read_u16(message, 0)?, read_u16(message, 2)?, read_u16(message, 4)?);
     const RESPONSE: u16 = 0x8000;
     const OPCODE: u16 = 0x7800;
     if id != question.id || flags & RESPONSE == 0 || flags & OPCODE != 0 || questions != 1 {
         return None;
     }
     let (name, at) = Name::read(message, HEADER_BYTES)?;
-    let asked = (word(message, at)?, word(message, at + 2)?);
+    let asked = (read_u16(message, at)?, read_u16(message, at + 2)?);
     (name == question.name && asked == (question.kind as u16, CLASS_IN)).then_some(flags)
 }
 
 /// Returns the usable records of the answer section.
 fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
-    let count = word(message, 6)?;
+    let count = read_u16(message, 6)?;
     // It was parsed before and matched.
     let (_, mut at) = Name::read(message, HEADER_BYTES)?;
     at += 4;
     let mut records = Vec::new();
     for _ in 0..count {
         let (name, behind) = Name::read(message, at)?;
-        let (kind, class) = (word(message, behind)?, word(message, behind + 2)?);
-        let ttl_s = u32::from(word(message, behind + 4)?) << 16 | u32::from(word(message, behind + 6)?);
-        let (start, length) = (behind + 10, usize::from(word(message, behind + 8)?));
+        let (kind, class) = (read_u16(message, behind)?, read_u16(message, behind + 2)?);
+        let ttl_s =
+            u32::from(read_u16(message, behind + 4)?) << 16 | u32::from(read_u16(message, behind + 6)?);
+        let (start, length) = (behind + 10, usize::from(read_u16(message, behind + 8)?));
         let data = message.get(start..start + length)?;
         at = start + length;
         if class == CLASS_IN
@@ -307,9 +308,9 @@ fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind
         (1, Kind::A) => Data::Address(IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?))),
         (28, Kind::Aaaa) => Data::Address(IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?))),
         (33, Kind::Srv) => Data::Service(Service {
-            priority: word(data, 0)?,
-            weight: word(data, 2)?,
-            port: word(data, 4)?,
+            priority: read_u16(data, 0)?,
+            weight: read_u16(data, 2)?,
+            port: read_u16(data, 4)?,
             target: name_at(at + 6)?,
         }),
         _ => return Some(None),
@@ -317,7 +318,7 @@ fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind
 }
 
 /// Returns the 16-bit value at `at`.
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
@@ -398,31 +399,31 @@ mod tests {
         let found = Response::parse(&response(&asked, OK, &records), &asked).expect("a response");
         assert_eq!(found.code, 0);
         // The AAAA record belongs to the name but has another type than requested.
-        let expected = Said::Found(addresses(&["10.0.0.1", "10.0.0.2"]), 30);
+        let expected = Lookup::Found(addresses(&["10.0.0.1", "10.0.0.2"]), 30);
         assert_eq!(found.addresses(&asked.name), expected);
         let time_of_none = [Out("", 1, 1 << 31, vec![10, 0, 0, 1])];
         let found = Response::parse(&response(&asked, OK, &time_of_none), &asked).expect("a response");
-        assert_eq!(found.addresses(&asked.name), Said::Found(addresses(&["10.0.0.1"]), 0));
+        assert_eq!(found.addresses(&asked.name), Lookup::Found(addresses(&["10.0.0.1"]), 0));
     }
 
     #[test]
     fn aliases_are_followed_but_not_in_cycles() {
         let asked = question("a", Kind::A);
         let alias = |from: &'static str, to: &str, ttl_s| Out(from, 5, ttl_s, wire(to));
-        let said = |records: &[Out<'_>]| {
+        let find_records = |records: &[Out<'_>]| {
             let found = Response::parse(&response(&asked, OK, records), &asked);
             found.map(|found| found.addresses(&asked.name))
         };
         let chain = [alias("", "b", 50), alias("b", "c", 20), Out("c", 1, 90, vec![1, 2, 3, 4])];
-        assert_eq!(said(&chain), Ok(Said::Found(addresses(&["1.2.3.4"]), 20)));
-        assert_eq!(said(&chain[..2]), Ok(Said::Alias(name("c"), 20)));
-        assert_eq!(said(&[alias("", "b", 1), alias("b", "a", 1)]), Ok(Said::Nothing));
-        assert_eq!(said(&[]), Ok(Said::Nothing));
-        assert_eq!(said(&[alias("b", "c", 1)]), Ok(Said::Nothing));
+        assert_eq!(find_records(&chain), Ok(Lookup::Found(addresses(&["1.2.3.4"]), 20)));
+        assert_eq!(find_records(&chain[..2]), Ok(Lookup::Alias(name("c"), 20)));
+        assert_eq!(find_records(&[alias("", "b", 1), alias("b", "a", 1)]), Ok(Lookup::Nothing));
+        assert_eq!(find_records(&[]), Ok(Lookup::Nothing));
+        assert_eq!(find_records(&[alias("b", "c", 1)]), Ok(Lookup::Nothing));
         // A name that does not end where its record ends.
         let mut data = wire("b");
         data.push(0);
-        assert_eq!(said(&[Out("", 5, 1, data)]), Err(Fault::Malformed));
+        assert_eq!(find_records(&[Out("", 5, 1, data)]), Err(Fault::Malformed));
     }
 
     #[test]
@@ -432,7 +433,7 @@ mod tests {
         let bytes = response(&asked, OK, &[Out("", 33, 7, data)]);
         let found = Response::parse(&bytes, &asked).expect("a response");
         let service = Service { priority: 1, weight: 2, port: 8080, target: name("b.a") };
-        assert_eq!(found.services(&asked.name), Said::Found(vec![service], 7));
+        assert_eq!(found.services(&asked.name), Lookup::Found(vec![service], 7));
         let short = response(&asked, OK, &[Out("", 33, 7, vec![0, 1, 0, 2, 0])]);
         assert_eq!(Response::parse(&short, &asked), Err(Fault::Malformed));
     }
@@ -444,14 +445,14 @@ mod tests {
         assert_eq!(parse(&response(&asked, OK, &[])), Ok(0));
         assert_eq!(parse(&response(&asked, OK | 3, &[])), Ok(NXDOMAIN));
         assert_eq!(parse(&response(&asked, OK | 0x0200, &[])), Err(Fault::Truncated));
-        assert_eq!(parse(&asked.to_bytes()), Err(Fault::NotOurs), "a query");
-        assert_eq!(parse(&response(&asked, OK | 0x0800, &[])), Err(Fault::NotOurs), "another operation");
+        assert_eq!(parse(&asked.to_bytes()), Err(Fault::NoMatch), "a query");
+        assert_eq!(parse(&response(&asked, OK | 0x0800, &[])), Err(Fault::NoMatch), "another operation");
         for other in [
             Question { id: 0x1235, ..asked.clone() },
             Question { name: name("b"), ..asked.clone() },
             Question { kind: Kind::Aaaa, ..asked.clone() },
         ] {
-            assert_eq!(parse(&response(&other, OK, &[])), Err(Fault::NotOurs), "{other:?}");
+            assert_eq!(parse(&response(&other, OK, &[])), Err(Fault::NoMatch), "{other:?}");
         }
         let full = response(&asked, OK, &[Out("", 1, 1, vec![1, 2, 3, 4])]);
         for end in 0..full.len() {
@@ -470,12 +471,12 @@ mod tests {
             Response::parse(&bytes, &asked).map(|found| found.addresses(&asked.name))
         };
         let here = 12 + 3 + 4;
-        assert_eq!(owner(&[0xc0, 12]), Ok(Said::Found(addresses(&["1.2.3.4"]), 1)));
+        assert_eq!(owner(&[0xc0, 12]), Ok(Lookup::Found(addresses(&["1.2.3.4"]), 1)));
         assert_eq!(owner(&[0xc0, here]), Err(Fault::Malformed), "to itself");
         assert_eq!(owner(&[0xc0, here + 2]), Err(Fault::Malformed), "ahead");
         assert_eq!(owner(&[1, b'x', 0xc0, here]), Err(Fault::Malformed), "to its own start");
         assert_eq!(owner(&[0x40, 12]), Err(Fault::Malformed), "a length that is reserved");
-        assert_eq!(owner(&[1, b'x', 0xc0, 12]), Ok(Said::Nothing), "x.a");
+        assert_eq!(owner(&[1, b'x', 0xc0, 12]), Ok(Lookup::Nothing), "x.a");
     }
 
     proptest! {

@@ -326,13 +326,13 @@ impl<'a> Worker<'a> {
     /// Gives due requests to a connection with room, or puts the connection into the queue of idle connections.
     fn offer(&mut self, index: usize) {
         if let Pace::Open { .. } = self.plan.pace {
-            if self.has_room(index) && !self.links[index].is_queued {
+            if self.client_has_space(index) && !self.links[index].is_queued {
                 self.links[index].is_queued = true;
                 self.idle.push_back(index as u32);
             }
             return;
         }
-        while self.has_room(index) {
+        while self.client_has_space(index) {
             let Some(due) = self.schedule.take(self.now) else { break };
             self.begin(index, due);
         }
@@ -340,7 +340,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Whether a connection has room for another request.
-    fn has_room(&self, index: usize) -> bool {
+    fn client_has_space(&self, index: usize) -> bool {
         let link = &self.links[index];
         match self.plan.reuse {
             Reuse::KeepAlive { depth } => {
@@ -357,7 +357,7 @@ impl<'a> Worker<'a> {
     fn dispatch(&mut self) {
         while let Some(&index) = self.idle.front() {
             let index = index as usize;
-            if self.has_room(index) {
+            if self.client_has_space(index) {
                 let Some(due) = self.schedule.take(self.now) else { break };
                 self.begin(index, due);
                 self.flush(index);

@@ -159,7 +159,7 @@ fn proxy_protocol_applies_to_an_address() {
     );
     let behind = |index: usize, local: [u8; 4]| {
         let listen = &config.http.listens[index];
-        listen.is_behind_proxy(&Address::Inet((local, 82).into()))
+        listen.expects_proxy_protocol(&Address::Inet((local, 82).into()))
     };
     assert_eq!(
         (behind(0, [127, 0, 0, 1]), behind(1, [127, 0, 0, 1]), behind(1, [127, 0, 0, 2])),

@@ -165,7 +165,7 @@ fn limit_except_has_separate_settings() {
     let spares = |method: &str| LimitExcept::spares(limit, method.as_bytes());
     assert!(spares("GET") && spares("HEAD") && spares("PUT") && !spares("POST") && !spares("get"));
     let inner = config.location(limit.location);
-    assert!(!inner.scope.core.answering.etag && inner.scope.of::<crate::log::Conf>().logs().is_empty());
+    assert!(!inner.scope.core.responding.etag && inner.scope.of::<crate::log::Conf>().logs().is_empty());
     assert!(inner.scope.core.limit_except.is_none());
     assert_eq!(location.scope.of::<crate::log::Conf>().logs().len(), 1);
 }

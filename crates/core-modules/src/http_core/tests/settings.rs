@@ -7,11 +7,11 @@ use http::conditional::IfModifiedSince;
 use crate::http_core::tests::server;
 use crate::testing::{error, load_with, loaded, warnings};
 use exchange::config::{Config, ServerId};
-use exchange::settings::answering::ServerTokens;
 use exchange::settings::core::Core;
 use exchange::settings::core::Subrequests;
 use exchange::settings::files::Root;
-use exchange::settings::keeping::LingeringClose;
+use exchange::settings::keepalive::LingeringClose;
+use exchange::settings::responding::ServerTokens;
 use transfer::body::rules::Aio;
 use transfer::received::BodyInFile;
 
@@ -86,13 +86,16 @@ fn settings_of_connections_and_requests_are_parsed() {
          client_body_temp_path /t 1 2;",
     );
     let seconds = Duration::from_secs;
-    assert_eq!((conf.keeping.keepalive_timeout, conf.keeping.keepalive_header), (seconds(10), Some(20)));
-    assert_eq!((conf.keeping.keepalive_min_timeout, conf.keeping.keepalive_time), (seconds(1), seconds(120)));
-    assert_eq!((conf.keeping.keepalive_requests, conf.reading.max_headers), (7, 9));
-    let disable = conf.keeping.keepalive_disable;
+    assert_eq!((conf.keepalive.keepalive_timeout, conf.keepalive.keepalive_header), (seconds(10), Some(20)));
+    assert_eq!(
+        (conf.keepalive.keepalive_min_timeout, conf.keepalive.keepalive_time),
+        (seconds(1), seconds(120))
+    );
+    assert_eq!((conf.keepalive.keepalive_requests, conf.reading.max_headers), (7, 9));
+    let disable = conf.keepalive.keepalive_disable;
     assert_eq!((disable.msie6, disable.safari), (false, false));
-    assert_eq!(conf.keeping.lingering_close, LingeringClose::Always);
-    assert_eq!((conf.keeping.lingering_time, conf.keeping.lingering_timeout), (seconds(1), seconds(2)));
+    assert_eq!(conf.keepalive.lingering_close, LingeringClose::Always);
+    assert_eq!((conf.keepalive.lingering_time, conf.keepalive.lingering_timeout), (seconds(1), seconds(2)));
     assert_eq!(
         (conf.reading.client_header_timeout, conf.reading.client_body_timeout),
         (seconds(3), seconds(4))
@@ -102,7 +105,7 @@ fn settings_of_connections_and_requests_are_parsed() {
         (2048, (2, 4096))
     );
     assert!(
-        conf.keeping.reset_timedout_connection
+        conf.keepalive.reset_timedout_connection
             && !conf.reading.ignore_invalid_headers
             && conf.reading.underscores_in_headers
     );
@@ -121,28 +124,28 @@ fn settings_of_responses_are_parsed() {
          log_not_found off; log_subrequest on; satisfy any;",
     );
     let pages: Vec<_> =
-        conf.answering.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
+        conf.responding.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
     assert_eq!(pages, [(404, Some(200)), (500, Some(200)), (497, Some(400)), (403, Some(0))]);
     assert!(
-        conf.answering.recursive_error_pages
-            && conf.answering.server_name_in_redirect
+        conf.responding.recursive_error_pages
+            && conf.responding.server_name_in_redirect
             && conf.subrequests.log
             && conf.satisfy.any
     );
     assert!(
-        !conf.answering.etag
-            && !conf.answering.chunked_transfer_encoding
-            && !conf.answering.absolute_redirect
-            && !conf.answering.port_in_redirect
+        !conf.responding.etag
+            && !conf.responding.chunked_transfer_encoding
+            && !conf.responding.absolute_redirect
+            && !conf.responding.port_in_redirect
     );
-    assert!(!conf.answering.msie.padding && !conf.answering.log_not_found);
+    assert!(!conf.responding.msie.padding && !conf.responding.log_not_found);
     assert_eq!(
-        (conf.answering.if_modified_since, conf.answering.max_ranges),
+        (conf.responding.if_modified_since, conf.responding.max_ranges),
         (Some(IfModifiedSince::Before), Some(0))
     );
-    assert!(matches!(conf.answering.server_tokens, ServerTokens::Off));
-    assert!(matches!(core("server_tokens build;").answering.server_tokens, ServerTokens::Build));
-    assert!(matches!(core("server_tokens 'My own';").answering.server_tokens, ServerTokens::Text(_)));
+    assert!(matches!(conf.responding.server_tokens, ServerTokens::Off));
+    assert!(matches!(core("server_tokens build;").responding.server_tokens, ServerTokens::Build));
+    assert!(matches!(core("server_tokens 'My own';").responding.server_tokens, ServerTokens::Text(_)));
 }
 
 #[test]
@@ -156,18 +159,18 @@ fn blocks_inherit_values_that_they_do_not_set() {
         &found.expect("it is there").scope.core
     };
     assert_eq!(
-        core("server").keeping.keepalive_header,
+        core("server").keepalive.keepalive_header,
         Some(20),
         "the second argument is inherited by itself"
     );
-    assert_eq!(core("server").keeping.keepalive_timeout, Duration::from_secs(30));
-    assert!(!core("/x").answering.etag && core("/x/y").answering.etag);
+    assert_eq!(core("server").keepalive.keepalive_timeout, Duration::from_secs(30));
+    assert!(!core("/x").responding.etag && core("/x/y").responding.etag);
     let satisfy = core("/x/y").satisfy;
     assert_eq!((satisfy.any, satisfy.auth_delay), (true, Duration::from_secs(3)));
-    assert!(core("/x/y").answering.msie.refresh && core("/x/y").answering.msie.padding);
+    assert!(core("/x/y").responding.msie.refresh && core("/x/y").responding.msie.padding);
     assert!(core("/x").internal && core("/x/y").internal && !core("server").internal);
     let pages = |name: &str| {
-        core(name).answering.error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>()
+        core(name).responding.error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>()
     };
     assert_eq!((pages("server"), pages("/x"), pages("/x/y")), (vec![404], vec![500], vec![500]));
 }
@@ -298,7 +301,7 @@ fn wrong_values_are_refused_as_in_nginx() {
 fn browsers_of_several_directives_in_a_block_are_combined() {
     let disable = |text: &str| {
         let config = loaded(text);
-        let disable = core_of(&config).keeping.keepalive_disable;
+        let disable = core_of(&config).keepalive.keepalive_disable;
         (disable.msie6, disable.safari)
     };
     assert_eq!(disable("server { keepalive_disable safari; keepalive_disable msie6; }"), (true, true));

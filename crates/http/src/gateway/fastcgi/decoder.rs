@@ -182,11 +182,11 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
-        let is_whole = self.place == RecordPart::Over && input.len() == self.plain;
-        self.is_bare || is_whole && self.length.is_none_or(|left| left <= self.plain as u64)
+        let is_complete = self.place == RecordPart::Over && input.len() == self.plain;
+        self.is_bare || is_complete && self.length.is_none_or(|left| left <= self.plain as u64)
     }
 
-    pub(in crate::gateway) fn left(&self) -> Option<u64> {
+    pub(in crate::gateway) fn remaining(&self) -> Option<u64> {
         match self.length {
             _ if self.is_over || self.is_bare => Some(0),
             None if self.place == RecordPart::Over => Some(self.plain as u64),
@@ -210,7 +210,7 @@ impl Decoder {
         ends
     }
 
-    pub(in crate::gateway) fn keeps(&self) -> bool {
+    pub(in crate::gateway) fn keeps_alive(&self) -> bool {
         self.place == RecordPart::Over && !self.has_excess
     }
 
@@ -345,15 +345,15 @@ mod tests {
                     BodyEvent::More => break,
                     BodyEvent::End => {
                         messages.extend(decoder.take_messages().unwrap_or_default());
-                        let keeps = decoder.keeps() && at + step.consumed == rest.len();
-                        return Ok((status, body, messages, keeps));
+                        let keeps_alive = decoder.keeps_alive() && at + step.consumed == rest.len();
+                        return Ok((status, body, messages, keeps_alive));
                     }
                 }
                 at += step.consumed;
             }
             match pieces.next() {
                 Some(piece) => rest = piece.to_vec(),
-                None if decoder.close() => return Ok((status, body, messages, decoder.keeps())),
+                None if decoder.close() => return Ok((status, body, messages, decoder.keeps_alive())),
                 None => return Err("closed".to_owned()),
             }
         }
@@ -402,7 +402,7 @@ mod tests {
         let head = |length: &str| record(STDOUT, format!("Content-Length: {length}\r\n\r\n").as_bytes(), 0);
         let body = record(STDOUT, b"abc", 0);
         let get = |bytes: &[Vec<u8>], piece| {
-            decoded(Method::Get, &bytes.concat(), piece).map(|(_, body, _, keeps)| (body, keeps))
+            decoded(Method::Get, &bytes.concat(), piece).map(|(_, body, _, keeps_alive)| (body, keeps_alive))
         };
         let closed = || Err("closed".to_owned());
         for piece in [1, 1000] {

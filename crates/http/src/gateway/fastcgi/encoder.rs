@@ -21,13 +21,13 @@ const PARAMS_START: usize = 3 * HEADER_LEN;
 const LONG: usize = 0x80;
 
 impl Encoder {
-    /// Creates a request; `keeps` tells the server to keep the connection open afterwards.
+    /// Creates a request; `keeps_alive` tells the server to keep the connection open afterwards.
     #[must_use]
-    pub fn new(keeps: bool) -> Self {
+    pub fn new(keeps_alive: bool) -> Self {
         const RESPONDER: u8 = 1;
         let mut bytes = Vec::with_capacity(HEAD_BYTES);
         bytes.extend_from_slice(&header(BEGIN_REQUEST, 8));
-        bytes.extend_from_slice(&[0, RESPONDER, u8::from(keeps), 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(&[0, RESPONDER, u8::from(keeps_alive), 0, 0, 0, 0, 0]);
         bytes.extend_from_slice(&[0; HEADER_LEN]);
         Self { bytes }
     }

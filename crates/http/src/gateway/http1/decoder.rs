@@ -12,7 +12,7 @@ pub struct Decoder {
     method: Method,
     limits: Limits,
     origin: Origin,
-    keeps: bool,
+    keeps_alive: bool,
     place: BodyPart,
 }
 
@@ -47,7 +47,7 @@ const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
     pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
-        Self { method, limits, origin: Origin::Server, keeps: false, place: BodyPart::Length(0) }
+        Self { method, limits, origin: Origin::Server, keeps_alive: false, place: BodyPart::Length(0) }
     }
 
     /// Creates a decoder that also accepts CGI responses. Their connections are not reused.
@@ -85,8 +85,8 @@ impl Decoder {
                     }
                     (framing, _) => framing,
                 };
-                let keeps = reply_keeps_alive(head, input) && framing.is_delimited();
-                self.keeps = keeps && self.origin != Origin::Script;
+                let keeps_alive = reply_keeps_alive(head, input) && framing.is_delimited();
+                self.keeps_alive = keeps_alive && self.origin != Origin::Script;
                 self.place = match framing {
                     ReplyFraming::None => BodyPart::Length(0),
                     ReplyFraming::Length(length) => BodyPart::Length(length),
@@ -136,12 +136,12 @@ impl Decoder {
         match &self.place {
             BodyPart::Length(left) => input.len() as u64 >= *left,
             // The body is decoded on trial first: if its end is not at the end of the input, no state may change.
-            BodyPart::Chunks(decoder, _) => ends_with_last_chunk(input) && is_whole(*decoder, input),
+            BodyPart::Chunks(decoder, _) => ends_with_last_chunk(input) && is_complete(*decoder, input),
             BodyPart::Close | BodyPart::Over(_) => false,
         }
     }
 
-    pub(in crate::gateway) fn left(&self) -> Option<u64> {
+    pub(in crate::gateway) fn remaining(&self) -> Option<u64> {
         match self.place {
             BodyPart::Length(left) => Some(left),
             BodyPart::Over(_) => Some(0),
@@ -161,8 +161,8 @@ impl Decoder {
         ends
     }
 
-    pub(in crate::gateway) fn keeps(&self) -> bool {
-        self.keeps
+    pub(in crate::gateway) fn keeps_alive(&self) -> bool {
+        self.keeps_alive
     }
 
     pub(in crate::gateway) fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -188,7 +188,7 @@ fn ends_with_last_chunk(bytes: &[u8]) -> bool {
 }
 
 /// Whether the body ends exactly at the end of these bytes and has no trailers. A trailer line may look like a last chunk.
-fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
+fn is_complete(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
     let (mut at, mut trailers) = (0, Vec::new());
     loop {
         let Ok(step) = decoder.handle_with_trailers(&bytes[at..], &mut trailers) else { return false };
@@ -260,11 +260,11 @@ mod tests {
 
     #[test]
     fn bodies_end_as_framed_in_pieces_of_any_size() {
-        for (head, bytes, body, behind, keeps) in ROWS {
+        for (head, bytes, body, behind, keeps_alive) in ROWS {
             let text = format!("HTTP/{head}{bytes}");
             for piece in 1..=bytes.len().max(1) {
                 let (mut decoder, len) = decoder(Method::Get, text.as_bytes());
-                assert_eq!(decoder.keeps(), keeps, "{head}");
+                assert_eq!(decoder.keeps_alive(), keeps_alive, "{head}");
                 let found = decoded(&mut decoder, &text.as_bytes()[len..], piece).expect(head);
                 // Bytes after the last piece are not visible.
                 let behind = behind.map(|behind| (body.as_bytes().to_vec(), Some(behind)));
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(decoder.head(&mut head, &text[24..]), Ok(HeadEvent::Head(18)));
         let mut bare = Decoder::new(Method::Get, Limits::default());
         assert_eq!(bare.head(&mut ReplyHead::new(), b"<html>"), Ok(HeadEvent::NoHead));
-        assert!(!bare.keeps() && bare.close());
+        assert!(!bare.keeps_alive() && bare.close());
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
             let len = len.expect("it is whole");
             let (found, _) = decoded(&mut decoder, &text.as_bytes()[len..], 100).expect("a body");
             assert_eq!((head.status().code(), &found[..]), (status, body.as_bytes()), "{text:?}");
-            assert!(!decoder.keeps());
+            assert!(!decoder.keeps_alive());
         }
         let mut decoder = Decoder::of_script(Method::Get, Limits::default());
         assert!(decoder.head(&mut ReplyHead::new(), b"no header\r\n").is_err());

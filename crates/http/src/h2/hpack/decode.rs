@@ -20,7 +20,7 @@ pub struct Decoder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// With incremental indexing: the field is added to the dynamic table.
-    Kept,
+    Indexed,
     /// Without indexing.
     Plain,
     /// Never indexed: no intermediary may add the field to a table either.
@@ -78,7 +78,7 @@ impl Decoder {
             let first = block[at];
             at += match first {
                 0x80.. => self.indexed(&block[at..], &mut field)?,
-                0x40..=0x7f => self.literal(block, at, 6, Form::Kept, &mut field)?,
+                0x40..=0x7f => self.literal(block, at, 6, Form::Indexed, &mut field)?,
                 0x20..=0x3f if has_fields => return Err(HpackError::TableSize),
                 0x20..=0x3f => {
                     let (size, used) = integer(&block[at..], 5)?;
@@ -150,7 +150,7 @@ impl Decoder {
                 let name = STATIC[index].0.as_bytes();
                 field(name, value);
                 match form {
-                    Form::Kept => self.table.add(name, value),
+                    Form::Indexed => self.table.add(name, value),
                     Form::Plain => {}
                     Form::Never => self.never_indexed.get_or_insert_default().add(name),
                 }
@@ -159,7 +159,7 @@ impl Decoder {
                 let name = self.table.get(index).map(|(name, _)| name).unwrap_or_default();
                 field(name, value);
                 match form {
-                    Form::Kept => self.table.add_named_as(index, value),
+                    Form::Indexed => self.table.add_named_as(index, value),
                     Form::Plain => {}
                     Form::Never => self.never_indexed.get_or_insert_default().add(name),
                 }
@@ -168,7 +168,7 @@ impl Decoder {
                 let name = name.of(block, &self.name);
                 field(name, value);
                 match form {
-                    Form::Kept => self.table.add(name, value),
+                    Form::Indexed => self.table.add(name, value),
                     Form::Plain => {}
                     Form::Never => self.never_indexed.get_or_insert_default().add(name),
                 }

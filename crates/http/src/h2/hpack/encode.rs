@@ -40,17 +40,17 @@ pub fn push_request(
     match method {
         b"GET" => out.push(0x82),
         b"POST" => out.push(0x83),
-        _ => push_known(out, 2, method),
+        _ => push_indexed(out, 2, method),
     }
     match scheme {
         b"http" => out.push(0x86),
         b"https" => out.push(0x87),
-        _ => push_known(out, 6, scheme),
+        _ => push_indexed(out, 6, scheme),
     }
-    push_known(out, 4, target);
+    push_indexed(out, 4, target);
     let start = out.len() - target.len();
     if !authority.is_empty() {
-        push_known(out, 1, authority);
+        push_indexed(out, 1, authority);
     }
     start
 }
@@ -75,20 +75,20 @@ pub mod known {
 
 /// Returns the name with this index in the static table; empty if the index is invalid.
 #[must_use]
-pub fn known_name(index: usize) -> &'static [u8] {
+pub fn indexed_name(index: usize) -> &'static [u8] {
     index.checked_sub(1).and_then(|index| STATIC.get(index)).map_or(b"", |(name, _)| name.as_bytes())
 }
 
 /// Appends a field whose name has this index in the static table.
-pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+pub fn push_indexed(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_integer(out, 0, 4, index);
     push_integer(out, 0, 7, value.len());
     out.extend_from_slice(value);
 }
 
-/// Works like [`push_known`], for a number.
-pub fn push_known_decimal(out: &mut Vec<u8>, index: usize, value: u64) {
-    with_decimal(value, |digits| push_known(out, index, digits));
+/// Works like [`push_indexed`], for a number.
+pub fn push_indexed_decimal(out: &mut Vec<u8>, index: usize, value: u64) {
+    with_decimal(value, |digits| push_indexed(out, index, digits));
 }
 
 /// Appends a field; its name is converted to lower case (RFC 9113 section 8.2).

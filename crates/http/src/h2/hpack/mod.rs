@@ -13,8 +13,8 @@ mod tests;
 
 pub use decode::Decoder;
 pub use encode::{
-    Encoder, known, known_name, push_field, push_known, push_known_decimal, push_never_indexed, push_request,
-    push_status,
+    Encoder, indexed_name, known, push_field, push_indexed, push_indexed_decimal, push_never_indexed,
+    push_request, push_status,
 };
 pub use never::NeverIndexed;
 

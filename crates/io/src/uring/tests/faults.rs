@@ -131,13 +131,13 @@ fn late_completions_are_counted_and_their_buffers_released() {
     assert!(bench.is_quiet());
     bench.complete_with(id, 5, 100, 0);
     assert!(bench.is_quiet(), "a late completion is nobody's");
-    assert_eq!(bench.slots.stray, 1);
+    assert_eq!(bench.slots.unmatched, 1);
     let recv = bench.uring.recv.as_ref().unwrap();
     assert_eq!(recv.available(), recv.fill());
     assert!(bench.slots.get(next).is_some());
     bench.uring.complete(Cqe { user_data: u64::MAX, result: 0, flags: 0 }, &mut bench.slots, &mut bench.done);
-    assert_eq!(bench.slots.stray, 2);
-    bench.slots.stray = 0;
+    assert_eq!(bench.slots.unmatched, 2);
+    bench.slots.unmatched = 0;
 }
 
 #[test]

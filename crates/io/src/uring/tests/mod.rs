@@ -116,7 +116,7 @@ impl Drop for Bench {
             self.turn(Wait::Until(until));
         }
         assert_eq!(self.uring.flights.live(), 0);
-        assert_eq!(self.slots.stray, 0);
+        assert_eq!(self.slots.unmatched, 0);
     }
 }
 

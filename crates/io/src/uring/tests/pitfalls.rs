@@ -136,13 +136,13 @@ fn a_connection_with_immediate_responses_is_never_checked_for_its_end() {
         bench.turn(Wait::No);
     };
     (0..20).for_each(|_| exchange(&mut bench, true));
-    assert_eq!(bench.uring.counters().looks, 0, "a send that is taken says enough");
+    assert_eq!(bench.uring.counters().end_checks, 0, "a send that is taken says enough");
     exchange(&mut bench, false);
-    assert_eq!(bench.uring.counters().looks, 1);
+    assert_eq!(bench.uring.counters().end_checks, 1);
     (0..10).for_each(|_| bench.turn(Wait::No));
-    assert_eq!(bench.uring.counters().looks, 1, "the same bytes are asked about once");
+    assert_eq!(bench.uring.counters().end_checks, 1, "the same bytes are asked about once");
     exchange(&mut bench, false);
-    assert_eq!(bench.uring.counters().looks, 2);
+    assert_eq!(bench.uring.counters().end_checks, 2);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn one_check_finds_all_ended_connections() {
     assert_eq!((end.result, end.more), (Err(Errno::CONNRESET), false));
     assert!(bench.is_quiet());
     // The number of turns for the ten depends on the kernel, but no turn makes more than one check.
-    assert!((1..=10).contains(&bench.uring.counters().looks));
+    assert!((1..=10).contains(&bench.uring.counters().end_checks));
     assert_eq!(bench.uring.counters().rearmed, rearmed + 1, "the others wait as they did");
 }
 

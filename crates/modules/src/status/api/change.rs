@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use upstream::peers::Group;
 use upstream::peers::address::Url;
 use upstream::peers::change::{AddError, ServerChange};
-use upstream::peers::lines::Takes;
+use upstream::peers::lines::Accepts;
 
 use super::tree;
 use super::{Fault, NOT_ALLOWED, NOT_FOUND, UNKNOWN_VERSION, VERSIONS, fault};
@@ -18,7 +18,7 @@ const NO_SERVER: Fault = fault(404, "UpstreamServerNotFound", "server with this 
 const BAD_ADDRESS: Fault = fault(400, "UpstreamBadAddress", "the server is no address");
 /// Unknown fields are errors: if they were ignored, the object would silently remain unchanged.
 const BAD_FORMAT: Fault = fault(400, "UpstreamConfFormatError", "a field is unknown, or its value is wrong");
-const KNOWN: Fault = fault(409, "EntryExists", "the group has this server");
+const EXISTS: Fault = fault(409, "EntryExists", "the group has this server");
 const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
 
 /// Maximum length of the body of a change in bytes: its fields take a few hundred.
@@ -82,7 +82,7 @@ fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fa
     let url: Url = Url::parse(&server, 80).map_err(|_| BAD_ADDRESS)?;
     group.add(&server, &url, &change).map_err(|error| match error {
         AddError::Name => BAD_ADDRESS,
-        AddError::Known => KNOWN,
+        AddError::Duplicate => EXISTS,
     })?;
     let added = group.peers(rt::now()).into_iter().find(|peer| *peer.server == *server);
     Ok((201, tree::server(&added.ok_or(BAD_ADDRESS)?)))
@@ -99,15 +99,15 @@ fn change(fields: Map<String, Value>) -> Result<ServerChange, Fault> {
             let seconds = value::seconds(text).map_err(|_| BAD_FORMAT)?;
             i64::try_from(seconds).map_err(|_| BAD_FORMAT)
         };
-        let takes = |takes| Ok(if value.as_bool().ok_or(BAD_FORMAT)? { takes } else { Takes::All });
+        let accepts = |accepts| Ok(if value.as_bool().ok_or(BAD_FORMAT)? { accepts } else { Accepts::All });
         match name.as_str() {
             "weight" => change.weight = Some(signed()?).filter(|weight| *weight > 0),
             "max_conns" => change.max_conns = Some(whole()?),
             "max_fails" => change.max_fails = Some(whole()?),
             "fail_timeout" => change.fail_timeout = Some(seconds()?),
             "slow_start" => change.slow_start_ms = Some(seconds()?.checked_mul(1000).ok_or(BAD_FORMAT)?),
-            "down" => change.takes = Some(takes(Takes::Nobody)?),
-            "drain" => change.takes = Some(takes(Takes::Sessions)?),
+            "down" => change.accepts = Some(accepts(Accepts::Nothing)?),
+            "drain" => change.accepts = Some(accepts(Accepts::Sessions)?),
             _ => return Err(BAD_FORMAT),
         }
         if name == "weight" && change.weight.is_none() {
@@ -134,12 +134,12 @@ mod tests {
             weight: Some(5),
             fail_timeout: Some(60),
             slow_start_ms: Some(2000),
-            takes: Some(Takes::Sessions),
+            accepts: Some(Accepts::Sessions),
             ..ServerChange::default()
         };
         assert_eq!(found, Ok(expected));
-        let up = read(json!({ "down": false })).map(|change| change.takes);
-        assert_eq!(up, Ok(Some(Takes::All)));
+        let up = read(json!({ "down": false })).map(|change| change.accepts);
+        assert_eq!(up, Ok(Some(Accepts::All)));
         for wrong in
             [json!({ "weight": 0 }), json!({ "weight": "1" }), json!({ "port": 1 }), json!({ "down": 1 })]
         {

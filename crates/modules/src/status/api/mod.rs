@@ -51,7 +51,7 @@ const NO_JSON: Fault = fault(415, "JsonError", "the body of a change has the typ
 /// Responds to a read request of the API; returns nothing for a change.
 pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     let done = match request.method_text() {
-        b"GET" | b"HEAD" => read(request, &words(&path(request))).map(|value| (200, value)),
+        b"GET" | b"HEAD" => read(request, &segments(&path(request))).map(|value| (200, value)),
         b"POST" | b"PATCH" | b"DELETE" => return None,
         _ => Err(NOT_ALLOWED),
     };
@@ -67,10 +67,10 @@ pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
         Err(fault) => Err(fault),
         // The body is read first, and then this is called again.
         Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
-        Ok(()) => change::run(request, &words(&path)),
+        Ok(()) => change::run(request, &segments(&path)),
     };
     if done.is_ok()
-        && let [_, "http", "upstreams", name, ..] = words(&path).as_slice()
+        && let [_, "http", "upstreams", name, ..] = segments(&path).as_slice()
         && let Some(group) = tree::group(request, name).cloned()
     {
         let thread = Rc::clone(&request.conn.thread);
@@ -89,7 +89,7 @@ fn path(request: &Request) -> String {
 }
 
 /// Splits a path at its slashes.
-fn words(path: &str) -> Vec<&str> {
+fn segments(path: &str) -> Vec<&str> {
     path.split('/').filter(|word| !word.is_empty()).collect()
 }
 

@@ -16,7 +16,7 @@ use exchange::request::Request;
 use telemetry::time_zone::since_1970;
 use telemetry::watch::{Admits, Facts, Hub};
 use upstream::caching::record::Record;
-use upstream::state::{ShownTry, cache_word, shown_tries};
+use upstream::state::{ShownTry, cache_status_text, shown_tries};
 
 pub use filter::{Filter, FilterError};
 
@@ -51,7 +51,7 @@ fn show_to(hub: &Hub, request: &Request) {
         location: if request.location == root { "" } else { &location.name },
         code: request.response.status,
         time: request.elapsed(),
-        cache: cache_word(request),
+        cache: cache_status_text(request),
         client: match request.client() {
             Address::Inet(address) => Some(address.ip()),
             Address::Unix(_) => None,
@@ -69,7 +69,7 @@ fn line_of(request: &Request, facts: &Facts<'_>) -> Value {
     let mut client = Vec::new();
     request.client().show_address(&mut client);
     let mut protocol = Vec::new();
-    let is_read = request.head.is_begun();
+    let is_read = request.head.is_started();
     if is_read {
         request.head.push_protocol(&mut protocol);
     }
@@ -117,7 +117,7 @@ fn phases(request: &Request) -> Value {
     let last = micros(request.elapsed());
     let mut phases = json!({ "received": received, "found": found, "opened": opened, "last_byte": last });
     if request.sent > 0 {
-        phases["first_byte"] = since(request.answered).max(opened).into();
+        phases["first_byte"] = since(request.header_ready).max(opened).into();
     }
     phases
 }

@@ -7,7 +7,7 @@ use crate::site::{self, Problem, Refused};
 
 /// How a directive is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fate {
+pub(super) enum Handling {
     /// It works as in nginx.
     Honoured,
     /// Behaves differently than in nginx; the remark describes the difference.
@@ -22,16 +22,16 @@ pub(super) enum Fate {
     Wrong,
 }
 
-impl Fate {
+impl Handling {
     /// Returns the word for the report.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Fate::Honoured => "honoured",
-            Fate::Differs => "differs",
-            Fate::NoEffect => "no effect",
-            Fate::NotSupported => "not supported",
-            Fate::Unknown => "unknown",
-            Fate::Wrong => "wrong",
+            Handling::Honoured => "honoured",
+            Handling::Differs => "differs",
+            Handling::NoEffect => "no effect",
+            Handling::NotSupported => "not supported",
+            Handling::Unknown => "unknown",
+            Handling::Wrong => "wrong",
         }
     }
 }
@@ -68,7 +68,7 @@ pub(super) struct Row {
     /// Name of the directive.
     pub(super) name: String,
     /// How it is handled.
-    pub(super) fate: Fate,
+    pub(super) handling: Handling,
     /// The reason, or the difference.
     pub(super) remark: Option<String>,
 }
@@ -108,7 +108,7 @@ impl Judged {
 
 /// Converts an error without a position, or one that only the load detected, to a problem.
 pub(super) fn unplaced(refused: &Refused) -> Problem {
-    let error = conf::Error::nowhere(&refused.message);
+    let error = conf::Error::without_location(&refused.message);
     Problem { level: Level::Emerg, message: refused.message.clone(), excerpt: None, error }
 }
 
@@ -116,9 +116,9 @@ pub(super) fn unplaced(refused: &Refused) -> Problem {
 pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
     let mut judged = Judged::default();
     conf::visit(tree, site::table(), &mut |visit| {
-        if let Some((fate, remark)) = fate(&visit, problems) {
+        if let Some((handling, remark)) = handling(&visit, problems) {
             let place = visit.statement.span().to_string();
-            judged.rows.push(Row { place, name: visit.statement.name.text.clone(), fate, remark });
+            judged.rows.push(Row { place, name: visit.statement.name.text.clone(), handling, remark });
         }
     });
     judged.remarks = problems.iter().map(remark).collect();
@@ -126,18 +126,19 @@ pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
 }
 
 /// Classifies one statement; returns `None` for statements that are not directives.
-fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>)> {
+fn handling(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Handling, Option<String>)> {
     Some(match &visit.verdict {
         Verdict::Row | Verdict::Unjudged => return None,
         Verdict::Known(spec) => match problems.iter().find(|problem| is_about(problem, visit.statement)) {
             Some(problem) => {
-                let fate = if kind_of(problem).0 == Kind::Wrong { Fate::Wrong } else { Fate::NotSupported };
-                (fate, Some(problem.error.kind().to_string()))
+                let handling =
+                    if kind_of(problem).0 == Kind::Wrong { Handling::Wrong } else { Handling::NotSupported };
+                (handling, Some(problem.error.kind().to_string()))
             }
             None => match spec.state {
-                State::Honoured => (Fate::Honoured, None),
-                State::Differs(how) => (Fate::Differs, Some(how.to_owned())),
-                State::Accepted(why) | State::Idle(why) => (Fate::NoEffect, Some(why.to_owned())),
+                State::Honoured => (Handling::Honoured, None),
+                State::Differs(how) => (Handling::Differs, Some(how.to_owned())),
+                State::Accepted(why) | State::Idle(why) => (Handling::NoEffect, Some(why.to_owned())),
             },
         },
         Verdict::Fault(error) => match error.kind() {
@@ -145,10 +146,10 @@ fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>
             _ if visit.statement.fault().is_some() => return None,
             ErrorKind::NotSupported { module, .. } => {
                 let yet = if conf::instead_of(module).is_some() { "" } else { "yet, " };
-                (Fate::NotSupported, Some(format!("{yet}of module {module}")))
+                (Handling::NotSupported, Some(format!("{yet}of module {module}")))
             }
-            ErrorKind::Unknown { .. } => (Fate::Unknown, None),
-            other => (Fate::Wrong, Some(other.to_string())),
+            ErrorKind::Unknown { .. } => (Handling::Unknown, None),
+            other => (Handling::Wrong, Some(other.to_string())),
         },
     })
 }
@@ -170,7 +171,7 @@ fn kind_of(problem: &Problem) -> (Kind, Option<String>) {
             Some(instead) => (Kind::Never, Some(format!("module {module} ({instead})"))),
             None => (Kind::Missing, Some(format!("module {module} of nginx"))),
         },
-        ErrorKind::Unknown { name, similar: None, .. } => match site::foreign_module(name) {
+        ErrorKind::Unknown { name, similar: None, .. } => match site::third_party_module(name) {
             Some(module) => (
                 Kind::Missing,
                 Some(format!("module {module}, which is not nginx's own (docs/third-party-modules.md)")),

@@ -50,7 +50,7 @@ pub(super) struct Certificates {
 #[derive(Debug)]
 pub(super) enum Unusable {
     /// Neither `XDG_DATA_HOME` nor `HOME` names a directory.
-    NoHome,
+    NoDataDirectory,
     /// A file or directory cannot be read or written.
     Io { path: PathBuf, error: std::io::Error },
     /// Others could read the key, or the file belongs to another user.
@@ -62,7 +62,7 @@ pub(super) enum Unusable {
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unusable::NoHome => f.write_str(
+            Unusable::NoDataDirectory => f.write_str(
                 "--tls needs a directory for its certificate authority: set HOME or XDG_DATA_HOME",
             ),
             Unusable::Io { path, error } => {
@@ -93,7 +93,7 @@ impl fmt::Display for Unusable {
 pub(super) fn directory() -> Result<PathBuf, Unusable> {
     let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = named("XDG_DATA_HOME").or_else(|| Some(named("HOME")?.join(".local/share")));
-    Ok(data.ok_or(Unusable::NoHome)?.join(DIRECTORY))
+    Ok(data.ok_or(Unusable::NoDataDirectory)?.join(DIRECTORY))
 }
 
 /// Creates the missing directories and certificates; returns the paths of the certificates.

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use self::public::Public;
-use super::options::Given;
+use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::listen::{bind_remedy, error_text};
 use crate::log::Log;
 use crate::master::{self, Renew};
-use crate::places::{Places, Request};
+use crate::paths::{Paths, Request};
 use crate::site::{self, Files};
 
 /// Default address: only this machine. A server for other machines needs an explicit address.
@@ -47,20 +47,20 @@ const TYPES: &str = "
 
 /// The parsed options.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct ServeOptions {
     /// The directory as the user wrote it.
-    folder: PathBuf,
+    directory: PathBuf,
     /// The address; port 0 selects any free port.
     listen: SocketAddr,
     /// `--tls`
-    tls: Option<Wish>,
+    tls: Option<CertificateSource>,
     /// Whether the address is the default.
     is_default: bool,
 }
 
 /// The source of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wish {
+enum CertificateSource {
     /// `--tls`: certificates of the local authority.
     Local,
     /// `--tls NAME,…`: certificates of a public authority.
@@ -75,7 +75,7 @@ enum Unservable {
     /// `--listen` with an invalid address.
     Address(String),
     /// The directory does not exist, or is not readable.
-    Folder { folder: PathBuf, reason: String },
+    Directory { directory: PathBuf, reason: String },
     /// The address is in use.
     Taken(SocketAddr),
     /// A bind error: a privileged port, or an address of another machine.
@@ -100,8 +100,8 @@ impl fmt::Display for Unservable {
                     "\"{text}\" is not an address; write PORT, :PORT, IP:PORT or [IPV6]:PORT, such as {DEFAULT_LISTEN}"
                 )
             }
-            Unservable::Folder { folder, reason } => {
-                write!(f, "cannot serve \"{}\": {reason}", folder.display())
+            Unservable::Directory { directory, reason } => {
+                write!(f, "cannot serve \"{}\": {reason}", directory.display())
             }
             Unservable::Taken(listen) => {
                 let mut free = *listen;
@@ -128,9 +128,9 @@ impl fmt::Display for Unservable {
 }
 
 /// Serves until a signal ends it.
-pub(super) fn run(given: &Given) -> ExitCode {
+pub(super) fn run(given: &Arguments) -> ExitCode {
     let log = Log::echo_only();
-    let prepared = wanted(given).and_then(prepare);
+    let prepared = parse(given).and_then(prepare);
     let (request, renew) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -147,28 +147,28 @@ pub(super) fn run(given: &Given) -> ExitCode {
 }
 
 /// Parses `DIR` and the options. The text after `--tls` is a list of names if `DIR` is given elsewhere.
-fn wanted(given: &Given) -> Result<Wanted, Unservable> {
+fn parse(given: &Arguments) -> Result<ServeOptions, Unservable> {
     let text = |name: &str| given.value(name).map(|value| value.to_string_lossy().into_owned());
     let (listen, directory) = (text("listen"), text("acme-directory"));
     let tls = match text("tls") {
         Some(names) => {
             let public = Public::parse(&names, directory.as_deref());
-            Some(Wish::Public(public.ok_or(Unservable::Names(names))?))
+            Some(CertificateSource::Public(public.ok_or(Unservable::Names(names))?))
         }
         // An authority without names is a usage error.
         None if directory.is_some() => return Err(Unservable::NoNames),
-        None => given.has("tls").then_some(Wish::Local),
+        None => given.has("tls").then_some(CertificateSource::Local),
     };
-    let folder = PathBuf::from(&given.operands[0]);
+    let directory = PathBuf::from(&given.operands[0]);
     let default = match &tls {
         None => DEFAULT_LISTEN,
-        Some(Wish::Local) => DEFAULT_LISTEN_TLS,
-        Some(Wish::Public(_)) => DEFAULT_LISTEN_PUBLIC,
+        Some(CertificateSource::Local) => DEFAULT_LISTEN_TLS,
+        Some(CertificateSource::Public(_)) => DEFAULT_LISTEN_PUBLIC,
     };
     let is_default = listen.is_none();
     let listen = listen.unwrap_or_else(|| default.to_owned());
     let listen = address(&listen).ok_or(Unservable::Address(listen))?;
-    Ok(Wanted { folder, listen, tls, is_default })
+    Ok(ServeOptions { directory, listen, tls, is_default })
 }
 
 /// Parses `IP:PORT`; a port alone means loopback, and a port after a colon means all addresses.
@@ -192,25 +192,27 @@ fn every_address() -> IpAddr {
 
 /// Checks early for errors, whose messages would otherwise refer to the generated text.
 fn prepare(
-    Wanted { folder, listen, tls, is_default }: Wanted,
+    ServeOptions { directory, listen, tls, is_default }: ServeOptions,
 ) -> Result<(Request, Option<Renew>), Unservable> {
-    let absolute = std::fs::canonicalize(&folder).and_then(|absolute| {
+    let absolute = std::fs::canonicalize(&directory).and_then(|absolute| {
         // A worker must be able to list the directory.
         std::fs::read_dir(&absolute).map(|_| absolute)
     });
-    let absolute = absolute.map_err(|error| Unservable::Folder { folder, reason: error_text(&error) })?;
-    let redirected = matches!(tls, Some(Wish::Public(_))).then_some(REDIRECTED).filter(|_| is_default);
+    let absolute =
+        absolute.map_err(|error| Unservable::Directory { directory, reason: error_text(&error) })?;
+    let redirected =
+        matches!(tls, Some(CertificateSource::Public(_))).then_some(REDIRECTED).filter(|_| is_default);
     let redirected: Option<SocketAddr> = redirected.and_then(|address| address.parse().ok());
     for address in [Some(listen), redirected].into_iter().flatten() {
         check_address(address)?;
     }
     let (secured, renew) = match tls {
         None => (Secured { level: "warn", option: "", http: String::new(), server: String::new() }, None),
-        Some(Wish::Local) => local(listen).map(|(secured, renew)| (secured, Some(renew)))?,
-        Some(Wish::Public(public)) => (by_authority(&public, redirected)?, None),
+        Some(CertificateSource::Local) => local(listen).map(|(secured, renew)| (secured, Some(renew)))?,
+        Some(CertificateSource::Public(public)) => (by_authority(&public, redirected)?, None),
     };
     // No pid file and no log is written into the user's directory.
-    let mut places = Places::below(&absolute);
+    let mut places = Paths::below(&absolute);
     (places.error_log, places.pid) = (None, None);
     let text = configuration(listen, &secured);
     let request =
@@ -312,8 +314,9 @@ mod tests {
         let args = line.split(' ').map(Into::into).collect();
         let mut given = options::read(command, args).expect("fits the table");
         given.value_as_operand("tls");
-        let shown = |wanted: Wanted| (wanted.folder.display().to_string(), wanted.listen.to_string());
-        wanted(&given).map(shown).map_err(|error| error.to_string())
+        let shown =
+            |wanted: ServeOptions| (wanted.directory.display().to_string(), wanted.listen.to_string());
+        parse(&given).map(shown).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -345,7 +348,7 @@ mod tests {
     fn a_port_in_use_is_reported_with_the_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let listen = taken.local_addr().expect("it is bound");
-        let wanted = Wanted { folder: std::env::temp_dir(), listen, tls: None, is_default: false };
+        let wanted = ServeOptions { directory: std::env::temp_dir(), listen, tls: None, is_default: false };
         let error = prepare(wanted).expect_err("the port is taken").to_string();
         let expected = format!("{listen} is in use by another program");
         assert!(error.starts_with(&expected) && error.contains("--listen 127.0.0.1:0"), "{error}");

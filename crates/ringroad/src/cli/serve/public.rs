@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use acme::url::Url;
 
 use super::quoted;
-use crate::places::make_passage;
+use crate::paths::make_passage;
 
 /// Let's Encrypt.
 pub(super) const DEFAULT_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";

@@ -12,7 +12,7 @@ use io::op::Stat;
 use io::{Buf, Errno, SharedBytes};
 
 use super::{File, Opened, stat_now};
-use crate::buffers::buffer_at_once;
+use crate::buffers::try_buffer;
 use crate::reactor;
 
 /// Maximum number of paths, and of file ranges, that are cached in a turn: each lookup is a linear search. Further ones
@@ -21,13 +21,13 @@ const REMEMBERED_MAX: usize = 4;
 
 /// The results of the current turn.
 #[derive(Default)]
-struct Seen {
+struct TurnCache {
     /// The turn that the results belong to.
     turn_id: u64,
-    /// Paths without the terminating zero byte, with their results. Entries from index `looked` on belong to earlier
+    /// Paths without the terminating zero byte, with their results. Entries from index `stats_len` on belong to earlier
     /// turns and are kept for reuse of their memory.
-    looks: Vec<(Vec<u8>, Stat)>,
-    looked: usize,
+    stats: Vec<(Vec<u8>, Stat)>,
+    stats_len: usize,
     reads: Vec<Read>,
 }
 
@@ -41,42 +41,45 @@ struct Read {
 }
 
 thread_local! {
-    static SEEN: RefCell<Seen> = RefCell::default();
+    static TURN_CACHE: RefCell<TurnCache> = RefCell::default();
 }
 
 /// Frees the memory of an earlier turn's results.
 pub(crate) fn trim() {
-    let _ = SEEN.try_with(|seen| drop(seen.take()));
+    let _ = TURN_CACHE.try_with(|seen| drop(seen.take()));
 }
 
-impl Seen {
+impl TurnCache {
     /// Discards results of an earlier turn: the sender of a newer request may have changed a file before sending it.
-    fn at(&mut self, turn_id: u64) -> &mut Seen {
+    fn at(&mut self, turn_id: u64) -> &mut TurnCache {
         if std::mem::replace(&mut self.turn_id, turn_id) != turn_id {
-            self.looked = 0;
+            self.stats_len = 0;
             self.reads.clear();
         }
         self
     }
 
-    fn look(&mut self, path: &CStr) -> Result<Stat, Errno> {
+    fn stat(&mut self, path: &CStr) -> Result<Stat, Errno> {
         let bytes = path.to_bytes();
-        if let Some((_, stat)) = self.looks[..self.looked].iter().find(|(seen, _)| seen == bytes) {
+        if let Some((_, stat)) = self.stats[..self.stats_len].iter().find(|(seen, _)| seen == bytes) {
             return Ok(*stat);
         }
         let stat = stat_now(path)?;
-        if self.looked == REMEMBERED_MAX {
+        if self.stats_len == REMEMBERED_MAX {
             return Ok(stat);
         }
-        if self.looked == self.looks.len() {
-            self.looks.push((Vec::new(), stat));
+        if self.stats_len == self.stats.len() {
+            self.stats.push((Vec::new(), stat));
         }
-        let (seen, then) = &mut self.looks[self.looked];
+        let (seen, then) = &mut self.stats[self.stats_len];
         seen.clear();
         seen.extend_from_slice(bytes);
         *then = stat;
-        self.looked += 1;
-        assert!(self.looked <= self.looks.len() && self.looked <= REMEMBERED_MAX, "what was seen is kept");
+        self.stats_len += 1;
+        assert!(
+            self.stats_len <= self.stats.len() && self.stats_len <= REMEMBERED_MAX,
+            "what was seen is kept"
+        );
         Ok(stat)
     }
 
@@ -99,7 +102,7 @@ impl Seen {
             return Ok(None);
         };
         if read.bytes.is_none() {
-            let Some(mut bytes) = buffer_at_once(len as usize) else { return Ok(None) };
+            let Some(mut bytes) = try_buffer(len as usize) else { return Ok(None) };
             file.read_resident(offset, len, &mut bytes)?;
             read.bytes = Some(bytes.freeze());
         }
@@ -110,7 +113,7 @@ impl Seen {
 /// As [`stat_now`], but reuses a result since the last turn: for responses to requests that were received before.
 pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
     let turn_id = reactor::with_current(|reactor| reactor.turn_id());
-    SEEN.with_borrow_mut(|seen| seen.at(turn_id).look(path))
+    TURN_CACHE.with_borrow_mut(|seen| seen.at(turn_id).stat(path))
 }
 
 impl File {
@@ -118,12 +121,12 @@ impl File {
     /// requests may need. The bytes are cached until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let turn_id = self.0.reactor.turn_id();
-        SEEN.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))
+        TURN_CACHE.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))
     }
 
     /// Returns the same bytes, shared between the requests of this turn; `None` for the first request, which must read.
     pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let turn_id = self.0.reactor.turn_id();
-        SEEN.with_borrow_mut(|seen| seen.at(turn_id).shared(self, offset, len))
+        TURN_CACHE.with_borrow_mut(|seen| seen.at(turn_id).shared(self, offset, len))
     }
 }

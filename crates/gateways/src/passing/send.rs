@@ -6,7 +6,7 @@ use exchange::request::Request;
 use upstream::Failure;
 
 /// Sends the request to the upstream. `fill` is given if the response is for a cache.
-pub(super) async fn ask(
+pub(super) async fn send(
     request: &mut Request,
     via: Via<'_>,
     fill: Option<&Fill>,

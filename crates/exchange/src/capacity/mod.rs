@@ -9,7 +9,7 @@
 
 mod descriptors;
 pub mod disk;
-mod giver;
+mod reclaimer;
 mod waiting;
 mod windows;
 
@@ -22,8 +22,8 @@ use rt::local::{Counted, Event, WaitGroup};
 use rt::net::Stopper;
 
 use descriptors::Descriptors;
-pub use disk::DiskRoom;
-pub use giver::GivesRoom;
+pub use disk::DiskSpace;
+pub use reclaimer::ReclaimsSpace;
 use telemetry::limited::Limited;
 pub(crate) use waiting::GRACE;
 pub use waiting::Waits;
@@ -32,7 +32,7 @@ pub use windows::{Window, Windows};
 
 /// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum Resource {
     /// Another connection (`worker_connections`).
     Connection,
     /// Another descriptor.
@@ -41,12 +41,12 @@ pub enum Want {
 
 /// Divisor for the share of a thread's connections that upstreams leave to clients. nginx begins to close idle
 /// connections when as few are free.
-const CLIENTS_PART: usize = 16;
+const CLIENTS_DIVISOR: usize = 16;
 
 /// Maximum number of quiet connections closed in one call, and divisor for their share of all quiet connections
 /// (nginx's numbers). With fewer, each accept would have to wait for a close.
-const GIVEN_UP_MAX: usize = 32;
-const GIVEN_UP_PART: usize = 8;
+const RECLAIMED_MAX: usize = 32;
+const RECLAIMED_DIVISOR: usize = 8;
 
 /// Number of descriptors that an accepted connection may need: its socket, a file, an upstream, a temporary file.
 const DESCRIPTORS_EACH: u64 = 4;
@@ -61,21 +61,21 @@ const RESERVE_MAX: u64 = 512;
 const WIDE: usize = 1024;
 
 /// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const RECHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// The limits of one thread, and its connections that may be closed.
-pub struct Room {
+pub struct Capacity {
     lists: Lists,
     began: Instant,
     /// Counts client connections and upstream connections.
-    places: WaitGroup,
-    places_max: usize,
+    slots: WaitGroup,
+    slots_max: usize,
     /// Maximum number of connections since the last query.
     most: Cell<usize>,
     threads: u64,
     descriptors: Option<Descriptors>,
     /// Number of free descriptors at the last count, and number of accepts since.
-    free_then: Cell<u64>,
+    free_at_count: Cell<u64>,
     accepted_since: Cell<u64>,
     /// Whether accepting waits for a free slot.
     is_awaited: Cell<bool>,
@@ -106,18 +106,18 @@ pub struct Alarms {
     pub temp_files: Limited,
 }
 
-impl Room {
+impl Capacity {
     /// Creates the limits of one of `threads` threads.
-    pub fn new(places_max: usize, threads: usize) -> Room {
-        Room {
+    pub fn new(slots_max: usize, threads: usize) -> Capacity {
+        Capacity {
             lists: Lists::default(),
             began: rt::now(),
-            places: WaitGroup::new(),
-            places_max: places_max.max(1),
+            slots: WaitGroup::new(),
+            slots_max: slots_max.max(1),
             most: Cell::new(0),
             threads: threads.max(1) as u64,
             descriptors: Descriptors::open(),
-            free_then: Cell::new(0),
+            free_at_count: Cell::new(0),
             accepted_since: Cell::new(0),
             is_awaited: Cell::new(false),
             changed: Event::new(),
@@ -131,8 +131,8 @@ impl Room {
 
     /// Takes a slot for a connection, until the result is dropped.
     pub fn enter(&self) -> Counted {
-        let counted = self.places.enter();
-        self.most.set(self.most.get().max(self.places.count()));
+        let counted = self.slots.enter();
+        self.most.set(self.most.get().max(self.slots.count()));
         counted
     }
 
@@ -147,7 +147,7 @@ impl Room {
         if self.is_awaited.get() {
             self.changed.pulse();
         }
-        Waiting { room: self, entry }
+        Waiting { capacity: self, entry }
     }
 
     /// Wakes connections that wait for a request: all, or the idle ones only.
@@ -158,15 +158,17 @@ impl Room {
     /// Whether an accept may return as many connections as the kernel has queued.
     pub fn is_wide(&self) -> bool {
         let wide = WIDE * self.listeners.borrow().len();
-        let free =
-            self.free_then.get().saturating_sub(self.accepted_since.get() * DESCRIPTORS_EACH * self.threads);
+        let free = self
+            .free_at_count
+            .get()
+            .saturating_sub(self.accepted_since.get() * DESCRIPTORS_EACH * self.threads);
         let has_descriptors = self.descriptors.is_none() || free >= self.reserve() + wide as u64;
-        self.free_places() >= wide && has_descriptors
+        self.free_slots() >= wide && has_descriptors
     }
 
     /// Returns the number of open connections, including those to upstreams, and the maximum since the last call.
     pub fn connections(&self) -> (usize, usize) {
-        let count = self.places.count();
+        let count = self.slots.count();
         (count, self.most.replace(count))
     }
 
@@ -187,17 +189,17 @@ impl Room {
 
     /// Returns the resource that is missing for one more accepted connection. Queries the number of free descriptors
     /// from the kernel if it is uncertain.
-    pub fn lacks(&self) -> Option<Want> {
-        if self.free_places() == 0 {
-            return Some(Want::Connection);
+    pub fn exhausted(&self) -> Option<Resource> {
+        if self.free_slots() == 0 {
+            return Some(Resource::Connection);
         }
         let Some(descriptors) = &self.descriptors else { return None };
         let needed = (self.accepted_since.get() + 1) * DESCRIPTORS_EACH * self.threads;
-        if self.free_then.get() < self.reserve() + needed {
-            self.free_then.set(descriptors.free());
+        if self.free_at_count.get() < self.reserve() + needed {
+            self.free_at_count.set(descriptors.free());
             self.accepted_since.set(0);
         }
-        (self.free_then.get() <= self.reserve()).then_some(Want::Descriptor)
+        (self.free_at_count.get() <= self.reserve()).then_some(Resource::Descriptor)
     }
 
     fn reserve(&self) -> u64 {
@@ -206,15 +208,15 @@ impl Room {
     }
 
     /// Returns the log line about an exhausted resource, unless it was logged recently.
-    pub(crate) fn alarm(&self, want: Want) -> Option<String> {
-        let alarm = match want {
-            Want::Connection => &self.alarms.connections,
-            Want::Descriptor => &self.alarms.descriptors,
+    pub(crate) fn alarm(&self, resource: Resource) -> Option<String> {
+        let alarm = match resource {
+            Resource::Connection => &self.alarms.connections,
+            Resource::Descriptor => &self.alarms.descriptors,
         };
         let more = alarm.due(rt::now())?;
-        Some(match want {
-            Want::Connection => format!("{} worker_connections are not enough{more}", self.places_max),
-            Want::Descriptor => {
+        Some(match resource {
+            Resource::Connection => format!("{} worker_connections are not enough{more}", self.slots_max),
+            Resource::Descriptor => {
                 let limit = self.descriptors.as_ref().map_or(0, Descriptors::limit);
                 format!(
                     "{limit} descriptors are not enough, no connection is accepted until one is free{more}"
@@ -226,38 +228,37 @@ impl Room {
     /// Waits until a slot may be free.
     pub(crate) async fn changed(&self) {
         self.is_awaited.set(true);
-        let pause = if self.has_quiet() { GRACE } else { LOOK_AGAIN };
+        let pause = if self.has_silent() { GRACE } else { RECHECK_EVERY };
         let until = rt::sleep_until(rt::now() + pause);
-        let ended =
-            rt::select(self.places.at_most(self.places.count().saturating_sub(1)), self.changed.wait());
+        let ended = rt::select(self.slots.at_most(self.slots.count().saturating_sub(1)), self.changed.wait());
         rt::select(ended, until).await;
         self.is_awaited.set(false);
     }
 
     /// Returns the number of slots that upstreams leave to clients.
-    pub(crate) fn places_for_clients(&self) -> usize {
-        self.places_max / CLIENTS_PART
+    pub(crate) fn slots_for_clients(&self) -> usize {
+        self.slots_max / CLIENTS_DIVISOR
     }
 
     /// Whether a new upstream connection leaves enough slots to clients.
-    pub(crate) fn has_place_for_upstream(&self) -> bool {
-        self.free_places() > self.places_for_clients()
+    pub(crate) fn has_slot_for_upstream(&self) -> bool {
+        self.free_slots() > self.slots_for_clients()
     }
 
     /// Whether there are connections that may turn out to be silent.
-    pub(crate) fn has_quiet(&self) -> bool {
+    pub(crate) fn has_silent(&self) -> bool {
         self.lists.quiet() > 0
     }
 
     /// Chooses incomplete requests that stall, when buffers are scarce. Returns their number.
     pub(crate) fn end_stalled(&self) -> usize {
         let now_ms = self.now_ms();
-        let choose = |rank| self.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);
+        let choose = |rank| self.lists.choose(rank, RECLAIMED_MAX, STALL, now_ms);
         choose(Rank::Head) + choose(Rank::Body)
     }
 
-    fn free_places(&self) -> usize {
-        self.places_max.saturating_sub(self.places.count())
+    fn free_slots(&self) -> usize {
+        self.slots_max.saturating_sub(self.slots.count())
     }
 
     fn now_ms(&self) -> u32 {
@@ -266,11 +267,11 @@ impl Room {
 
     /// Chooses connections that are closed when their tasks run next. Returns the number of client connections among them, or `None`
     /// if no connection can be closed.
-    pub(crate) fn give_up(&self, give_up_idle: impl FnOnce() -> bool) -> Option<usize> {
+    pub(crate) fn reclaim(&self, close_idle: impl FnOnce() -> bool) -> Option<usize> {
         let now_ms = self.now_ms();
-        let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
+        let most = (self.lists.quiet() / RECLAIMED_DIVISOR).clamp(1, RECLAIMED_MAX);
         let quiet = self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms);
-        if quiet > 0 || give_up_idle() {
+        if quiet > 0 || close_idle() {
             return Some(quiet);
         }
         // A connection that was just accepted may turn out to be silent soon.
@@ -284,19 +285,19 @@ impl Room {
 
 /// A registered connection, which may be chosen to be closed.
 pub struct Waiting<'a> {
-    room: &'a Room,
+    capacity: &'a Capacity,
     entry: Entry,
 }
 
 impl Waiting<'_> {
     /// Whether the connection has to end in favour of another.
     pub fn is_chosen(&self) -> bool {
-        self.room.lists.is_chosen(self.entry)
+        self.capacity.lists.is_chosen(self.entry)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.room.lists.remove(self.entry);
+        self.capacity.lists.remove(self.entry);
     }
 }

@@ -37,7 +37,7 @@ const TRY_MAX: Duration = Duration::from_secs(5);
 const TCP_TIME: Duration = Duration::from_secs(5);
 
 /// Maximum number of datagrams from one server that do not match the query. They are forgery attempts; the socket is then closed.
-const STRAY_MAX: u32 = 64;
+const UNMATCHED_MAX: u32 = 64;
 
 /// Buffer size for a datagram in bytes, as in nginx. Without EDNS, servers send at most 512 bytes (RFC 1035 section 4.2.1).
 const DATAGRAM_MAX: usize = 4096;
@@ -59,7 +59,7 @@ enum QueryResult {
 ///
 /// # Errors
 /// [`Silence`]. If all servers fail, the failure response of one of them is returned.
-pub(super) async fn ask(
+pub(super) async fn query(
     servers: &[SocketAddr],
     turn: &Turn,
     name: &Name,
@@ -70,21 +70,21 @@ pub(super) async fn ask(
         return Err(Silence);
     }
     let first = turn.0.fetch_add(1, Ordering::Relaxed);
-    let mut asked: Vec<Option<QueriedServer>> = servers.iter().map(|_| None).collect();
+    let mut queried: Vec<Option<QueriedServer>> = servers.iter().map(|_| None).collect();
     let (mut patience, mut failed, mut unreachable) = (TRY_MIN, None, 0);
     for tries in 0usize.. {
         if rt::now() >= deadline {
             break;
         }
         let place = first.wrapping_add(tries) % servers.len();
-        match &asked[place] {
-            Some(asked) => asked.again.pulse(),
-            None => asked[place] = Some(QueriedServer::start(servers[place], name, kind)),
+        match &queried[place] {
+            Some(queried) => queried.again.pulse(),
+            None => queried[place] = Some(QueriedServer::start(servers[place], name, kind)),
         }
         let timer = Timer::new();
         let end = deadline.min(rt::now() + patience);
         timer.set(end);
-        while let Ok((from, tried)) = timer.limit(first_of(&mut asked)).await {
+        while let Ok((from, tried)) = timer.limit(first_of(&mut queried)).await {
             match tried {
                 QueryResult::Response(response) if matches!(response.code, 0 | NXDOMAIN) => {
                     return Ok(response);
@@ -127,11 +127,11 @@ impl QueriedServer {
 }
 
 /// Returns the outcome of the first server that has one, with its index; the server is removed.
-async fn first_of(asked: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
+async fn first_of(queried: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     poll_fn(|context| {
-        for (place, slot) in asked.iter_mut().enumerate() {
-            if let Some(asked) = slot
-                && let Poll::Ready(tried) = asked.outcome.as_mut().poll(context)
+        for (place, slot) in queried.iter_mut().enumerate() {
+            if let Some(queried) = slot
+                && let Poll::Ready(tried) = queried.outcome.as_mut().poll(context)
             {
                 *slot = None;
                 return Poll::Ready((place, tried));
@@ -151,12 +151,12 @@ fn random_id() -> u16 {
 
 /// Returns the response of one server, however late.
 async fn outcome(server: SocketAddr, question: Question, again: Event) -> QueryResult {
-    match over_udp(server, &question, &again).await {
+    match query_udp(server, &question, &again).await {
         Ok(Some(response)) => QueryResult::Response(response),
         Ok(None) => {
             let timer = Timer::new();
             timer.set(rt::now() + TCP_TIME);
-            match timer.limit(over_tcp(server, &question)).await {
+            match timer.limit(query_tcp(server, &question)).await {
                 Ok(Ok(Some(response))) => QueryResult::Response(response),
                 Ok(Ok(None) | Err(_)) | Err(rt::Elapsed) => QueryResult::Nothing,
             }
@@ -166,12 +166,16 @@ async fn outcome(server: SocketAddr, question: Question, again: Event) -> QueryR
 }
 
 /// Sends the query in a datagram, repeats it on request, and waits for the response; `None` if the response was truncated.
-async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Result<Option<Response>, Errno> {
+async fn query_udp(
+    server: SocketAddr,
+    question: &Question,
+    again: &Event,
+) -> Result<Option<Response>, Errno> {
     let mut socket = Datagram::connect(server, &ConnectOptions::default())?;
     let query = || Segments::from(question.to_bytes());
     socket.send(query()).await.0?;
     let mut strays = 0;
-    while strays < STRAY_MAX {
+    while strays < UNMATCHED_MAX {
         let buf = rt::pool().get(DATAGRAM_MAX).ok_or(Errno::NOBUFS)?;
         let received = match select(socket.recv(buf), again.wait()).await {
             Either::Left(received) => received?,
@@ -184,7 +188,7 @@ async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Res
             Ok(response) => return Ok(Some(response)),
             Err(Fault::Truncated) => return Ok(None),
             // A malformed response may be forged like an unrelated one: the correct response may follow.
-            Err(Fault::NotOurs | Fault::Malformed) => strays += 1,
+            Err(Fault::NoMatch | Fault::Malformed) => strays += 1,
         }
     }
     Err(Errno::BADMSG)
@@ -192,7 +196,7 @@ async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Res
 
 /// Queries over TCP, where messages are length-prefixed (RFC 1035 section 4.2.2); `None` if the message is not a response to the
 /// query.
-async fn over_tcp(server: SocketAddr, question: &Question) -> Result<Option<Response>, Errno> {
+async fn query_tcp(server: SocketAddr, question: &Question) -> Result<Option<Response>, Errno> {
     let mut socket = Socket::connect(PeerAddr::Inet(server)).await?;
     let message = question.to_bytes();
     let mut query = Segments::new();

@@ -12,7 +12,7 @@ pub struct Subrequest {
     /// The text that replaces an empty response or an error.
     pub stub: Option<Vec<u8>>,
     /// Whether it uses the parent's method instead of GET.
-    pub keeps_method: bool,
+    pub uses_parent_method: bool,
     /// Whether the output after it waits for its response.
     pub waits: bool,
 }

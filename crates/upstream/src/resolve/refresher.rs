@@ -35,7 +35,7 @@ use exchange::thread::Thread;
 use telemetry::Level;
 
 /// Keeps the names of one configuration resolved until it is dropped.
-pub struct Keeper {
+pub struct Refresher {
     end: Rc<Event>,
 }
 
@@ -47,27 +47,27 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Interval of checking whether the hosts file has changed. It is changed manually, or when a container starts.
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 
-impl Keeper {
+impl Refresher {
     /// Starts on this thread. The first results arrive later; `changed` is called when the addresses of a name have changed.
-    pub fn start(thread: &Rc<Thread>, config: &Config, changed: impl Fn() + 'static) -> Keeper {
-        let keeper = Keeper { end: Rc::new(Event::new()) };
-        let told = Told { changed: Rc::new(changed), ..Told::to(thread) };
+    pub fn start(thread: &Rc<Thread>, config: &Config, changed: impl Fn() + 'static) -> Refresher {
+        let refresher = Refresher { end: Rc::new(Event::new()) };
+        let reporter = Reporter { changed: Rc::new(changed), ..Reporter::to(thread) };
         for (host, users) in literal_names(config) {
             let resolver = users.iter().find_map(|user| user.group.resolver.clone());
             let times = TimeSource::new(resolver.or_else(|| config.http.of::<HttpConf>().0.resolver.clone()));
-            let (system, told) = (System::default(), told.clone());
-            let name = SystemName { host, users, system, times, told, hosts_every: HOSTS_EVERY };
-            keeper.spawn(name.keep());
+            let (system, reporter) = (System::default(), reporter.clone());
+            let name = SystemName { host, users, system, times, reporter, hosts_every: HOSTS_EVERY };
+            refresher.spawn(name.refresh());
         }
         for (group, named) in run_time_names(config) {
             let http = &config.http.of::<HttpConf>().0;
             // A configuration without a resolver is refused.
             let Some(resolver) = group.resolver.clone().or_else(|| http.resolver.clone()) else { continue };
             let timeout = group.resolver_timeout.unwrap_or(http.timeout);
-            let name = RunTimeName { group, named, resolver, timeout, told: told.clone() };
-            keeper.spawn(name.keep());
+            let name = RunTimeName { group, named, resolver, timeout, reporter: reporter.clone() };
+            refresher.spawn(name.refresh());
         }
-        keeper
+        refresher
     }
 
     /// Spawns a task that ends with the keeper.
@@ -79,7 +79,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Refresher {
     fn drop(&mut self) {
         self.end.set();
     }
@@ -89,15 +89,15 @@ impl Drop for Keeper {
 pub(super) struct User {
     pub(super) group: Arc<Group>,
     pub(super) named: Named,
-    pub(super) place: Option<Span>,
+    pub(super) position: Option<Span>,
 }
 
 /// Returns the names that the system resolves, with the groups that use them.
 fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     let mut names: BTreeMap<String, Vec<User>> = BTreeMap::new();
     for group in config.http.of::<Upstreams>().groups() {
-        for (named, place) in group.names_with_places().filter(|(named, _)| !named.at_run_time) {
-            let user = User { group: Arc::clone(group), named: named.clone(), place: place.cloned() };
+        for (named, position) in group.names_with_positions().filter(|(named, _)| !named.at_run_time) {
+            let user = User { group: Arc::clone(group), named: named.clone(), position: position.cloned() };
             names.entry(named.host.to_ascii_lowercase()).or_default().push(user);
         }
     }
@@ -116,21 +116,21 @@ fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
 
 /// Destination of log messages and of changes.
 #[derive(Clone)]
-pub(super) struct Told {
-    pub(super) say: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
+pub(super) struct Reporter {
+    pub(super) log: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
     /// Called when addresses were found.
     pub(super) changed: Rc<dyn Fn()>,
 }
 
-impl Told {
-    fn to(thread: &Rc<Thread>) -> Told {
+impl Reporter {
+    fn to(thread: &Rc<Thread>) -> Reporter {
         let thread = Rc::clone(thread);
-        let say = move |level, message: fmt::Arguments<'_>| error_log::write(&thread, level, message);
-        Told { say: Rc::new(say), changed: Rc::new(|| ()) }
+        let log = move |level, message: fmt::Arguments<'_>| error_log::write(&thread, level, message);
+        Reporter { log: Rc::new(log), changed: Rc::new(|| ()) }
     }
 
-    fn say(&self, level: Level, message: fmt::Arguments<'_>) {
-        (self.say)(level, message);
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        (self.log)(level, message);
     }
 }
 
@@ -140,20 +140,21 @@ pub(super) struct SystemName {
     pub(super) users: Vec<User>,
     pub(super) system: System,
     pub(super) times: TimeSource,
-    pub(super) told: Told,
+    pub(super) reporter: Reporter,
     /// Interval of checking whether the hosts file has changed.
     pub(super) hosts_every: Duration,
 }
 
 impl SystemName {
     /// Resolves the name repeatedly.
-    pub(super) async fn keep(self) {
+    pub(super) async fn refresh(self) {
         let mut failures = 0;
         loop {
             match self.system.look_up(&self.host).await {
                 Ok(found) => {
                     if failures > 0 {
-                        self.told.say(Level::Notice, format_args!("host \"{}\" is found again", self.host));
+                        self.reporter
+                            .log(Level::Notice, format_args!("host \"{}\" is found again", self.host));
                     }
                     failures = 0;
                     self.put(&found.usable);
@@ -161,9 +162,9 @@ impl SystemName {
                 }
                 Err(reason) => {
                     if failures == 0 {
-                        self.tell(&reason);
+                        self.log_failure(&reason);
                     }
-                    self.users.iter().for_each(|user| user.group.put_nothing(&user.named));
+                    self.users.iter().for_each(|user| user.group.put_unresolved(&user.named));
                     rt::sleep_until(rt::now() + pause(failures)).await;
                     failures += 1;
                 }
@@ -176,7 +177,7 @@ impl SystemName {
             let found = addresses.iter().map(|&address| found_at(SocketAddr::new(address, user.named.port)));
             user.group.put(&user.named, found.collect());
         }
-        (self.told.changed)();
+        (self.reporter.changed)();
     }
 
     /// Waits until the result may have changed.
@@ -193,12 +194,12 @@ impl SystemName {
     }
 
     /// Logs the first of consecutive failures.
-    fn tell(&self, reason: &str) {
+    fn log_failure(&self, reason: &str) {
         let name = &self.host;
-        let place = self.users.iter().find_map(|user| user.place.as_ref());
-        let place = place.map(|place| format!(" in {place}")).unwrap_or_default();
-        let what = format_args!("host not found in upstream \"{name}\" ({reason}){place}");
-        self.told.say(Level::Error, what);
+        let position = self.users.iter().find_map(|user| user.position.as_ref());
+        let position = position.map(|position| format!(" in {position}")).unwrap_or_default();
+        let what = format_args!("host not found in upstream \"{name}\" ({reason}){position}");
+        self.reporter.log(Level::Error, what);
     }
 }
 
@@ -208,33 +209,33 @@ struct RunTimeName {
     named: Named,
     resolver: Arc<Resolver>,
     timeout: Duration,
-    told: Told,
+    reporter: Reporter,
 }
 
 impl RunTimeName {
     /// Resolves the name repeatedly.
-    async fn keep(self) {
+    async fn refresh(self) {
         let mut failures = 0;
         loop {
             let next = match self.find().await {
                 Ok((found, holds)) => {
                     if failures > 0 {
-                        self.told.say(Level::Notice, format_args!("{self} is resolved again"));
+                        self.reporter.log(Level::Notice, format_args!("{self} is resolved again"));
                     }
                     failures = 0;
                     self.group.put(&self.named, found);
-                    (self.told.changed)();
+                    (self.reporter.changed)();
                     rt::now() + holds.max(PAUSE_MIN)
                 }
                 Err(unresolved) => {
                     if failures == 0 {
                         let what = format_args!("{self} could not be resolved ({unresolved})");
-                        self.told.say(Level::Error, what);
+                        self.reporter.log(Level::Error, what);
                     }
                     match unresolved {
                         // As in nginx: the name servers report that the name no longer exists.
                         Unresolved::Code(NXDOMAIN) => self.group.put(&self.named, Vec::new()),
-                        _ => self.group.put_nothing(&self.named),
+                        _ => self.group.put_unresolved(&self.named),
                     }
                     failures += 1;
                     rt::now() + pause(failures - 1)
@@ -318,9 +319,9 @@ pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
 }
 
 fn not_found(name: &str, reason: &str, users: &[User]) -> String {
-    let place = users.iter().find_map(|user| user.place.as_ref());
-    let place = place.map(|place| format!(" in {place}")).unwrap_or_default();
+    let position = users.iter().find_map(|user| user.position.as_ref());
+    let position = position.map(|position| format!(" in {position}")).unwrap_or_default();
     format!(
-        "host not found in upstream \"{name}\" ({reason}){place}; it is looked for again while the server runs"
+        "host not found in upstream \"{name}\" ({reason}){position}; it is looked for again while the server runs"
     )
 }

@@ -6,12 +6,12 @@ use crate::config::Cx;
 
 /// A set of keywords. Directives in the same block add up, and replace the inherited set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct Keywords {
     bits: u64,
     block: u32,
 }
 
-impl Words {
+impl Keywords {
     /// Adds the keywords in the arguments of a statement.
     pub fn add(&mut self, names: &'static [(&'static str, u64)], cx: &mut Cx<'_>) -> Result<(), Error> {
         let before = if self.block == cx.block { self.bits } else { 0 };
@@ -24,7 +24,7 @@ impl Words {
             }
             bits |= bit;
         }
-        *self = Words { bits, block: cx.block };
+        *self = Keywords { bits, block: cx.block };
         Ok(())
     }
 

@@ -8,35 +8,36 @@ use io::Errno;
 use crate::thread::Thread;
 
 /// Bytes that a cache frees per call: enough for several writes, because a write requests space only after it failed.
-const GIVEN_BYTES: u64 = 4 << 20;
+const RECLAIMED_BYTES: u64 = 4 << 20;
 
 /// Maximum number of attempts per write: other writes may use the freed space first.
 const TRIES: u32 = 3;
 
 /// A request for space for one write or one new file.
-pub struct DiskRoom<'a> {
+pub struct DiskSpace<'a> {
     thread: &'a Rc<Thread>,
-    folder: &'a Path,
+    directory: &'a Path,
     tries: u32,
 }
 
-impl<'a> DiskRoom<'a> {
+impl<'a> DiskSpace<'a> {
     /// Creates a request for a file in this directory.
-    pub fn new(thread: &'a Rc<Thread>, folder: &'a Path) -> DiskRoom<'a> {
-        DiskRoom { thread, folder, tries: 0 }
+    pub fn new(thread: &'a Rc<Thread>, directory: &'a Path) -> DiskSpace<'a> {
+        DiskSpace { thread, directory, tries: 0 }
     }
 
     /// Frees space after this error; returns whether a retry of the call may succeed.
     pub async fn make(&mut self, errno: Errno) -> bool {
         let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
-        if !is_full || self.tries == TRIES || self.thread.generation().config.http.room_givers.is_empty() {
+        if !is_full || self.tries == TRIES || self.thread.generation().config.http.space_reclaimers.is_empty()
+        {
             return false;
         }
         self.tries += 1;
-        let making = &self.thread.room.making;
+        let making = &self.thread.capacity.making;
         if making.count() > 0 {
             // The space that a concurrent request frees suffices for several.
-            making.none_left().await;
+            making.wait_empty().await;
             return true;
         }
         let _making = making.enter();
@@ -46,13 +47,13 @@ impl<'a> DiskRoom<'a> {
     /// Lets the first cache with entries on this file system evict some.
     #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
     async fn evict(&self) -> bool {
-        let folder = self.folder.to_owned();
+        let directory = self.directory.to_owned();
         // A directory that does not exist yet will be on the file system of its parent.
-        let stat = move || folder.ancestors().find_map(|path| rustix::fs::stat(path).ok());
+        let stat = move || directory.ancestors().find_map(|path| rustix::fs::stat(path).ok());
         let Some(Some(stat)) = rt::offload(stat).await else { return false };
         let generation = self.thread.generation();
-        for giver in &generation.config.http.room_givers {
-            if giver.device() == Some(stat.st_dev) && giver.give(GIVEN_BYTES).await {
+        for reclaimer in &generation.config.http.space_reclaimers {
+            if reclaimer.device() == Some(stat.st_dev) && reclaimer.reclaim(RECLAIMED_BYTES).await {
                 return true;
             }
         }

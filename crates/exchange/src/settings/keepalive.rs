@@ -26,7 +26,7 @@ pub enum LingeringClose {
 
 /// Settings of keep-alive and lingering close.
 #[derive(Clone, Debug)]
-pub struct Keeping {
+pub struct Keepalive {
     /// `keepalive_timeout`; zero closes after each response.
     pub keepalive_timeout: Duration,
     /// `keepalive_timeout`, second argument: the value of the `Keep-Alive` field, in seconds.
@@ -49,9 +49,9 @@ pub struct Keeping {
     pub reset_timedout_connection: bool,
 }
 
-impl Default for Keeping {
-    fn default() -> Keeping {
-        Keeping {
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive {
             keepalive_timeout: Duration::from_secs(75),
             keepalive_header: None,
             keepalive_min_timeout: Duration::ZERO,

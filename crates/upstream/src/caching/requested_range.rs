@@ -1,6 +1,6 @@
 //! Byte ranges: requested by the client, sent by an upstream, and of slices.
 //!
-//! [`Asked`] is the range that a client requests, [`Part`] the range of a 206, [`SliceStart`] the slice of a request.
+//! [`RequestedRange`] is the range that a client requests, [`Part`] the range of a 206, [`SliceStart`] the slice of a request.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use exchange::request::Request;
 
 /// The single range that a client requests (RFC 9110 section 14.1.2), before the complete length is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestedRange {
     /// From a byte offset up to an end offset (exclusive), or to the end of the body.
     From(u64, Option<u64>),
     /// The last N bytes.
@@ -21,7 +21,7 @@ pub enum Asked {
 }
 
 /// Returns the requested range, if it is fetched and stored separately. Several ranges are cut out of the complete response.
-pub fn asked(request: &Request) -> Option<Asked> {
+pub fn requested(request: &Request) -> Option<RequestedRange> {
     // Subrequests, which filters make, need the complete response.
     if request.method != Method::Get || request.depth > 0 {
         return None;
@@ -34,11 +34,11 @@ pub fn asked(request: &Request) -> Option<Asked> {
     let dash = memchr::memchr(b'-', spec)?;
     let number = |text: &[u8]| http::parse_decimal(text.trim_ascii());
     match (spec[..dash].trim_ascii(), spec[dash + 1..].trim_ascii()) {
-        (b"", last) => number(last).filter(|last| *last > 0).map(Asked::Last),
-        (first, b"") => Some(Asked::From(number(first)?, None)),
+        (b"", last) => number(last).filter(|last| *last > 0).map(RequestedRange::Last),
+        (first, b"") => Some(RequestedRange::From(number(first)?, None)),
         (first, last) => {
             let (first, last) = (number(first)?, number(last)?);
-            (first <= last).then(|| Asked::From(first, last.checked_add(1)))
+            (first <= last).then(|| RequestedRange::From(first, last.checked_add(1)))
         }
     }
 }
@@ -46,19 +46,19 @@ pub fn asked(request: &Request) -> Option<Asked> {
 /// Returns the start of the requested range, regardless of how ranges are handled.
 pub fn start(request: &Request) -> Option<u64> {
     request.header(HeaderId::Range)?;
-    asked(request)?.start()
+    requested(request)?.start()
 }
 
-impl Asked {
+impl RequestedRange {
     /// Returns the range to request from the upstream: complete chunks, because only these can be stored.
     pub fn aligned(self) -> Vec<u8> {
         let mut text = b"bytes=".to_vec();
         match self {
-            Asked::Last(count) => {
+            RequestedRange::Last(count) => {
                 text.push(b'-');
                 push_decimal(&mut text, count);
             }
-            Asked::From(first, end) => {
+            RequestedRange::From(first, end) => {
                 push_decimal(&mut text, first / CHUNK_BYTES * CHUNK_BYTES);
                 text.push(b'-');
                 if let Some(end) = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)) {
@@ -71,7 +71,7 @@ impl Asked {
 
     /// Returns the range in complete chunks, if the start is known; without an end it is unlimited.
     pub fn chunks(self) -> Option<Range<u64>> {
-        let Asked::From(first, end) = self else { return None };
+        let RequestedRange::From(first, end) = self else { return None };
         let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
         Some(first / CHUNK_BYTES * CHUNK_BYTES..end)
     }
@@ -79,18 +79,18 @@ impl Asked {
     /// Returns the start of the range, if known.
     pub fn start(self) -> Option<u64> {
         match self {
-            Asked::From(first, _) => Some(first),
-            Asked::Last(_) => None,
+            RequestedRange::From(first, _) => Some(first),
+            RequestedRange::Last(_) => None,
         }
     }
 
     /// Returns the range in a body of `length` bytes; empty if it is outside.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
-            Asked::From(first, end) => {
+            RequestedRange::From(first, end) => {
                 first.min(length)..end.unwrap_or(length).clamp(first.min(length), length)
             }
-            Asked::Last(count) => length.saturating_sub(count)..length,
+            RequestedRange::Last(count) => length.saturating_sub(count)..length,
         }
     }
 }

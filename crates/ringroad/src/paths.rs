@@ -1,6 +1,6 @@
 //! Default paths, and the configuration to load.
 //!
-//! [`Places`] has the paths that the command line determines. [`Request`] has all inputs of a configuration: the main
+//! [`Paths`] has the paths that the command line determines. [`Request`] has all inputs of a configuration: the main
 //! file or a text instead of it, `-g`, and the paths.
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), "/et
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
 
 /// Directory of the log and pid files, relative to the prefix; created if missing.
-const LOG_FOLDER: &str = "logs";
+const LOG_DIRECTORY: &str = "logs";
 
 /// The pid file without a `pid` directive; relative to the prefix unless absolute.
 pub(crate) const DEFAULT_PID: &str = or(option_env!("RINGROAD_PID_PATH"), "logs/nginx.pid");
@@ -34,7 +34,7 @@ const fn or(given: Option<&'static str>, default: &'static str) -> &'static str 
 
 /// Paths that the command line determines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct Paths {
     /// Base of relative paths; ends with a slash.
     pub(crate) prefix: PathBuf,
     /// The pid file if the configuration does not name one; `None` disables the pid file.
@@ -43,27 +43,27 @@ pub(crate) struct Places {
     pub(crate) error_log: Option<PathBuf>,
 }
 
-impl Places {
+impl Paths {
     /// Returns the default paths relative to a prefix.
-    pub(crate) fn below(prefix: &Path) -> Places {
+    pub(crate) fn below(prefix: &Path) -> Paths {
         let (pid, error_log) = (Some(prefix.join(DEFAULT_PID)), Some(prefix.join(DEFAULT_ERROR_LOG)));
-        Places { prefix: prefix.to_owned(), pid, error_log }
+        Paths { prefix: prefix.to_owned(), pid, error_log }
     }
 
     /// Creates the directory `logs` below the prefix if `path` is in it: nginx's installation does so, this server has
     /// no installation step. A nonexistent prefix from the command line is probably a typing error and is not created.
     /// A failure is reported when the file is opened.
-    pub(crate) fn prepare_folder_of(&self, path: &Path) {
-        let folder = self.prefix.join(LOG_FOLDER);
+    pub(crate) fn create_log_directory(&self, path: &Path) {
+        let directory = self.prefix.join(LOG_DIRECTORY);
         let has_prefix = self.prefix.is_dir() || self.prefix == Path::new(DEFAULT_PREFIX);
-        if has_prefix && path.parent() == Some(&folder) && !folder.exists() {
-            let _ = make_folder(&folder);
+        if has_prefix && path.parent() == Some(&directory) && !directory.exists() {
+            let _ = create_directory(&directory);
         }
     }
 }
 
 /// Creates a directory and its parents, writable only by the owner, independent of the umask: that of a daemon is 0.
-pub(crate) fn make_folder(path: &Path) -> std::io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn make_passage(path: &Path) -> std::io::Result<()> {
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     for path in missing.into_iter().rev() {
-        make_folder(path)?;
+        create_directory(path)?;
         let mode = std::fs::metadata(path)?.permissions().mode() | 0o111;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
@@ -88,7 +88,7 @@ pub(crate) struct Request {
     /// The text of `-g`.
     pub(crate) globals: String,
     /// Paths from the command line.
-    pub(crate) places: Places,
+    pub(crate) places: Paths,
     /// The text of the main file if it is not a file, for `serve`.
     pub(crate) text: Option<String>,
 }

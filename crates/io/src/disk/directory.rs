@@ -10,10 +10,14 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::op::{DirEntry, EntryLook, Stat};
+use crate::op::{DirEntry, EntryAttributes, Stat};
 
 /// Returns the entries of the next non-empty buffer; an empty list at the end of the directory.
-pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {
+pub(super) fn read(
+    dir: BorrowedFd<'_>,
+    bytes_max: usize,
+    attributes: EntryAttributes,
+) -> Result<Vec<DirEntry>, Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); bytes_max];
     let mut raw = RawDir::new(dir, &mut buffer);
     let mut entries = Vec::new();
@@ -22,7 +26,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
             Ok(found) => {
                 let name = found.file_name();
                 if !matches!(name.to_bytes(), b"." | b"..") {
-                    entries.push(entry(dir, name, found.file_type(), found.ino(), look));
+                    entries.push(entry(dir, name, found.file_type(), found.ino(), attributes));
                 }
             }
             Err(Errno::INTR) => {}
@@ -37,20 +41,26 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
 }
 
 /// Calls stat on names below a directory.
-pub(super) fn look(dir: BorrowedFd<'_>, names: &[CString]) -> Vec<Result<Stat, Errno>> {
+pub(super) fn stat_names(dir: BorrowedFd<'_>, names: &[CString]) -> Vec<Result<Stat, Errno>> {
     names.iter().map(|name| stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).collect()
 }
 
-fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, inode: u64, look: EntryLook) -> DirEntry {
+fn entry(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    kind: FileType,
+    inode: u64,
+    attributes: EntryAttributes,
+) -> DirEntry {
     // Not every file system returns the type with the name (getdents(2), DT_UNKNOWN).
     let kind = match kind {
         FileType::Unknown => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
         known => known.as_raw_mode(),
     };
-    let stat = match look {
-        EntryLook::Kind => None,
-        EntryLook::Itself => Some(stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)),
-        EntryLook::Followed => Some(match stat(dir, name, AtFlags::empty()) {
+    let stat = match attributes {
+        EntryAttributes::Kind => None,
+        EntryAttributes::Itself => Some(stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)),
+        EntryAttributes::Followed => Some(match stat(dir, name, AtFlags::empty()) {
             // A dangling link, or a loop of links: the entry is the link itself.
             Err(Errno::NOENT | Errno::LOOP) => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
             found => found,

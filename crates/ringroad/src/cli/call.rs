@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use serde_json::Value;
 
-use super::options::Given;
+use super::options::Arguments;
 use super::run::request_for;
 use crate::listen::errno_text;
 use crate::signals::timeout_until;
@@ -23,7 +23,7 @@ const PACKET_MAX: usize = 256 << 10;
 
 /// A connection to a server that has accepted a call.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct AdminConnection {
     socket: OwnedFd,
     /// Receive buffer: larger than any packet, because a packet that does not fit is truncated.
     buffer: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct Asked {
 
 /// Result of a receive.
 #[derive(Debug)]
-pub(super) enum Came<'a> {
+pub(super) enum ReceiveResult<'a> {
     /// A packet.
     Packet(&'a [u8]),
     /// No packet until the deadline.
@@ -41,7 +41,7 @@ pub(super) enum Came<'a> {
 }
 
 /// Returns the path of the admin socket: that of `--socket`, or that in the configuration.
-pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
+pub(super) fn socket_path(given: &Arguments) -> Result<PathBuf, String> {
     if let Some(path) = given.value("socket") {
         return Ok(path.into());
     }
@@ -50,7 +50,7 @@ pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
 }
 
 /// Returns the path of the admin socket that a configuration names.
-pub(super) fn path_in(request: &crate::places::Request) -> Result<PathBuf, String> {
+pub(super) fn path_in(request: &crate::paths::Request) -> Result<PathBuf, String> {
     let site = site::load(request, Files::Disk).map_err(|refused| refused.message)?;
     site.settings.admin_socket.ok_or_else(|| {
         let file = request.main.display();
@@ -61,7 +61,7 @@ pub(super) fn path_in(request: &crate::places::Request) -> Result<PathBuf, Strin
 }
 
 /// Sends a call; returns the connection and the response.
-pub(super) fn ask(path: &Path, call: &Value) -> Result<(Asked, Value), String> {
+pub(super) fn call(path: &Path, call: &Value) -> Result<(AdminConnection, Value), String> {
     // The two most common errors get a hint.
     let failed = |errno: Errno| {
         let remedy = match errno {
@@ -76,34 +76,34 @@ pub(super) fn ask(path: &Path, call: &Value) -> Result<(Asked, Value), String> {
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     connect(&socket, &address).map_err(failed)?;
     send(&socket, call.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(failed)?;
-    let mut asked = Asked { socket, buffer: vec![0; PACKET_MAX] };
-    let Came::Packet(packet) = asked.receive(None)? else {
+    let mut connection = AdminConnection { socket, buffer: vec![0; PACKET_MAX] };
+    let ReceiveResult::Packet(packet) = connection.receive(None)? else {
         return Err(format!("\"{}\": the server gave no answer", path.display()));
     };
     let answer: Value =
         serde_json::from_slice(packet).map_err(|_| "the server's answer is no JSON".to_owned())?;
     match answer["error"].as_str() {
         Some(error) => Err(shown(error)),
-        None => Ok((asked, answer)),
+        None => Ok((connection, answer)),
     }
 }
 
-impl Asked {
+impl AdminConnection {
     /// Receives the next packet; waits until the deadline, or without limit.
-    pub(super) fn receive(&mut self, until: Option<Instant>) -> Result<Came<'_>, String> {
+    pub(super) fn receive(&mut self, until: Option<Instant>) -> Result<ReceiveResult<'_>, String> {
         let failed = |errno: Errno| format!("the admin socket failed ({})", errno_text(errno));
         loop {
             let mut wait = [PollFd::new(&self.socket, PollFlags::IN)];
             match poll(&mut wait, until.map(timeout_until).as_ref()) {
-                Ok(0) => return Ok(Came::Nothing),
+                Ok(0) => return Ok(ReceiveResult::Nothing),
                 Err(errno) if errno != Errno::INTR => return Err(failed(errno)),
                 _ => {}
             }
             match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(Came::End),
-                Ok((count, _)) => return Ok(Came::Packet(&self.buffer[..count])),
+                Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(ReceiveResult::End),
+                Ok((count, _)) => return Ok(ReceiveResult::Packet(&self.buffer[..count])),
                 Err(Errno::AGAIN | Errno::INTR) if until.is_some_and(|until| until <= Instant::now()) => {
-                    return Ok(Came::Nothing);
+                    return Ok(ReceiveResult::Nothing);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(errno) => return Err(failed(errno)),

@@ -41,7 +41,7 @@ pub struct Msie {
 
 /// The form of responses.
 #[derive(Clone, Debug)]
-pub struct Answering {
+pub struct Responding {
     /// `error_page`
     pub error_pages: Layered<ErrorPage>,
     /// `recursive_error_pages`
@@ -70,9 +70,9 @@ pub struct Answering {
     pub gzip_clients: GzipClients,
 }
 
-impl Default for Answering {
-    fn default() -> Answering {
-        Answering {
+impl Default for Responding {
+    fn default() -> Responding {
+        Responding {
             error_pages: Layered::default(),
             recursive_error_pages: false,
             server_tokens: ServerTokens::On,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use io::Fd;
 use rt::Timer;
 
-use transfer::recency::{Place, Recency};
+use transfer::recency::{ListSlot, Recency};
 
 /// The reason why a connection waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Waits {
     }
 
     /// Returns how long a client may take before its connection can be closed.
-    fn patience(self) -> Duration {
+    fn grace(self) -> Duration {
         match self {
             Waits::First => GRACE,
             Waits::Body => STALL,
@@ -65,7 +65,7 @@ pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
 /// Maximum number of connections that are checked per search. Those with unread bytes are skipped, and many of them
 /// must not use up the thread's time.
-const LOOKS_MAX: usize = 64;
+const CHECKS_MAX: usize = 64;
 
 /// All waiting connections of a thread.
 #[derive(Default)]
@@ -86,7 +86,7 @@ struct Wait {
 
 /// An index in one of the lists.
 #[derive(Clone, Copy)]
-pub(super) struct Entry(Rank, Place);
+pub(super) struct Entry(Rank, ListSlot);
 
 impl Lists {
     fn list(&self, rank: Rank) -> &RefCell<Recency<Wait>> {
@@ -103,13 +103,13 @@ impl Lists {
         Entry(rank, self.list(rank).borrow_mut().insert(wait))
     }
 
-    pub(super) fn remove(&self, Entry(rank, place): Entry) {
-        let wait = self.list(rank).borrow_mut().remove(place);
+    pub(super) fn remove(&self, Entry(rank, slot): Entry) {
+        let wait = self.list(rank).borrow_mut().remove(slot);
         drop(wait);
     }
 
-    pub(super) fn is_chosen(&self, Entry(rank, place): Entry) -> bool {
-        self.list(rank).borrow()[place].timer.is_none()
+    pub(super) fn is_chosen(&self, Entry(rank, slot): Entry) -> bool {
+        self.list(rank).borrow()[slot].timer.is_none()
     }
 
     /// Chooses connections of a rank that have waited long enough, the oldest first, and returns their number. The
@@ -117,20 +117,20 @@ impl Lists {
     pub(super) fn choose(&self, rank: Rank, most: usize, least: Duration, now_ms: u32) -> usize {
         let mut list = self.list(rank).borrow_mut();
         let (mut chosen, mut next) = (0, list.oldest());
-        for _ in 0..LOOKS_MAX {
-            let Some(place) = next.filter(|_| chosen < most) else { break };
-            next = list.newer(place);
-            let wait = &list[place];
+        for _ in 0..CHECKS_MAX {
+            let Some(slot) = next.filter(|_| chosen < most) else { break };
+            next = list.newer(slot);
+            let wait = &list[slot];
             let waited = Duration::from_millis(now_ms.saturating_sub(wait.since_ms).into());
-            if waited < wait.kind.patience().max(least) {
+            if waited < wait.kind.grace().max(least) {
                 continue;
             }
             // A connection with received bytes is about to be served.
-            if !rt::net::is_silent(&list[place].socket) {
-                list.touch(place);
+            if !rt::net::is_silent(&list[slot].socket) {
+                list.touch(slot);
                 continue;
             }
-            if let Some(timer) = list[place].timer.take() {
+            if let Some(timer) = list[slot].timer.take() {
                 timer.expire_now();
                 chosen += 1;
             }
@@ -153,7 +153,7 @@ impl Lists {
     /// Wakes connections of the first rank whose reason matches.
     pub(super) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
         let list = self.quiet.borrow();
-        let waits = list.places().map(|place| &list[place]).filter(|wait| wanted(wait.kind));
+        let waits = list.slots().map(|slot| &list[slot]).filter(|wait| wanted(wait.kind));
         waits.filter_map(|wait| wait.timer.as_ref()).for_each(Timer::expire_now);
     }
 }

@@ -24,7 +24,7 @@ const ENDED: libc::c_short = libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
 
 /// Streams whose end may not have been reported.
 #[derive(Default)]
-pub(super) struct Doubts {
+pub(super) struct UncheckedEnds {
     streams: Vec<OpId>,
     /// Arguments of poll(2), one entry for each of `streams`; a field so that its memory is reused.
     polled: Vec<libc::pollfd>,
@@ -32,20 +32,20 @@ pub(super) struct Doubts {
 
 impl Uring {
     /// Records that a stream has returned bytes and its receive is still in flight.
-    pub(super) fn doubt(&mut self, id: OpId, slots: &mut Slots) {
-        if socket_of(id, slots).is_some_and(Fd::set_in_doubt) {
-            self.doubts.streams.push(id);
+    pub(super) fn add_unchecked_end(&mut self, id: OpId, slots: &mut Slots) {
+        if socket_of(id, slots).is_some_and(Fd::set_end_unknown) {
+            self.unchecked_ends.streams.push(id);
         }
     }
 
     /// Checks the recorded streams, and restarts the receives whose sockets have ended.
-    pub(super) fn settle_doubts(&mut self, slots: &mut Slots) {
-        if self.doubts.streams.is_empty() {
+    pub(super) fn check_ends(&mut self, slots: &mut Slots) {
+        if self.unchecked_ends.streams.is_empty() {
             return;
         }
-        let mut doubts = std::mem::take(&mut self.doubts);
-        doubts.streams.retain(|&id| {
-            let Some(socket) = socket_of(id, slots).filter(|socket| socket.take_doubt()) else {
+        let mut unchecked_ends = std::mem::take(&mut self.unchecked_ends);
+        unchecked_ends.streams.retain(|&id| {
+            let Some(socket) = socket_of(id, slots).filter(|socket| socket.take_end_unknown()) else {
                 return false;
             };
             // A receive that waits for a buffer is restarted anyway; a cancelled one needs no check.
@@ -54,26 +54,26 @@ impl Uring {
                 return false;
             }
             let events = libc::POLLRDHUP;
-            doubts.polled.push(libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 });
+            unchecked_ends.polled.push(libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 });
             true
         });
         let mut unknown = false;
-        if !doubts.polled.is_empty() {
-            self.counters.looks += 1;
+        if !unchecked_ends.polled.is_empty() {
+            self.counters.end_checks += 1;
             // If poll(2) fails, restarting all of them is correct.
-            unknown = sys::poll_now(&mut doubts.polled).is_err();
+            unknown = sys::poll_now(&mut unchecked_ends.polled).is_err();
         }
         assert_eq!(
-            doubts.streams.len(),
-            doubts.polled.len(),
+            unchecked_ends.streams.len(),
+            unchecked_ends.polled.len(),
             "the kernel is asked about each stream in doubt"
         );
-        for (id, polled) in doubts.streams.drain(..).zip(doubts.polled.drain(..)) {
+        for (id, polled) in unchecked_ends.streams.drain(..).zip(unchecked_ends.polled.drain(..)) {
             if unknown || polled.revents & ENDED != 0 {
                 self.push(entry::cancel(id));
             }
         }
-        self.doubts = doubts;
+        self.unchecked_ends = unchecked_ends;
     }
 }
 

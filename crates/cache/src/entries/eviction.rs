@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::entries::Entries;
 use crate::error::Refused;
-use crate::index::space::{NoRoom, blocks_of};
+use crate::index::space::{NoSpace, blocks_of};
 use crate::index::{SpaceReservation, Victim};
 use crate::key::Key;
 
@@ -16,7 +16,7 @@ const EVICTED_MAX: usize = 32;
 const TRIES: usize = 3;
 
 /// Maximum number of entries that are evicted in one call for other files on the file system.
-const GIVEN_MAX: usize = 32;
+const RECLAIMED_MAX: usize = 32;
 
 impl Entries {
     /// Reserves blocks for an entry of this key. When the cache is nearly full, the first request for a key evicts
@@ -56,9 +56,9 @@ impl Entries {
                     reserved.join(more);
                     return Ok(());
                 }
-                Err(NoRoom::Unmeasured) => return Err(Refused::NoRoom),
-                Err(NoRoom::Size(short)) => (short, Refused::NoRoom),
-                Err(NoRoom::Free(short)) => (short, Refused::DiskFull),
+                Err(NoSpace::Unmeasured) => return Err(Refused::NoSpace),
+                Err(NoSpace::Size(short)) => (short, Refused::NoSpace),
+                Err(NoSpace::Free(short)) => (short, Refused::DiskFull),
             };
             // The manager frees space for the next fills.
             self.dir.manager.wake();
@@ -68,7 +68,7 @@ impl Entries {
             }
             self.remove_and_wait(victims).await;
         }
-        Err(Refused::NoRoom)
+        Err(Refused::NoSpace)
     }
 
     /// Evicts entries for this many blocks, at most `count_max`, and counts them.
@@ -82,11 +82,11 @@ impl Entries {
 
     /// Evicts a bounded number of the least valuable entries, to free about this many bytes of the file system for
     /// other writers. Returns whether an entry was evicted.
-    pub(crate) async fn give_room(self: &Arc<Entries>, bytes: u64) -> bool {
+    pub(crate) async fn reclaim(self: &Arc<Entries>, bytes: u64) -> bool {
         if !self.dir.is_owner() || self.dir.is_stopping() {
             return false;
         }
-        let victims = self.evict(blocks_of(bytes), GIVEN_MAX);
+        let victims = self.evict(blocks_of(bytes), RECLAIMED_MAX);
         let is_any = !victims.is_empty();
         self.remove_and_wait(victims).await;
         is_any

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::capacity::{GRACE, Resource};
 use crate::error_log;
 use crate::request::Generation;
-use crate::room::{GRACE, Want};
 use crate::thread::Thread;
 use rt::local::Counted;
 use telemetry::Level;
@@ -22,15 +22,15 @@ const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
 
 impl Thread {
     /// Closes the connections that cost least, and waits until they are closed. Returns whether there were any.
-    pub async fn give_up(&self, want: Want) -> bool {
-        let given_up = self.room.give_up(|| self.give_up_idle());
-        let limit = match want {
-            Want::Connection => Refusal::Connections,
-            Want::Descriptor => Refusal::Descriptors,
+    pub async fn reclaim(&self, resource: Resource) -> bool {
+        let reclaimed = self.capacity.reclaim(|| self.close_idle());
+        let limit = match resource {
+            Resource::Connection => Refusal::Connections,
+            Resource::Descriptor => Refusal::Descriptors,
         };
-        self.tally.count_refused(limit, given_up.unwrap_or(0));
-        let any = given_up.is_some();
-        if any && want == Want::Descriptor {
+        self.tally.count_refused(limit, reclaimed.unwrap_or(0));
+        let any = reclaimed.is_some();
+        if any && resource == Resource::Descriptor {
             rt::sleep_until(rt::now() + CLOSING).await;
         } else if any {
             rt::yield_now().await;
@@ -40,47 +40,47 @@ impl Thread {
 
     /// Closes files or connections. Files that are only open for later requests are closed first, which affects no
     /// client.
-    pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
-        close_unused(generation).await || self.give_up(Want::Descriptor).await
+    pub async fn free_descriptors(&self, generation: &Generation) -> bool {
+        close_unused(generation).await || self.reclaim(Resource::Descriptor).await
     }
 
     /// Waits until a connection may be accepted. Further connections wait in the kernel's backlog.
-    pub async fn room_to_accept(&self) {
-        while let Some(want) = self.room.lacks() {
-            if self.give_up(want).await {
+    pub async fn wait_for_capacity(&self) {
+        while let Some(resource) = self.capacity.exhausted() {
+            if self.reclaim(resource).await {
                 continue;
             }
-            if let Some(alarm) = self.room.alarm(want) {
+            if let Some(alarm) = self.capacity.alarm(resource) {
                 error_log::write(self, Level::Alert, format_args!("{alarm}"));
             }
-            self.room.changed().await;
+            self.capacity.changed().await;
         }
     }
 
     /// Returns a slot for a connection to an upstream; `None` if the remaining slots are reserved for accepted
     /// connections.
-    pub async fn place_for_upstream(&self) -> Option<Counted> {
-        let room = &self.room;
+    pub async fn slot_for_upstream(&self) -> Option<Counted> {
+        let capacity = &self.capacity;
         let mut has_waited = false;
         // New connections may take the freed slots, so the number of attempts is limited.
-        for _ in 0..=2 * room.places_for_clients() {
-            if room.has_place_for_upstream() {
+        for _ in 0..=2 * capacity.slots_for_clients() {
+            if capacity.has_slot_for_upstream() {
                 break;
             }
-            if self.give_up(Want::Connection).await {
+            if self.reclaim(Resource::Connection).await {
                 continue;
             }
-            if has_waited || !room.has_quiet() {
+            if has_waited || !capacity.has_silent() {
                 break;
             }
             has_waited = true;
             rt::sleep_until(rt::now() + GRACE).await;
         }
-        if !room.has_place_for_upstream() {
+        if !capacity.has_slot_for_upstream() {
             self.tally.count_refused(Refusal::Upstream, 1);
             return None;
         }
-        Some(room.enter())
+        Some(capacity.enter())
     }
 }
 
@@ -89,9 +89,9 @@ impl Thread {
 pub async fn watch_buffers(thread: Rc<Thread>) {
     loop {
         rt::buffers_ran_out().await;
-        let ended = thread.room.end_stalled();
+        let ended = thread.capacity.end_stalled();
         thread.tally.count_refused(Refusal::Buffers, ended);
-        if let Some(more) = thread.room.alarms.buffers.due(rt::now()) {
+        if let Some(more) = thread.capacity.alarms.buffers.due(rt::now()) {
             let bytes = rt::pool().bytes_max();
             error_log::write(
                 &thread,
@@ -108,7 +108,7 @@ pub async fn watch_buffers(thread: Rc<Thread>) {
 
 /// Closes cached files that no response uses, so that another file can be opened. Returns whether there were any.
 async fn close_unused(generation: &Generation) -> bool {
-    let files = generation.open_files.give_up(FILES_CLOSED);
+    let files = generation.open_files.evict(FILES_CLOSED);
     let any = !files.is_empty();
     for file in files {
         file.close().await;

@@ -25,7 +25,7 @@ const WATCHERS_MAX: usize = crate::site::WATCHERS_MAX;
 
 /// The master's state for operators.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct AdminServer {
     /// `None` without `admin_socket`.
     socket: Option<AdminSocket>,
     /// Callers that have sent no call yet, with their deadlines.
@@ -45,7 +45,7 @@ pub(crate) struct Watching {
     pub(crate) socket: Rc<OwnedFd>,
 }
 
-impl Desk {
+impl AdminServer {
     /// Opens the socket of a configuration, or closes it. The existing socket is retained if its path is unchanged.
     pub(crate) fn listen(&mut self, path: Option<&Path>, takes_over: bool) -> Result<(), String> {
         if self.socket.as_ref().map(AdminSocket::path) == path {
