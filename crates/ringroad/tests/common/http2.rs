@@ -130,6 +130,11 @@ pub(crate) fn connect_with(server: &Server, settings: &[u8]) -> Http2<TcpStream>
 
 impl<S: Read + Write> Http2<S> {
     pub(crate) fn over(stream: S, settings: &[u8]) -> Http2<S> {
+        Http2::try_over(stream, settings).expect("a server that reads")
+    }
+
+    /// Like [`Http2::over`], for a server that may close the connection at any time.
+    pub(crate) fn try_over(stream: S, settings: &[u8]) -> std::io::Result<Http2<S>> {
         let mut client = Http2 {
             stream,
             buf: Vec::new(),
@@ -144,8 +149,8 @@ impl<S: Read + Write> Http2<S> {
             opens: true,
             acknowledges: true,
         };
-        client.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat());
-        client
+        client.try_send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat())?;
+        Ok(client)
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {

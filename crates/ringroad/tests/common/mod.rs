@@ -11,6 +11,7 @@ pub(crate) mod beside;
 pub(crate) mod cache;
 pub(crate) mod http2;
 pub(crate) mod http2_origin;
+pub(crate) mod load;
 pub(crate) mod tls;
 
 use testkit::server::ServerBuilder;

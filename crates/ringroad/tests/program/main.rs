@@ -1,6 +1,8 @@
 //! The program as a process: command line, files, signals, reloads, upgrades, ACME, guides.
 #![forbid(unsafe_code)]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../control/mod.rs"]
 mod control;
 #[path = "../pebble/mod.rs"]
@@ -17,4 +19,5 @@ mod limits;
 mod packaged_conf;
 mod process;
 mod reload;
+mod tls_load;
 mod upgrade;

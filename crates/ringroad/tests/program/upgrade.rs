@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::common::load::{self, FILE_LEN, Load, Upstreams, served_once};
+use crate::common::tls::{Authority, BOTH};
 use crate::control::{BINARY, wait_until};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 use testkit::nginx::{self, free_port};
 use testkit::process::{children, is_alive};
 use testkit::program::signal_process;
@@ -276,23 +277,43 @@ fn ringroad_replaces_ringroad_on_every_engine() {
     }
 }
 
-/// Creates a certificate in the directory; returns a client that trusts it.
-fn tls_client(dir: &TempDir) -> Arc<ClientConfig> {
-    let mut authority = CertificateParams::new(Vec::new()).expect("no names");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    let root: CertificateDer<'static> = authority.self_signed(&key).expect("a certificate").into();
-    let issuer = Issuer::new(authority, key);
-    let own = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
-    let certificate = params.signed_by(&own, &issuer).expect("a certificate");
-    dir.write("conf/a.pem", certificate.pem());
-    dir.write("conf/a.key", own.serialize_pem());
-    let mut roots = RootCertStore::empty();
-    roots.add(root).expect("a root");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Arc::new(builder.expect("versions").with_root_certificates(roots).with_no_client_auth())
+/// Writes a certificate into the directory; returns its CA.
+fn write_certificate(dir: &TempDir) -> Authority {
+    let authority = Authority::new("root");
+    let (certificate, key) = authority.server("a.test");
+    dir.write("conf/a.pem", certificate);
+    dir.write("conf/a.key", key);
+    authority
+}
+
+/// The new binary has other ticket keys, so that clients cannot resume their sessions.
+#[test]
+fn upgrades_fail_no_request_over_tls() {
+    let (port, upstreams) = (free_port(), Upstreams::start());
+    let tls = format!("listen 127.0.0.1:{port} ssl;\n{}", load::server(&upstreams));
+    let site = Site::new(Path::new(BINARY), "", &tls);
+    let authority = write_certificate(&site.dir);
+    site.dir.write("html/file", "x".repeat(FILE_LEN));
+    let mut old = site.start();
+    let load = Load::new(&authority, ([127, 0, 0, 1], port).into());
+    let served = load.run(|| {
+        for _ in 0..2 {
+            site.install(Path::new(BINARY));
+            let new = site.upgrade();
+            load.each_is_served();
+            // Either in two steps, or the old master with its worker.
+            site.finish(old, new);
+            load.each_is_served();
+            old = new;
+        }
+        let new = site.upgrade();
+        signal_process(old, Signal::QUIT).expect("it runs");
+        site.wait("the end of the old master", || !is_alive(old) && site.old_pid().is_none());
+        assert_eq!(site.pid(), Some(new));
+    });
+    served_once(&served, || fs::read_to_string(site.dir.path().join("logs/access.log")).unwrap_or_default());
+    let log = site.log();
+    assert!(!log.contains("[alert]") && !log.contains("[emerg]"), "{log}");
 }
 
 #[test]
@@ -303,7 +324,7 @@ fn tls_continues_and_the_old_worker_completes_its_response() {
          location /big/ {{ root PREFIX; }}"
     );
     let site = Site::new(Path::new(BINARY), "", &tls);
-    let config = tls_client(&site.dir);
+    let config = write_certificate(&site.dir).clients(BOTH, None);
     let size = 8 << 20;
     site.dir.write("big/file", vec![b'x'; size]);
     let old = site.start();
