@@ -73,8 +73,43 @@ const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
     }]),
 );
 
+/// Checks of client certificates; the values of `result` are in the order of [`OcspVerdict`].
+const OCSP_VERDICTS: Series = HANDSHAKE_STEPS.after(
+    Metric::counter(
+        "tls_ocsp_verdicts_total",
+        "clients",
+        "Clients whose certificates were checked by OCSP (`ssl_ocsp`), by result.",
+    )
+    .labelled(&[Label {
+        name: "result",
+        values: &[
+            ("good", "each checked certificate of the chain is good"),
+            ("revoked", "a certificate of the chain was revoked"),
+            ("unknown", "a responder does not know a certificate of the chain"),
+            ("failed", "no valid response was received before the time limit, or before the client left"),
+        ],
+    }]),
+);
+
+/// Requests for responses to staple; the values of `result` are in the order of [`StaplingFetch`].
+const STAPLING_FETCHES: Series = OCSP_VERDICTS.after(
+    Metric::counter(
+        "tls_stapling_fetches_total",
+        "requests",
+        "Requests for an OCSP response for a certificate of the server (`ssl_stapling`), by result.",
+    )
+    .labelled(&[Label {
+        name: "result",
+        values: &[
+            ("good", "later handshakes send the response"),
+            ("rejected", "the status was not good, or the response was invalid or had expired"),
+            ("failed", "no response was received"),
+        ],
+    }]),
+);
+
 /// Closed and refused connections; the values of `limit` are in the order of [`Refusal`].
-const REFUSED: Series = HANDSHAKE_STEPS.after(
+const REFUSED: Series = STAPLING_FETCHES.after(
     Metric::counter(
         "connections_refused_total",
         "connections",
@@ -97,8 +132,18 @@ const REFUSED: Series = HANDSHAKE_STEPS.after(
     }]),
 );
 
-const ALL: [&Series; 8] =
-    [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES, &HANDSHAKE_STEPS, &REFUSED];
+const ALL: [&Series; 10] = [
+    &ACCEPTED,
+    &CLOSED,
+    &REQUESTS,
+    &CONNECTIONS,
+    &HTTP2_LIMITS,
+    &HANDSHAKES,
+    &HANDSHAKE_STEPS,
+    &OCSP_VERDICTS,
+    &STAPLING_FETCHES,
+    &REFUSED,
+];
 
 /// All metrics of this file, in the order of the documentation.
 pub const METRICS: &[&Metric] = &[
@@ -109,6 +154,8 @@ pub const METRICS: &[&Metric] = &[
     &HTTP2_LIMITS.metric,
     &HANDSHAKES.metric,
     &HANDSHAKE_STEPS.metric,
+    &OCSP_VERDICTS.metric,
+    &STAPLING_FETCHES.metric,
     &REFUSED.metric,
 ];
 
@@ -120,6 +167,30 @@ pub enum Handshake {
     /// Completed with a resumed session.
     Resumed,
     /// Failed.
+    Failed,
+}
+
+/// Result of the OCSP checks for a client, in the order of the values of `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OcspVerdict {
+    /// All checked certificates are good.
+    Good,
+    /// A certificate was revoked.
+    Revoked,
+    /// A responder does not know a certificate.
+    Unknown,
+    /// No valid response.
+    Failed,
+}
+
+/// Result of a request for a response to staple, in the order of the values of `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StaplingFetch {
+    /// Received, valid, and the status is good.
+    Good,
+    /// Received, but not sent to clients.
+    Rejected,
+    /// Not received.
     Failed,
 }
 
@@ -217,6 +288,16 @@ impl Tally {
         for (place, count) in [later, elsewhere].into_iter().enumerate() {
             self.0.grow(&HANDSHAKE_STEPS, place, count);
         }
+    }
+
+    /// Counts a client whose certificates were checked by OCSP.
+    pub fn count_ocsp_verdict(&self, verdict: OcspVerdict) {
+        self.0.add(&OCSP_VERDICTS, verdict as usize);
+    }
+
+    /// Counts a request for an OCSP response to staple.
+    pub fn count_stapling_fetch(&self, fetch: StaplingFetch) {
+        self.0.add(&STAPLING_FETCHES, fetch as usize);
     }
 
     /// Returns the handshakes of these threads, by [`Handshake`].

@@ -13,6 +13,7 @@ use ::tls::{CertificateDer, Trust};
 use super::{Fetch, Inquiry, Responder, StatusCache, now};
 use crate::config::{Config, LocationId};
 use crate::thread::Thread;
+use telemetry::tally::OcspVerdict;
 
 /// The certificates of a chain that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +68,34 @@ pub async fn check(
         Depth::Leaf => 1,
         Depth::Chain => chain.len(),
     };
+    let mut counted = Counted { thread, verdict: None };
     for pair in chain.windows(2).take(count) {
         let [certificate, issuer] = pair else { continue };
         let subject = Subject::new(certificate.clone(), issuer.clone(), chain[1..].to_vec());
-        let words = match status(thread, at, checks, trust, &subject).await? {
-            Status::Good => continue,
-            Status::Revoked => "certificate revoked",
-            Status::Unknown => "certificate status unknown",
+        counted.verdict = Some(OcspVerdict::Failed);
+        let (verdict, words) = match status(thread, at, checks, trust, &subject).await? {
+            Status::Good => (OcspVerdict::Good, None),
+            Status::Revoked => (OcspVerdict::Revoked, Some("certificate revoked")),
+            Status::Unknown => (OcspVerdict::Unknown, Some("certificate status unknown")),
         };
-        return Err(RefusedClient { verdict: Distrust::by_authority(words), failure: None });
+        counted.verdict = Some(verdict);
+        if let Some(words) = words {
+            return Err(RefusedClient { verdict: Distrust::by_authority(words), failure: None });
+        }
     }
     Ok(())
+}
+
+/// Counts the verdict when dropped, also if the client leaves during a check. Without a checked certificate there is no verdict.
+struct Counted<'t> {
+    thread: &'t Thread,
+    verdict: Option<OcspVerdict>,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.verdict.into_iter().for_each(|verdict| self.thread.tally.count_ocsp_verdict(verdict));
+    }
 }
 
 /// Returns the status of one certificate from the cache or from its responder.

@@ -17,6 +17,7 @@ use crate::config::{Config, LocationId};
 use crate::error_log;
 use crate::thread::Thread;
 use telemetry::Level;
+use telemetry::tally::StaplingFetch;
 
 /// Minimum time in seconds between two requests; also the time before a response expires at which the next is requested. As in nginx.
 const PAUSE_S: i64 = 300;
@@ -109,7 +110,12 @@ impl Staple {
         let _loading = Loading(self);
         // Set before the fetch: if this task is dropped, the next request is made after `PAUSE_S`, not immediately.
         self.times().refresh = now() + PAUSE_S;
-        match self.fetch(thread, at).await {
+        let fetched = self.fetch(thread, at).await;
+        thread.tally.count_stapling_fetch(match &fetched {
+            Ok(_) => StaplingFetch::Good,
+            Err((fetch, _)) => *fetch,
+        });
+        match fetched {
             Ok((response, known)) => {
                 let (now, until) = (now(), known.until.unwrap_or(i64::MAX));
                 self.slot.set(self.settings.identity.with_ocsp(response));
@@ -117,7 +123,7 @@ impl Staple {
                 times.until = Some(until);
                 times.refresh = until.saturating_sub(PAUSE_S).min(now + PAUSE_MAX_S).max(now + PAUSE_S);
             }
-            Err(message) => {
+            Err((_, message)) => {
                 let StapleSettings { responder, name, .. } = &self.settings;
                 let what = format_args!(
                     "{message} while requesting certificate status, responder: {}, certificate: \"{name}\"",
@@ -128,20 +134,23 @@ impl Staple {
         }
     }
 
+    /// Returns a response that may be sent, or the result of the request with a message for the log.
     async fn fetch(
         &self,
         thread: &Rc<Thread>,
         at: (Arc<Config>, LocationId),
-    ) -> Result<(Vec<u8>, ValidResponse), String> {
+    ) -> Result<(Vec<u8>, ValidResponse), (StaplingFetch, String)> {
         let StapleSettings { subject, responder, roots, verification, .. } = &self.settings;
-        let request = subject.request().ok_or("OCSP_cert_to_id() failed")?;
+        let failed = |message| (StaplingFetch::Failed, message);
+        let rejected = |message| (StaplingFetch::Rejected, message);
+        let request = subject.request().ok_or_else(|| failed("OCSP_cert_to_id() failed".to_owned()))?;
         let Fetch(fetch) = *thread.local::<Fetch>();
         let inquiry = Inquiry { responder: responder.clone(), request, at, by_system: true };
-        let response = fetch(Rc::clone(thread), inquiry).await?;
-        let known = subject.judge(&response, roots, *verification, now())?;
+        let response = fetch(Rc::clone(thread), inquiry).await.map_err(failed)?;
+        let known = subject.judge(&response, roots, *verification, now()).map_err(rejected)?;
         match known.status {
             Status::Good => Ok((response, known)),
-            other => Err(format!("certificate status \"{}\" in the OCSP response", other.name())),
+            other => Err(rejected(format!("certificate status \"{}\" in the OCSP response", other.name()))),
         }
     }
 }

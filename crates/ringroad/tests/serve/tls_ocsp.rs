@@ -17,7 +17,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use testkit::server::ServerBuilder;
-use testkit::{Deadline, Server, TempDir, nginx, wait};
+use testkit::{Client, Deadline, Server, TempDir, nginx, wait};
 
 const GOOD: u64 = 0x1001;
 const REVOKED: u64 = 0x1002;
@@ -324,7 +324,11 @@ fn a_stalled_responder_delays_only_its_own_client() {
 
 /// Returns the output of `openssl s_client -status` for a server.
 fn stapled(server: &Server) -> String {
-    let address = server.addr(0).tcp().to_string();
+    stapled_at(server, 0)
+}
+
+fn stapled_at(server: &Server, index: usize) -> String {
+    let address = server.addr(index).tcp().to_string();
     let arguments = ["s_client", "-connect", &address, "-status", "-servername", "a.test"];
     let output = Command::new("openssl").args(arguments).stdin(Stdio::null()).output().expect("it runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -401,6 +405,78 @@ fn an_unusable_ocsp_response_is_not_stapled() {
         assert!(log.contains("a.pem\""), "{log}");
         assert!(stapled(&server).contains(NOTHING));
     }
+}
+
+/// Verdicts on clients and fetched responses are counted by result; clients without a trusted certificate are not.
+#[test]
+fn verdicts_and_fetches_are_counted() {
+    if !has_openssl() {
+        return;
+    }
+    let root = Authority::new("root");
+    let folder = prepare(&root);
+    let responder = Responder::start(folder.path(), &["-ndays", "1"]);
+    let at = Some(responder.address);
+    let nowhere = TcpListener::bind(("127.0.0.1", 0)).expect("a port").local_addr().ok();
+    let of_server = |serial, at| issue(&root, "a.test", serial, at, ExtendedKeyUsagePurpose::ServerAuth);
+    let (good, revoked, failed) = (of_server(GOOD, at), of_server(REVOKED, at), of_server(GOOD, nowhere));
+    let server = |name: &str, ip: &str| {
+        format!(
+            "server {{ listen {ip}:0 ssl; ssl_certificate {name}.pem; ssl_certificate_key {name}.key; return 200 ok; }}\n"
+        )
+    };
+    let conf = format!(
+        "worker_processes 1; events {{}} http {{ ssl_stapling on; ssl_trusted_certificate root.pem;\n\
+         ssl_verify_client optional; ssl_client_certificate root.pem; ssl_ocsp on;\n{}{}{}\
+         server {{ listen 127.0.0.4:0; location /metrics {{ metrics; }} }} }}",
+        server("good", "127.0.0.1"),
+        server("revoked", "127.0.0.2"),
+        server("failed", "127.0.0.3")
+    );
+    let server = serve_with(&conf, |builder| {
+        let builder = files(files(builder, "good", &good), "revoked", &revoked);
+        files(builder, "failed", &failed).text("conf/root.pem", &root.pem)
+    });
+    let shows = |expected: &[(&str, u64)]| {
+        let whole = wait::until("the counts", Deadline::default(), || {
+            let page = Client::connect(server.addr(3)).get("/metrics").text();
+            let has =
+                |(name, count): &(&str, u64)| page.contains(&format!("\nringroad_tls_{name}\"}} {count}\n"));
+            expected.iter().all(has).then_some(())
+        });
+        whole.unwrap_or_else(|late| {
+            panic!("{late}: {}", Client::connect(server.addr(3)).get("/metrics").text())
+        });
+    };
+    // Each handshake with another server starts the fetch of its response.
+    for index in 0..3 {
+        stapled_at(&server, index);
+    }
+    shows(&[
+        ("stapling_fetches_total{result=\"good", 1),
+        ("stapling_fetches_total{result=\"rejected", 1),
+        ("stapling_fetches_total{result=\"failed", 1),
+        ("ocsp_verdicts_total{result=\"failed", 0),
+    ]);
+    let stranger =
+        issue(&Authority::new("stranger"), "client", GOOD, at, ExtendedKeyUsagePurpose::ClientAuth);
+    let of_client = |serial, at| issue(&root, "client", serial, at, ExtendedKeyUsagePurpose::ClientAuth);
+    for (pem, key) in [
+        stranger,
+        of_client(GOOD, at),
+        of_client(GOOD, at),
+        of_client(REVOKED, at),
+        of_client(UNKNOWN, at),
+        of_client(GOOD, nowhere),
+    ] {
+        get(&server, &client(&root, &[&pem], &key), "a.test", "/");
+    }
+    shows(&[
+        ("ocsp_verdicts_total{result=\"good", 2),
+        ("ocsp_verdicts_total{result=\"revoked", 1),
+        ("ocsp_verdicts_total{result=\"unknown", 1),
+        ("ocsp_verdicts_total{result=\"failed", 1),
+    ]);
 }
 
 /// A certificate whose OCSP response cannot be requested is served, and one warning is logged for all servers.
