@@ -11,8 +11,8 @@ use rustls::server::{
 };
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CipherSuite, DistinguishedName, NamedGroup, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
-    SupportedCipherSuite, version,
+    CipherSuite, DistinguishedName, NamedGroup, PeerIncompatible, ProtocolVersion, SignatureAlgorithm,
+    SignatureScheme, SupportedCipherSuite, version,
 };
 
 use crate::certificate::Identity;
@@ -445,6 +445,11 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
         match acceptor.accept() {
             Ok(Some(accepted)) => return HelloProgress::Complete(Hello::of(&accepted.client_hello())),
             Ok(None) => {}
+            // The library misses an extension of TLS 1.2 before it compares versions.
+            Err(_) if is_before_tls_1_2(bytes) => {
+                let error = rustls::Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
+                return HelloProgress::Failed(TlsError::new(error), fatal_alert(PROTOCOL_VERSION));
+            }
             Err((error, mut alert)) => {
                 let mut out = Vec::new();
                 // Writing to a `Vec` cannot fail.
@@ -454,6 +459,12 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
         }
     }
     HelloProgress::More
+}
+
+/// Whether the newest version of a ClientHello is older than TLS 1.2. A client of TLS 1.3 states 1.2 in this field
+/// (RFC 8446 section 4.1.2).
+fn is_before_tls_1_2(bytes: &[u8]) -> bool {
+    matches!(bytes, [HANDSHAKE_RECORD, _, _, _, _, 1, _, _, _, major, minor, ..] if (*major, *minor) < (3, 3))
 }
 
 /// Whether these bytes should be parsed: the lengths of records and message show that the ClientHello is complete, or
@@ -486,6 +497,9 @@ fn is_complete_hello(bytes: &[u8]) -> bool {
 
 /// The alert `unrecognized_name`, for a server that refuses handshakes (`ssl_reject_handshake`; RFC 6066 section 3).
 pub(crate) const UNRECOGNIZED_NAME: u8 = 112;
+
+/// The alert `protocol_version`, for a client that offers only versions that the server lacks (RFC 5246 appendix E.1).
+const PROTOCOL_VERSION: u8 = 70;
 
 /// The alert `internal_error` (RFC 8446 section 6.2).
 pub(crate) const INTERNAL_ERROR: u8 = 80;

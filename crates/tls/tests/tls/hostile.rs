@@ -232,6 +232,19 @@ fn a_hello_received_byte_by_byte_is_not_reparsed_each_time() {
     assert_eq!(counted.count_total, 0, "nothing is parsed, nothing is kept");
 }
 
+/// RFC 5246 appendix E.1 requires this alert.
+#[test]
+fn a_hello_of_an_old_version_causes_the_alert_protocol_version() {
+    for minor in [0, 1, 2] {
+        let mut bytes = vec![22, 3, 1, 0, 45, 1, 0, 0, 41, 3, minor];
+        bytes.extend_from_slice(&[7; 32]);
+        // No session, one suite, no compression.
+        bytes.extend_from_slice(&[0, 0, 2, 0, 0x2f, 1, 0]);
+        let HelloProgress::Failed(error, alert) = read_hello(&bytes) else { panic!("version 3.{minor}") };
+        assert_eq!(alert, [21, 3, 3, 0, 2, 2, 70], "version 3.{minor}: {error}");
+    }
+}
+
 #[test]
 fn an_invalid_hello_causes_an_alert() {
     for bytes in [
