@@ -4,9 +4,10 @@
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
@@ -49,6 +50,8 @@ pub(crate) struct Manners {
 pub(crate) struct Pebble {
     program: Program,
     dir: TempDir,
+    /// An address of its own: servers of other tests listen on 127.0.0.1, and could take a port before pebble does.
+    ip: Ipv4Addr,
     /// Ports for ACME and for management.
     ports: (u16, u16),
     /// Root certificate (PEM) of its own TLS certificate.
@@ -56,14 +59,28 @@ pub(crate) struct Pebble {
     pub(crate) dns: DnsServer,
 }
 
-/// Returns a port that is free now.
+/// Returns a port of 127.0.0.1 that is free now.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    free_port_at(Ipv4Addr::LOCALHOST)
+}
+
+/// Returns an address of this machine that no other test uses.
+fn own_ip() -> Ipv4Addr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let number =
+        (std::process::id() as u16).wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+    let [high, low] = number.to_be_bytes();
+    Ipv4Addr::new(127, 80, high, low)
+}
+
+/// Returns a port of an address that is free now.
+fn free_port_at(ip: Ipv4Addr) -> u16 {
+    let listener = TcpListener::bind((ip, 0)).expect("some port is free");
     listener.local_addr().expect("it is bound").port()
 }
 
-/// Returns a root certificate (PEM), and a certificate for this machine with its key.
-fn certificates() -> (String, String, String) {
+/// Returns a root certificate (PEM), and a certificate for this address with its key.
+fn certificates(ip: Ipv4Addr) -> (String, String, String) {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.distinguished_name.push(DnType::CommonName, "root of pebble itself");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -71,7 +88,7 @@ fn certificates() -> (String, String, String) {
     let key = KeyPair::generate().expect("a key");
     let root = params.self_signed(&key).expect("a certificate").pem();
     let issuer = Issuer::new(params, key);
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
+    let params = CertificateParams::new(vec![ip.to_string()]).expect("an address");
     let key = KeyPair::generate().expect("a key");
     let certificate = params.signed_by(&key, &issuer).expect("a certificate").pem();
     (root, certificate, key.serialize_pem())
@@ -81,9 +98,10 @@ impl Pebble {
     /// Starts an ACME server that validates at these ports.
     pub(crate) fn start(binary: &std::path::Path, http: u16, tls: u16, manners: &Manners) -> Pebble {
         let dns = DnsServer::start();
-        let (root, certificate, key) = certificates();
+        let ip = own_ip();
+        let (root, certificate, key) = certificates(ip);
         for _ in 0..10 {
-            let ports = (free_port(), free_port());
+            let ports = (free_port_at(ip), free_port_at(ip));
             let dir = TempDir::new("pebble");
             let (certificate, key) = (dir.write("cert.pem", &certificate), dir.write("key.pem", &key));
             let (is_bound, keys) = match &manners.external_account {
@@ -92,7 +110,7 @@ impl Pebble {
             };
             let config = format!(
                 r#"{{ "pebble": {{
-                    "listenAddress": "127.0.0.1:{}", "managementListenAddress": "127.0.0.1:{}",
+                    "listenAddress": "{ip}:{}", "managementListenAddress": "{ip}:{}",
                     "certificate": "{}", "privateKey": "{}", "httpPort": {http}, "tlsPort": {tls},
                     "ocspResponderURL": "", "keyAlgorithm": "ecdsa",
                     "externalAccountBindingRequired": {is_bound}, "externalAccountMACKeys": {{ {keys} }},
@@ -113,9 +131,9 @@ impl Pebble {
             command.env("PEBBLE_AUTHZREUSE", "0");
             command.env("PEBBLE_ALTERNATE_ROOTS", manners.other_roots.to_string());
             let program = Program::spawn(command, dir.path());
-            let mut pebble = Pebble { program, dir, ports, root: root.clone(), dns: DnsServer::start() };
+            let mut pebble = Pebble { program, dir, ip, ports, root: root.clone(), dns: DnsServer::start() };
             let up = testkit::wait::until("pebble", Deadline::default(), || {
-                let is_there = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
+                let is_there = |port| TcpStream::connect((ip, port)).is_ok();
                 match pebble.program.exited() {
                     Some(_) => Some(false),
                     None => (is_there(ports.0) && is_there(ports.1)).then_some(true),
@@ -131,7 +149,7 @@ impl Pebble {
 
     /// Returns the URL of the ACME directory.
     pub(crate) fn uri(&self) -> String {
-        format!("https://127.0.0.1:{}/dir", self.ports.0)
+        format!("https://{}:{}/dir", self.ip, self.ports.0)
     }
 
     /// Writes the root of its own certificate to a file; returns the path.
@@ -153,8 +171,8 @@ impl Pebble {
 
     /// Makes a request to its management port; returns the response body.
     pub(crate) fn manage(&self, request: &str, body: &str) -> String {
-        let address = SocketAddr::from(([127, 0, 0, 1], self.ports.1));
-        let (mut tls, _) = connect(address, "127.0.0.1", &[]);
+        let address = SocketAddr::from((self.ip, self.ports.1));
+        let (mut tls, _) = connect(address, &self.ip.to_string(), &[]);
         let message = format!(
             "{request} HTTP/1.0\r\nHost: pebble\r\nUser-Agent: test\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
