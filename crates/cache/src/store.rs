@@ -185,7 +185,7 @@ impl Store {
         self.orders.take(*key)
     }
 
-    /// Registers a request that is sent to an upstream now, for [`crate::New::asked`].
+    /// Registers a request that is sent to an upstream now, for [`crate::New::request`].
     pub fn register_request(&self) -> Arc<PendingRequest> {
         self.entries.register_request()
     }

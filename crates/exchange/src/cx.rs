@@ -25,7 +25,7 @@ pub struct Cx<'a> {
     pub tree: &'a Tree,
     /// The context of the statement.
     pub context: Contexts,
-    /// The number of the enclosing block, for [`crate::config::Layered::own`].
+    /// The number of the enclosing block, for [`crate::config::Layered::make_mut`].
     pub block: u32,
     /// The base of relative paths in the configuration (`-p`).
     pub prefix: &'a Path,

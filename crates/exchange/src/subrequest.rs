@@ -73,7 +73,7 @@ pub async fn fetch(parent: &Request, spec: &Subrequest) -> Option<Box<Request>> 
     Some(child)
 }
 
-/// As [`answer`], concurrently with other work for `parent`.
+/// As [`fetch`], concurrently with other work for `parent`.
 pub fn begin(parent: &Request, spec: &Subrequest) -> Option<RunningSubrequest> {
     let mut child = start(parent, spec)?;
     let under_way = RunningSubrequest { child: Rc::default(), done: Event::new(), aborted: Event::new() };

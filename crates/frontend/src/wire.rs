@@ -269,7 +269,7 @@ impl Wire {
         self.socket_mut().writer.poll_writable(context)
     }
 
-    /// See [`rt::net::Writer::give_up`].
+    /// See [`rt::net::Writer::abandon`].
     pub fn abandon_send(&mut self) {
         self.socket_mut().writer.abandon();
     }

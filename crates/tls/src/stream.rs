@@ -381,7 +381,7 @@ impl TlsWriter<'_> {
         Ok(())
     }
 
-    /// See [`rt::net::Writer::give_up`].
+    /// See [`rt::net::Writer::abandon`].
     pub fn give_up(&mut self) {
         self.writer.abandon();
     }

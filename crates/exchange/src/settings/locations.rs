@@ -108,7 +108,7 @@ impl Locations {
         }
     }
 
-    /// Whether the location of a URI also depends on variables, so that [`Locations::ask`] has to find it.
+    /// Whether the location of a URI also depends on variables, so that a search with the request has to find it.
     pub fn has_predicates(&self) -> bool {
         self.has_predicates
     }

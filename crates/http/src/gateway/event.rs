@@ -76,7 +76,7 @@ pub enum BodyEvent {
     },
     /// The input is used up; more bytes are needed.
     More,
-    /// The body has ended. From here on [`trailers`](super::Decoder::trailers) and [`keeps_alive`](super::Decoder::keeps) return final
+    /// The body has ended. From here on [`trailers`](super::Decoder::trailers) and [`keeps_alive`](super::Decoder::keeps_alive) return final
     /// values.
     End,
 }

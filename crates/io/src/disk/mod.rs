@@ -1,5 +1,5 @@
 //! Disk backends, which carry out operations on files and paths. [`job`] carries out an operation on a thread that may
-//! block; [`folder`] and [`owner`] contain operations that need several system calls.
+//! block; [`directory`] and [`owner`] contain operations that need several system calls.
 
 mod directory;
 pub(crate) mod job;

@@ -10,7 +10,7 @@
 //! through one socket, before and after a reload. Its mode is 0600, and a caller must be root or the master's user,
 //! independent of the mode.
 //!
-//! [`socket`] has the listening socket, [`admin_server`] the master's side, [`feed`] the worker's side.
+//! [`socket`] has the listening socket, [`server`] the master's side, [`feed`] the worker's side.
 
 pub(crate) mod feed;
 pub(crate) mod server;

@@ -46,7 +46,7 @@ impl Mover {
     }
 
     /// Returns the mover for outlets that cannot take files
-    /// ([`Outlet::accepts_files`](crate::body::Outlet::takes_files)): it reads with the same engine.
+    /// ([`Outlet::accepts_files`](crate::body::Outlet::accepts_files)): it reads with the same engine.
     #[must_use]
     pub fn reading(self) -> Mover {
         let direct = matches!(self, Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. });

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `system` | literal names in the configuration: resolved by the system on a helper thread |
 //! | [`resolver`] | names from variables, and servers with `resolve`: DNS queries by the settings of `resolver` |
-//! | `ask` | one query to name servers |
+//! | `query` | one query to name servers |
 //! | `wire` | DNS messages |
 //! | [`settings`] | settings of `resolver` and `/etc/resolv.conf` |
-//! | [`keeper`] | resolves names of the configuration again before they expire, and passes the results to `upstream::peers` |
+//! | [`refresher`] | resolves names of the configuration again before they expire, and passes the results to `upstream::peers` |
 //!
 //! Every operation has a timeout and a limit; none blocks the start of the server or a worker thread.
 
