@@ -59,11 +59,6 @@ pub(crate) struct Pebble {
     pub(crate) dns: DnsServer,
 }
 
-/// Returns a port of 127.0.0.1 that is free now.
-pub(crate) fn free_port() -> u16 {
-    free_port_at(Ipv4Addr::LOCALHOST)
-}
-
 /// Returns an address of this machine that no other test uses.
 fn own_ip() -> Ipv4Addr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -74,7 +69,7 @@ fn own_ip() -> Ipv4Addr {
 }
 
 /// Returns a port of an address that is free now.
-fn free_port_at(ip: Ipv4Addr) -> u16 {
+fn free_port(ip: Ipv4Addr) -> u16 {
     let listener = TcpListener::bind((ip, 0)).expect("some port is free");
     listener.local_addr().expect("it is bound").port()
 }
@@ -101,7 +96,7 @@ impl Pebble {
         let ip = own_ip();
         let (root, certificate, key) = certificates(ip);
         for _ in 0..10 {
-            let ports = (free_port_at(ip), free_port_at(ip));
+            let ports = (free_port(ip), free_port(ip));
             let dir = TempDir::new("pebble");
             let (certificate, key) = (dir.write("cert.pem", &certificate), dir.write("key.pem", &key));
             let (is_bound, keys) = match &manners.external_account {

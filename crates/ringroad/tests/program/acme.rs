@@ -423,7 +423,7 @@ fn a_server_without_a_master_obtains_certificates() {
 #[test]
 fn a_directory_is_served_under_a_public_name() {
     let Some(binary) = pebble::binary() else { return };
-    let port = pebble::free_port();
+    let port = testkit::nginx::free_port();
     let pebble = Pebble::start(&binary, port, port, &Manners::default());
     pebble.know(&["a.example"]);
     let (site, data, said) = (TempDir::new("site"), TempDir::new("data"), TempDir::new("said"));
