@@ -157,10 +157,11 @@ impl Accepting {
             let _ = std::io::Read::read(&mut &self.woken, &mut [0]);
             let Ok((command, done)) = self.commands.recv() else { return };
             match command {
-                Command::Refuse => self.socket = None,
+                Command::Refuse => self.stop_listening(),
                 Command::AcceptAgain if self.socket.is_none() => self.socket = Some(listening(&self.addr)),
                 Command::AcceptAgain => {}
                 Command::End => {
+                    self.stop_listening();
                     if let ListenAddr::Unix(path) = &self.addr {
                         let _ = fs::remove_file(path);
                     }
@@ -168,6 +169,14 @@ impl Accepting {
                 }
             }
             let _ = done.send(());
+        }
+    }
+
+    /// Closes the listening socket. A process that another test has forked has a copy of it until its exec(2), so closing it is
+    /// not enough to refuse connections: shutdown(2) ends it for every copy.
+    fn stop_listening(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
         }
     }
 
