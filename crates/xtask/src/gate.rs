@@ -1,8 +1,9 @@
 //! `cargo xtask ci`: all checks that a change must pass, in one command, with the time used against a budget.
 //!
-//! `.ci/run` installs missing packages and then runs this command; no second list of checks exists. All steps run even
-//! after a failure, and the failed ones are listed at the end. Times are printed, never asserted: a slow machine does
-//! not make a change invalid.
+//! `.ci/run` installs missing packages and then runs this command; no second list of checks exists. `--tools PROGRAM`
+//! first starts a program that installs the tools of the tests; the tests wait for it. All steps run even after a failure,
+//! and the failed ones are listed at the end. Times are printed, never asserted: a slow machine does not make a change
+//! invalid.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -67,9 +68,10 @@ const FURTHER: [Step; 5] = [
 
 /// Runs every step. The quick ones are first, so that a formatting error is reported immediately; the tests are last,
 /// so that their results are at the end of the output.
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     let mut gate = Gate::default();
     let [feature, name] = workspace::ALL_FEATURES;
+    let tools = tools.map(Tools::start).transpose()?;
     gate.step("prerequisites", Budget::DocsAndTidy, suite::check_prerequisites);
     gate.step("format", Budget::DocsAndTidy, || cargo(&["fmt", "--all", "--check"], None));
     gate.step("tidy", Budget::DocsAndTidy, tidy::check);
@@ -85,6 +87,9 @@ pub(crate) fn run() -> Result<(), Failure> {
         let flags = "-D warnings -A rustdoc::private-intra-doc-links";
         cargo(&["doc", "--workspace", feature, name, "--no-deps"], Some(("RUSTDOCFLAGS", flags)))
     });
+    if let Some(tools) = tools {
+        gate.step("tools", Budget::Tests, || tools.finish());
+    }
     let mut tally = suite::Tally::default();
     gate.step("tests and further checks", Budget::Tests, || {
         let further = Beside::start()?;
@@ -118,6 +123,29 @@ pub(crate) fn run_further() -> Result<(), Failure> {
         gate.step(name, Budget::Tests, work);
     }
     Failure::unless_empty("the further checks", gate.failed)
+}
+
+/// The program that installs the tools of the tests. It waits for the network while the steps before the tests compile.
+struct Tools {
+    command: Command,
+    child: Child,
+}
+
+impl Tools {
+    fn start(program: &str) -> Result<Tools, Failure> {
+        let mut command = Command::new(program);
+        let child = command.current_dir(workspace::root()).stdin(Stdio::null()).spawn();
+        let child = child.map_err(|error| workspace::not_started(&command, error))?;
+        Ok(Tools { command, child })
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let status = self.child.wait().map_err(|error| workspace::not_started(&self.command, error))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Failure::Command { command: workspace::describe(&self.command), status })
+    }
 }
 
 /// The further checks in a process beside the tests, which have priority for the processor.

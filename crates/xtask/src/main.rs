@@ -53,7 +53,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND
 
-  ci                    every check and the tests: the gate for a change
+  ci [--tools PROGRAM]  every check and the tests: the gate for a change; PROGRAM installs what the tests use, and runs
+                        beside the steps before them
   test [ARGS]           cargo test for the workspace, with ARGS; sums up the engines at the end
                         (the heavy tests: cargo xtask test -- --ignored)
   further               instructions, toolchains, loom and fuzz, which `ci` runs beside the tests
@@ -89,7 +90,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        ["ci"] => gate::run(),
+        ["ci"] => gate::run(None),
+        ["ci", "--tools", program] => gate::run(Some(program)),
         ["test", rest @ ..] => suite::run_alone(rest),
         ["further"] => gate::run_further(),
         ["tidy"] => tidy::check(),

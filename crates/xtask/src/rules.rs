@@ -68,7 +68,8 @@ impl Rules {
     /// Finds unfinished work, paths of one machine, and hosts of a registry mirror.
     fn words(&self, file: &SourceFile) -> Vec<String> {
         let mut problems = Vec::new();
-        let is_code = [".rs", ".sh", ".toml", ".ci/run"].iter().any(|end| file.path.ends_with(end));
+        let is_code =
+            [".rs", ".sh", ".toml", ".ci/run", ".ci/tools"].iter().any(|end| file.path.ends_with(end));
         for (index, line) in file.text.lines().enumerate() {
             let mut report = |what: &str| problems.push(format!("{}:{}: {what}", file.path, index + 1));
             if is_code && self.unfinished.is_match(line) {

@@ -2,7 +2,7 @@
 //! crates for a target without an operating system.
 //!
 //! This is also the check of a build without the feature `bench`. A machine without the oldest compiler reports it and
-//! uses its own; a machine without the target reports it and passes. `.ci/run` installs both where rustup exists.
+//! uses its own; a machine without the target reports it and passes. `.ci/tools` installs both where rustup exists.
 
 use std::process::{Command, Stdio};
 
