@@ -11,90 +11,51 @@ use std::fmt::Write;
 use crate::report::model::{Cell, Column, Fact, Report, Row, Table};
 use crate::report::{page, text};
 
-/// The figures of both runs, and the names that only one of them has.
+/// The figures of both runs as tables, and the names that only one of them has.
 pub(crate) struct Comparison {
-    /// Facts that differ: name, value in A, value in B.
-    facts: Vec<[String; 3]>,
-    sections: Vec<SectionPairs>,
+    /// Facts that differ, with the values in A and in B.
+    facts: Table,
+    /// Title and tables of each scenario of both runs. The tables have [`COLUMNS`], and a row for each figure.
+    sections: Vec<(String, Vec<Table>)>,
     /// Figures and scenarios without a counterpart.
     alone: Vec<String>,
 }
 
-/// One scenario of both runs.
-struct SectionPairs {
-    title: String,
-    rows: Vec<Pair>,
-}
+/// The columns beside the name of a figure.
+const COLUMNS: [&str; 4] = ["A", "B", "B / A", "spreads"];
 
-/// One figure of both runs.
-struct Pair {
-    table: String,
-    row: String,
-    column: Column,
-    a: Cell,
-    b: Cell,
-}
-
-/// Relation between two figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
-    /// The spreads overlap: the difference may be chance.
-    Overlap,
-    /// The spreads do not overlap.
-    Apart,
-    /// The spread is unknown: one of the runs measured only once.
-    Unknown,
-}
-
-impl Stand {
-    fn words(self) -> &'static str {
-        match self {
-            Stand::Overlap => "overlap",
-            Stand::Apart => "apart",
-            Stand::Unknown => "one measurement",
-        }
-    }
-}
-
-/// Pairs every figure with the one of the same scenario, table, row and column.
+/// Pairs every figure with the one of the same scenario, table, row and column. A scenario with other options has a
+/// different title, and its figures are not comparable.
 pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
-    let mut comparison = Comparison { facts: differing(a, b), sections: Vec::new(), alone: Vec::new() };
-    for section in &a.sections {
-        let same = |other: &&crate::report::model::Section| {
-            other.scenario == section.scenario && other.title == section.title
-        };
-        // A scenario with other options has a different title, and its figures are not comparable.
-        let Some(other) = b.sections.iter().find(same) else {
-            comparison.alone.push(format!("{}: in A only", section.title));
-            continue;
-        };
-        let mut rows = Vec::new();
-        for table in &section.tables {
-            match other.tables.iter().find(|other| other.title == table.title) {
-                Some(other) => pairs(table, other, &mut rows, &mut comparison.alone),
-                None => comparison.alone.push(format!("{}, {}: in A only", section.title, table.title)),
-            }
-        }
-        // Figures that only B has cannot be compared, but are listed, so that a reader finds them.
-        for table in &other.tables {
-            if !section.tables.iter().any(|mine| mine.title == table.title) {
-                comparison.alone.push(format!("{}, {}: in B only", section.title, table.title));
-            }
-        }
-        comparison.sections.push(SectionPairs { title: section.title.clone(), rows });
+    let (mut sections, mut alone) = (Vec::new(), Vec::new());
+    for (a, b) in pairs(&a.sections, &b.sections, |section| section.title.clone(), &mut alone) {
+        let name = |table: &Table| format!("{}, {}", a.title, table.title);
+        let tables = pairs(&a.tables, &b.tables, name, &mut alone).into_iter();
+        let tables = tables.map(|(a, b)| compare_tables(a, b, &mut alone));
+        sections.push((a.title.clone(), tables.filter(|table| !table.rows.is_empty()).collect()));
     }
-    // The same for scenarios: a newer run may have more of them.
-    for section in &b.sections {
-        if !a.sections.iter().any(|mine| mine.scenario == section.scenario && mine.title == section.title) {
-            comparison.alone.push(format!("{}: in B only", section.title));
-        }
+    Comparison { facts: differing(a, b), sections, alone }
+}
+
+/// Returns the elements of both runs that have the same name. The others are listed in `alone`, so that a reader finds
+/// them: a newer run may have more of them.
+fn pairs<'a, T>(
+    a: &'a [T],
+    b: &'a [T],
+    name: impl Fn(&T) -> String,
+    alone: &mut Vec<String>,
+) -> Vec<(&'a T, &'a T)> {
+    let among = |all: &'a [T], one: &T| all.iter().find(|other| name(other) == name(one));
+    for (own, others, run) in [(a, b, "A"), (b, a, "B")] {
+        let missing = own.iter().filter(|one| among(others, one).is_none());
+        alone.extend(missing.map(|one| format!("{}: in {run} only", name(one))));
     }
-    comparison
+    a.iter().filter_map(|one| Some((one, among(b, one)?))).collect()
 }
 
 /// Returns the facts of the run and the machine that differ: they are the first candidates to explain different
 /// figures.
-fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
+fn differing(a: &Report, b: &Report) -> Table {
     let of_run = |report: &Report| {
         let run = [
             Fact::new("started", text::moment(&report.started)),
@@ -106,172 +67,108 @@ fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
     let (in_a, in_b) = (of_run(a), of_run(b));
     // A fact that is missing in one run differs as well: an older suite may not have recorded it.
     let value = |facts: &[Fact], name: &str| {
-        facts
-            .iter()
-            .find(|fact| fact.name == name)
-            .map_or("not recorded".to_owned(), |fact| fact.value.clone())
+        let fact = facts.iter().find(|fact| fact.name == name);
+        Cell::Text(fact.map_or("not recorded".to_owned(), |fact| fact.value.clone()))
     };
     let only_b = in_b.iter().filter(|fact| !in_a.iter().any(|other| other.name == fact.name));
     // In the order of A, which a reader knows from the report; facts that only B has are last.
     let names = in_a.iter().chain(only_b).map(|fact| fact.name.clone());
-    names
-        .map(|name| [value(&in_a, &name), value(&in_b, &name), name])
-        .filter(|[a, b, _]| a != b)
-        .map(|[a, b, name]| [name, a, b])
-        .collect()
+    let rows = names.map(|name| Row { cells: vec![value(&in_a, &name), value(&in_b, &name)], name });
+    Table {
+        title: "Machines and runs, where they differ".to_owned(),
+        columns: columns(&["A", "B"]),
+        rows: rows.filter(|row| row.cells[0] != row.cells[1]).collect(),
+    }
+}
+
+fn columns(names: &[&str]) -> Vec<Column> {
+    names.iter().map(|name| Column::new(name, "")).collect()
 }
 
 /// Pairs the cells of two tables with the same title by row and column name.
-fn pairs(a: &Table, b: &Table, rows: &mut Vec<Pair>, alone: &mut Vec<String>) {
-    for row in &a.rows {
-        // Matched by name instead of position: in a run with an additional engine the rows have other positions.
-        let Some(other) = b.rows.iter().find(|other| other.name == row.name) else {
-            alone.push(format!("{}, {}: in A only", a.title, row.name));
-            continue;
-        };
+fn compare_tables(a: &Table, b: &Table, alone: &mut Vec<String>) -> Table {
+    let mut rows = Vec::new();
+    // Matched by name instead of position: in a run with an additional engine the rows have other positions.
+    let name = |row: &Row| format!("{}, {}", a.title, row.name);
+    for (row, other) in pairs(&a.rows, &b.rows, name, alone) {
         for (column, cell) in a.columns.iter().zip(&row.cells) {
             let at = b.columns.iter().position(|candidate| candidate == column);
             let Some(counterpart) = at.and_then(|at| other.cells.get(at)) else {
-                alone.push(format!("{}, {}, {}: in A only", a.title, row.name, column.name));
+                alone.push(format!("{}, {}: in A only", name(row), column.name));
                 continue;
             };
             // A pair without any figure (texts or reasons) is not comparable.
             if matches!(cell, Cell::Figure { .. }) || matches!(counterpart, Cell::Figure { .. }) {
-                rows.push(Pair {
-                    table: a.title.clone(),
-                    row: row.name.clone(),
-                    column: column.clone(),
-                    a: cell.clone(),
-                    b: counterpart.clone(),
-                });
+                let name = format!("{}, {}", row.name, text::with_unit(&column.name, &column.unit));
+                let [ratio, spreads] = relation(cell, counterpart).map(Cell::Text);
+                rows.push(Row { name, cells: vec![cell.clone(), counterpart.clone(), ratio, spreads] });
             }
         }
     }
-    let known = |row: &&Row| a.rows.iter().any(|mine| mine.name == row.name);
-    alone.extend(
-        b.rows.iter().filter(|row| !known(row)).map(|row| format!("{}, {}: in B only", b.title, row.name)),
-    );
+    Table { title: a.title.clone(), columns: columns(&COLUMNS), rows }
 }
 
-impl Pair {
-    /// Returns the ratio of B's figure to A's, if both exist and A's is not 0.
-    fn ratio(&self) -> Option<f64> {
-        let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (&self.a, &self.b) else {
-            return None;
-        };
-        Some(b.median / a.median).filter(|ratio| ratio.is_finite())
-    }
-
-    /// Returns whether the difference may be chance. This is not a test of significance: three repetitions do not
-    /// suffice for one.
-    fn stand(&self) -> Option<Stand> {
-        let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (&self.a, &self.b) else {
-            return None;
-        };
-        // A single repetition has no spread.
-        if a.low == a.high || b.low == b.high {
-            return Some(Stand::Unknown);
-        }
-        Some(if a.low <= b.high && b.low <= a.high { Stand::Overlap } else { Stand::Apart })
-    }
-
-    /// Returns row and column: unique within one table.
-    fn name(&self) -> String {
-        format!("{}, {}", self.row, text::with_unit(&self.column.name, &self.column.unit))
-    }
-
-    /// Returns a row of a table with [`COLUMNS`].
-    fn row(&self) -> Row {
-        let [_, _, ratio, stand] = self.words();
-        let cells = vec![self.a.clone(), self.b.clone(), Cell::Text(ratio), Cell::Text(stand)];
-        Row { name: self.name(), cells }
-    }
-
-    /// Returns A, B, ratio and relation as text.
-    fn words(&self) -> [String; 4] {
-        let ratio = self.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
-        let stand = self.stand().map_or("no figure in one", Stand::words);
-        [text::cell(&self.a), text::cell(&self.b), ratio, stand.to_owned()]
-    }
+/// Returns the ratio of B's figure to A's, and whether the difference may be chance because the spreads overlap. This is
+/// not a test of significance: three repetitions do not suffice for one.
+fn relation(a: &Cell, b: &Cell) -> [String; 2] {
+    let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (a, b) else {
+        return ["–".to_owned(), "no figure in one".to_owned()];
+    };
+    let ratio = Some(b.median / a.median).filter(|ratio| ratio.is_finite());
+    // A single repetition has no spread.
+    let spreads = if a.low == a.high || b.low == b.high {
+        "one measurement"
+    } else if a.low <= b.high && b.low <= a.high {
+        "overlap"
+    } else {
+        "apart"
+    };
+    [ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")), spreads.to_owned()]
 }
-
-/// The columns beside the name of a figure.
-const COLUMNS: [&str; 4] = ["A", "B", "B / A", "spreads"];
 
 /// Formats the comparison for a terminal.
 pub(crate) fn as_text(comparison: &Comparison) -> String {
-    let mut out = String::new();
-    let _ = writeln!(out, "Differences between the machines and runs:");
-    if comparison.facts.is_empty() {
-        let _ = writeln!(out, "  none");
+    let mut out = "Differences between the machines and runs:\n".to_owned();
+    if comparison.facts.rows.is_empty() {
+        out.push_str("  none\n");
     }
-    for [name, a, b] in &comparison.facts {
-        let _ = writeln!(out, "  {name}\n    A: {a}\n    B: {b}");
+    for Row { name, cells } in &comparison.facts.rows {
+        let _ = writeln!(out, "  {name}\n    A: {}\n    B: {}", text::cell(&cells[0]), text::cell(&cells[1]));
     }
-    for section in &comparison.sections {
-        let _ = writeln!(out, "\n{}", section.title);
-        let mut title = "";
-        // All texts are formatted before the first line is written, since the widest one of a column sets its width.
-        let lines: Vec<(String, [String; 4])> =
-            section.rows.iter().map(|pair| (pair.name(), pair.words())).collect();
-        let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
-        let names = width(&mut lines.iter().map(|(name, _)| name.chars().count()));
-        let widths: Vec<usize> = (0..COLUMNS.len())
-            .map(|at| {
-                let cells = lines.iter().map(|(_, words)| words[at].chars().count());
-                width(&mut cells.chain([COLUMNS[at].chars().count()]))
-            })
-            .collect();
-        for (pair, (name, words)) in section.rows.iter().zip(&lines) {
-            if pair.table != title {
-                title = &pair.table;
-                let _ = writeln!(out, "  {title}");
-                out.push_str(&aligned("", names, &COLUMNS.map(str::to_owned), &widths));
-            }
-            out.push_str(&aligned(name, names, words, &widths));
-        }
+    for (title, tables) in &comparison.sections {
+        let _ = writeln!(out, "\n{title}");
+        tables.iter().for_each(|table| push_aligned(table, &mut out));
     }
     if !comparison.alone.is_empty() {
-        let _ = writeln!(out, "\nWithout a counterpart:");
-        comparison.alone.iter().for_each(|line| {
-            let _ = writeln!(out, "  {line}");
-        });
+        let _ = writeln!(out, "\nWithout a counterpart:\n  {}", comparison.alone.join("\n  "));
     }
     out
 }
 
-/// Formats a line with right-aligned columns, so that figures can be compared visually.
-fn aligned(name: &str, name_width: usize, words: &[String; 4], widths: &[usize]) -> String {
-    let mut line = format!("    {name:<name_width$}");
-    for (word, width) in words.iter().zip(widths) {
-        let _ = write!(line, "  {word:>width$}");
+/// Appends a table with right-aligned columns, so that figures can be compared visually.
+fn push_aligned(table: &Table, out: &mut String) {
+    let head = [String::new()].into_iter().chain(table.columns.iter().map(|column| column.name.clone()));
+    let line = |row: &Row| -> Vec<String> {
+        [row.name.clone()].into_iter().chain(row.cells.iter().map(text::cell)).collect()
+    };
+    let mut lines: Vec<Vec<String>> = vec![head.collect()];
+    lines.extend(table.rows.iter().map(line));
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..=table.columns.len()).map(width).collect();
+    let _ = writeln!(out, "  {}", table.title);
+    for line in &lines {
+        let mut text = format!("    {:<width$}", line[0], width = widths[0]);
+        for (word, width) in line.iter().zip(&widths).skip(1) {
+            let _ = write!(text, "  {word:>width$}");
+        }
+        let _ = writeln!(out, "{}", text.trim_end());
     }
-    line.trim_end().to_owned() + "\n"
 }
 
 /// Renders the comparison as a page in the style of the report.
 pub(crate) fn as_page(comparison: &Comparison) -> String {
-    let text_column = |name: &&str| Column::new(name, "");
-    let text_row = |[name, a, b]: &[String; 3]| Row {
-        name: name.clone(),
-        cells: vec![Cell::Text(a.clone()), Cell::Text(b.clone())],
-    };
-    let facts = Table {
-        title: "Machines and runs, where they differ".to_owned(),
-        columns: ["A", "B"].iter().map(text_column).collect(),
-        rows: comparison.facts.iter().map(text_row).collect(),
-    };
-    let mut cards = vec![("Differences", vec![facts])];
-    for section in &comparison.sections {
-        // The rows of a table are consecutive.
-        let tables = section.rows.chunk_by(|one, other| one.table == other.table).map(|pairs| Table {
-            title: pairs[0].table.clone(),
-            columns: COLUMNS.iter().map(text_column).collect(),
-            rows: pairs.iter().map(Pair::row).collect(),
-        });
-        cards.push((&section.title, tables.collect()));
-    }
-    page::comparison_page(page::comparison(&cards, &comparison.alone))
+    let facts = [("Differences".to_owned(), vec![comparison.facts.clone()])];
+    page::comparison(facts.iter().chain(&comparison.sections), &comparison.alone)
 }
 
 #[cfg(test)]

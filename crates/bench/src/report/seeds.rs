@@ -123,61 +123,31 @@ mod tests {
                 "{}",
                 seed.number
             );
-            for published in &seed.tables {
-                assert!(!published.rows.is_empty(), "{}: {}", seed.number, published.title);
-                for row in &published.rows {
-                    assert_eq!(
-                        row.len(),
-                        published.columns.len() + 1,
-                        "{} {}: {row:?}",
-                        seed.number,
-                        published.title
-                    );
-                    assert!(
-                        row.iter().all(|cell| !cell.is_empty()),
-                        "{} {}: {row:?}",
-                        seed.number,
-                        published.title
-                    );
-                }
+            for Published { title, columns, rows, .. } in &seed.tables {
+                let is_row = |row: &Vec<String>| {
+                    row.len() == columns.len() + 1 && row.iter().all(|cell| !cell.is_empty())
+                };
+                assert!(!rows.is_empty() && rows.iter().all(is_row), "{} {title}", seed.number);
             }
         }
     }
 
     #[test]
-    fn the_main_figures_of_each_write_up_are_correct() {
+    fn figures_have_the_decimals_and_words_of_the_write_up() {
         for (number, table, row, column, expected) in [
-            ("000", "1 worker", "io_uring", "4k", "220"),
             ("000", "1 worker", "libaio", "1M", "600 (1\u{202f}000 with 200 connections)"),
-            ("000", "4 workers", "sendfile", "1M", "1\u{202f}600"),
             ("000", "reviewer", "1 worker", "libaio", "1.40"),
             ("000", "second, io_uring, memory limit", "2", "disk read", "196M"),
-            ("000", "second, libaio, no memory limit", "3", "csw", "1\u{202f}652"),
-            ("001", "700 MB", "1", "AIO, 1M", "107.50"),
-            ("001", "700 MB", "5", "AIO, 512k, idle", "86"),
-            ("002", "Both jobs", "psync, 16 processes", "read rate", "31\u{202f}411"),
             ("002", "one process", "context switches", "libaio, depth 16", "28\u{202f}484"),
-            ("003", "Two kernels", "5.1", "operations per second", "6\u{202f}108\u{202f}416"),
-            ("003", "laptop", "recycled requests", "operations, total", "325\u{202f}797\u{202f}040"),
         ] {
             assert_eq!(shown(number, table, row, column), expected, "{number} {table} {row} {column}");
         }
     }
 
     #[test]
-    fn every_number_and_every_scenario_has_a_write_up() {
-        let numbers: Vec<&str> = SEEDS.iter().map(|seed| seed.number.as_str()).collect();
-        assert_eq!(numbers, ["000", "001", "002", "003", "004"]);
-        for (scenario, number) in [
-            ("cold", "000"),
-            ("large", "001"),
-            ("disk", "002"),
-            ("nop", "003"),
-            ("echo", "004"),
-            ("http", "004"),
-        ] {
-            assert_eq!(of_scenario(scenario).unwrap().number, number);
-        }
+    fn scenarios_have_their_write_up() {
+        assert_eq!(of_scenario("cold").unwrap().number, "000");
+        assert_eq!(of_scenario("echo").unwrap().number, "004");
         assert!(of_scenario("isolate").is_none());
     }
 }

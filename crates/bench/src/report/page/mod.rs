@@ -19,9 +19,8 @@ use std::sync::LazyLock;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Output, State, Value};
 
-use crate::report::model::Report;
+use crate::report::model::{Report, Table};
 use crate::report::{plot, text};
-pub(super) use view::comparison;
 
 /// The templates; the extension of the file name selects the escaping.
 const TEMPLATES: [(&str, &str); 6] = [
@@ -78,9 +77,13 @@ pub(crate) fn page(report: &Report) -> String {
     render("page.html", view::report(report))
 }
 
-/// Renders a comparison of two runs in the style of the page.
-pub(crate) fn comparison_page(model: Value) -> String {
-    render("compare.html", model)
+/// Renders a comparison of two runs in the style of the page: titles with their tables, and the names that only one run
+/// has.
+pub(super) fn comparison<'a>(
+    cards: impl Iterator<Item = &'a (String, Vec<Table>)>,
+    alone: &[String],
+) -> String {
+    render("compare.html", view::comparison(cards, alone))
 }
 
 /// Renders tables and findings, with plots as separate files, for a repository or an issue; the page has more details.
@@ -94,11 +97,11 @@ pub(crate) fn markdown(report: &Report) -> String {
 mod tests {
     use minijinja::context;
 
-    use super::view::{Caption, table};
+    use super::view::table;
     use super::*;
     use crate::method::stats::Summary;
     use crate::report::model::{
-        Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Table, Verdict,
+        Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Verdict,
     };
     use crate::report::text::escape_html as escape;
 
@@ -225,7 +228,7 @@ mod tests {
                 Row { name: "\"libaio\"".to_owned(), cells: missing },
             ],
         };
-        let model = table(&one, &Caption { title: &one.title, remark: "Twice." });
+        let model = table(&one, "Twice.");
         let template = "{% from 'parts.html' import table %}{{ table(one) }}";
         let html = ENVIRONMENT.render_named_str("t.html", template, context! { one => model }).unwrap();
         let expected = "\

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use minijinja::{Value, context};
 
-use crate::report::model::{Cell, Column, Fact, Finding, Plot, Report, Section, Standing, Table, Verdict};
+use crate::report::model::{Cell, Column, Fact, Finding, Plot, Report, Section, Standing, Table};
 use crate::report::seeds::{self, Seed};
 use crate::report::standing::{self, Advice, sentence};
 use crate::report::{plot, plot_path, text, timelines};
@@ -12,9 +12,6 @@ use crate::report::{plot, plot_path, text, timelines};
 /// Tables of a write-up with more columns or rows than this are collapsed: few readers need them.
 const SEED_COLUMNS_MAX: usize = 8;
 const SEED_ROWS_MAX: usize = 12;
-
-/// All verdicts, from best to worst, for counts.
-const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Partly, Verdict::Fails, Verdict::Open];
 
 /// Returns the model of the report.
 pub(super) fn report(report: &Report) -> Value {
@@ -65,13 +62,10 @@ fn scale_warning(scale: &str) -> Option<&'static str> {
 
 /// Returns the model of one scenario; `anchor` is its id in the page.
 fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
-    let styles = plot::styles(section.plots.iter());
     let disturbed: Vec<&String> = section.runs.iter().filter_map(|run| run.disturbed.as_ref()).collect();
-    let recorded = timelines::shown(section, anchor).into_iter().map(|one| {
-        let styles = plot::styles(one.plots.iter());
-        let plots: Vec<Value> = one.plots.iter().map(|one| figure(one, &styles)).collect();
-        context! { title => &one.title, plots => plots, table => own_table(&one.table) }
-    });
+    let recorded = timelines::shown(section, anchor).into_iter().map(
+        |one| context! { title => &one.title, plots => figures(&one.plots), table => table(&one.table, "") },
+    );
     let runs = section.runs.len();
     context! {
         anchor => anchor,
@@ -82,10 +76,9 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
         failed => section.failed.as_deref(),
         seed => section.seed.as_deref().and_then(seeds::find).map(seed),
         charts => section.standings.iter().map(chart).collect::<Vec<Value>>(),
-        tables => section.tables.iter().map(own_table).collect::<Vec<Value>>(),
-        plots => section.plots.iter().map(|one| figure(one, &styles)).collect::<Vec<Value>>(),
+        tables => tables(&section.tables),
+        plots => figures(&section.plots),
         findings => section.findings.iter().map(finding).collect::<Vec<Value>>(),
-        verdicts => verdicts(&section.findings),
         skipped => facts(&section.skipped),
         configurations => facts(&section.configurations),
         configuration_count => text::count(section.configurations.len(), "configuration"),
@@ -101,9 +94,8 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
 
 fn seed(seed: &Seed) -> Value {
     let published = seed.tables.iter().map(|one| {
-        let caption = Caption { title: &one.title, remark: &one.remark };
         let is_large = one.columns.len() > SEED_COLUMNS_MAX || one.rows.len() > SEED_ROWS_MAX;
-        context! { is_large => is_large, ..table(&one.table(), &caption) }
+        context! { is_large => is_large, ..table(&one.table(), &one.remark) }
     });
     let Seed { title, author, date, source, url, claims, setting, .. } = seed;
     let tables: Vec<Value> = published.collect();
@@ -140,8 +132,13 @@ fn chart(one: &Standing) -> Value {
     }
 }
 
-/// Returns a plot with its legend and its figures, in the styles of its section: an engine has one colour in all plots
-/// of the section.
+/// Returns plots with their legends and figures. Plots of one section share their styles: an engine has one colour in
+/// all of them.
+fn figures(plots: &[Plot]) -> Vec<Value> {
+    let styles = plot::styles(plots.iter());
+    plots.iter().map(|one| figure(one, &styles)).collect()
+}
+
 fn figure(one: &Plot, styles: &BTreeMap<String, plot::Style>) -> Value {
     let keys = one.series.iter().map(|series| {
         let sample = styles.get(&series.name).map(|style| style.key());
@@ -154,31 +151,14 @@ fn figure(one: &Plot, styles: &BTreeMap<String, plot::Style>) -> Value {
         is_empty => plot::is_empty(one),
         drawing => plot::drawing(one, styles),
         keys => keys.collect::<Vec<Value>>(),
-        data => own_table(&plot::data(one)),
+        data => table(&plot::data(one), ""),
     }
 }
 
+/// Returns the model of a finding. The templates have the words of each verdict.
 fn finding(one: &Finding) -> Value {
-    let (class, words) = verdict_words(one.verdict);
-    context! { class => class, words => words, claim => &one.claim, sentence => &one.sentence }
-}
-
-/// Counts the findings of each verdict.
-fn verdicts(findings: &[Finding]) -> Vec<Value> {
-    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
-    let counted = VERDICTS.map(|verdict| (verdict_words(verdict), count(verdict)));
-    let some = counted.into_iter().filter(|(_, count)| *count > 0);
-    some.map(|((class, words), count)| context! { class, words, count }).collect()
-}
-
-/// Returns a verdict's CSS class and its text.
-fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
-    match verdict {
-        Verdict::Holds => ("holds", "holds"),
-        Verdict::Partly => ("partly", "holds in part"),
-        Verdict::Fails => ("fails", "does not hold"),
-        Verdict::Open => ("open", "open here"),
-    }
+    let verdict = format!("{:?}", one.verdict).to_lowercase();
+    context! { verdict => verdict, claim => &one.claim, sentence => &one.sentence }
 }
 
 /// Formats every repetition with its labels as tab-separated lines for a spreadsheet: as an HTML table they would be
@@ -202,19 +182,13 @@ fn lines_of_runs(section: &Section) -> String {
     lines.join("\n")
 }
 
-/// Title and remark of a table.
-pub(crate) struct Caption<'a> {
-    pub(crate) title: &'a str,
-    /// Remark; "" for none.
-    pub(crate) remark: &'a str,
+fn tables(tables: &[Table]) -> Vec<Value> {
+    tables.iter().map(|one| table(one, "")).collect()
 }
 
-fn own_table(one: &Table) -> Value {
-    table(one, &Caption { title: &one.title, remark: "" })
-}
-
-/// Returns the model of a table. All cells of a column have the same alignment: right for figures, left for words.
-pub(crate) fn table(table: &Table, caption: &Caption<'_>) -> Value {
+/// Returns the model of a table with a remark; "" is none. All cells of a column have the same alignment: right for
+/// figures, left for words.
+pub(super) fn table(table: &Table, remark: &str) -> Value {
     let is_numeric: Vec<bool> = (0..table.columns.len())
         .map(|at| table.rows.iter().filter_map(|row| row.cells.get(at)).all(may_be_numeric))
         .collect();
@@ -226,8 +200,8 @@ pub(crate) fn table(table: &Table, caption: &Caption<'_>) -> Value {
         context! { name => &row.name, is_broken, cells }
     });
     context! {
-        title => caption.title,
-        remark => caption.remark,
+        title => &table.title,
+        remark => remark,
         columns => columns,
         rows => rows.collect::<Vec<Value>>(),
     }
@@ -258,10 +232,10 @@ fn may_be_numeric(cell: &Cell) -> bool {
 }
 
 /// Returns the model of a comparison: cards with a title and tables, and the names that only one run has.
-pub(crate) fn comparison(cards: &[(&str, Vec<Table>)], alone: &[String]) -> Value {
-    let card = |(title, tables): &(&str, Vec<Table>)| {
-        let tables: Vec<Value> = tables.iter().map(own_table).collect();
-        context! { title => *title, tables }
-    };
-    context! { cards => cards.iter().map(card).collect::<Vec<Value>>(), alone => alone.to_vec() }
+pub(super) fn comparison<'a>(
+    cards: impl Iterator<Item = &'a (String, Vec<Table>)>,
+    alone: &[String],
+) -> Value {
+    let cards = cards.map(|(title, list)| context! { title => title, tables => tables(list) });
+    context! { cards => cards.collect::<Vec<Value>>(), alone => alone.to_vec() }
 }
