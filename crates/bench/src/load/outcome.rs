@@ -3,7 +3,7 @@
 use std::fmt;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::plan::Pace;
 use crate::failure::Failure;
@@ -60,25 +60,29 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug)]
 pub(crate) struct Statuses([u64; 1000]);
 
-/// Failures by kind. The first five kinds never became a response; the last two are wrong responses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Errors {
-    /// Connections that could not be established.
-    pub(crate) connect: u64,
-    /// Connections reset or closed before the first byte of a response or within its header section.
-    pub(crate) reset: u64,
-    /// Responses that were not complete within the timeout. In an open loop also requests that were due and could not
-    /// be sent before the end.
-    pub(crate) timeout: u64,
-    /// A body that ended before its length or last chunk.
-    pub(crate) short_body: u64,
-    /// Bytes that are not an HTTP/1 response.
-    pub(crate) parse: u64,
-    /// Responses with an unexpected status.
-    pub(crate) bad_status: u64,
-    /// Bodies with an unexpected length or checksum.
-    pub(crate) bad_check: u64,
+/// Kind of a failure. The first five kinds never became a response; the last two are wrong responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The connection could not be established.
+    Connect,
+    /// The connection was reset or closed before the first byte of a response or within its header section.
+    Reset,
+    /// The response was not complete within the timeout. In an open loop also a request that was due and could not be
+    /// sent before the end.
+    Timeout,
+    /// The body ended before its length or last chunk.
+    ShortBody,
+    /// The bytes are not an HTTP/1 response.
+    Parse,
+    /// The response has an unexpected status.
+    BadStatus,
+    /// The body has an unexpected length or checksum.
+    BadCheck,
 }
+
+/// Number of failures of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Errors([u64; Errors::NAMES.len()]);
 
 /// Resource usage of one generator thread.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -145,8 +149,8 @@ impl Outcome {
 
     /// Returns the number of correct responses per second.
     pub(crate) fn good_per_second(&self) -> f64 {
-        let errors = &self.tally.errors;
-        (self.tally.answers - errors.bad_status - errors.bad_check) as f64 / self.seconds
+        let wrong = [Failed::BadStatus, Failed::BadCheck].map(|kind| self.tally.errors.0[kind as usize]);
+        (self.tally.answers - wrong.iter().sum::<u64>()) as f64 / self.seconds
     }
 
     /// Returns an error if any request has failed.
@@ -227,10 +231,9 @@ impl Tally {
         self.body_bytes += other.body_bytes;
         self.sent_bytes += other.sent_bytes;
         self.connections += other.connections;
-        self.errors.add(&other.errors);
-        for (sum, count) in self.statuses.0.iter_mut().zip(&other.statuses.0) {
-            *sum += count;
-        }
+        let errors = self.errors.0.iter_mut().zip(&other.errors.0);
+        let statuses = self.statuses.0.iter_mut().zip(&other.statuses.0);
+        errors.chain(statuses).for_each(|(sum, count)| *sum += count);
         for (sum, one) in [(&mut self.latency, &other.latency), (&mut self.service, &other.service)] {
             sum.add(one).expect("both have the same bounds");
         }
@@ -260,43 +263,33 @@ impl Statuses {
 }
 
 impl Errors {
-    /// Returns each kind with its count.
-    pub(crate) fn by_kind(&self) -> [(&'static str, u64); 7] {
-        [
-            ("connect", self.connect),
-            ("reset", self.reset),
-            ("timeout", self.timeout),
-            ("short body", self.short_body),
-            ("parse", self.parse),
-            ("bad status", self.bad_status),
-            ("bad check", self.bad_check),
-        ]
+    /// Names of the kinds, in their order.
+    const NAMES: [&str; 7] =
+        ["connect", "reset", "timeout", "short_body", "parse", "bad_status", "bad_check"];
+
+    /// Counts a failure.
+    pub(crate) fn count(&mut self, kind: Failed) {
+        self.0[kind as usize] += 1;
     }
 
     /// Returns the number of failures of all kinds.
     pub(crate) fn total(&self) -> u64 {
-        self.by_kind().iter().map(|(_, count)| count).sum()
+        self.0.iter().sum()
     }
+}
 
-    fn add(&mut self, other: &Errors) {
-        self.connect += other.connect;
-        self.reset += other.reset;
-        self.timeout += other.timeout;
-        self.short_body += other.short_body;
-        self.parse += other.parse;
-        self.bad_status += other.bad_status;
-        self.bad_check += other.bad_check;
+impl Serialize for Errors {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Errors::NAMES.into_iter().zip(self.0))
     }
 }
 
 impl fmt::Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for (name, count) in self.by_kind().into_iter().filter(|(_, count)| *count > 0) {
-            write!(f, "{separator}{name} {count}")?;
-            separator = ", ";
-        }
-        if separator.is_empty() { f.write_str("none") } else { Ok(()) }
+        let some = Errors::NAMES.into_iter().zip(self.0).filter(|(_, count)| *count > 0);
+        let words: Vec<String> =
+            some.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
+        f.write_str(if words.is_empty() { "none".to_owned() } else { words.join(", ") }.as_str())
     }
 }
 

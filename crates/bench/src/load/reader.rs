@@ -9,6 +9,7 @@ use http::framing::{ChunkedDecoder, Event, ReplyFraming};
 use http::reply::{Limits, ReplyHead, ReplyProgress, parse};
 use http::request::Method;
 
+use super::outcome::Failed;
 use super::plan::Answers;
 
 /// Maximum size of a head in bytes. Servers refuse to write longer ones.
@@ -29,17 +30,6 @@ pub(crate) struct Answer {
 
 /// The start value of a response without a head; the body's length and checksum are added to it.
 const HEADLESS: Answer = Answer { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
-
-/// Why the bytes received on a connection are not a complete response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
-    /// The connection ended within a head.
-    Ended,
-    /// The connection ended within a body.
-    ShortBody,
-    /// The bytes are not an HTTP/1 response.
-    Parse,
-}
 
 /// Parser state that all connections of a thread share.
 pub(crate) struct Heads {
@@ -76,7 +66,7 @@ impl Heads {
     }
 
     /// Parses the head at the start of `input`; returns its meaning and length, or `None` while it is incomplete.
-    fn read(&mut self, input: &[u8]) -> Result<Option<(Said, usize)>, Broken> {
+    fn read(&mut self, input: &[u8]) -> Result<Option<(Said, usize)>, Failed> {
         if !self.last.is_empty() && input.starts_with(&self.last) {
             return Ok(Some((self.last_said, self.last.len())));
         }
@@ -85,7 +75,7 @@ impl Heads {
         let head_len = match parse(&mut self.head, input, &limits) {
             Ok(ReplyProgress::Complete { head_len }) => head_len as usize,
             Ok(ReplyProgress::Incomplete) => return Ok(None),
-            Ok(ReplyProgress::Http09) | Err(_) => return Err(Broken::Parse),
+            Ok(ReplyProgress::Http09) | Err(_) => return Err(Failed::Parse),
         };
         // Stored even if each response has a different head: copying a few hundred bytes that are in the CPU cache is
         // cheap.
@@ -138,7 +128,7 @@ impl Reader {
     }
 
     /// Consumes bytes from the front of `input`, up to the end of the next response, which is returned, or all of them.
-    pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Answer>, Broken> {
+    pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Answer>, Failed> {
         while !input.is_empty() {
             let is_complete = match self.place {
                 Position::Head => self.read_head(heads, input)?,
@@ -154,28 +144,28 @@ impl Reader {
 
     /// Handles the end of the connection: returns the response that ends with it, or why it is incomplete. Returns
     /// `None` between two responses.
-    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Answer>, Broken> {
+    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Answer>, Failed> {
         if heads.answers == Answers::End {
             return Ok(Some(Answer { is_kept: false, ..HEADLESS }));
         }
         match std::mem::replace(&mut self.place, Position::Head) {
             Position::Head if self.partial.is_empty() => Ok(None),
-            Position::Head => Err(Broken::Ended),
+            Position::Head => Err(Failed::Reset),
             Position::UntilClose => Ok(Some(self.answer)),
-            Position::Length(_) | Position::Chunked(_) => Err(Broken::ShortBody),
+            Position::Length(_) | Position::Chunked(_) => Err(Failed::ShortBody),
         }
     }
 
     /// Parses a head; returns whether the response is complete without a body. A head that arrives in pieces is
     /// collected in `partial`, which is rare.
-    fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Broken> {
+    fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Failed> {
         match heads.answers {
             Answers::Http => {}
             Answers::Bytes(bytes) => {
                 (self.answer, self.place) = (HEADLESS, Position::Length(bytes));
                 return Ok(false);
             }
-            Answers::End => return Err(Broken::Parse),
+            Answers::End => return Err(Failed::Parse),
         }
         let had = self.partial.len();
         let found = if had == 0 {
@@ -212,7 +202,7 @@ impl Reader {
     }
 
     /// Consumes bytes of the body; returns whether the body is complete.
-    fn read_body(&mut self, has_checksum: bool, input: &mut &[u8]) -> Result<bool, Broken> {
+    fn read_body(&mut self, has_checksum: bool, input: &mut &[u8]) -> Result<bool, Failed> {
         let (body, consumed, is_complete) = match &mut self.place {
             Position::Head => return Ok(false),
             Position::UntilClose => (*input, input.len(), false),
@@ -222,7 +212,7 @@ impl Reader {
                 (&input[..taken], taken, *left == 0)
             }
             Position::Chunked(decoder) => {
-                let step = decoder.handle(input).map_err(|_| Broken::Parse)?;
+                let step = decoder.handle(input).map_err(|_| Failed::Parse)?;
                 let body = match step.event {
                     Event::Data { start, end } => &input[start..end],
                     Event::More | Event::End => &[],
@@ -244,11 +234,11 @@ mod tests {
     use super::*;
 
     /// Result of [`Reader::end`].
-    type AtEnd = Result<Option<Answer>, Broken>;
+    type AtEnd = Result<Option<Answer>, Failed>;
 
     /// Parses all responses in `text`, which arrives in pieces of `piece` bytes; returns them and the result at its
     /// end.
-    fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Broken> {
+    fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Failed> {
         read_as(Answers::Http, method, text, piece)
     }
 
@@ -257,7 +247,7 @@ mod tests {
         method: &str,
         text: &str,
         piece: usize,
-    ) -> Result<(Vec<Answer>, AtEnd), Broken> {
+    ) -> Result<(Vec<Answer>, AtEnd), Failed> {
         let mut heads = Heads::new(method, kind, true);
         let mut reader = Reader::new();
         let mut answers = Vec::new();
@@ -300,11 +290,11 @@ mod tests {
         for piece in PIECES {
             let (answers, end) = read_as(Answers::Bytes(3), "", "abcabcab", piece).unwrap();
             assert_eq!(answers, [Answer { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..HEADLESS }; 2]);
-            assert_eq!(end, Err(Broken::ShortBody), "{piece}");
+            assert_eq!(end, Err(Failed::ShortBody), "{piece}");
         }
         let ended = Answer { is_kept: false, ..HEADLESS };
         assert_eq!(read_as(Answers::End, "", "", 1), Ok((Vec::new(), Ok(Some(ended)))));
-        assert_eq!(read_as(Answers::End, "", "x", 1), Err(Broken::Parse));
+        assert_eq!(read_as(Answers::End, "", "x", 1), Err(Failed::Parse));
     }
 
     #[test]
@@ -314,9 +304,9 @@ mod tests {
         for piece in PIECES {
             assert_eq!(read("GET", until_close, piece), Ok((Vec::new(), Ok(Some(answer)))), "{piece}");
             for (text, broken) in [
-                ("HTTP/1.1 200 OK\r\nContent-Le", Broken::Ended),
-                ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", Broken::ShortBody),
-                ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", Broken::ShortBody),
+                ("HTTP/1.1 200 OK\r\nContent-Le", Failed::Reset),
+                ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", Failed::ShortBody),
+                ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", Failed::ShortBody),
             ] {
                 assert_eq!(read("GET", text, piece), Ok((Vec::new(), Err(broken))), "{text} {piece}");
             }
@@ -331,11 +321,11 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         ] {
-            assert_eq!(read("GET", text, 10_000), Err(Broken::Parse), "{text}");
+            assert_eq!(read("GET", text, 10_000), Err(Failed::Parse), "{text}");
         }
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(100_000));
         for piece in [1000, 16 << 10, 1 << 20] {
-            assert_eq!(read("GET", &endless, piece), Err(Broken::Parse), "{piece}");
+            assert_eq!(read("GET", &endless, piece), Err(Failed::Parse), "{piece}");
         }
     }
 

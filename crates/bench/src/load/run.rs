@@ -3,7 +3,6 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -37,20 +36,21 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
     let cpus = if plan.cpus.is_empty() { pin::available() } else { plan.cpus.clone() };
     let threads = cpus.len().min(plan.connections as usize);
     raise_descriptors(u64::from(plan.connections))?;
-    let slots: Vec<Slot> = (0..threads).map(|_| Slot::default()).collect();
-    let (slots, aborted) = (&slots, &AtomicBool::new(false));
+    let aborted = &AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| {
         let (told, news) = mpsc::channel();
         let mut workers = Vec::with_capacity(threads);
-        for (index, slot) in slots.iter().enumerate() {
+        for (index, &cpu) in cpus.iter().enumerate().take(threads) {
             let (go, window) = mpsc::channel();
-            let crew = Crew { plan, net, share: (index, threads), cpu: cpus[index], slot, aborted };
-            let thread = crew.start(scope, told.clone(), window)?;
+            let crew = Crew { plan, net, share: (index, threads), cpu, told: told.clone(), aborted };
+            let thread = crew.start(scope, window)?;
             workers.push(StartedThread { go, thread });
         }
         drop(told);
-        let (total, series, uses) = (Tally::new(), Vec::new(), Vec::new());
-        let outcome = Collector { plan, slots, news, watch, total, series, uses }.lead(workers, net);
+        let [total, warm_up, counted] = std::array::from_fn(|_| Tally::new());
+        let (series, uses) = (Vec::new(), Vec::new());
+        let collector = Collector { plan, news, watch, total, warm_up, counted, series, uses };
+        let outcome = collector.lead(workers, net);
         // After a failure of one thread the others must not continue.
         aborted.store(true, Ordering::Relaxed);
         outcome
@@ -111,26 +111,12 @@ fn raise_descriptors(connections: u64) -> Result<(), Failure> {
     }
 }
 
-/// Counts of a thread, until the collector takes them.
-#[derive(Default)]
-struct Slot(Mutex<Option<Box<Counted>>>);
-
-/// The thread adds to them once a second, and the collector takes them shortly after: the lock is never contended.
-struct Counted {
-    warm_up: Tally,
-    counted: Tally,
-}
-
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<Counted>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A message from a thread to the collector.
 enum News {
     /// The connections of the thread are established.
     Ready,
+    /// The counts of the thread since its last message, sent once a second; and whether they are of the warm-up.
+    Counted(Box<Tally>, bool),
     /// The thread has ended, or could not start.
     Ended(Result<Use, Failure>),
 }
@@ -154,7 +140,7 @@ struct Crew<'a> {
     net: NetKind,
     share: (usize, usize),
     cpu: usize,
-    slot: &'a Slot,
+    told: Sender<News>,
     aborted: &'a AtomicBool,
 }
 
@@ -162,7 +148,6 @@ impl<'a> Crew<'a> {
     fn start<'scope>(
         self,
         scope: &'scope Scope<'scope, '_>,
-        told: Sender<News>,
         window: Receiver<Window>,
     ) -> Result<ScopedJoinHandle<'scope, ()>, Failure>
     where
@@ -170,24 +155,23 @@ impl<'a> Crew<'a> {
     {
         let name = format!("load-{}", self.share.0);
         let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
-            let ended = self.work(&told, &window);
+            let ended = self.work(&window);
             // The collector has already returned if another thread has failed.
-            let _ = told.send(News::Ended(ended));
+            let _ = self.told.send(News::Ended(ended));
         });
         thread.map_err(Failure::kernel("start a thread"))
     }
 
     /// Runs a thread. It is pinned first, so that its memory is local to its processor; then it connects and runs the
     /// load.
-    fn work(&self, told: &Sender<News>, window: &Receiver<Window>) -> Result<Use, Failure> {
+    fn work(&self, window: &Receiver<Window>) -> Result<Use, Failure> {
         pin::this_thread(self.cpu)?;
         // Requests are scheduled to the microsecond; with the default timer slack the kernel wakes a thread up to 50 us
         // late.
         let _refused = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut worker = Worker::new(self.plan, self.net, self.share)?;
-        *self.slot.lock() = Some(Box::new(Counted { warm_up: Tally::new(), counted: Tally::new() }));
         worker.connect()?;
-        let _ = told.send(News::Ready);
+        let _ = self.told.send(News::Ready);
         // The collector has returned without starting the load.
         let Ok(window) = window.recv() else { return Ok(Use::default()) };
         let mut watcher = Watcher { crew: self, begun: None, used: Use::default() };
@@ -205,9 +189,8 @@ struct Watcher<'a> {
 
 impl Observer for Watcher<'_> {
     fn counted(&mut self, tally: &Tally, is_warm_up: bool) {
-        if let Some(counted) = self.crew.slot.lock().as_deref_mut() {
-            if is_warm_up { &mut counted.warm_up } else { &mut counted.counted }.add(tally);
-        }
+        // The collector has already returned if another thread has failed.
+        let _ = self.crew.told.send(News::Counted(Box::new(tally.clone()), is_warm_up));
     }
 
     fn boundary(&mut self, engine: &dyn Engine) {
@@ -253,10 +236,12 @@ fn thread_use(engine: &dyn Engine) -> ThreadUse {
 /// Coordinates the threads of a load and adds up their counts.
 struct Collector<'a> {
     plan: &'a Plan,
-    slots: &'a [Slot],
     news: Receiver<News>,
     watch: &'a mut dyn FnMut(&Second),
     total: Tally,
+    /// Counts of the current second.
+    warm_up: Tally,
+    counted: Tally,
     series: Vec<Second>,
     uses: Vec<Use>,
 }
@@ -268,7 +253,7 @@ impl Collector<'_> {
             match self.news.recv() {
                 Ok(News::Ready) => {}
                 Ok(News::Ended(Err(failure))) => return Err(failure),
-                Ok(News::Ended(Ok(_))) | Err(_) => return Err(died()),
+                Ok(News::Counted(..) | News::Ended(Ok(_))) | Err(_) => return Err(died()),
             }
         }
         let start = Instant::now();
@@ -307,6 +292,8 @@ impl Collector<'_> {
             match self.news.recv_timeout(wait) {
                 Ok(News::Ended(Ok(used))) => self.uses.push(used),
                 Ok(News::Ended(Err(failure))) => return Err(failure),
+                Ok(News::Counted(tally, true)) => self.warm_up.add(&tally),
+                Ok(News::Counted(tally, false)) => self.counted.add(&tally),
                 Ok(News::Ready) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.collect(window, second_end);
@@ -320,22 +307,10 @@ impl Collector<'_> {
 
     /// Adds up the counts of the second that ended at `until`.
     fn collect(&mut self, window: Window, until: Instant) {
-        let (mut warm_up, mut counted) = (Tally::new(), Tally::new());
-        for slot in self.slots {
-            if let Some(slot) = slot.lock().as_deref_mut() {
-                warm_up.add(&slot.warm_up);
-                counted.add(&slot.counted);
-                slot.warm_up.clear();
-                slot.counted.clear();
-            }
-        }
         // Counts of the warm-up are displayed during the warm-up and not added to the total.
-        self.total.add(&counted);
+        self.total.add(&self.counted);
         let is_warm_up = until <= window.counted_from;
-        let tally = if is_warm_up { &warm_up } else { &counted };
-        if tally.answers + tally.errors.total() == 0 {
-            return;
-        }
+        let tally = if is_warm_up { &self.warm_up } else { &self.counted };
         let micros = |nanos: u64| nanos as f64 / 1e3;
         let second = Second {
             at: until.saturating_duration_since(window.counted_from).as_secs_f64(),
@@ -347,6 +322,11 @@ impl Collector<'_> {
             max_us: micros(tally.latency.max()),
             is_warm_up,
         };
+        self.warm_up.clear();
+        self.counted.clear();
+        if second.answers + second.errors == 0 {
+            return;
+        }
         (self.watch)(&second);
         if !is_warm_up {
             self.series.push(second);

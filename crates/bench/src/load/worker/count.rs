@@ -2,18 +2,9 @@
 
 use super::Worker;
 use crate::load::link::Pending;
+use crate::load::outcome::Failed;
 use crate::load::plan::Pace;
 use crate::load::reader::Answer;
-
-/// Why a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
-    Connect,
-    Reset,
-    Timeout,
-    ShortBody,
-    Parse,
-}
 
 impl Worker<'_> {
     /// Whether a request with this due time is counted: in an open loop a late response to a request of the warm-up is
@@ -44,11 +35,11 @@ impl Worker<'_> {
             None => (200..400).contains(&answer.status),
         };
         if !is_expected {
-            tally.errors.bad_status += 1;
+            tally.errors.count(Failed::BadStatus);
         } else if expect.length.is_some_and(|length| length != answer.body_bytes)
             || expect.crc32c.is_some_and(|crc32c| crc32c != answer.crc32c)
         {
-            tally.errors.bad_check += 1;
+            tally.errors.count(Failed::BadCheck);
         }
     }
 
@@ -58,17 +49,10 @@ impl Worker<'_> {
             return;
         }
         self.has_outcome = true;
-        let errors = &mut self.tally.errors;
-        match failed {
-            Failed::Connect => errors.connect += 1,
-            Failed::Reset => errors.reset += 1,
-            Failed::ShortBody => errors.short_body += 1,
-            Failed::Parse => errors.parse += 1,
-            Failed::Timeout => {
-                errors.timeout += 1;
-                // Omitting the slowest requests would make a stalled server look fast.
-                self.tally.latency.saturating_record(self.now - due);
-            }
+        self.tally.errors.count(failed);
+        if failed == Failed::Timeout {
+            // Omitting the slowest requests would make a stalled server look fast.
+            self.tally.latency.saturating_record(self.now - due);
         }
     }
 

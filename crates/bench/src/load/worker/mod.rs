@@ -19,7 +19,7 @@ use io::engine::{EngineConfig, NetKind};
 use io::{Completion, Engine, Errno, Op, OpId, Wait};
 
 use super::link::{Link, Pending, State};
-use super::outcome::Tally;
+use super::outcome::{Failed, Tally};
 use super::owners::Owners;
 use super::plan::{GRAIN, GRAIN_FROM, Length, Pace, Plan, Reuse};
 use super::reader::Heads;
@@ -28,7 +28,6 @@ use super::request::Requests;
 use super::schedule::Schedule;
 use crate::failure::Failure;
 use crate::method::pause;
-use count::Failed;
 
 /// Interval in nanoseconds between two sweeps for timeouts.
 const SWEEP: u64 = 20_000_000;

@@ -9,12 +9,12 @@ use io::op::{PeerAddr, RecvInto, Source};
 use io::{Completion, Errno, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::count::Failed;
 use super::{Role, Worker};
 use crate::failure::Failure;
 use crate::load::link::State;
+use crate::load::outcome::Failed;
 use crate::load::plan::Reuse;
-use crate::load::reader::{Answer, Broken};
+use crate::load::reader::Answer;
 
 /// Time in nanoseconds before a failed connection is retried.
 const RETRY: u64 = 10_000_000;
@@ -138,7 +138,7 @@ impl Worker<'_> {
             if let Some(due) = self.schedule.take(self.now) {
                 self.count_failed(Failed::Connect, due);
             } else {
-                self.tally.errors.connect += 1;
+                self.tally.errors.count(Failed::Connect);
             }
         } else {
             self.fail_first(index, Failed::Connect);
@@ -204,7 +204,7 @@ impl Worker<'_> {
                     }
                 }
                 Ok(None) => break,
-                Err(broken) => return self.fail(index, broken.into()),
+                Err(failed) => return self.fail(index, failed),
             }
         }
         if self.links[index].pending.is_empty() && self.links[index].reader.is_within_answer() {
@@ -247,7 +247,7 @@ impl Worker<'_> {
                 }
                 Ok(None) if link.pending.is_empty() => {}
                 Ok(None) => return self.fail(index, Failed::Reset),
-                Err(broken) => return self.fail(index, broken.into()),
+                Err(failed) => return self.fail(index, failed),
             }
         }
         self.close_and_go_on(index);
@@ -309,16 +309,6 @@ impl Worker<'_> {
         // A socket that an abandoned operation still references is closed when the operation completes.
         if let Some(Ok(fd)) = socket.map(io::Fd::into_owned) {
             let _closed_here_when_refused = self.engine.submit(Op::Close { fd });
-        }
-    }
-}
-
-impl From<Broken> for Failed {
-    fn from(broken: Broken) -> Failed {
-        match broken {
-            Broken::Ended => Failed::Reset,
-            Broken::ShortBody => Failed::ShortBody,
-            Broken::Parse => Failed::Parse,
         }
     }
 }
