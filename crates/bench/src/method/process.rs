@@ -29,53 +29,27 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a program's last output line in a message.
 const SAID_BYTES_MAX: usize = 400;
 
-/// A program to be started, with its settings.
+/// A program to be started, with its settings. [`Launch::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     /// Name for messages.
-    name: String,
-    program: PathBuf,
-    arguments: Vec<OsString>,
-    cpus: Vec<usize>,
-    groups: Vec<PathBuf>,
-    directory: Option<PathBuf>,
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<OsString>,
+    /// Allowed processors; empty means all.
+    pub(crate) cpus: Vec<usize>,
+    /// Directories of cgroups that the process joins before it executes the program.
+    pub(crate) groups: Vec<PathBuf>,
+    /// Working directory; `None` is that of this process.
+    pub(crate) directory: Option<PathBuf>,
 }
 
 impl Launch {
     /// Creates settings without arguments; `name` is used in messages.
     pub(crate) fn new(name: &str, program: &Path) -> Launch {
-        Launch {
-            name: name.to_owned(),
-            program: program.to_owned(),
-            arguments: Vec::new(),
-            cpus: Vec::new(),
-            groups: Vec::new(),
-            directory: None,
-        }
-    }
-
-    /// Appends arguments to the command line.
-    pub(crate) fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Launch {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
-        self
-    }
-
-    /// Sets the allowed processors; empty means all.
-    pub(crate) fn cpus(mut self, cpus: &[usize]) -> Launch {
-        self.cpus = cpus.to_vec();
-        self
-    }
-
-    /// Adds directories of cgroups that the process joins before it executes the program.
-    pub(crate) fn groups<'a>(mut self, groups: impl IntoIterator<Item = &'a PathBuf>) -> Launch {
-        self.groups.extend(groups.into_iter().cloned());
-        self
-    }
-
-    /// Sets the working directory.
-    pub(crate) fn directory(mut self, directory: &Path) -> Launch {
-        self.directory = Some(directory.to_owned());
-        self
+        let (name, program) = (name.to_owned(), program.to_owned());
+        let (arguments, cpus, groups) = (Vec::new(), Vec::new(), Vec::new());
+        Launch { name, program, arguments, cpus, groups, directory: None }
     }
 
     /// Starts the program, with its standard output and error redirected to the file `output`.

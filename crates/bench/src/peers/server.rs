@@ -1,6 +1,7 @@
 //! The web servers of a run: Ringroad, nginx, lighttpd, H2O. Each is started in the same way: with a configuration in
 //! its language, on a free port, and with a separate directory. At the end all its processes are ended.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
@@ -89,9 +90,9 @@ impl Program {
     }
 
     /// Returns the command line, in the syntax of each program.
-    fn arguments(&self, directory: &Path, conf: &Path, text: &str) -> Vec<String> {
+    fn arguments(&self, directory: &Path, conf: &Path, text: &str) -> Vec<OsString> {
         let (prefix, conf) = (format!("{}/", directory.display()), conf.display().to_string());
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect();
         match self.kind {
             ProgramKind::Echo => words(&text.split_ascii_whitespace().collect::<Vec<_>>()),
             ProgramKind::Ours => words(&["-p", &prefix, "-c", &conf]),
@@ -159,12 +160,14 @@ impl Server {
         fs::create_dir_all(&logs).map_err(Failure::file("create the directory", &logs))?;
         let conf = instance.directory.join("server.conf");
         fs::write(&conf, &configuration).map_err(Failure::file("write", &conf))?;
-        let child = Launch::new(label, &program.path)
-            .arguments(program.arguments(&instance.directory, &conf, &configuration))
-            .cpus(&conditions.cpus)
-            .groups(&conditions.groups)
-            .directory(&instance.directory)
-            .start(&logs.join("output"))?;
+        let launch = Launch {
+            arguments: program.arguments(&instance.directory, &conf, &configuration),
+            cpus: conditions.cpus.clone(),
+            groups: conditions.groups.clone(),
+            directory: Some(instance.directory.clone()),
+            ..Launch::new(label, &program.path)
+        };
+        let child = launch.start(&logs.join("output"))?;
         let mut server = Server { label: label.to_owned(), instance, configuration, child };
         let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
         server.wait_until_ready(limit, program, conditions)?;

@@ -187,21 +187,6 @@ impl Caches {
         (self.root.join(format!("{name}-{size}")), self.origin_port)
     }
 
-    /// Starts the server whose cache is filled, in front of an origin with the files.
-    fn server(
-        &self,
-        bench: &Bench,
-        files: &Files,
-        size: Size,
-        filler: &ColdServer,
-    ) -> Result<Server, Failure> {
-        let (directory, port) = self.of(filler.way.of.peer, size);
-        let setting = Setting { size, workers: 1, files: &files.root, cache: Some((&directory, port)) };
-        Server::start(bench, filler.way.of.name, &filler.program, &Conditions::default(), |instance| {
-            filler.way.configuration(&setting, instance)
-        })
-    }
-
     /// Starts a server with a cache and requests each file `times` times; returns the number of failed responses in the
     /// last pass. A fill requests each file twice: a cache that gets more than it can write skips some responses, and
     /// stores them at the next request.
@@ -213,7 +198,9 @@ impl Caches {
         filler: &ColdServer,
         times: u32,
     ) -> Result<u64, Failure> {
-        let server = self.server(bench, files, size, filler)?;
+        let (directory, port) = self.of(filler.way.of.peer, size);
+        let setting = Setting { size, workers: 1, files: &files.root, cache: Some((directory, port)) };
+        let server = filler.start(bench, &setting, &Conditions::default())?;
         let count = files.count(size);
         // More connections than files would request some of them twice concurrently.
         let connections = FILL_CONNECTIONS.min(count as u32).max(1);

@@ -48,6 +48,19 @@ pub(super) struct ColdServer {
     pub(super) program: Program,
 }
 
+impl ColdServer {
+    pub(super) fn start(
+        &self,
+        bench: &Bench,
+        setting: &Setting<'_>,
+        conditions: &Conditions,
+    ) -> Result<Server, Failure> {
+        Server::start(bench, self.way.of.name, &self.program, conditions, |instance| {
+            self.way.configuration(setting, instance)
+        })
+    }
+}
+
 /// The next subject of a measurement. The limit is measured in each round too, so that a drift of the disk affects it like the
 /// servers.
 enum Turn<'a> {
@@ -101,7 +114,10 @@ fn one(
     let cpus = split.is_apart.then(|| split.server.clone());
     let limits = Limits { memory_bytes: case.memory_bytes, cpus, ..Limits::default() };
     let (_group, conditions) = served::limited(bench, &split.server, &limits)?;
-    let mut server = start(bench, files, caches, subject, case, &conditions)?;
+    let cache = caches.filter(|_| case.source == Source::Cache && !subject.way.is_plain);
+    let cache = cache.map(|caches| caches.of(subject.way.of.peer, case.size));
+    let setting = Setting { size: case.size, workers: case.workers, files: &files.root, cache };
+    let mut server = subject.start(bench, &setting, &conditions)?;
     // After the start, so that files that the server itself reads at its start (its program, an index) are cold for all
     // servers alike.
     if bench.is_root() {
@@ -118,32 +134,6 @@ fn one(
     section.configure(subject.way.of.name, server.configuration());
     server.end();
     measured
-}
-
-/// Starts the server of a subject with the parameters of the case.
-fn start(
-    bench: &Bench,
-    files: &Files,
-    caches: Option<&Caches>,
-    subject: &ColdServer,
-    case: Case,
-    conditions: &Conditions,
-) -> Result<Server, Failure> {
-    let cache = match (case.source, caches) {
-        (Source::Cache, Some(caches)) if !subject.way.is_plain => {
-            Some(caches.of(subject.way.of.peer, case.size))
-        }
-        _ => None,
-    };
-    let setting = Setting {
-        size: case.size,
-        workers: case.workers,
-        files: &files.root,
-        cache: cache.as_ref().map(|(directory, port)| (directory.as_path(), *port)),
-    };
-    Server::start(bench, subject.way.of.name, &subject.program, conditions, |instance| {
-        subject.way.configuration(&setting, instance)
-    })
 }
 
 /// Loads a server, and counts its responses, CPU time, disk traffic and the machine's state.

@@ -1,6 +1,6 @@
 //! The servers compared over cold files: Ringroad with each of its engines, nginx in each of its modes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::data::Size;
 use crate::peers::server::Instance;
@@ -145,13 +145,13 @@ pub(super) struct Setting<'a> {
     /// Directory of the files, also served by the origin of a cache.
     pub(super) files: &'a Path,
     /// Directory of the cache, and the port of its origin (nothing listens there while hits are measured).
-    pub(super) cache: Option<(&'a Path, u16)>,
+    pub(super) cache: Option<(PathBuf, u16)>,
 }
 
 impl ColdWay {
     /// Returns the complete configuration after the common head.
     pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
-        let Setting { size, workers, files, .. } = *setting;
+        let Setting { size, workers, files, .. } = setting;
         // nginx reads by complete buffers: a buffer larger than the file disables its direct reads.
         let buffers = if self.sized_buffers {
             format!("output_buffers 2 {};", size.read_size())
@@ -159,7 +159,7 @@ impl ColdWay {
             String::new()
         };
         // The cache is configured as in the write-up, except for the zone: 32 MiB suffice for all names requested here.
-        let (cache, source) = match setting.cache {
+        let (cache, source) = match &setting.cache {
             None => (String::new(), format!("root {};", files.display())),
             Some((directory, origin)) => (
                 format!(
@@ -174,6 +174,6 @@ impl ColdWay {
         };
         let http = format!("default_type application/octet-stream;\n{cache}");
         let server = format!("location / {{ {} {buffers} {source} }}", self.of.location);
-        self.of.configuration(instance, &Text { workers, http, server, ..Text::default() })
+        self.of.configuration(instance, &Text { workers: *workers, http, server, ..Text::default() })
     }
 }

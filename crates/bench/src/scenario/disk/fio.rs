@@ -64,11 +64,13 @@ pub(super) fn measure(
         (directory.join("job"), directory.join("said"), directory.join("result.json"));
     fs::write(&file, text).map_err(Failure::file("write", &file))?;
     let _ = fs::remove_file(&result);
-    let mut arguments = vec!["--output-format=json".to_owned()];
-    arguments.push(format!("--output={}", result.display()));
-    arguments.push(file.display().to_string());
-    let mut program =
-        Launch::new("fio", &tool.path).arguments(arguments).directory(&directory).start(&output)?;
+    let write_to = format!("--output={}", result.display());
+    let launch = Launch {
+        arguments: vec!["--output-format=json".into(), write_to.into(), file.into()],
+        directory: Some(directory),
+        ..Launch::new("fio", &tool.path)
+    };
+    let mut program = launch.start(&output)?;
     match program.wait(Duration::from_secs_f64(job.seconds) + EXTRA_LIMIT) {
         Some(status) if status.success() => Ok(read(&result)),
         Some(_) => Ok(Err(program.problem("failed").to_string())),

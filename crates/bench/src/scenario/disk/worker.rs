@@ -94,9 +94,11 @@ pub(super) fn run(
             &serde_json::to_string(&assignment).map_err(|error| Failure::Other(error.to_string()))?,
         )?;
         // `bench enter` executes the worker from this program's binary, so /proc/self/exe refers to it.
-        let launch = Launch::new("disk worker", Path::new("/proc/self/exe"))
-            .arguments([OsString::from("bench"), COMMAND.into(), path.into()])
-            .groups(groups);
+        let launch = Launch {
+            arguments: vec!["bench".into(), COMMAND.into(), path.into()],
+            groups: groups.to_vec(),
+            ..Launch::new("disk worker", Path::new("/proc/self/exe"))
+        };
         workers.push((launch.start(&place("output"))?, ready, result));
     }
     for (worker, ready, result) in &mut workers {

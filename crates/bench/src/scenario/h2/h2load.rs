@@ -86,8 +86,9 @@ impl Load {
         let output = self.directory.join("output");
         let watch = Watch::start();
         let cpu = server.cpu_time();
-        let mut program =
-            Launch::new("h2load", &self.tool.path).arguments(arguments).cpus(&self.cpus).start(&output)?;
+        let (arguments, cpus) = (arguments.into_iter().map(Into::into).collect(), self.cpus.clone());
+        let launch = Launch { arguments, cpus, ..Launch::new("h2load", &self.tool.path) };
+        let mut program = launch.start(&output)?;
         let status = program.wait(self.length + EXTRA_LIMIT);
         let seconds = cpu.until(&server.cpu_time());
         let disturbed = watch.end();
