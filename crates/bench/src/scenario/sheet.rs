@@ -198,9 +198,10 @@ impl<'a> Sheet<'a> {
         &self,
         title: &str,
         figure: Figure,
-        entries: impl IntoIterator<Item = Contestant>,
+        entries: impl IntoIterator<Item = impl Into<Contestant>>,
     ) -> Standing {
-        let entrants = entries.into_iter().filter(|entry| self.has(&entry.labels)).map(|entry| Entrant {
+        let entries = entries.into_iter().map(Into::<Contestant>::into);
+        let entrants = entries.filter(|entry| self.has(&entry.labels)).map(|entry| Entrant {
             cell: self.cell(&figure.shown(), &entry.labels),
             name: entry.name,
             maker: entry.maker.to_owned(),
@@ -289,6 +290,13 @@ pub(crate) struct Contestant {
     pub(crate) maker: &'static str,
     pub(crate) setting: Option<String>,
     pub(crate) labels: Labels,
+}
+
+impl From<(String, Labels)> for Contestant {
+    /// Returns an engine, which belongs to no server.
+    fn from((name, labels): (String, Labels)) -> Contestant {
+        Contestant { name, maker: "", setting: None, labels }
+    }
 }
 
 /// Formats a ratio with its spread, which shows whether a verdict is close.

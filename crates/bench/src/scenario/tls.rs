@@ -25,7 +25,7 @@ use tls::{Client, ciphers, groups};
 use super::described::Scenario;
 use super::lineup::{self, Compared, NGINX, RING, Text, Way, of};
 use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Sheet, alone_and_beside, at, axis, figure, judged};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, Shown, alone_and_beside, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{self, Length, Pace, Plan, Reuse};
@@ -33,7 +33,7 @@ use crate::method::memory;
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told};
+use crate::report::model::{AxisScale, Finding, Run, Section, Told};
 
 /// Options of `bench tls`.
 #[derive(Args, Clone, Debug)]
@@ -267,61 +267,50 @@ fn connections() -> Vec<(String, Labels)> {
 
 fn told(sheet: Sheet<'_>) -> Told {
     let servers = Compared { sheet, ways: &WAYS };
-    let mut standings: Vec<_> = connections()
-        .iter()
-        .map(|(words, case)| servers.standing(&format!("Processor time of a connection: {words}"), CPU, case))
-        .collect();
-    for (file, bytes) in FILES {
-        let title =
-            format!("Processor time of a request: a file of {file}, {CONNECTIONS} keep-alive connections");
-        standings.push(servers.standing(&title, CPU, &kept(file, bytes)));
-    }
-    standings.push(servers.standing("Memory of an idle TLS connection", IDLE_BYTES, &idle_labels()));
-    let timed = |whens: [&str; 2]| {
-        let line =
-            |way: &Way, words: &str| (format!("{}, {words}", way.name), of(way, &when(KEYS[0].0, words)));
-        WAYS.iter().flat_map(|way| whens.map(|words| line(way, words))).collect::<Vec<_>>()
+    let mut told = Told { findings: findings(sheet), ..Told::default() };
+    let mut add = |title: &str, ranking: Option<(&str, Figure)>, case: &Labels, columns: &[Shown]| {
+        told.tables.push(servers.table(title, case, columns));
+        told.standings.extend(ranking.map(|(title, figure)| servers.standing(title, figure, case)));
     };
-    let plots = vec![
+    let over_nginx = || CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
+    for (words, case) in connections() {
+        let mut columns: Vec<_> = [RATE, P50, P99, CPU, GENERATOR_CPU, LIMITED].map(Figure::shown).into();
+        columns.push(over_nginx());
+        let ranking = format!("Processor time of a connection: {words}");
+        let title = format!("Connections with a {words}, {CLIENTS} clients");
+        add(&title, Some((&ranking, CPU)), &case, &columns);
+    }
+    for (file, bytes) in FILES {
+        let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx()];
+        let words = format!("{CONNECTIONS} keep-alive connections");
+        let ranking = format!("Processor time of a request: a file of {file}, {words}");
+        let title = format!("A file of {file} over TLS, {words}");
+        add(&title, Some((&ranking, CPU)), &kept(file, bytes), &columns);
+    }
+    let beside = |key: &str| {
+        format!(
+            "Latency of requests over keep-alive connections, alone and beside full handshakes with {key}"
+        )
+    };
+    for (key, _) in KEYS {
+        let case = at([("beside certificate", &key)]);
+        add(&beside(key), None, &case, &alone_and_beside(&[P50, P99, P999]));
+    }
+    let title = "Memory of an idle TLS connection";
+    add(title, Some((title, IDLE_BYTES)), &idle_labels(), &[IDLE_BYTES.shown()]);
+    let ecdsa = KEYS[0].0;
+    let line = |way: &Way, words: &str| (format!("{}, {words}", way.name), of(way, &when(ecdsa, words)));
+    let lines: Rows = WAYS.iter().flat_map(|way| ["alone", "beside"].map(|words| line(way, words))).collect();
+    told.plots = vec![
         sheet.plot(
             ("tls-cpu", "Server's processor time of a request over TLS, by size of the file"),
             ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
             &servers.rows(&at([("connections", &CONNECTIONS)])),
         ),
-        sheet.curves(
-            ("tls-percentiles", "Latency of requests over keep-alive connections, alone and beside full handshakes with ECDSA"),
-            "ms",
-            &timed(["alone", "beside"]),
-        ),
+        sheet.curves(("tls-percentiles", &beside(ecdsa)), "ms", &lines),
     ];
-    Told { tables: tables(sheet), plots, findings: findings(sheet), standings }
-}
-
-fn tables(sheet: Sheet<'_>) -> Vec<Table> {
-    let servers = Compared { sheet, ways: &WAYS };
-    let over_nginx = || CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
-    let mut tables = Vec::new();
-    for (words, case) in connections() {
-        let title = format!("Connections with a {words}, {CLIENTS} clients");
-        let mut columns: Vec<_> = [RATE, P50, P99, CPU, GENERATOR_CPU, LIMITED].map(Figure::shown).into();
-        columns.push(over_nginx());
-        tables.push(servers.table(&title, &case, &columns));
-    }
-    for (file, bytes) in FILES {
-        let title = format!("A file of {file} over TLS, {CONNECTIONS} keep-alive connections");
-        let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx()];
-        tables.push(servers.table(&title, &kept(file, bytes), &columns));
-    }
-    for (key, _) in KEYS {
-        let title = format!(
-            "Latency of requests over keep-alive connections, alone and beside full handshakes with {key}"
-        );
-        let case = at([("beside certificate", &key)]);
-        tables.push(servers.table(&title, &case, &alone_and_beside(&[P50, P99, P999])));
-    }
-    tables.push(servers.table("Memory of an idle TLS connection", &idle_labels(), &[IDLE_BYTES.shown()]));
-    tables
+    told
 }
 
 /// No write-up has these claims: a site that enables TLS needs to rely on them.

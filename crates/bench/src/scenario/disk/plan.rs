@@ -65,6 +65,11 @@ impl Item {
             ("processes", &job.processes),
         ])
     }
+
+    /// Returns its row in a table.
+    pub(super) fn row(&self) -> (String, Labels) {
+        (self.name.clone(), self.labels())
+    }
 }
 
 /// The write-up's depth, and its number of processes.

@@ -7,8 +7,7 @@ use super::plan::{Item, JobTable, Runner};
 use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Standing, Table, Told, Verdict};
 use crate::scenario::sheet::{
-    Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, spread,
-    under,
+    Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, spread, under,
 };
 
 /// Maximum relative deviation of a figure from fio's.
@@ -130,18 +129,12 @@ impl DiskReport<'_> {
 
     /// Returns a ranking of the jobs of a group.
     fn standing(&self, group: JobTable, title: &str) -> Standing {
-        let entry = |item: &Item| Contestant {
-            name: item.name.clone(),
-            maker: "",
-            setting: None,
-            labels: item.labels(),
-        };
-        self.sheet.standing(title, IOPS, self.of(group).map(entry))
+        self.sheet.standing(title, IOPS, self.of(group).map(Item::row))
     }
 
     /// Returns a table with a row for each job.
     fn whole(&self, group: JobTable, title: &str, figures: &[Figure]) -> Table {
-        let rows: Rows = self.of(group).map(|item| (item.name.clone(), item.labels())).collect();
+        let rows: Rows = self.of(group).map(Item::row).collect();
         let columns: Vec<Shown> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
         self.sheet.table(title, &rows, &columns)
     }
@@ -179,7 +172,7 @@ impl DiskReport<'_> {
 
     /// Returns the comparison with fio. Ratios are computed round by round, each from two jobs that ran consecutively.
     fn checks(&self) -> Table {
-        let rows: Rows = self.pairs().map(|item| (item.name.clone(), item.labels())).collect();
+        let rows: Rows = self.pairs().map(Item::row).collect();
         let fio = || at([("tool", &"fio")]);
         let columns = [IOPS.at("ours", Labels::new()), IOPS.at("fio", fio()), IOPS.over("ours / fio", fio())];
         self.sheet.table("The same jobs by fio", &rows, &columns)

@@ -29,7 +29,7 @@ use super::described::Scenario;
 use super::lineup::{self, Way};
 use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{
-    Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, under,
+    Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, under,
 };
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -375,12 +375,7 @@ impl EchoReport<'_> {
     /// Returns rankings of the engines: per message, and per accepted connection.
     fn standings(&self) -> Vec<Standing> {
         let standing = |what: &str, point: EchoPoint| {
-            let entry = |way: Way| Contestant {
-                name: way.name.to_owned(),
-                maker: "",
-                setting: None,
-                labels: point.of(way),
-            };
+            let entry = |way: Way| (way.name.to_owned(), point.of(way));
             let title = format!("Processor time of {what}: {}", point.words());
             self.sheet.standing(&title, CPU, WAYS.map(entry))
         };

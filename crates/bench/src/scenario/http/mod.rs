@@ -87,38 +87,24 @@ fn is_of(way: &Way, workers: usize) -> bool {
 fn takes_part(way: &Way, point: Point) -> bool {
     match way.listen {
         // Listeners per worker make no difference to keep-alive connections.
-        " reuseport" => point.kind == Persistence::Short,
+        " reuseport" => point.kind == SHORT,
         // A single client that connects and sends a request does not keep a listener busy.
-        " deferred" => point.kind == Persistence::Short && point.connections > 1,
+        " deferred" => point.kind == SHORT && point.connections > 1,
         _ => true,
     }
 }
 
 /// Reuse of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Persistence {
-    /// Keep-alive connections.
-    Long,
-    /// One request per connection, as with old browsers and health checks: connect, request, close.
-    Short,
+struct Persistence {
+    name: &'static str,
+    reuse: Reuse,
 }
 
-impl Persistence {
-    /// Returns the name in tables.
-    fn name(self) -> &'static str {
-        match self {
-            Persistence::Long => "long",
-            Persistence::Short => "short",
-        }
-    }
-
-    fn reuse(self) -> Reuse {
-        match self {
-            Persistence::Long => Reuse::KeepAlive { depth: 1 },
-            Persistence::Short => Reuse::PerRequest,
-        }
-    }
-}
+/// Keep-alive connections.
+const LONG: Persistence = Persistence { name: "long", reuse: Reuse::KeepAlive { depth: 1 } };
+/// One request per connection, as with old browsers and health checks: connect, request, close.
+const SHORT: Persistence = Persistence { name: "short", reuse: Reuse::PerRequest };
 
 /// The parameters of a figure beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +119,13 @@ struct Point {
 impl Point {
     fn labels(self) -> Labels {
         let Point { kind, workers, connections } = self;
-        at([("connections kept", &kind.name()), ("workers", &workers), ("connections", &connections)])
+        at([("connections kept", &kind.name), ("workers", &workers), ("connections", &connections)])
     }
 
     /// Returns the labels of one server at this point. For short connections they include the accept mode.
     fn labels_of(self, way: &Way) -> Labels {
         let accepts = match (self.kind, *way) {
-            (Persistence::Long, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
+            (LONG, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
             (_, RING) if self.workers > 1 => Some("single-shot"),
             (_, RING | RING_OWN_LISTENER) => Some("multishot"),
             _ => Some(way.name),
@@ -177,9 +163,9 @@ impl Scenario for HttpOptions {
             // All servers are measured at one point before the next one, so that compared figures are measured within
             // seconds.
             for point in points.at(workers) {
-                let (kind, connections) = (point.kind.name(), point.connections);
+                let (kind, connections) = (point.kind.name, point.connections);
                 let mut plan = served::load(bench, &place.split, connections, LENGTH);
-                plan.reuse = point.kind.reuse();
+                plan.reuse = point.kind.reuse;
                 let words = format!("{kind} connections, {workers} workers, {connections} of them");
                 let labels = |way: &Way| takes_part(way, point).then(|| point.labels_of(way));
                 served::compare(bench, section, &mut servers, (&words, "/"), &plan, labels)?;
@@ -257,7 +243,7 @@ impl Points {
             let chosen = if all { connections } else { &connections[connections.len().saturating_sub(1)..] };
             chosen.iter().map(|&connections| Point { kind, workers, connections }).collect::<Vec<_>>()
         };
-        [of(Persistence::Long, &self.connections), of(Persistence::Short, &self.short)].concat()
+        [of(LONG, &self.connections), of(SHORT, &self.short)].concat()
     }
 }
 
@@ -280,7 +266,7 @@ impl HttpReport<'_> {
 
     /// Returns the point with the most connections and this number of workers.
     fn most(&self, kind: Persistence, workers: usize) -> Point {
-        let numbers = if kind == Persistence::Long { &self.points.connections } else { &self.points.short };
+        let numbers = if kind == LONG { &self.points.connections } else { &self.points.short };
         Point { kind, workers, connections: numbers.last().copied().unwrap_or(CONNECTIONS_OF_WRITE_UP) }
     }
 
@@ -291,8 +277,7 @@ impl HttpReport<'_> {
 
     /// Returns the rows of long connections with the first number of workers.
     fn by_connections(&self) -> Rows {
-        let point =
-            |&connections: &u32| Point { kind: Persistence::Long, workers: self.first(), connections };
+        let point = |&connections: &u32| Point { kind: LONG, workers: self.first(), connections };
         let row = |connections| (format!("{connections} connections"), point(connections).labels());
         self.points.connections.iter().map(row).collect()
     }
@@ -300,8 +285,7 @@ impl HttpReport<'_> {
     /// Returns the write-up's tables first, then further ones.
     fn told(&self, every: &[(String, Labels)]) -> Told {
         let sheet = self.sheet;
-        let (long, short) =
-            (self.most(Persistence::Long, 1).connections, self.most(Persistence::Short, 1).connections);
+        let (long, short) = (self.most(LONG, 1).connections, self.most(SHORT, 1).connections);
         let one = self.words(self.first());
         let by_connections = self.by_connections();
         let accepts = |name: &str| at([("accepts", &name)]);
@@ -320,20 +304,20 @@ impl HttpReport<'_> {
             sheet.table(&format!("Long connections, {one}: {what}"), &by_connections, &compared(figure))
         };
         let tables = vec![
-            by_workers(Persistence::Long, &format!("Long connections, {long} of them"), &compared(RATE)),
+            by_workers(LONG, &format!("Long connections, {long} of them"), &compared(RATE)),
             of_long("requests a second by connections", RATE),
             of_long("system calls for each request", CALLS),
-            by_workers(Persistence::Short, &format!("Short connections, {short} at a time"), &short_columns),
+            by_workers(SHORT, &format!("Short connections, {short} at a time"), &short_columns),
             sheet.table("Every combination", every, &all),
         ];
         let standing = |kind: Persistence| {
             let point = self.most(kind, self.first());
-            let (kind, connections) = (kind.name(), point.connections);
+            let (kind, connections) = (kind.name, point.connections);
             let title =
                 format!("Processor time of a request: return 200, {connections} {kind} connections, {one}");
             Compared { sheet, ways: &WAYS }.standing(&title, CPU, &point.labels())
         };
-        let standings = vec![standing(Persistence::Long), standing(Persistence::Short)];
+        let standings = vec![standing(LONG), standing(SHORT)];
         let findings = vec![self.long(), self.calls(), self.short()];
         Told { tables, plots: self.plots(), findings, standings }
     }
@@ -362,7 +346,7 @@ impl HttpReport<'_> {
     /// time is used.
     fn long(&self) -> Finding {
         let claim = "With 500 and more long connections the ring answers about 20 % more requests a second than epoll.";
-        let point = self.most(Persistence::Long, self.first());
+        let point = self.most(LONG, self.first());
         let of = |way: Way| of(&way, &point.labels());
         let ratio = |figure| Some(self.sheet.ratio(figure, &of(RING), &of(EPOLL))?.median);
         let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
@@ -383,7 +367,7 @@ impl HttpReport<'_> {
 
     /// Returns the finding about system calls: they depend on the number of responses per turn, not on the machine.
     fn calls(&self) -> Finding {
-        let point = self.most(Persistence::Long, self.first());
+        let point = self.most(LONG, self.first());
         let of = |way: Way| self.sheet.series(CALLS, &of(&way, &point.labels()));
         let claim = "The ring needs a tenth of epoll's system calls, or less.";
         let subject = format!("At {} connections a request", point.connections);
@@ -396,7 +380,7 @@ impl HttpReport<'_> {
         let claim =
             "With short connections the ring is no faster than epoll, in some cases 5 to 10 % slower.";
         let compared = |&workers: &usize| {
-            let case = self.most(Persistence::Short, workers).labels();
+            let case = self.most(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             let ratio = self.sheet.ratio(RATE, &of("multishot"), &of("epoll"))?;
             let is_bound = ["multishot", "epoll"].iter().any(|one| is_generator_bound(self.sheet, &of(one)));
@@ -446,7 +430,7 @@ mod tests {
         let points =
             Points { workers: vec![1, 2], connections: vec![1, 10], short: vec![10], product: false };
         let names = |workers| -> Vec<_> {
-            points.at(workers).iter().map(|point| (point.kind.name(), point.connections)).collect()
+            points.at(workers).iter().map(|point| (point.kind.name, point.connections)).collect()
         };
         assert_eq!(names(1), [("long", 1), ("long", 10), ("short", 10)]);
         assert_eq!(names(2), [("long", 10), ("short", 10)]);
@@ -459,12 +443,9 @@ mod tests {
             let labels = Point { kind, workers, connections: 10 }.labels_of(&way);
             labels.into_iter().find(|(name, _)| *name == "accepts").map(|(_, value)| value)
         };
-        assert_eq!(accepts(RING, 1, Persistence::Short).as_deref(), Some("multishot"));
-        assert_eq!(accepts(RING, 2, Persistence::Short).as_deref(), Some("single-shot"));
-        assert_eq!(accepts(RING_OWN_LISTENER, 2, Persistence::Short).as_deref(), Some("multishot"));
-        assert_eq!(
-            (accepts(RING_DEFERRED, 1, Persistence::Short), accepts(RING, 1, Persistence::Long)),
-            (None, None)
-        );
+        assert_eq!(accepts(RING, 1, SHORT).as_deref(), Some("multishot"));
+        assert_eq!(accepts(RING, 2, SHORT).as_deref(), Some("single-shot"));
+        assert_eq!(accepts(RING_OWN_LISTENER, 2, SHORT).as_deref(), Some("multishot"));
+        assert_eq!((accepts(RING_DEFERRED, 1, SHORT), accepts(RING, 1, LONG)), (None, None));
     }
 }

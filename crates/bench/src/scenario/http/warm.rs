@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Persistence, RING_DEFERRED, costs};
+use super::{LONG, Persistence, RING_DEFERRED, SHORT, costs};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
@@ -35,12 +35,12 @@ struct WarmCase {
 
 impl WarmCase {
     fn all() -> impl Iterator<Item = WarmCase> {
-        let long = FILES.into_iter().map(|file| WarmCase { file, kind: Persistence::Long });
-        long.chain([WarmCase { file: FILES[0], kind: Persistence::Short }])
+        let long = FILES.into_iter().map(|file| WarmCase { file, kind: LONG });
+        long.chain([WarmCase { file: FILES[0], kind: SHORT }])
     }
 
     fn title(self) -> String {
-        let (name, kind) = (self.file.0, self.kind.name());
+        let (name, kind) = (self.file.0, self.kind.name);
         format!("A file of {name} in memory, one worker, {CONNECTIONS} {kind} connections")
     }
 }
@@ -61,7 +61,7 @@ const WAYS: [Way; 8] = [
 
 /// Whether the option in the server's name has an effect in this case.
 fn takes_part(way: &Way, case: WarmCase) -> bool {
-    *way != RING_DEFERRED || case.kind == Persistence::Short
+    *way != RING_DEFERRED || case.kind == SHORT
 }
 
 /// Returns the configuration as packaged: nginx's packaged configuration has `sendfile on`. For small files nginx is
@@ -94,9 +94,9 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         configuration(way, instance, &files)
     })?;
     for case in WarmCase::all() {
-        let ((file, bytes), kind) = (case.file, case.kind.name());
+        let ((file, bytes), kind) = (case.file, case.kind.name);
         let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
-        (plan.reuse, plan.expect) = (case.kind.reuse(), served::whole(bytes as u64));
+        (plan.reuse, plan.expect) = (case.kind.reuse, served::whole(bytes as u64));
         let words = format!("a file of {file}, {CONNECTIONS} {kind} connections");
         // The label differs from that of `return 200`, so that searches for one do not find the other.
         let labels = at([("file", &file), ("reuse", &kind), ("workers", &1), ("connections", &CONNECTIONS)]);

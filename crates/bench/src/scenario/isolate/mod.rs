@@ -83,42 +83,28 @@ fn configuration(way: &Way, instance: &Instance, disk: &SlowDisk, warm: &str) ->
     way.configuration(instance, &Text { events, server, ..Text::default() })
 }
 
-/// The requests that are measured while others are blocked.
+/// A request that is measured while others are blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// `return 200`.
-    Answer,
-    /// A resident file.
-    WarmFile,
-    /// A file on another disk, read bypassing the page cache (O_DIRECT): a pool whose threads are all blocked cannot
-    /// read it.
-    OtherDisk,
+struct Probe {
+    name: &'static str,
+    path: &'static str,
 }
 
-impl What {
-    /// All kinds, in the order of tables.
-    const ALL: [What; 3] = [What::Answer, What::WarmFile, What::OtherDisk];
+const RETURN: Probe = Probe { name: "return 200", path: "/answer" };
 
-    /// Returns the name in tables.
-    fn name(self) -> &'static str {
-        match self {
-            What::Answer => "return 200",
-            What::WarmFile => "a warm file",
-            What::OtherDisk => "a file of another disk",
-        }
-    }
+/// All of them, in the order of tables.
+const PROBES: [Probe; 3] = [
+    RETURN,
+    // A resident file.
+    Probe { name: "a warm file", path: "/warm/file" },
+    // A file on another disk, read bypassing the page cache (O_DIRECT): a pool whose threads are all blocked cannot read
+    // it.
+    Probe { name: "a file of another disk", path: "/other/file" },
+];
 
-    /// Returns the requested path.
-    fn path(self) -> &'static str {
-        match self {
-            What::Answer => "/answer",
-            What::WarmFile => "/warm/file",
-            What::OtherDisk => "/other/file",
-        }
-    }
-
+impl Probe {
     fn labels(self, when: &str) -> Labels {
-        at([("asked for", &self.name()), ("when", &when)])
+        at([("asked for", &self.name), ("when", &when)])
     }
 }
 
@@ -182,31 +168,31 @@ fn told(sheet: Sheet<'_>, measured: &[Way], stuck: u32) -> Told {
     let lines: Rows = WAYS
         .iter()
         .flat_map(|way| ["alone", "beside"].map(|when| (way, when)))
-        .map(|(way, when)| (format!("{}, {when}", way.name), of(way, &What::Answer.labels(when))))
+        .map(|(way, when)| (format!("{}, {when}", way.name), of(way, &RETURN.labels(when))))
         .collect();
     let title = "Latency of return 200, alone and beside stuck clients";
-    let standing = |what: What| {
-        let title = format!("Latency beside {stuck} clients of a slow disk, p99: {}", what.name());
+    let standing = |what: Probe| {
+        let title = format!("Latency beside {stuck} clients of a slow disk, p99: {}", what.name);
         Compared { sheet, ways: &WAYS }.standing(&title, P99, &what.labels("beside"))
     };
     Told {
-        tables: What::ALL.map(|what| table(sheet, what, stuck)).into(),
+        tables: PROBES.map(|what| table(sheet, what, stuck)).into(),
         plots: vec![sheet.curves(("isolate-percentiles", title), "ms", &lines)],
         findings: measured.iter().map(|way| noticed(sheet, way, stuck)).collect(),
-        standings: What::ALL.map(standing).into(),
+        standings: PROBES.map(standing).into(),
     }
 }
 
 /// Returns the table of one kind: each percentile alone, beside the blocked clients, and the ratio of both, round by
 /// round.
-fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
+fn table(sheet: Sheet<'_>, what: Probe, stuck: u32) -> Table {
     let when = |when: &str| at([("when", &when)]);
     let mut columns = alone_and_beside(&[P50, P99, P999]);
     columns.push(RATE.at("requests alone", when("alone")));
     columns.push(RATE.at("requests beside", when("beside")));
     columns.push(ANSWERED.at(ANSWERED.name, when("beside")));
-    let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name());
-    Compared { sheet, ways: &WAYS }.table(&title, &at([("asked for", &what.name())]), &columns)
+    let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name);
+    Compared { sheet, ways: &WAYS }.table(&title, &at([("asked for", &what.name)]), &columns)
 }
 
 /// Returns the finding whether users of a server notice the slow disk.
@@ -217,16 +203,16 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
     );
     let mut worst: f64 = 0.0;
     let mut words = Vec::new();
-    for what in What::ALL {
+    for what in PROBES {
         let (alone, beside) = (of(way, &what.labels("alone")), of(way, &what.labels("beside")));
         let ratio = sheet.ratio(P99, &beside, &alone).map_or(f64::INFINITY, |ratio| ratio.median);
         worst = worst.max(ratio);
         let ms = |labels| sheet.series(P99, labels).map(|_| sheet.middle(P99, labels).unwrap_or_default());
         words.push(match (ms(&alone), ms(&beside)) {
             (Ok(alone), Ok(beside)) => {
-                format!("{} {alone:.2} ms alone and {beside:.2} ms beside them ({ratio:.2})", what.name())
+                format!("{} {alone:.2} ms alone and {beside:.2} ms beside them ({ratio:.2})", what.name)
             }
-            (Err(reason), _) | (_, Err(reason)) => format!("{}: {reason}", what.name()),
+            (Err(reason), _) | (_, Err(reason)) => format!("{}: {reason}", what.name),
         });
     }
     // Up to twice the limit counts as partly met; more, or no response, as failed.
@@ -256,22 +242,22 @@ impl IsolateServer<'_> {
         stuck: u32,
     ) -> Result<Vec<Filed>, Failure> {
         // First-time costs must not be attributed to the slow disk.
-        for what in What::ALL {
+        for what in PROBES {
             served::warm_up(self.bench, &self.plan(what)?)?;
         }
         let mut filed = Vec::new();
-        for what in What::ALL {
+        for what in PROBES {
             filed.push((of(&self.way, &what.labels("alone")), self.load(what)?));
         }
         // Connected before the disk becomes slow, so that only the disk delays these clients.
         let clients = Stuck::connect(self.server.address(), stuck)?;
         disk.hurt(group)?;
         clients.ask()?;
-        for what in What::ALL {
+        for what in PROBES {
             filed.push((of(&self.way, &what.labels("beside")), self.load(what)?));
         }
         let answered = clients.answered() as f64;
-        for (_, run) in filed.iter_mut().skip(What::ALL.len()) {
+        for (_, run) in filed.iter_mut().skip(PROBES.len()) {
             let run = run.iter_mut();
             run.for_each(|run| run.set("stuck_answered", answered));
         }
@@ -279,15 +265,15 @@ impl IsolateServer<'_> {
     }
 
     /// Returns a load with few connections: its own queueing would hide the slow disk's effect.
-    fn plan(&self, what: What) -> Result<Plan, Failure> {
+    fn plan(&self, what: Probe) -> Result<Plan, Failure> {
         let plan = served::load(self.bench, self.split, self.connections, LENGTH);
         // A longer timeout would only prolong the measurement of a server that does not respond.
         let timeout = ANSWER_TIMEOUT.min(self.bench.length(LENGTH) * 2);
-        served::aimed(&Plan { timeout, ..plan }, &self.server, what.path())
+        served::aimed(&Plan { timeout, ..plan }, &self.server, what.path)
     }
 
     /// Runs the load. A server that does not respond is a result instead of an error of the run.
-    fn load(&mut self, what: What) -> Result<Result<Run, String>, Failure> {
+    fn load(&mut self, what: Probe) -> Result<Result<Run, String>, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
             Ok(served) if served.outcome.tally.answers == 0 => Ok(Err(unanswered(&plan))),

@@ -5,7 +5,7 @@ use bare::RingSetup;
 use super::subject::{CpuPair, ReadWay, Subject};
 use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, NopOptions, READ_BYTES, alone, left_out};
 use crate::report::model::{AxisScale, Finding, Plot, Table, Told, Verdict};
-use crate::scenario::sheet::{Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
+use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
 
 /// Wanted ratio of the engine's rate to that of the bare ring.
 const ENGINE_SHARE_WANTED: f64 = 0.80;
@@ -45,8 +45,6 @@ fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
 
 /// Returns all tables, plots and findings.
 pub(super) fn told(sheet: Sheet<'_>, options: &NopOptions, place: CpuPair) -> Told {
-    let entry = |(name, labels): (String, Labels)| Contestant { name, maker: "", setting: None, labels };
-    let standing = rows(compared(BATCH_COMPARED)).into_iter().map(entry);
     let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
     Told {
         tables: vec![
@@ -59,7 +57,7 @@ pub(super) fn told(sheet: Sheet<'_>, options: &NopOptions, place: CpuPair) -> To
         ],
         plots: vec![plot(sheet)],
         findings: vec![growth(sheet), recycling(sheet), slimmer(sheet), engine_share(sheet)],
-        standings: vec![sheet.standing(&title, TIME, standing)],
+        standings: vec![sheet.standing(&title, TIME, rows(compared(BATCH_COMPARED)))],
     }
 }
 

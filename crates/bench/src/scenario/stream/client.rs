@@ -8,7 +8,7 @@ use flate2::{Decompress, FlushDecompress};
 use http::framing::{ChunkedDecoder, Event};
 
 use super::origin::{DIGITS, MARK};
-use super::{MESSAGE_BYTES, StreamKind};
+use super::{GZIP, MESSAGE_BYTES, StreamKind, WEB_SOCKET};
 
 /// Timeout of each operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,9 +35,10 @@ pub(super) fn read(
     let request = kind.request(name);
     client.socket.write_all(request.as_bytes()).map_err(said)?;
     let rest = client.read_head(asked)?;
-    match kind {
-        StreamKind::WebSocket => client.exchange(pieces)?,
-        _ => client.read_pieces(kind, rest, epoch)?,
+    if kind == WEB_SOCKET {
+        client.exchange(pieces)?;
+    } else {
+        client.read_pieces(kind, rest, epoch)?;
     }
     match client.seen.delays.len() {
         count if count == pieces => Ok(client.seen),
@@ -86,7 +87,7 @@ impl StreamClient {
     /// Reads and decodes the body to its end.
     fn read_pieces(&mut self, kind: StreamKind, mut received: Vec<u8>, epoch: Instant) -> Result<(), String> {
         let mut chunks = ChunkedDecoder::without_limits();
-        let mut inflate = (kind == StreamKind::Gzip).then(|| Decompress::new_gzip(15));
+        let mut inflate = (kind == GZIP).then(|| Decompress::new_gzip(15));
         let (mut body, mut part) = (Vec::new(), vec![0; 64 << 10]);
         loop {
             let mut ended = false;

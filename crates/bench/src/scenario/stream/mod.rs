@@ -43,70 +43,53 @@ pub(crate) struct StreamOptions {
 /// Bytes of a WebSocket message: with a receive buffer of 4 KiB, it does not fit into one read.
 const MESSAGE_BYTES: usize = 5000;
 
-/// Kinds of responses.
+/// A kind of response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamKind {
-    Proxied,
-    Unbuffered,
-    Http10,
-    Gzip,
-    Cached,
-    Ssi,
-    WebSocket,
+struct StreamKind {
+    name: &'static str,
+    path: &'static str,
+    /// HTTP version of the client.
+    version: &'static str,
+    /// Further header fields of the request.
+    fields: &'static str,
+}
+
+const PROXIED: StreamKind = kind("proxied", "/proxied", "");
+const HTTP10: StreamKind =
+    StreamKind { version: "1.0", ..kind("proxied, to a client of HTTP/1.0", "/proxied", "") };
+const GZIP: StreamKind = kind("proxied, gzip, proxy_buffering off", "/gzip", "Accept-Encoding: gzip\r\n");
+const WEB_SOCKET: StreamKind =
+    kind("messages of 5 000 bytes, WebSocket", "/socket", "Connection: upgrade\r\nUpgrade: websocket\r\n");
+
+/// All kinds, in the order of the table.
+const KINDS: [StreamKind; 7] = [
+    PROXIED,
+    kind("proxied, proxy_buffering off", "/unbuffered", ""),
+    HTTP10,
+    GZIP,
+    kind("a miss of a cache", "/cached", ""),
+    kind("included by SSI", "/page", ""),
+    WEB_SOCKET,
+];
+
+const fn kind(name: &'static str, path: &'static str, fields: &'static str) -> StreamKind {
+    StreamKind { name, path, version: "1.1", fields }
 }
 
 impl StreamKind {
-    const ALL: [StreamKind; 7] = [
-        StreamKind::Proxied,
-        StreamKind::Unbuffered,
-        StreamKind::Http10,
-        StreamKind::Gzip,
-        StreamKind::Cached,
-        StreamKind::Ssi,
-        StreamKind::WebSocket,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            StreamKind::Proxied => "proxied",
-            StreamKind::Unbuffered => "proxied, proxy_buffering off",
-            StreamKind::Http10 => "proxied, to a client of HTTP/1.0",
-            StreamKind::Gzip => "proxied, gzip, proxy_buffering off",
-            StreamKind::Cached => "a miss of a cache",
-            StreamKind::Ssi => "included by SSI",
-            StreamKind::WebSocket => "messages of 5 000 bytes, WebSocket",
-        }
-    }
-
-    fn path(self) -> &'static str {
-        match self {
-            StreamKind::Proxied | StreamKind::Http10 => "/proxied",
-            StreamKind::Unbuffered => "/unbuffered",
-            StreamKind::Gzip => "/gzip",
-            StreamKind::Cached => "/cached",
-            StreamKind::Ssi => "/page",
-            StreamKind::WebSocket => "/socket",
-        }
-    }
-
-    /// Returns the request. Each has a unique name, so that no response is cached.
-    fn request(self, name: u64) -> String {
-        let version = if self == StreamKind::Http10 { "1.0" } else { "1.1" };
-        let fields = match self {
-            StreamKind::Gzip => "Accept-Encoding: gzip\r\n",
-            StreamKind::WebSocket => "Connection: upgrade\r\nUpgrade: websocket\r\n",
-            _ => "",
-        };
-        format!("GET {}?{name} HTTP/{version}\r\nHost: bench\r\n{fields}\r\n", self.path())
+    /// Returns the request. Each has a unique number, so that no response is cached.
+    fn request(self, number: u64) -> String {
+        let StreamKind { path, version, fields, .. } = self;
+        format!("GET {path}?{number} HTTP/{version}\r\nHost: bench\r\n{fields}\r\n")
     }
 
     fn labels(self) -> Labels {
-        let place = StreamKind::ALL.iter().position(|one| *one == self).unwrap_or_default() + 1;
-        at([("kind", &self.name()), ("number of the kind", &place)])
+        let place = KINDS.iter().position(|one| *one == self).unwrap_or_default() + 1;
+        at([("kind", &self.name), ("number of the kind", &place)])
     }
 
     fn is_chunked(self) -> bool {
-        self != StreamKind::Http10
+        self != HTTP10
     }
 }
 
@@ -153,8 +136,8 @@ impl Scenario for StreamOptions {
         })?;
         let mut load =
             Streams { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
-        for kind in StreamKind::ALL {
-            bench.progress(format_args!("stream: {}", kind.name()));
+        for kind in KINDS {
+            bench.progress(format_args!("stream: {}", kind.name));
             let labels = |(way, _): &(Way, Server)| of(way, &kind.labels());
             lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
                 server.check_running()?;
@@ -194,10 +177,8 @@ fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
 
 /// Returns a table of all kinds, a plot of p99 by kind, and a finding.
 fn told(sheet: Sheet<'_>, streams: u32) -> Told {
-    let row =
-        |kind: StreamKind, way: Way| (format!("{}: {}", kind.name(), way.name), of(&way, &kind.labels()));
-    let rows: Vec<_> =
-        StreamKind::ALL.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
+    let row = |kind: StreamKind, way: Way| (format!("{}: {}", kind.name, way.name), of(&way, &kind.labels()));
+    let rows: Vec<_> = KINDS.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
     columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
     let title = format!("A piece every 10 ms, one worker, {streams} streams at once");
@@ -209,22 +190,22 @@ fn told(sheet: Sheet<'_>, streams: u32) -> Told {
         &lineup::rows(&SERVERS),
     );
     // These delays are what users of event streams and token streams notice.
-    let ours = StreamKind::ALL.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
+    let ours = KINDS.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
     let ours = ours.map(|(kind, way)| {
-        let words = format!("{}, {}", kind.name(), way.name);
+        let words = format!("{}, {}", kind.name, way.name);
         (words, of(&way, &kind.labels()), of(&NGINX, &kind.labels()))
     });
     let said = sheet.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
     let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
     let standing = |kind: StreamKind| {
-        let title = format!("Delay of a piece, p99: {}", kind.name());
+        let title = format!("Delay of a piece, p99: {}", kind.name);
         Compared { sheet, ways: &SERVERS }.standing(&title, DELAY_P99, &kind.labels())
     };
     Told {
         tables: vec![table],
         plots: vec![plot],
         findings: vec![judged(claim, "Of nginx's: ", &said, "nginx was not measured.")],
-        standings: [StreamKind::Proxied, StreamKind::WebSocket].map(standing).into(),
+        standings: [PROXIED, WEB_SOCKET].map(standing).into(),
     }
 }
 
