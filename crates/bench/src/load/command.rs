@@ -11,7 +11,7 @@ use io::engine::NetKind;
 use serde::Serialize;
 
 use super::outcome::Second;
-use super::plan::{Expect, Length, PIPELINE_MAX, Pace, Plan, Reuse};
+use super::plan::{Expect, Length, LoopKind, PIPELINE_MAX, Plan, Reuse};
 use super::run::run_watched;
 use super::show::{show_second, to_json, to_text};
 use super::target::{Target, parse_crc32c};
@@ -209,7 +209,7 @@ impl LoadOptions {
             engine: self.engine.map(NetKind::from),
             connections: self.connections,
             cpus: self.cpus.clone().map(|cpus| cpus.0).unwrap_or_default(),
-            pace: self.rate.map_or(Pace::Closed, |rate| Pace::Open { rate }),
+            loop_kind: self.rate.map_or(LoopKind::Closed, |rate| LoopKind::Open { rate }),
             reuse: if self.close { Reuse::PerRequest } else { Reuse::KeepAlive { depth: self.pipeline } },
             warm_up: Duration::from_secs_f64(self.warm_up.unwrap_or(1.0)),
             length: match self.requests {

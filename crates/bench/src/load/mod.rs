@@ -1,6 +1,6 @@
 //! The HTTP load generator: `ringroad bench load`, and the client of the scenarios.
 //!
-//! It can also send messages to echo servers, and open connections that the server closes ([`plan::Answers`]).
+//! It can also send messages to echo servers, and open connections that the server closes ([`plan::ResponseKind`]).
 //!
 //! [`run`] executes a [`Plan`] and returns an [`Outcome`]. Each thread has a separate engine ([`worker`]), its share of
 //! the connections ([`link`]) and of the requests ([`request`], [`schedule`]); [`reader`] parses the responses.
@@ -21,6 +21,6 @@ mod worker;
 
 // The interface for scenarios.
 pub(crate) use outcome::{Outcome, Tally};
-pub(crate) use plan::{Answers, Expect, Length, Pace, Plan, Reuse};
+pub(crate) use plan::{Expect, Length, LoopKind, Plan, ResponseKind, Reuse};
 pub(crate) use run::run;
 pub(crate) use target::Target;

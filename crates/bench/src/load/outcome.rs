@@ -5,7 +5,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
-use super::plan::Pace;
+use super::plan::LoopKind;
 use crate::failure::Failure;
 
 /// Share of its processor's time above which a generator thread is considered saturated.
@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
     /// Resource usage of each generator thread in the same period.
     pub(crate) threads: Vec<ThreadUse>,
     /// Open or closed loop, which decides where a latency starts.
-    pub(crate) pace: Pace,
+    pub(crate) loop_kind: LoopKind,
     /// The counts for each second, without the warm-up.
     pub(crate) series: Vec<Second>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     /// Complete responses, including those with a wrong status or content.
-    pub(crate) answers: u64,
+    pub(crate) responses: u64,
     /// Bytes received: header sections, framing and bodies.
     pub(crate) bytes: u64,
     /// Bytes of bodies, without framing.
@@ -103,7 +103,7 @@ pub(crate) struct Second {
     /// End of the second, in seconds after the warm-up.
     pub(crate) at: f64,
     /// Responses received, including wrong ones.
-    pub(crate) answers: u64,
+    pub(crate) responses: u64,
     /// Bytes received, including header sections.
     pub(crate) bytes: u64,
     /// Requests that failed.
@@ -143,22 +143,22 @@ impl Bottleneck {
 
 impl Outcome {
     /// Returns the number of complete responses per second.
-    pub(crate) fn answers_per_second(&self) -> f64 {
-        self.tally.answers as f64 / self.seconds
+    pub(crate) fn responses_per_second(&self) -> f64 {
+        self.tally.responses as f64 / self.seconds
     }
 
     /// Returns the number of correct responses per second.
-    pub(crate) fn good_per_second(&self) -> f64 {
+    pub(crate) fn successes_per_second(&self) -> f64 {
         let wrong = [Failed::BadStatus, Failed::BadCheck].map(|kind| self.tally.errors.0[kind as usize]);
-        (self.tally.answers - wrong.iter().sum::<u64>()) as f64 / self.seconds
+        (self.tally.responses - wrong.iter().sum::<u64>()) as f64 / self.seconds
     }
 
     /// Returns an error if any request has failed.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let (answers, errors) = (self.tally.answers, self.tally.errors);
+        let (responses, errors) = (self.tally.responses, self.tally.errors);
         match errors.total() {
             0 => Ok(()),
-            total => Err(Failure::Other(format!("{total} errors beside {answers} answers: {errors}"))),
+            total => Err(Failure::Other(format!("{total} errors beside {responses} responses: {errors}"))),
         }
     }
 
@@ -168,8 +168,8 @@ impl Outcome {
     }
 
     /// Returns the generator's CPU time per response, in microseconds.
-    pub(crate) fn cpu_us_per_answer(&self) -> f64 {
-        self.cpu_seconds() * 1e6 / self.tally.answers.max(1) as f64
+    pub(crate) fn cpu_us_per_response(&self) -> f64 {
+        self.cpu_seconds() * 1e6 / self.tally.responses.max(1) as f64
     }
 
     /// Returns the generator's CPU time in seconds, of all its threads.
@@ -183,8 +183,8 @@ impl Outcome {
     }
 
     /// Returns how often the generator entered the kernel per response.
-    pub(crate) fn kernel_entries_per_answer(&self) -> f64 {
-        self.kernel_entries() as f64 / self.tally.answers.max(1) as f64
+    pub(crate) fn kernel_entries_per_response(&self) -> f64 {
+        self.kernel_entries() as f64 / self.tally.responses.max(1) as f64
     }
 
     /// Returns a percentile (0 to 100) of the latency in microseconds; 0 without latencies.
@@ -200,8 +200,8 @@ impl Outcome {
 
     /// Returns the limiting factor of the load.
     pub(crate) fn bottleneck(&self) -> Bottleneck {
-        match self.pace {
-            Pace::Open { rate } if self.answers_per_second() >= rate * RATE_SHARE => Bottleneck::Rate,
+        match self.loop_kind {
+            LoopKind::Open { rate } if self.responses_per_second() >= rate * RATE_SHARE => Bottleneck::Rate,
             _ if self.busiest_share() >= BUSY_SHARE => Bottleneck::Generator,
             _ => Bottleneck::Server,
         }
@@ -212,7 +212,7 @@ impl Tally {
     /// Creates empty counts.
     pub(crate) fn new() -> Tally {
         Tally {
-            answers: 0,
+            responses: 0,
             bytes: 0,
             body_bytes: 0,
             sent_bytes: 0,
@@ -226,7 +226,7 @@ impl Tally {
 
     /// Adds the counts of another thread or another second.
     pub(crate) fn add(&mut self, other: &Tally) {
-        self.answers += other.answers;
+        self.responses += other.responses;
         self.bytes += other.bytes;
         self.body_bytes += other.body_bytes;
         self.sent_bytes += other.sent_bytes;
@@ -241,7 +241,7 @@ impl Tally {
 
     /// Resets all counts and retains the allocated memory.
     pub(crate) fn clear(&mut self) {
-        (self.answers, self.bytes, self.body_bytes) = (0, 0, 0);
+        (self.responses, self.bytes, self.body_bytes) = (0, 0, 0);
         (self.sent_bytes, self.connections) = (0, 0);
         self.errors = Errors::default();
         self.statuses.0.fill(0);

@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     /// Processors, each with one pinned thread. If empty: all processors that this process may use.
     pub(crate) cpus: Vec<usize>,
     /// When requests are sent.
-    pub(crate) pace: Pace,
+    pub(crate) loop_kind: LoopKind,
     /// Number of requests per connection.
     pub(crate) reuse: Reuse,
     /// Duration of the load before counting starts. Ignored with [`Length::Requests`].
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     /// Timeout for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
     /// Kind of responses.
-    pub(crate) answers: Answers,
+    pub(crate) response_kind: ResponseKind,
     /// Expectations of every response; targets may have stricter ones.
     pub(crate) expect: Expect,
     /// Seed of the random numbers: the same seed yields the same requests.
@@ -54,7 +54,7 @@ pub(crate) struct Plan {
 
 /// Kind of a response, which decides what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
+pub(crate) enum ResponseKind {
     /// An HTTP/1 response to an HTTP/1 request.
     Http,
     /// This number of bytes in reply to the plan's body, which is sent without a header section: for echo servers.
@@ -65,7 +65,7 @@ pub(crate) enum Answers {
 
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pace {
+pub(crate) enum LoopKind {
     /// Closed loop: the next request follows immediately after the previous response, so the server sets the pace.
     Closed,
     /// Open loop: a fixed rate, evenly spaced, independent of the server. Latency counts from the time when a request
@@ -144,12 +144,12 @@ impl Plan {
             engine: None,
             connections: 100,
             cpus: Vec::new(),
-            pace: Pace::Closed,
+            loop_kind: LoopKind::Closed,
             reuse: Reuse::KeepAlive { depth: 1 },
             warm_up: Duration::from_secs(1),
             length: Length::Time(Duration::from_secs(10)),
             timeout: Duration::from_secs(10),
-            answers: Answers::Http,
+            response_kind: ResponseKind::Http,
             expect: Expect::default(),
             seed: 1,
             stop: Arc::default(),

@@ -10,14 +10,14 @@ use http::reply::{Limits, ReplyHead, ReplyProgress, parse};
 use http::request::Method;
 
 use super::outcome::Failed;
-use super::plan::Answers;
+use super::plan::ResponseKind;
 
 /// Maximum size of a head in bytes. Servers refuse to write longer ones.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
 
 /// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     /// Status code.
     pub(crate) status: u16,
     /// Length of the body in bytes, without framing.
@@ -29,22 +29,22 @@ pub(crate) struct Answer {
 }
 
 /// The start value of a response without a head; the body's length and checksum are added to it.
-const HEADLESS: Answer = Answer { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
+const HEADLESS: Response = Response { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
 
 /// Parser state that all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
-    answers: Answers,
+    response_kind: ResponseKind,
     has_checksum: bool,
     head: ReplyHead,
     /// The previous head and its parsed meaning.
     last: Vec<u8>,
-    last_said: Said,
+    last_facts: HeadFacts,
 }
 
 /// The relevant facts of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Said {
+struct HeadFacts {
     status: u16,
     framing: ReplyFraming,
     is_kept: bool,
@@ -54,21 +54,26 @@ struct Said {
 impl Heads {
     /// Creates the state for responses to requests with this method. Checksums are computed only if `has_checksum` is
     /// set.
-    pub(crate) fn new(method: &str, answers: Answers, has_checksum: bool) -> Heads {
+    pub(crate) fn new(method: &str, response_kind: ResponseKind, has_checksum: bool) -> Heads {
         Heads {
             method: Method::of(method.as_bytes()),
-            answers,
+            response_kind,
             has_checksum,
             head: ReplyHead::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
-            last_said: Said { status: 0, framing: ReplyFraming::None, is_kept: false, is_interim: false },
+            last_facts: HeadFacts {
+                status: 0,
+                framing: ReplyFraming::None,
+                is_kept: false,
+                is_interim: false,
+            },
         }
     }
 
     /// Parses the head at the start of `input`; returns its meaning and length, or `None` while it is incomplete.
-    fn read(&mut self, input: &[u8]) -> Result<Option<(Said, usize)>, Failed> {
+    fn read(&mut self, input: &[u8]) -> Result<Option<(HeadFacts, usize)>, Failed> {
         if !self.last.is_empty() && input.starts_with(&self.last) {
-            return Ok(Some((self.last_said, self.last.len())));
+            return Ok(Some((self.last_facts, self.last.len())));
         }
         self.head.clear();
         let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };
@@ -81,13 +86,13 @@ impl Heads {
         // cheap.
         self.last.clear();
         self.last.extend_from_slice(&input[..head_len]);
-        self.last_said = Said {
+        self.last_facts = HeadFacts {
             status: self.head.status().code(),
             framing: ReplyFraming::of(self.method, &self.head),
             is_kept: reply_keeps_alive(&self.head, input),
             is_interim: self.head.is_interim(),
         };
-        Ok(Some((self.last_said, head_len)))
+        Ok(Some((self.last_facts, head_len)))
     }
 }
 
@@ -96,7 +101,7 @@ pub(crate) struct Reader {
     place: Position,
     /// The beginning of an incomplete head.
     partial: Vec<u8>,
-    answer: Answer,
+    response: Response,
 }
 
 /// Position of the parser within the response being received.
@@ -112,8 +117,8 @@ enum Position {
 impl Reader {
     /// Creates a parser that expects the first head.
     pub(crate) fn new() -> Reader {
-        let answer = Answer { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
-        Reader { place: Position::Head, partial: Vec::new(), answer }
+        let response = Response { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
+        Reader { place: Position::Head, partial: Vec::new(), response }
     }
 
     /// Resets the state for a new connection.
@@ -128,7 +133,7 @@ impl Reader {
     }
 
     /// Consumes bytes from the front of `input`, up to the end of the next response, which is returned, or all of them.
-    pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Answer>, Failed> {
+    pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Response>, Failed> {
         while !input.is_empty() {
             let is_complete = match self.place {
                 Position::Head => self.read_head(heads, input)?,
@@ -136,7 +141,7 @@ impl Reader {
             };
             if is_complete {
                 self.place = Position::Head;
-                return Ok(Some(self.answer));
+                return Ok(Some(self.response));
             }
         }
         Ok(None)
@@ -144,14 +149,14 @@ impl Reader {
 
     /// Handles the end of the connection: returns the response that ends with it, or why it is incomplete. Returns
     /// `None` between two responses.
-    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Answer>, Failed> {
-        if heads.answers == Answers::End {
-            return Ok(Some(Answer { is_kept: false, ..HEADLESS }));
+    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Response>, Failed> {
+        if heads.response_kind == ResponseKind::End {
+            return Ok(Some(Response { is_kept: false, ..HEADLESS }));
         }
         match std::mem::replace(&mut self.place, Position::Head) {
             Position::Head if self.partial.is_empty() => Ok(None),
             Position::Head => Err(Failed::Reset),
-            Position::UntilClose => Ok(Some(self.answer)),
+            Position::UntilClose => Ok(Some(self.response)),
             Position::Length(_) | Position::Chunked(_) => Err(Failed::ShortBody),
         }
     }
@@ -159,13 +164,13 @@ impl Reader {
     /// Parses a head; returns whether the response is complete without a body. A head that arrives in pieces is
     /// collected in `partial`, which is rare.
     fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Failed> {
-        match heads.answers {
-            Answers::Http => {}
-            Answers::Bytes(bytes) => {
-                (self.answer, self.place) = (HEADLESS, Position::Length(bytes));
+        match heads.response_kind {
+            ResponseKind::Http => {}
+            ResponseKind::Bytes(bytes) => {
+                (self.response, self.place) = (HEADLESS, Position::Length(bytes));
                 return Ok(false);
             }
-            Answers::End => return Err(Failed::Parse),
+            ResponseKind::End => return Err(Failed::Parse),
         }
         let had = self.partial.len();
         let found = if had == 0 {
@@ -188,13 +193,13 @@ impl Reader {
         if said.is_interim {
             return Ok(false);
         }
-        self.answer = Answer { status: said.status, body_bytes: 0, crc32c: 0, is_kept: said.is_kept };
+        self.response = Response { status: said.status, body_bytes: 0, crc32c: 0, is_kept: said.is_kept };
         self.place = match said.framing {
             ReplyFraming::None | ReplyFraming::Length(0) => return Ok(true),
             ReplyFraming::Length(length) => Position::Length(length),
             ReplyFraming::Chunked => Position::Chunked(ChunkedDecoder::default()),
             ReplyFraming::UntilClose => {
-                self.answer.is_kept = false;
+                self.response.is_kept = false;
                 Position::UntilClose
             }
         };
@@ -220,9 +225,9 @@ impl Reader {
                 (body, step.consumed, step.event == Event::End || decoder.is_done())
             }
         };
-        self.answer.body_bytes += body.len() as u64;
+        self.response.body_bytes += body.len() as u64;
         if has_checksum {
-            self.answer.crc32c = crc32c::crc32c_append(self.answer.crc32c, body);
+            self.response.crc32c = crc32c::crc32c_append(self.response.crc32c, body);
         }
         *input = &input[consumed..];
         Ok(is_complete)
@@ -234,29 +239,29 @@ mod tests {
     use super::*;
 
     /// Result of [`Reader::end`].
-    type AtEnd = Result<Option<Answer>, Failed>;
+    type AtEnd = Result<Option<Response>, Failed>;
 
     /// Parses all responses in `text`, which arrives in pieces of `piece` bytes; returns them and the result at its
     /// end.
-    fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Failed> {
-        read_as(Answers::Http, method, text, piece)
+    fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Response>, AtEnd), Failed> {
+        read_as(ResponseKind::Http, method, text, piece)
     }
 
     fn read_as(
-        kind: Answers,
+        kind: ResponseKind,
         method: &str,
         text: &str,
         piece: usize,
-    ) -> Result<(Vec<Answer>, AtEnd), Failed> {
+    ) -> Result<(Vec<Response>, AtEnd), Failed> {
         let mut heads = Heads::new(method, kind, true);
         let mut reader = Reader::new();
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for mut input in text.as_bytes().chunks(piece) {
             while !input.is_empty() {
-                answers.extend(reader.read(&mut heads, &mut input)?);
+                responses.extend(reader.read(&mut heads, &mut input)?);
             }
         }
-        Ok((answers, reader.end(&heads)))
+        Ok((responses, reader.end(&heads)))
     }
 
     const PIECES: [usize; 5] = [1, 2, 7, 50, 10_000];
@@ -272,13 +277,13 @@ mod tests {
             "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         );
         let hello = crc32c::crc32c(b"hello");
-        let kept = |status, body_bytes, crc32c| Answer { status, body_bytes, crc32c, is_kept: true };
+        let kept = |status, body_bytes, crc32c| Response { status, body_bytes, crc32c, is_kept: true };
         let wanted = [
             kept(200, 5, hello),
             kept(200, 5, hello),
             kept(304, 0, 0),
             kept(200, 8, crc32c::crc32c(b"hello123")),
-            Answer { status: 404, body_bytes: 0, crc32c: 0, is_kept: false },
+            Response { status: 404, body_bytes: 0, crc32c: 0, is_kept: false },
         ];
         for piece in PIECES {
             assert_eq!(read("GET", text, piece), Ok((wanted.to_vec(), Ok(None))), "{piece}");
@@ -288,21 +293,25 @@ mod tests {
     #[test]
     fn responses_without_a_head_are_read() {
         for piece in PIECES {
-            let (answers, end) = read_as(Answers::Bytes(3), "", "abcabcab", piece).unwrap();
-            assert_eq!(answers, [Answer { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..HEADLESS }; 2]);
+            let (responses, end) = read_as(ResponseKind::Bytes(3), "", "abcabcab", piece).unwrap();
+            assert_eq!(
+                responses,
+                [Response { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..HEADLESS }; 2]
+            );
             assert_eq!(end, Err(Failed::ShortBody), "{piece}");
         }
-        let ended = Answer { is_kept: false, ..HEADLESS };
-        assert_eq!(read_as(Answers::End, "", "", 1), Ok((Vec::new(), Ok(Some(ended)))));
-        assert_eq!(read_as(Answers::End, "", "x", 1), Err(Failed::Parse));
+        let ended = Response { is_kept: false, ..HEADLESS };
+        assert_eq!(read_as(ResponseKind::End, "", "", 1), Ok((Vec::new(), Ok(Some(ended)))));
+        assert_eq!(read_as(ResponseKind::End, "", "x", 1), Err(Failed::Parse));
     }
 
     #[test]
     fn ends_of_connections_are_detected() {
         let until_close = "HTTP/1.1 200 OK\r\n\r\nhello";
-        let answer = Answer { status: 200, body_bytes: 5, crc32c: crc32c::crc32c(b"hello"), is_kept: false };
+        let response =
+            Response { status: 200, body_bytes: 5, crc32c: crc32c::crc32c(b"hello"), is_kept: false };
         for piece in PIECES {
-            assert_eq!(read("GET", until_close, piece), Ok((Vec::new(), Ok(Some(answer)))), "{piece}");
+            assert_eq!(read("GET", until_close, piece), Ok((Vec::new(), Ok(Some(response)))), "{piece}");
             for (text, broken) in [
                 ("HTTP/1.1 200 OK\r\nContent-Le", Failed::Reset),
                 ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", Failed::ShortBody),
@@ -332,8 +341,8 @@ mod tests {
     #[test]
     fn the_response_to_head_has_no_body() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        let (answers, _) = read("HEAD", text, 10_000).unwrap();
-        assert_eq!(answers.len(), 2);
+        let (responses, _) = read("HEAD", text, 10_000).unwrap();
+        assert_eq!(responses.len(), 2);
     }
 
     #[test]
@@ -342,8 +351,8 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey",
         );
-        let (answers, end) = read("GET", text, 10_000).unwrap();
-        let lengths: Vec<u64> = answers.iter().map(|answer| answer.body_bytes).collect();
+        let (responses, end) = read("GET", text, 10_000).unwrap();
+        let lengths: Vec<u64> = responses.iter().map(|response| response.body_bytes).collect();
         assert_eq!((lengths, end), (vec![5, 3], Ok(None)));
     }
 }

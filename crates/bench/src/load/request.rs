@@ -4,7 +4,7 @@ use std::io::Write;
 
 use io::op::PeerAddr;
 
-use super::plan::{Answers, Expect, Plan, Reuse};
+use super::plan::{Expect, Plan, ResponseKind, Reuse};
 use super::target::{Order, Piece, Target};
 
 /// Generator of the requests of one thread.
@@ -107,7 +107,7 @@ impl Requests {
 
 /// Encodes the fixed bytes of a target's requests, with its numbers between them.
 fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
-    if plan.answers != Answers::Http {
+    if plan.response_kind != ResponseKind::Http {
         return vec![Part::Bytes(plan.body.clone())];
     }
     let mut parts = Vec::new();

@@ -11,7 +11,7 @@ use io::engine::NetKind;
 use io::probe::Probe;
 
 use super::outcome::{Outcome, Second, Tally, ThreadUse};
-use super::plan::{Length, PIPELINE_MAX, Pace, Plan, Reuse};
+use super::plan::{Length, LoopKind, PIPELINE_MAX, Plan, Reuse};
 use super::worker::{Observer, Window, Worker};
 use crate::failure::Failure;
 use crate::method::pin;
@@ -38,15 +38,16 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
     raise_descriptors(u64::from(plan.connections))?;
     let aborted = &AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| {
-        let (told, news) = mpsc::channel();
+        let (events, news) = mpsc::channel();
         let mut workers = Vec::with_capacity(threads);
         for (index, &cpu) in cpus.iter().enumerate().take(threads) {
             let (go, window) = mpsc::channel();
-            let crew = Crew { plan, net, share: (index, threads), cpu, told: told.clone(), aborted };
+            let crew =
+                WorkerArguments { plan, net, share: (index, threads), cpu, events: events.clone(), aborted };
             let thread = crew.start(scope, window)?;
             workers.push(StartedThread { go, thread });
         }
-        drop(told);
+        drop(events);
         let [total, warm_up, counted] = std::array::from_fn(|_| Tally::new());
         let (series, uses) = (Vec::new(), Vec::new());
         let collector = Collector { plan, news, watch, total, warm_up, counted, series, uses };
@@ -55,10 +56,10 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
         aborted.store(true, Ordering::Relaxed);
         outcome
     })?;
-    if outcome.tally.answers == 0 {
+    if outcome.tally.responses == 0 {
         let (text, errors) = (&plan.targets[0].text, &outcome.tally.errors);
         return Err(Failure::Other(format!(
-            "{text} answers no request within {:.1} s (errors: {errors})",
+            "no response from {text} within {:.1} s (errors: {errors})",
             outcome.seconds
         )));
     }
@@ -79,8 +80,8 @@ fn check(plan: &Plan) -> Result<(), Failure> {
     {
         return Err(Failure::Usage(format!("a pipeline holds 1 to {PIPELINE_MAX} requests")));
     }
-    match plan.pace {
-        Pace::Open { rate } if !(rate > 0.0 && rate <= 1e9) => {
+    match plan.loop_kind {
+        LoopKind::Open { rate } if !(rate > 0.0 && rate <= 1e9) => {
             wrong("a rate is above 0 and at most 1e9 a second")
         }
         _ => Ok(()),
@@ -112,7 +113,7 @@ fn raise_descriptors(connections: u64) -> Result<(), Failure> {
 }
 
 /// A message from a thread to the collector.
-enum News {
+enum Event {
     /// The connections of the thread are established.
     Ready,
     /// The counts of the thread since its last message, sent once a second; and whether they are of the warm-up.
@@ -135,16 +136,16 @@ struct StartedThread<'scope> {
 }
 
 /// The arguments of a thread.
-struct Crew<'a> {
+struct WorkerArguments<'a> {
     plan: &'a Plan,
     net: NetKind,
     share: (usize, usize),
     cpu: usize,
-    told: Sender<News>,
+    events: Sender<Event>,
     aborted: &'a AtomicBool,
 }
 
-impl<'a> Crew<'a> {
+impl<'a> WorkerArguments<'a> {
     fn start<'scope>(
         self,
         scope: &'scope Scope<'scope, '_>,
@@ -157,7 +158,7 @@ impl<'a> Crew<'a> {
         let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
             let ended = self.work(&window);
             // The collector has already returned if another thread has failed.
-            let _ = self.told.send(News::Ended(ended));
+            let _ = self.events.send(Event::Ended(ended));
         });
         thread.map_err(Failure::kernel("start a thread"))
     }
@@ -171,7 +172,7 @@ impl<'a> Crew<'a> {
         let _refused = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut worker = Worker::new(self.plan, self.net, self.share)?;
         worker.connect()?;
-        let _ = self.told.send(News::Ready);
+        let _ = self.events.send(Event::Ready);
         // The collector has returned without starting the load.
         let Ok(window) = window.recv() else { return Ok(Use::default()) };
         let mut watcher = Watcher { crew: self, begun: None, used: Use::default() };
@@ -182,7 +183,7 @@ impl<'a> Crew<'a> {
 
 /// Passes a thread's counts on, and measures its resource usage between the two boundaries of the counted period.
 struct Watcher<'a> {
-    crew: &'a Crew<'a>,
+    crew: &'a WorkerArguments<'a>,
     begun: Option<(Instant, ThreadUse)>,
     used: Use,
 }
@@ -190,7 +191,7 @@ struct Watcher<'a> {
 impl Observer for Watcher<'_> {
     fn counted(&mut self, tally: &Tally, is_warm_up: bool) {
         // The collector has already returned if another thread has failed.
-        let _ = self.crew.told.send(News::Counted(Box::new(tally.clone()), is_warm_up));
+        let _ = self.crew.events.send(Event::Counted(Box::new(tally.clone()), is_warm_up));
     }
 
     fn boundary(&mut self, engine: &dyn Engine) {
@@ -236,7 +237,7 @@ fn thread_use(engine: &dyn Engine) -> ThreadUse {
 /// Coordinates the threads of a load and adds up their counts.
 struct Collector<'a> {
     plan: &'a Plan,
-    news: Receiver<News>,
+    news: Receiver<Event>,
     watch: &'a mut dyn FnMut(&Second),
     total: Tally,
     /// Counts of the current second.
@@ -251,9 +252,9 @@ impl Collector<'_> {
     fn lead(mut self, workers: Vec<StartedThread<'_>>, net: NetKind) -> Result<Outcome, Failure> {
         for _ in &workers {
             match self.news.recv() {
-                Ok(News::Ready) => {}
-                Ok(News::Ended(Err(failure))) => return Err(failure),
-                Ok(News::Counted(..) | News::Ended(Ok(_))) | Err(_) => return Err(died()),
+                Ok(Event::Ready) => {}
+                Ok(Event::Ended(Err(failure))) => return Err(failure),
+                Ok(Event::Counted(..) | Event::Ended(Ok(_))) | Err(_) => return Err(worker_died()),
             }
         }
         let start = Instant::now();
@@ -265,7 +266,7 @@ impl Collector<'_> {
         let window = Window { start, counted_from: start + warm_up, end };
         let mut threads = Vec::with_capacity(workers.len());
         for StartedThread { go, thread } in workers {
-            go.send(window).map_err(|_| died())?;
+            go.send(window).map_err(|_| worker_died())?;
             threads.push(thread);
         }
         self.follow(window, threads.len())?;
@@ -276,7 +277,7 @@ impl Collector<'_> {
             seconds: self.seconds(window),
             tally: self.total,
             threads: self.uses.iter().map(|used| used.thread).collect(),
-            pace: self.plan.pace,
+            loop_kind: self.plan.loop_kind,
             series: self.series,
         })
     }
@@ -290,16 +291,16 @@ impl Collector<'_> {
         while self.uses.len() < threads {
             let wait = (second_end + COLLECT_AFTER).saturating_duration_since(Instant::now());
             match self.news.recv_timeout(wait) {
-                Ok(News::Ended(Ok(used))) => self.uses.push(used),
-                Ok(News::Ended(Err(failure))) => return Err(failure),
-                Ok(News::Counted(tally, true)) => self.warm_up.add(&tally),
-                Ok(News::Counted(tally, false)) => self.counted.add(&tally),
-                Ok(News::Ready) => {}
+                Ok(Event::Ended(Ok(used))) => self.uses.push(used),
+                Ok(Event::Ended(Err(failure))) => return Err(failure),
+                Ok(Event::Counted(tally, true)) => self.warm_up.add(&tally),
+                Ok(Event::Counted(tally, false)) => self.counted.add(&tally),
+                Ok(Event::Ready) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.collect(window, second_end);
                     second_end += Duration::from_secs(1);
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(died()),
+                Err(RecvTimeoutError::Disconnected) => return Err(worker_died()),
             }
         }
         Ok(())
@@ -314,7 +315,7 @@ impl Collector<'_> {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         let second = Second {
             at: until.saturating_duration_since(window.counted_from).as_secs_f64(),
-            answers: tally.answers,
+            responses: tally.responses,
             bytes: tally.bytes,
             errors: tally.errors.total(),
             p50_us: micros(tally.latency.value_at_quantile(0.5)),
@@ -324,7 +325,7 @@ impl Collector<'_> {
         };
         self.warm_up.clear();
         self.counted.clear();
-        if second.answers + second.errors == 0 {
+        if second.responses + second.errors == 0 {
             return;
         }
         (self.watch)(&second);
@@ -337,8 +338,8 @@ impl Collector<'_> {
     /// by their due time, else the elapsed time.
     fn seconds(&self, window: Window) -> f64 {
         let took = self.uses.iter().map(|used| used.seconds).fold(0.0, f64::max);
-        match (self.plan.pace, window.end) {
-            (Pace::Open { .. }, Some(end)) if !self.plan.stop.load(Ordering::Relaxed) => {
+        match (self.plan.loop_kind, window.end) {
+            (LoopKind::Open { .. }, Some(end)) if !self.plan.stop.load(Ordering::Relaxed) => {
                 (end - window.counted_from).as_secs_f64()
             }
             _ => took,
@@ -353,6 +354,6 @@ fn whole_seconds(window: Window) -> Duration {
 
 /// Returns the failure for a thread that ended without a message. Its panic, a bug in this program, has been printed
 /// already.
-fn died() -> Failure {
+fn worker_died() -> Failure {
     Failure::Other("a thread of the load generator has ended before its time".to_owned())
 }

@@ -4,11 +4,11 @@
 
 use std::collections::VecDeque;
 
-use super::plan::Pace;
+use super::plan::LoopKind;
 
 /// The due times of requests, and the number of remaining requests.
 pub(crate) struct Schedule {
-    pace: Timing,
+    loop_kind: Timing,
     /// Number of remaining requests; `None` without a limit.
     left: Option<u64>,
     /// Time from which no request is due.
@@ -31,15 +31,15 @@ impl Schedule {
     /// Creates the schedule of thread number `thread` of `threads`, from `start` until `end`, for its share of at most
     /// `requests`.
     pub(crate) fn new(
-        pace: Pace,
+        loop_kind: LoopKind,
         (thread, threads): (usize, usize),
         (start, end): (u64, u64),
         requests: Option<u64>,
     ) -> Schedule {
         let (thread, threads) = (thread as u64, threads as u64);
-        let timing = match pace {
-            Pace::Closed => Timing::Closed,
-            Pace::Open { rate } => {
+        let timing = match loop_kind {
+            LoopKind::Closed => Timing::Closed,
+            LoopKind::Open { rate } => {
                 // The threads are offset against each other, so that their requests together are evenly spaced.
                 let between = 1e9 / rate;
                 let start = start + (between * thread as f64) as u64;
@@ -47,8 +47,8 @@ impl Schedule {
             }
         };
         let left = requests.map(|requests| requests.saturating_sub(thread).div_ceil(threads));
-        let owes_one = matches!(pace, Pace::Closed);
-        Schedule { pace: timing, left, end, owes_one, given_back: VecDeque::new() }
+        let owes_one = matches!(loop_kind, LoopKind::Closed);
+        Schedule { loop_kind: timing, left, end, owes_one, given_back: VecDeque::new() }
     }
 
     /// Takes a request that is due by `now`; returns its due time.
@@ -58,7 +58,7 @@ impl Schedule {
         }
         let due = self.next_due(now).filter(|&due| due <= now)?;
         self.owes_one = false;
-        if let Timing::Open { next, .. } = &mut self.pace {
+        if let Timing::Open { next, .. } = &mut self.loop_kind {
             *next += 1;
         }
         if let Some(left) = &mut self.left {
@@ -73,7 +73,7 @@ impl Schedule {
         if self.left == Some(0) {
             return None;
         }
-        let due = match self.pace {
+        let due = match self.loop_kind {
             Timing::Closed => now,
             // Multiplied instead of accumulated, so that the rate stays exact over any length.
             Timing::Open { start, interval, next } => start + (interval * next as f64) as u64,
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn a_closed_loop_that_begins_after_its_end_sends_one_request() {
-        let mut schedule = Schedule::new(Pace::Closed, (0, 1), (5_000, 15_000), None);
+        let mut schedule = Schedule::new(LoopKind::Closed, (0, 1), (5_000, 15_000), None);
         assert_eq!((schedule.take(20_000), schedule.take(20_001)), (Some(20_000), None));
-        let mut none = Schedule::new(Pace::Closed, (1, 2), (5_000, 15_000), Some(1));
+        let mut none = Schedule::new(LoopKind::Closed, (1, 2), (5_000, 15_000), Some(1));
         assert_eq!(none.take(20_000), None, "another thread has the only one");
     }
 
     #[test]
     fn an_open_loop_is_distributed_evenly_over_its_threads() {
-        let share = |thread| Schedule::new(Pace::Open { rate: 1e6 }, (thread, 2), (5_000, 15_000), None);
+        let share = |thread| Schedule::new(LoopKind::Open { rate: 1e6 }, (thread, 2), (5_000, 15_000), None);
         let mut dues = Vec::new();
         for thread in 0..2 {
             let mut schedule = share(thread);
@@ -124,7 +124,7 @@ mod tests {
     fn a_number_of_requests_is_distributed_completely() {
         let mut made = 0;
         for thread in 0..3 {
-            let mut schedule = Schedule::new(Pace::Closed, (thread, 3), (0, u64::MAX), Some(8));
+            let mut schedule = Schedule::new(LoopKind::Closed, (thread, 3), (0, u64::MAX), Some(8));
             while schedule.take(1).is_some() {
                 made += 1;
             }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn returned_requests_retain_their_due_time() {
-        let mut schedule = Schedule::new(Pace::Open { rate: 1e9 }, (0, 1), (10, 12), None);
+        let mut schedule = Schedule::new(LoopKind::Open { rate: 1e9 }, (0, 1), (10, 12), None);
         assert_eq!((schedule.take(50), schedule.take(50), schedule.take(50)), (Some(10), Some(11), None));
         schedule.give_back(11);
         assert!(!schedule.is_over(50));

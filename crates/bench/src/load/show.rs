@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::outcome::{Bottleneck, Outcome, Second};
-use super::plan::{Pace, Plan, Reuse};
+use super::plan::{LoopKind, Plan, Reuse};
 
 /// Bytes per unit in which data volumes are displayed.
 const MIB: f64 = 1048576.0;
@@ -17,8 +17,8 @@ pub(super) fn show_second(second: &Second) {
     // Printed only if there are errors, so that they stand out.
     let errors = if second.errors > 0 { format!(", {} errors", second.errors) } else { String::new() };
     eprintln!(
-        "{what}  {:>9} answers  {:>8.1} MiB  p50 {}  p99 {}  max {}{errors}",
-        second.answers,
+        "{what}  {:>9} responses  {:>8.1} MiB  p50 {}  p99 {}  max {}{errors}",
+        second.responses,
         second.bytes as f64 / MIB,
         Micros(second.p50_us),
         Micros(second.p99_us),
@@ -57,7 +57,7 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
     let lines = [
         ("target", targets.join(" ") + &if more > 0 { format!(" and {more} more") } else { String::new() }),
         ("load", load(plan, outcome)),
-        ("answers", format!("{} ({:.0}/s)", tally.answers, outcome.answers_per_second())),
+        ("responses", format!("{} ({:.0}/s)", tally.responses, outcome.responses_per_second())),
         ("statuses", statuses.join(", ")),
         ("errors", tally.errors.to_string()),
         (
@@ -73,8 +73,8 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
             "generator",
             format!(
                 "{:.2} us of processor and {:.3} kernel entries per answer, busiest thread {:.0} %",
-                outcome.cpu_us_per_answer(),
-                outcome.kernel_entries_per_answer(),
+                outcome.cpu_us_per_response(),
+                outcome.kernel_entries_per_response(),
                 outcome.busiest_share() * 100.0
             ),
         ),
@@ -90,14 +90,14 @@ fn load(plan: &Plan, outcome: &Outcome) -> String {
         Reuse::KeepAlive { depth: 1 } => "keep-alive".to_owned(),
         Reuse::KeepAlive { depth } => format!("{depth} requests in the pipeline"),
     };
-    let pace = match plan.pace {
-        Pace::Closed => "closed loop".to_owned(),
-        Pace::Open { rate } => format!("open loop of {rate} requests/s"),
+    let loop_kind = match plan.loop_kind {
+        LoopKind::Closed => "closed loop".to_owned(),
+        LoopKind::Open { rate } => format!("open loop of {rate} requests/s"),
     };
     let cpus: Vec<String> =
         outcome.threads.iter().filter_map(|thread| thread.cpu).map(|cpu| cpu.to_string()).collect();
     format!(
-        "{} connections, {reuse}, {pace}, {}, processors {}, {:.2} s",
+        "{} connections, {reuse}, {loop_kind}, {}, processors {}, {:.2} s",
         plan.connections,
         outcome.engine,
         cpus.join(","),
@@ -132,12 +132,12 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "targets": plan.targets.iter().map(|target| &target.text).collect::<Vec<_>>(),
         "engine": outcome.engine,
         "connections": plan.connections,
-        "rate": match plan.pace { Pace::Closed => Value::Null, Pace::Open { rate } => json!(rate) },
+        "rate": match plan.loop_kind { LoopKind::Closed => Value::Null, LoopKind::Open { rate } => json!(rate) },
         "pipeline": match plan.reuse { Reuse::PerRequest => 0, Reuse::KeepAlive { depth } => depth },
         "seconds": outcome.seconds,
-        "answers": tally.answers,
-        "answers_per_second": outcome.answers_per_second(),
-        "good_per_second": outcome.good_per_second(),
+        "responses": tally.responses,
+        "responses_per_second": outcome.responses_per_second(),
+        "good_per_second": outcome.successes_per_second(),
         "statuses": statuses,
         "errors": tally.errors,
         "bytes": tally.bytes,
@@ -146,11 +146,11 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "connections_made": tally.connections,
         "latency_us": times(&tally.latency),
         // In a closed loop it equals the latency, so it is omitted.
-        "service_us": match plan.pace { Pace::Closed => Value::Null, Pace::Open { .. } => times(&tally.service) },
+        "service_us": match plan.loop_kind { LoopKind::Closed => Value::Null, LoopKind::Open { .. } => times(&tally.service) },
         "generator": {
             "threads": outcome.threads,
-            "cpu_us_per_answer": outcome.cpu_us_per_answer(),
-            "kernel_entries_per_answer": outcome.kernel_entries_per_answer(),
+            "cpu_us_per_answer": outcome.cpu_us_per_response(),
+            "kernel_entries_per_answer": outcome.kernel_entries_per_response(),
             "busiest_share": outcome.busiest_share(),
         },
         "bottleneck": outcome.bottleneck(),

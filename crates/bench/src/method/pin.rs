@@ -33,7 +33,7 @@ impl Split {
     }
 
     /// Describes the assignment for a table or a plot.
-    pub(crate) fn words(&self) -> &'static str {
+    pub(crate) fn description(&self) -> &'static str {
         if self.is_apart { "apart" } else { "sharing all processors" }
     }
 }

@@ -141,7 +141,7 @@ impl Child {
                 return Ok(());
             }
             if let Some(status) = self.wait(Duration::from_millis(20)) {
-                return Err(self.problem(&format!("ended with {}", words_of(status))));
+                return Err(self.problem(&format!("ended with {}", describe_status(status))));
             }
             if Instant::now() >= deadline {
                 return Err(self.problem(&format!("did not respond within {} s", limit.as_secs())));
@@ -154,7 +154,7 @@ impl Child {
         Failure::Program {
             name: self.name.clone(),
             problem: problem.to_owned(),
-            said: last_words(&self.output),
+            said: last_output(&self.output),
         }
     }
 
@@ -243,7 +243,7 @@ impl CpuTime {
 }
 
 /// Returns the last line that a program wrote.
-pub(crate) fn last_words(path: &Path) -> String {
+pub(crate) fn last_output(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
@@ -251,7 +251,7 @@ pub(crate) fn last_words(path: &Path) -> String {
 }
 
 /// Describes an exit status for messages.
-fn words_of(status: ExitStatus) -> String {
+fn describe_status(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("status {code}"),
         (None, Some(signal)) => format!("signal {signal}"),
@@ -309,8 +309,8 @@ mod tests {
     fn the_last_output_of_a_process_is_one_line() {
         let path = std::env::temp_dir().join(format!("ringroad-last-words-{}", std::process::id()));
         fs::write(&path, "first\nsecond\n\n").unwrap();
-        assert_eq!(last_words(&path), "second");
+        assert_eq!(last_output(&path), "second");
         fs::remove_file(&path).unwrap();
-        assert_eq!(last_words(&path), "");
+        assert_eq!(last_output(&path), "");
     }
 }

@@ -10,7 +10,7 @@ use tls::{Session, TlsError};
 use crate::failure::Failure;
 
 /// Timeout of each operation.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection with a completed handshake.
 pub(crate) struct Client {
@@ -26,8 +26,8 @@ fn broken(error: TlsError) -> Error {
 impl Client {
     /// Connects, and performs the TLS handshake if `tls` is set.
     pub(crate) fn connect(address: SocketAddr, tls: Option<&tls::Client>) -> Result<Client, Error> {
-        let socket = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
-        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let socket = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)?;
+        socket.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
         let mut client = Client { socket, session: None, plain: Vec::new() };
         if let Some(tls) = tls {
             let mut session = tls.session(&address.to_string(), "bench").map_err(broken)?;

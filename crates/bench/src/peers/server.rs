@@ -244,7 +244,7 @@ impl Server {
 
     /// Replaces the standard error in a failure by the error log, if there is one: it is more detailed.
     fn failed(&self, failure: Failure) -> Failure {
-        let log = crate::method::process::last_words(&self.instance.directory.join("logs/error.log"));
+        let log = crate::method::process::last_output(&self.instance.directory.join("logs/error.log"));
         match failure {
             Failure::Program { name, problem, said } if !log.is_empty() && !said.contains(&log) => {
                 Failure::Program {

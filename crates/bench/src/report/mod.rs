@@ -3,7 +3,7 @@
 //! * [`page`]: a self-contained HTML file, and tables and findings as Markdown; [`plot`]: the plots of both.
 //! * [`compare`]: comparison of two reports; [`merge`]: several reports as one; [`command`]: the commands for both.
 //! * [`seeds`]: the published figures of the five write-ups, which the report shows before the measured ones.
-//! * [`standing`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
+//! * [`ranking`]: the leading servers and the best settings, for the beginning of the page and the Markdown file.
 //! * [`timelines`]: the state of the machine once a second; [`text`]: formatting of figures.
 
 pub(crate) mod command;
@@ -12,8 +12,8 @@ mod merge;
 pub(crate) mod model;
 mod page;
 mod plot;
+mod ranking;
 pub(crate) mod seeds;
-mod standing;
 pub(crate) mod text;
 mod timelines;
 

@@ -77,7 +77,7 @@ pub(crate) struct Section {
     pub(crate) skipped: Vec<Fact>,
     /// Rankings: charts and sentences at the head of the report.
     #[serde(default)]
-    pub(crate) standings: Vec<Standing>,
+    pub(crate) rankings: Vec<Ranking>,
     /// The exact configuration of each server and tool, by its name in tables.
     pub(crate) configurations: Vec<Fact>,
     /// Every single measurement.
@@ -99,20 +99,20 @@ impl Section {
 
 /// The presentation of a scenario's measurements.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Results {
     pub(crate) tables: Vec<Table>,
     pub(crate) plots: Vec<Plot>,
     pub(crate) findings: Vec<Finding>,
-    pub(crate) standings: Vec<Standing>,
+    pub(crate) rankings: Vec<Ranking>,
 }
 
 impl Section {
     /// Adds the presentation of the measurements.
-    pub(crate) fn tell(&mut self, told: Told) {
-        self.tables.extend(told.tables);
-        self.plots.extend(told.plots);
-        self.findings.extend(told.findings);
-        self.standings.extend(told.standings);
+    pub(crate) fn add_results(&mut self, results: Results) {
+        self.tables.extend(results.tables);
+        self.plots.extend(results.plots);
+        self.findings.extend(results.findings);
+        self.rankings.extend(results.rankings);
     }
 
     /// Records an omission and its reason.
@@ -180,18 +180,18 @@ pub(crate) enum Cell {
 
 /// A ranking of servers or engines by one figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct Ranking {
     /// Name of the figure and the case.
     pub(crate) title: String,
     pub(crate) unit: String,
     /// Whether lower is better, as for a cost.
     pub(crate) is_less_better: bool,
-    pub(crate) entrants: Vec<Entrant>,
+    pub(crate) results: Vec<RankedResult>,
 }
 
-/// One entrant of a ranking.
+/// One result of a ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Entrant {
+pub(crate) struct RankedResult {
     /// Name as in the tables.
     pub(crate) name: String,
     /// The server that it belongs to; "" if engines are compared.

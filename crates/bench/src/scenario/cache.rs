@@ -20,18 +20,20 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::comparison::{self, Compared, LabelledRun, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
 use super::fill::entries;
-use super::lineup::{self, Compared, Filed, NGINX, READY, RING, SERVERS, Text, Way, of};
+use super::measurements::{
+    Figure, Labels, Measurements, Of, Rows, at, disturbance_columns, figure, finding_of_cases, under,
+};
 use super::origin::{Origin, read_request};
 use super::served::{self, P50, P99, P999, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, judged, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Length, Pace, Plan};
+use crate::load::{Length, LoopKind, Plan};
 use crate::method::{page_cache, pause};
 use crate::peers::server::{Instance, Program, Server};
-use crate::report::model::{Run, Section, Table, Told};
+use crate::report::model::{Results, Run, Section, Table};
 
 /// Options of `bench cache`.
 #[derive(Args, Clone, Debug)]
@@ -66,7 +68,7 @@ const REMOVED: Figure =
     figure("removed meanwhile", "1/s", 0, Of::Quotient("removed_entries", "seconds", 1.0));
 
 /// One run of the scenario.
-struct Life<'a> {
+struct CacheRun<'a> {
     bench: &'a Bench,
     options: &'a CacheOptions,
     place: ServerCpus,
@@ -93,31 +95,31 @@ impl Scenario for CacheOptions {
             section.skip("dropping the page cache", "needs root: a start finds directories in memory");
         }
         let place = ServerCpus::of_one_worker(bench, section);
-        let life = Life { bench, options: self, place, entries };
+        let life = CacheRun { bench, options: self, place, entries };
         life.shared(section)?;
-        let mut ways = lineup::programs(bench, section, REMOVING, "");
-        for (way, program) in &ways {
-            bench.progress(format_args!("cache: {entries} entries of {}", way.name));
-            life.fill(way, program)?;
+        let mut variants = comparison::programs(bench, section, REMOVING, "");
+        for (variant, program) in &variants {
+            bench.progress(format_args!("cache: {entries} entries of {}", variant.name));
+            life.fill(variant, program)?;
         }
         let labels = |how: &&'static str| started_labels(how);
-        lineup::measure(bench, section, &mut STARTS.to_vec(), labels, |how, _, section| {
-            life.start(&ways[0], how, section).map(Ok)
+        comparison::measure(bench, section, &mut STARTS.to_vec(), labels, |how, _, section| {
+            life.start(&variants[0], how, section).map(Ok)
         })?;
         // Measured only once, because the entries are removed.
-        for (way, program) in &mut ways {
-            for (labels, run) in life.ended(way, program, section)? {
-                lineup::file(section, run, &labels, 0);
+        for (variant, program) in &mut variants {
+            for (labels, run) in life.ended(variant, program, section)? {
+                comparison::file(section, run, &labels, 0);
             }
         }
-        let told = life.told(Sheet::of(section));
-        section.tell(told);
+        let results = life.results(Measurements::of(section));
+        section.add_results(results);
         Ok(())
     }
 }
 
 /// The servers whose removals are compared.
-const REMOVING: [Way; 2] = [RING, NGINX];
+const REMOVING: [Variant; 2] = [RING, NGINX];
 
 /// The two kinds of start.
 const STARTS: [&str; 2] = ["from its snapshot", "by reading its directories"];
@@ -135,20 +137,20 @@ fn shared_labels(clients: u32) -> Labels {
 }
 
 /// Returns the configuration of a server that is its own origin, with a cache in `directory`.
-fn configuration(way: &Way, instance: &Instance, directory: &Path, inactive: Duration) -> String {
+fn configuration(variant: &Variant, instance: &Instance, directory: &Path, inactive: Duration) -> String {
     let (directory, inactive, port) = (directory.display(), inactive.as_secs(), instance.port);
     // nginx loads and removes entries in separate processes, with pauses by default: configured without pauses, like
     // Ringroad.
-    let pace = match way.peer {
+    let loop_kind = match variant.peer {
         Some(_) => {
             " loader_files=1000000 loader_sleep=1 manager_files=1000000 manager_sleep=1 manager_threshold=60s"
         }
         None => "",
     };
     let http = format!(
-        "proxy_cache_path {directory} levels=2 keys_zone=entries:512m use_temp_path=off inactive={inactive}s{pace};"
+        "proxy_cache_path {directory} levels=2 keys_zone=entries:512m use_temp_path=off inactive={inactive}s{loop_kind};"
     );
-    let counters = if way.peer.is_none() { "location = /counters { cache_counters; }\n" } else { "" };
+    let counters = if variant.peer.is_none() { "location = /counters { cache_counters; }\n" } else { "" };
     let server = format!(
         "{READY}\n{counters}location = /plain {{ return 200 \"a small answer\"; }}\n\
          location /origin/ {{ add_header Cache-Control max-age=86400; return 200 \"{body}\"; }}\n\
@@ -156,22 +158,22 @@ fn configuration(way: &Way, instance: &Instance, directory: &Path, inactive: Dur
          proxy_cache_key $uri;\n}}",
         body = "x".repeat(1000)
     );
-    way.configuration(instance, &Text { http, server, ..Text::default() })
+    variant.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
-impl Life<'_> {
-    fn directory(&self, way: &Way) -> PathBuf {
-        self.bench.workspace.path().join(format!("cache-of-{}", way.name))
+impl CacheRun<'_> {
+    fn directory(&self, variant: &Variant) -> PathBuf {
+        self.bench.workspace.path().join(format!("cache-of-{}", variant.name))
     }
 
     fn clients(&self) -> u32 {
         if self.bench.scale == Scale::Instant { 20 } else { self.options.clients }
     }
 
-    fn server(&self, way: &Way, program: &Program, inactive: Duration) -> Result<Server, Failure> {
-        let directory = self.directory(way);
-        Server::start(self.bench, way.name, program, &self.place.conditions(), |instance| {
-            configuration(way, instance, &directory, inactive)
+    fn server(&self, variant: &Variant, program: &Program, inactive: Duration) -> Result<Server, Failure> {
+        let directory = self.directory(variant);
+        Server::start(self.bench, variant.name, program, &self.place.conditions(), |instance| {
+            configuration(variant, instance, &directory, inactive)
         })
     }
 
@@ -184,30 +186,32 @@ impl Life<'_> {
             // An error ends the connection: the client has closed it.
             let _ = send_slowly(socket, length, &counted);
         })?;
-        let ways = (&SERVERS[..], ", one fetch");
-        let mut servers = lineup::start(self.bench, section, (&self.place, None), ways, |way, instance| {
-            let directory = instance.directory.display();
-            let http = format!("proxy_cache_path {directory}/cache keys_zone=entries:1m use_temp_path=off;");
-            let lock = "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;";
-            let port = origin.port();
-            let server = format!(
-                "{READY}\nlocation / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache entries; \
+        let variants = (&SERVERS[..], ", one fetch");
+        let mut servers =
+            comparison::start(self.bench, section, (&self.place, None), variants, |variant, instance| {
+                let directory = instance.directory.display();
+                let http =
+                    format!("proxy_cache_path {directory}/cache keys_zone=entries:1m use_temp_path=off;");
+                let lock = "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;";
+                let port = origin.port();
+                let server = format!(
+                    "{READY}\nlocation / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache entries; \
                  proxy_cache_key $uri; {lock} }}"
-            );
-            way.configuration(instance, &Text { http, server, ..Text::default() })
-        })?;
+                );
+                variant.configuration(instance, &Text { http, server, ..Text::default() })
+            })?;
         for number in [1, self.clients()] {
             self.bench.progress(format_args!("cache: one object to {number} clients"));
-            let labels = |(way, _): &(Way, Server)| of(way, &shared_labels(number));
-            lineup::measure(self.bench, section, &mut servers, labels, |(_, server), round, _| {
+            let labels = |(variant, _): &(Variant, Server)| of(variant, &shared_labels(number));
+            comparison::measure(self.bench, section, &mut servers, labels, |(_, server), round, _| {
                 count.store(0, Ordering::Relaxed);
                 let plan = Plan {
                     length: Length::Requests(u64::from(number)),
                     timeout: length + Duration::from_secs(30),
-                    expect: served::whole(OBJECT_BYTES as u64),
+                    expect: served::complete_file(OBJECT_BYTES as u64),
                     ..served::load(self.bench, &self.place.split, number, length)
                 };
-                let plan = served::aimed(&plan, server, &format!("/{number}-{round}"))?;
+                let plan = served::with_path(&plan, server, &format!("/{number}-{round}"))?;
                 let served = served::measure(self.bench, server, &plan)?;
                 let last = served.outcome.latency_us(100.0) / 1e6;
                 Ok(served.without_errors().map(|served| {
@@ -218,33 +222,33 @@ impl Life<'_> {
                 }))
             })?;
         }
-        lineup::end(servers);
+        comparison::end(servers);
         Ok(())
     }
 
     /// Fills a server's cache and shuts the server down gracefully, so that it saves its index.
-    fn fill(&self, way: &Way, program: &Program) -> Result<(), Failure> {
-        let mut server = self.server(way, program, Duration::from_secs(86_400))?;
+    fn fill(&self, variant: &Variant, program: &Program) -> Result<(), Failure> {
+        let mut server = self.server(variant, program, Duration::from_secs(86_400))?;
         let mut plan = served::load(self.bench, &self.place.split, CONNECTIONS, Duration::ZERO);
         plan.length = Length::Requests(self.entries);
-        let plan = served::aimed(&plan, &server, &format!("/kept/{{0..{}}}", self.entries - 1))?;
+        let plan = served::with_path(&plan, &server, &format!("/kept/{{0..{}}}", self.entries - 1))?;
         served::measure(self.bench, &mut server, &plan)?;
         server.quit();
         Ok(())
     }
 
     /// Measures a start until all entries and their sizes are known.
-    fn start(&self, ours: &(Way, Program), how: &str, section: &mut Section) -> Result<Run, Failure> {
-        let (way, program) = ours;
+    fn start(&self, ours: &(Variant, Program), how: &str, section: &mut Section) -> Result<Run, Failure> {
+        let (variant, program) = ours;
         if how == STARTS[1] {
-            remove_snapshot(&self.directory(way))?;
+            remove_snapshot(&self.directory(variant))?;
         }
         if self.bench.is_root() {
             page_cache::drop_all()?;
         }
         let begun = Instant::now();
-        let server = self.server(way, program, Duration::from_secs(86_400))?;
-        section.configure(way.name, server.configuration());
+        let server = self.server(variant, program, Duration::from_secs(86_400))?;
+        section.configure(variant.name, server.configuration());
         let known = self.until(&server, "ringroad_cache_loaded{zone=\"entries\"} 1", begun)?;
         let measured = self.until(&server, "ringroad_cache_measured{zone=\"entries\"} 1", begun)?;
         server.quit();
@@ -264,24 +268,29 @@ impl Life<'_> {
     }
 
     /// Measures latencies before entries are removed, and during the removal.
-    fn ended(&self, way: &Way, program: &Program, section: &mut Section) -> Result<Vec<Filed>, Failure> {
-        let directory = self.directory(way);
+    fn ended(
+        &self,
+        variant: &Variant,
+        program: &Program,
+        section: &mut Section,
+    ) -> Result<Vec<LabelledRun>, Failure> {
+        let directory = self.directory(variant);
         // The snapshot has the times of last use, which may be too long ago: the entries would be removed before the
         // first measurement.
         remove_snapshot(&directory)?;
         let length = self.bench.length(Duration::from_secs(5));
         let inactive = length * 2 + Duration::from_secs(3);
-        let mut server = self.server(way, program, inactive)?;
-        section.configure(&format!("{}, removals", way.name), server.configuration());
+        let mut server = self.server(variant, program, inactive)?;
+        section.configure(&format!("{}, removals", variant.name), server.configuration());
         let mut plan =
             served::load(self.bench, &self.place.split, CONNECTIONS_BESIDE, Duration::from_secs(5));
-        plan.pace = Pace::Open { rate: f64::from(self.options.rate) };
-        let plan = served::aimed(&plan, &server, "/plain")?;
-        let filed = |when: &str, run| (of(way, &ended_labels(when)), run);
+        plan.loop_kind = LoopKind::Open { rate: f64::from(self.options.rate) };
+        let plan = served::with_path(&plan, &server, "/plain")?;
+        let filed = |when: &str, run| (of(variant, &ended_labels(when)), run);
         served::warm_up(self.bench, &plan)?;
         let alone = served::measure(self.bench, &mut server, &plan)?.run();
         let (before, begun) = (entries(&directory).count, Instant::now());
-        self.bench.progress(format_args!("cache: waiting until entries of {} pass out of use", way.name));
+        self.bench.progress(format_args!("cache: waiting until entries of {} pass out of use", variant.name));
         while entries(&directory).count > before - before / 20 {
             self.bench.check_interrupted()?;
             if begun.elapsed() > inactive + KNOWN_TIMEOUT {
@@ -299,63 +308,74 @@ impl Life<'_> {
     }
 
     /// Returns three tables, among them the latencies during removals, and the findings.
-    fn told(&self, sheet: Sheet<'_>) -> Told {
+    fn results(&self, measurements: Measurements<'_>) -> Results {
         let clients = self.clients();
-        let line = |way: &Way, when: &str| (format!("{}, {when}", way.name), of(way, &ended_labels(when)));
-        let lines: Rows = REMOVING.iter().flat_map(|way| [line(way, "alone"), line(way, "beside")]).collect();
+        let line = |variant: &Variant, when: &str| {
+            (format!("{}, {when}", variant.name), of(variant, &ended_labels(when)))
+        };
+        let lines: Rows =
+            REMOVING.iter().flat_map(|variant| [line(variant, "alone"), line(variant, "beside")]).collect();
         let title = "Latency of requests that need no cache, alone and beside removals";
-        let fetches = SERVERS.iter().filter(|way| way.peer.is_none()).filter_map(|way| {
-            let fetches = sheet.middle(FETCHES, &of(way, &shared_labels(clients)))?;
-            Some((format!("{} {fetches:.0}", way.name), fetches == 1.0))
+        let fetches = SERVERS.iter().filter(|variant| variant.peer.is_none()).filter_map(|variant| {
+            let fetches = measurements.middle(FETCHES, &of(variant, &shared_labels(clients)))?;
+            Some((format!("{} {fetches:.0}", variant.name), fetches == 1.0))
         });
-        let fetched = judged(
+        let fetched = finding_of_cases(
             format!("{clients} clients that ask for one object that is not stored cause one request."),
             "Requests to the origin: ",
             &fetches.collect::<Vec<_>>(),
             "It was not measured.",
         );
-        let beside = |way: Way| {
-            (way.name.to_owned(), of(&way, &ended_labels("beside")), of(&way, &ended_labels("alone")))
+        let beside = |variant: Variant| {
+            (
+                variant.name.to_owned(),
+                of(&variant, &ended_labels("beside")),
+                of(&variant, &ended_labels("alone")),
+            )
         };
-        let noticed = judged(
+        let noticed = finding_of_cases(
             "Removals are not felt by other requests (99th percentile at most doubled).",
             "p99 beside removals, of its value without them: ",
-            &sheet.ratios(P99, REMOVING.map(beside), |ratio| ratio.median <= 2.0),
+            &measurements.ratios(P99, REMOVING.map(beside), |ratio| ratio.median <= 2.0),
             "It was not measured.",
         );
-        let servers = Compared { sheet, ways: &SERVERS };
+        let servers = Compared { measurements, variants: &SERVERS };
         let shared =
             format!("One object that is not stored, to {clients} clients at once: last byte of the last");
-        Told {
-            tables: vec![shared_table(sheet, clients), self.start_table(sheet), self.end_table(sheet)],
-            plots: vec![sheet.curves(("cache-removals", title), "ms", &lines)],
+        Results {
+            tables: vec![
+                shared_table(measurements, clients),
+                self.start_table(measurements),
+                self.end_table(measurements),
+            ],
+            plots: vec![measurements.curves(("cache-removals", title), "ms", &lines)],
             findings: vec![fetched, noticed],
-            standings: vec![
-                servers.standing(&shared, LAST, &shared_labels(clients)),
-                servers.standing("Latency beside removals of entries, p99", P99, &ended_labels("beside")),
+            rankings: vec![
+                servers.ranking(&shared, LAST, &shared_labels(clients)),
+                servers.ranking("Latency beside removals of entries, p99", P99, &ended_labels("beside")),
             ],
         }
     }
 
-    fn start_table(&self, sheet: Sheet<'_>) -> Table {
+    fn start_table(&self, measurements: Measurements<'_>) -> Table {
         let cold = if self.bench.is_root() { "a dropped page cache" } else { "a warm page cache" };
         let title = format!("A start with {} entries and {cold}", self.entries);
         let rows: Rows = STARTS.map(|how| (how.to_owned(), started_labels(how))).into();
-        sheet.table(&title, &rows, &[KNOWN.shown(), MEASURED.shown()])
+        measurements.table(&title, &rows, &[KNOWN.shown(), MEASURED.shown()])
     }
 
-    fn end_table(&self, sheet: Sheet<'_>) -> Table {
+    fn end_table(&self, measurements: Measurements<'_>) -> Table {
         let when = |when: &str| at([("when", &when)]);
-        let mut columns = alone_and_beside(&[P50, P99, P999]);
+        let mut columns = disturbance_columns(&[P50, P99, P999]);
         columns.push(REMOVED.at(REMOVED.name, when("beside")));
         let (entries, rate) = (self.entries, self.options.rate);
         let title = format!("{entries} entries pass out of use: requests without a cache, {rate} a second");
-        let rows = under(&lineup::rows(&REMOVING), &at([("part", &"end")]));
-        sheet.table(&title, &rows, &columns)
+        let rows = under(&comparison::rows(&REMOVING), &at([("part", &"end")]));
+        measurements.table(&title, &rows, &columns)
     }
 }
 
-fn shared_table(sheet: Sheet<'_>, clients: u32) -> Table {
+fn shared_table(measurements: Measurements<'_>, clients: u32) -> Table {
     let columns = [
         LAST.at("alone", shared_labels(1)),
         LAST.at("last of all", shared_labels(clients)),
@@ -363,7 +383,7 @@ fn shared_table(sheet: Sheet<'_>, clients: u32) -> Table {
         FETCHES.at(FETCHES.name, shared_labels(clients)),
     ];
     let title = format!("One object of 1 MiB that is not stored, to {clients} clients at once");
-    sheet.table(&title, &lineup::rows(&SERVERS), &columns)
+    measurements.table(&title, &comparison::rows(&SERVERS), &columns)
 }
 
 /// Removes the snapshot of the index that a server saved at its end.
@@ -405,7 +425,8 @@ mod tests {
     #[test]
     fn only_our_configuration_has_counters_and_only_that_of_nginx_a_pace() {
         let instance = Instance { port: 8080, directory: "/x".into() };
-        let text = |way: Way| configuration(&way, &instance, Path::new("/c"), Duration::from_secs(9));
+        let text =
+            |variant: Variant| configuration(&variant, &instance, Path::new("/c"), Duration::from_secs(9));
         assert!(text(RING).contains("cache_counters") && text(RING).contains("inactive=9s;"));
         assert!(!text(NGINX).contains("cache_counters") && text(NGINX).contains("manager_sleep"));
     }

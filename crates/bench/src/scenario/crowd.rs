@@ -17,23 +17,25 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::comparison::{self, Compared, LabelledRun, NGINX, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, Filed, NGINX, RING, SERVERS, Text, Way, of};
+use super::measurements::{
+    Figure, Labels, Measurements, Of, at, axis, figure, finding, finding_of_cases, under,
+};
 use super::served::{self, CPU, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, finding, judged, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Pace, Plan};
+use crate::load::{LoopKind, Plan};
 use crate::method::memory;
 use crate::method::pin::Split;
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Program, Server};
-use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told, Verdict};
+use crate::report::model::{AxisScale, Finding, Results, Run, Section, Table, Verdict};
 
 /// Options of `bench crowd`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CrowdOptions {
-    /// Number of open connections of the largest crowd
+    /// Maximum number of open connections
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=50_000))]
     connections: u32,
 }
@@ -44,14 +46,14 @@ const LENGTH: Duration = Duration::from_secs(1);
 /// requests of 4 s, or more with those queued behind it: in a shorter measurement p99.9 would depend on a single stall.
 const LENGTH_HALF: Duration = Duration::from_secs(6);
 
-/// Number of active connections in a crowd; cases without idle connections also use fewer.
+/// Number of active connections beside idle ones; cases without idle connections also use fewer.
 const ACTIVE: u32 = 1000;
 const FEW: u32 = 100;
 
 /// Number of file descriptors that a program needs beside its connections.
 const DESCRIPTORS_BESIDE: u32 = 300;
 
-/// Maximum wanted ratio of the CPU time per request in the largest crowd to that in the smallest.
+/// Maximum wanted ratio of the CPU time per request with the most connections to that with the fewest.
 const GROWTH_WANTED: f64 = 1.25;
 
 const MEMORY: Figure = figure("without connections", "KiB", 0, Of::Value("memory_bytes", 1.0 / 1024.0));
@@ -60,12 +62,12 @@ const EACH: Figure =
 
 /// Returns the configuration of a server: identical for all except the engine. Idle connections outlast the
 /// measurement.
-fn configuration(way: &Way, instance: &Instance, open: u32) -> String {
+fn configuration(variant: &Variant, instance: &Instance, open: u32) -> String {
     // nginx closes idle connections when less than a sixteenth of its connections is free.
     let connections = open + open / 4 + DESCRIPTORS_BESIDE;
     let http = "keepalive_timeout 1h;".to_owned();
     let server = "location / { return 200; }".to_owned();
-    way.configuration(instance, &Text { connections, http, server, ..Text::default() })
+    variant.configuration(instance, &Text { connections, http, server, ..Text::default() })
 }
 
 impl Scenario for CrowdOptions {
@@ -79,18 +81,18 @@ impl Scenario for CrowdOptions {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let descriptors = served::raise_descriptors();
-        let crowd = Crowd::choose(bench, self, descriptors, section);
+        let crowd = ConnectionCounts::choose(bench, self, descriptors, section);
         let place = ServerCpus::of_one_worker(bench, section);
-        let mut ways = lineup::programs(bench, section, SERVERS, "");
-        lineup::measure_all(bench, section, &mut ways, |(way, program), round, section| {
-            bench.progress(format_args!("crowd: {}, round {}", way.name, round + 1));
-            let server = crowd.start(bench, way, program, &place)?;
-            section.configure(way.name, server.configuration());
-            crowd.measure(bench, way, server, &place.split)
+        let mut variants = comparison::programs(bench, section, SERVERS, "");
+        comparison::measure_all(bench, section, &mut variants, |(variant, program), round, section| {
+            bench.progress(format_args!("crowd: {}, round {}", variant.name, round + 1));
+            let server = crowd.start(bench, variant, program, &place)?;
+            section.configure(variant.name, server.configuration());
+            crowd.measure(bench, variant, server, &place.split)
         })?;
-        let half = half_load(bench, section, &crowd, &ways, &place)?;
-        let told = crowd.told(Sheet::of(section), half);
-        section.tell(told);
+        let half = half_load(bench, section, &crowd, &variants, &place)?;
+        let results = crowd.results(Measurements::of(section), half);
+        section.add_results(results);
         Ok(())
     }
 }
@@ -104,18 +106,23 @@ fn half() -> Labels {
 }
 
 /// The numbers of connections.
-struct Crowd {
+struct ConnectionCounts {
     /// Maximum number of concurrently open connections.
     connections: u32,
     active: u32,
     few: u32,
 }
 
-impl Crowd {
-    fn choose(bench: &Bench, options: &CrowdOptions, descriptors: u64, section: &mut Section) -> Crowd {
-        // A test needs no crowd.
+impl ConnectionCounts {
+    fn choose(
+        bench: &Bench,
+        options: &CrowdOptions,
+        descriptors: u64,
+        section: &mut Section,
+    ) -> ConnectionCounts {
+        // A test needs few connections.
         if bench.scale == Scale::Instant {
-            return Crowd { connections: 60, active: 20, few: 10 };
+            return ConnectionCounts { connections: 60, active: 20, few: 10 };
         }
         // The server may have the same limit of descriptors as this process, and must not run short of them.
         let room = u32::try_from(descriptors).unwrap_or(u32::MAX).saturating_sub(DESCRIPTORS_BESIDE) / 5 * 4;
@@ -126,30 +133,30 @@ impl Crowd {
                 &format!("a process may have {descriptors} descriptors here: {connections} were open"),
             );
         }
-        Crowd { connections, active: ACTIVE.min(connections), few: FEW }
+        ConnectionCounts { connections, active: ACTIVE.min(connections), few: FEW }
     }
 
     fn start(
         &self,
         bench: &Bench,
-        way: &Way,
+        variant: &Variant,
         program: &Program,
         place: &ServerCpus,
     ) -> Result<Server, Failure> {
-        Server::start(bench, way.name, program, &place.conditions(), |instance| {
-            configuration(way, instance, self.connections)
+        Server::start(bench, variant.name, program, &place.conditions(), |instance| {
+            configuration(variant, instance, self.connections)
         })
     }
 
-    /// Measures a complete round: memory, then the crowd, then without it. The crowd is measured first, since memory
-    /// that a server allocated for a load would otherwise be available for idle connections.
+    /// Measures a complete round: memory, then the load with idle connections, then without them. Idle connections
+    /// come first, since memory that a server allocated for a load would otherwise be available for them.
     fn measure(
         &self,
         bench: &Bench,
-        way: &Way,
+        variant: &Variant,
         mut server: Server,
         split: &Split,
-    ) -> Result<Vec<Filed>, Failure> {
+    ) -> Result<Vec<LabelledRun>, Failure> {
         let idle = |server: &Server, count: u32| Idle::open(server.address(), None, count, ("/", 0));
         let alone = idle(&server, 1)?;
         let memory_bytes = memory::user_space_bytes(server.tree());
@@ -158,12 +165,12 @@ impl Crowd {
         let idle = idle(&server, idle_count)?;
         let more = memory::user_space_bytes(server.tree()).saturating_sub(memory_bytes);
         let mut load = |connections: u32| -> Result<Run, Failure> {
-            let plan = served::aimed(&served::load(bench, split, connections, LENGTH), &server, "/")?;
+            let plan = served::with_path(&served::load(bench, split, connections, LENGTH), &server, "/")?;
             served::warm_up(bench, &plan)?;
             Ok(served::measure(bench, &mut server, &plan)?.run())
         };
         let mut crowd = load(self.active)?;
-        // All of them must still be open, or the crowd was smaller than stated.
+        // All of them must still be open, or the load had fewer connections than stated.
         idle.check_open()?;
         drop(idle);
         let each = more as f64 / f64::from(idle_count.max(1));
@@ -172,37 +179,41 @@ impl Crowd {
         let (active, few) = (load(self.active)?, load(self.few)?);
         server.end();
         let runs = [(self.few, few), (self.active, active), (self.connections, crowd)];
-        Ok(runs.map(|(connections, run)| (of(way, &open(connections)), Ok(run))).into())
+        Ok(runs.map(|(connections, run)| (of(variant, &open(connections)), Ok(run))).into())
     }
 
     /// Returns tables, plots and findings. `server` is the server whose `rate` was halved.
-    fn told(&self, sheet: Sheet<'_>, (server, rate): (&str, f64)) -> Told {
-        let half_rows = under(&lineup::rows(&SERVERS), &half());
-        let costs = sheet.plot(
+    fn results(&self, measurements: Measurements<'_>, (server, rate): (&str, f64)) -> Results {
+        let half_rows = under(&comparison::rows(&SERVERS), &half());
+        let costs = measurements.plot(
             ("crowd-cpu", "Server's processor time by open connections"),
             ("connections", axis("connections", "", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Linear)),
-            &lineup::rows(&SERVERS),
+            &comparison::rows(&SERVERS),
         );
         let title = ("crowd-half", "Latency by percentile at half of the load");
-        let servers = Compared { sheet, ways: &SERVERS };
+        let servers = Compared { measurements, variants: &SERVERS };
         let (active, all) = (self.active, self.connections);
         let words = format!("Processor time of a request: {active} of {all} connections are active");
-        Told {
-            tables: vec![self.costs(sheet), self.memory(sheet), halves(sheet, server, rate, &half_rows)],
-            plots: vec![costs, sheet.curves(title, "ms", &half_rows)],
-            findings: vec![self.growth(sheet), slower(sheet)],
-            standings: vec![
-                servers.standing(&words, CPU, &open(all)),
-                servers.standing("Memory of an idle connection", EACH, &open(all)),
-                servers.standing(&format!("Latency at {rate:.0} requests a second, p99"), P99, &half()),
+        Results {
+            tables: vec![
+                self.costs(measurements),
+                self.memory(measurements),
+                halves(measurements, server, rate, &half_rows),
+            ],
+            plots: vec![costs, measurements.curves(title, "ms", &half_rows)],
+            findings: vec![self.growth(measurements), latency_finding(measurements)],
+            rankings: vec![
+                servers.ranking(&words, CPU, &open(all)),
+                servers.ranking("Memory of an idle connection", EACH, &open(all)),
+                servers.ranking(&format!("Latency at {rate:.0} requests a second, p99"), P99, &half()),
             ],
         }
     }
 
-    /// Returns a column for each crowd, and the growth from the smallest to the largest, computed round by round: both
-    /// figures of a round are of the same server process.
-    fn costs(&self, sheet: Sheet<'_>) -> Table {
+    /// Returns a column for each number of connections, and the growth from the smallest to the largest, computed round
+    /// by round: both figures of a round are of the same server process.
+    fn costs(&self, measurements: Measurements<'_>) -> Table {
         let mut columns: Vec<_> = [self.few, self.active, self.connections]
             .map(|connections| CPU.at(&format!("{connections} open"), open(connections)))
             .into();
@@ -212,30 +223,30 @@ impl Crowd {
             "return 200 over keep-alive connections, at most {} of them active: processor time of the server",
             self.active
         );
-        sheet.table(&title, &lineup::rows(&SERVERS), &columns)
+        measurements.table(&title, &comparison::rows(&SERVERS), &columns)
     }
 
     /// Memory without connections is listed beside the memory per connection: a server may allocate memory for all
     /// possible connections at its start, which the figure per connection would hide.
-    fn memory(&self, sheet: Sheet<'_>) -> Table {
+    fn memory(&self, measurements: Measurements<'_>) -> Table {
         let title = format!(
             "Memory of the server in user space, with {} idle connections that have had one response each",
             self.connections - self.active
         );
         let columns = [MEMORY.shown(), EACH.shown()];
-        Compared { sheet, ways: &SERVERS }.table(&title, &open(self.connections), &columns)
+        Compared { measurements, variants: &SERVERS }.table(&title, &open(self.connections), &columns)
     }
 
     /// Returns the finding about the growth. No write-up has this claim: operators want to rely on it.
-    fn growth(&self, sheet: Sheet<'_>) -> Finding {
-        let growth = |way: &Way| {
-            let of = |connections| of(way, &open(connections));
-            Some((*way, sheet.ratio(CPU, &of(self.connections), &of(self.few))?.median))
+    fn growth(&self, measurements: Measurements<'_>) -> Finding {
+        let growth = |variant: &Variant| {
+            let of = |connections| of(variant, &open(connections));
+            Some((*variant, measurements.ratio(CPU, &of(self.connections), &of(self.few))?.median))
         };
-        let found: Vec<(Way, f64)> = SERVERS.iter().filter_map(growth).collect();
+        let found: Vec<(Variant, f64)> = SERVERS.iter().filter_map(growth).collect();
         let words: Vec<String> =
-            found.iter().map(|(way, ratio)| format!("{} {ratio:.2}", way.name)).collect();
-        let ours = found.iter().filter(|(way, _)| way.peer.is_none());
+            found.iter().map(|(variant, ratio)| format!("{} {ratio:.2}", variant.name)).collect();
+        let ours = found.iter().filter(|(variant, _)| variant.peer.is_none());
         let verdict = match ours.map(|(_, ratio)| *ratio).reduce(f64::max) {
             Some(ratio) if ratio <= GROWTH_WANTED => Verdict::Holds,
             Some(_) => Verdict::Fails,
@@ -253,41 +264,41 @@ impl Crowd {
 fn half_load(
     bench: &Bench,
     section: &mut Section,
-    crowd: &Crowd,
-    ways: &[(Way, Program)],
+    crowd: &ConnectionCounts,
+    variants: &[(Variant, Program)],
     place: &ServerCpus,
 ) -> Result<(&'static str, f64), Failure> {
-    let mut servers: Vec<(Way, Server)> = Vec::new();
-    for (way, program) in ways {
-        servers.push((*way, crowd.start(bench, way, program, place)?));
+    let mut servers: Vec<(Variant, Server)> = Vec::new();
+    for (variant, program) in variants {
+        servers.push((*variant, crowd.start(bench, variant, program, place)?));
     }
     let plan = |server: &Server| {
-        served::aimed(&served::load(bench, &place.split, crowd.few, LENGTH_HALF), server, "/")
+        served::with_path(&served::load(bench, &place.split, crowd.few, LENGTH_HALF), server, "/")
     };
     for (_, server) in &servers {
         served::warm_up(bench, &plan(server)?)?;
     }
-    let Some((way, server)) = servers.last_mut() else {
+    let Some((variant, server)) = servers.last_mut() else {
         return Err(Failure::Other("no server to measure".to_owned()));
     };
-    let halved = way.name;
+    let halved = variant.name;
     let full = plan(server)?;
-    let rate = served::measure(bench, server, &full)?.outcome.answers_per_second() / 2.0;
+    let rate = served::measure(bench, server, &full)?.outcome.responses_per_second() / 2.0;
     bench.progress(format_args!("crowd: {rate:.0} requests a second, half of the rate of {halved}"));
-    let labels = |(way, _): &(Way, Server)| of(way, &half());
-    lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
-        let plan = Plan { pace: Pace::Open { rate }, ..plan(server)? };
+    let labels = |(variant, _): &(Variant, Server)| of(variant, &half());
+    comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
+        let plan = Plan { loop_kind: LoopKind::Open { rate }, ..plan(server)? };
         let mut run = served::measure(bench, server, &plan)?.run();
         run.set("wanted_requests_per_second", rate);
         Ok(Ok(run))
     })?;
-    lineup::end(servers);
+    comparison::end(servers);
     Ok((halved, rate))
 }
 
 /// Returns the table for half load. The rate is the first column, so that a server that does not achieve it is obvious:
 /// its latencies then include queueing.
-fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> Table {
+fn halves(measurements: Measurements<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> Table {
     let mut columns = vec![RATE.shown()];
     for percentile in [P50, P99, P999] {
         let over = percentile.over(&format!("{} of nginx's", percentile.name), at([("server", &NGINX.name)]));
@@ -296,18 +307,18 @@ fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> T
     columns.push(CPU.shown());
     let title =
         format!("return 200, {rate:.0} requests a second whatever the server does: half of the rate of {of}");
-    sheet.table(&title, rows, &columns)
+    measurements.table(&title, rows, &columns)
 }
 
 /// Returns the finding about latencies. The verdict considers the spread, because at half load a percentile depends
 /// more on other activity of the machine than on the server.
-fn slower(sheet: Sheet<'_>) -> Finding {
+fn latency_finding(measurements: Measurements<'_>) -> Finding {
     let claim = "At half of the load responses take no longer than nginx's, by more than repetitions differ.";
     let cases = [P50, P99, P999].map(|figure| {
         let case = (figure.name.to_owned(), of(&RING, &half()), of(&NGINX, &half()));
-        sheet.ratios(figure, [case], |ratio| ratio.low <= 1.0)
+        measurements.ratios(figure, [case], |ratio| ratio.low <= 1.0)
     });
-    judged(claim, "On the ring, of nginx's: ", &cases.concat(), "nginx was not measured.")
+    finding_of_cases(claim, "On the ring, of nginx's: ", &cases.concat(), "nginx was not measured.")
 }
 
 #[cfg(test)]

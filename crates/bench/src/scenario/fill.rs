@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, EPOLL, NGINX, READY, RING, Text, Way, of};
+use super::measurements::{Figure, Labels, Measurements, Of, at, axis, figure, finding_of_cases};
 use super::served::{self, CPU, P50, P99, RATE};
-use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
@@ -42,7 +42,7 @@ use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::device_of;
 use crate::peers::server::{Conditions, Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Run, Section, Table, Told};
+use crate::report::model::{AxisScale, Results, Run, Section, Table};
 
 /// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
@@ -93,8 +93,8 @@ impl FillSize {
 }
 
 /// The servers; nginx in its default configuration, and writing with threads.
-const WAYS: [Way; 4] =
-    [RING, EPOLL, NGINX, Way::of("nginx, aio threads", Peer::Nginx).with(" aio threads; aio_write on;")];
+const VARIANTS: [Variant; 4] =
+    [RING, EPOLL, NGINX, Variant::of("nginx, aio threads", Peer::Nginx).with(" aio threads; aio_write on;")];
 
 /// Maximum wanted number of bytes written to the disk per stored byte.
 const WRITTEN_WANTED: f64 = 1.2;
@@ -107,8 +107,8 @@ const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_by
 
 /// Returns the configuration: identical for all except the engine. Few directories, since they would otherwise account
 /// for half of the written data. The key includes the query, which makes each request unique.
-fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
-    let (directory, more) = (instance.directory.display(), way.location);
+fn configuration(variant: &Variant, instance: &Instance, origin: u16) -> String {
+    let (directory, more) = (instance.directory.display(), variant.location);
     let http = format!(
         "proxy_cache_path {directory}/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;\n\
          upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}"
@@ -118,7 +118,7 @@ fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
          proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n    \
          proxy_cache bench; proxy_cache_key $request_uri; proxy_cache_valid 200 4d;{more}\n}}"
     );
-    way.configuration(instance, &Text { http, server, ..Text::default() })
+    variant.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
 /// Number and size of the entries of a cache.
@@ -140,21 +140,22 @@ impl Scenario for FillOptions {
         served::raise_descriptors();
         let one = |size: &FillSize| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench);
         let each: u64 = SIZES.iter().map(one).sum();
-        bench.workspace.need_space(each * WAYS.len() as u64 * u64::from(bench.repetitions()))?;
+        bench.workspace.need_space(each * VARIANTS.len() as u64 * u64::from(bench.repetitions()))?;
         if !bench.is_root() {
             section.skip("memory limit", "control groups need root: stored responses may wait in memory");
         }
-        let mut ways = lineup::programs(bench, section, WAYS, "");
+        let mut variants = comparison::programs(bench, section, VARIANTS, "");
         let split = Split::of(&pin::available(), 1);
         let origin = origin(bench, &split)?;
         let caches = RefCell::default();
         for size in SIZES {
             bench.progress(format_args!("fill: {} responses of {}", size.requests(bench), size.name));
-            let labels = |(way, _): &(Way, Program)| of(way, &size.labels());
-            lineup::measure(bench, section, &mut ways, labels, |(way, program), _, section| {
+            let labels = |(variant, _): &(Variant, Program)| of(variant, &size.labels());
+            comparison::measure(bench, section, &mut variants, labels, |(variant, program), _, section| {
                 let connections = self.connections;
-                let fill = Fill { bench, way: *way, size, split: &split, connections, caches: &caches };
-                lineup::or_reason(fill.measure(program, origin.address().port(), section))
+                let fill =
+                    Fill { bench, variant: *variant, size, split: &split, connections, caches: &caches };
+                comparison::or_reason(fill.measure(program, origin.address().port(), section))
             })?;
         }
         origin.end();
@@ -164,55 +165,57 @@ impl Scenario for FillOptions {
         for directory in caches.into_inner() {
             fs::remove_dir_all(&directory).map_err(Failure::file("remove", &directory))?;
         }
-        let told = told(Sheet::of(section), self.connections, bench.is_root());
-        section.tell(told);
+        let results = results(Measurements::of(section), self.connections, bench.is_root());
+        section.add_results(results);
         Ok(())
     }
 }
 
 /// Returns a table for each size, a plot of throughput by size, and two findings.
-fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
+fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -> Results {
     // The plot shows bytes: the rates of the sizes differ too much for one axis, the throughputs do not.
-    let plot = sheet.plot(
+    let plot = measurements.plot(
         ("fill-throughput", "Bytes a second that are fetched, sent and stored, by size"),
         ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
         (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
-        &lineup::rows(&WAYS),
+        &comparison::rows(&VARIANTS),
     );
     // No write-up has these claims: a cache should not be worse than nginx, which is the most common one.
     let speed = SIZES.iter().filter_map(|size| {
-        let ours = |figure| sheet.ratio(figure, &of(&RING, &size.labels()), &of(&NGINX, &size.labels()));
+        let ours =
+            |figure| measurements.ratio(figure, &of(&RING, &size.labels()), &of(&NGINX, &size.labels()));
         let (rate, p99) = (ours(RATE)?.median, ours(P99)?.median);
         let words = format!("{}: {rate:.2} of the rate, {p99:.2} of the p99", size.name);
         Some((words, rate >= 1.0 && p99 <= 0.5))
     });
     let claim = "A cache is filled on the ring at nginx's rate or more, with at most half of its p99.";
-    let speed = judged(claim, "", &speed.collect::<Vec<_>>(), "nginx was not measured.");
+    let speed = finding_of_cases(claim, "", &speed.collect::<Vec<_>>(), "nginx was not measured.");
     // Small entries cannot achieve it on a file system with blocks of 4 KiB, where header and body occupy two blocks:
     // the sentence includes the figure of each size, and nginx's, which writes the same blocks.
     let written = SIZES.iter().filter_map(|size| {
-        let written = sheet.middle(WRITTEN, &of(&RING, &size.labels()))?;
-        let nginx = sheet.middle(WRITTEN, &of(&NGINX, &size.labels()));
+        let written = measurements.middle(WRITTEN, &of(&RING, &size.labels()))?;
+        let nginx = measurements.middle(WRITTEN, &of(&NGINX, &size.labels()));
         let nginx = nginx.map_or_else(String::new, |nginx| format!(" (nginx {nginx:.2})"));
         Some((format!("{} {written:.2}{nginx}", size.name), written <= WRITTEN_WANTED))
     });
     let claim =
         format!("At most {WRITTEN_WANTED} bytes are written for each that is stored, file system included.");
-    let written = judged(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
-    let standing = |size: FillSize| {
+    let written =
+        finding_of_cases(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
+    let ranking = |size: FillSize| {
         let title = format!("Responses of {} that are fetched and stored", size.name);
-        Compared { sheet, ways: &WAYS }.standing(&title, RATE, &size.labels())
+        Compared { measurements, variants: &VARIANTS }.ranking(&title, RATE, &size.labels())
     };
-    Told {
-        tables: SIZES.map(|size| table(sheet, size, connections, is_limited)).into(),
+    Results {
+        tables: SIZES.map(|size| table(measurements, size, connections, is_limited)).into(),
         plots: vec![plot],
         findings: vec![speed, written],
-        standings: SIZES.map(standing).into(),
+        rankings: SIZES.map(ranking).into(),
     }
 }
 
 /// Returns the table of one size. Ratios are relative to nginx's default; its other mode is a separate row.
-fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -> Table {
+fn table(measurements: Measurements<'_>, size: FillSize, connections: u32, is_limited: bool) -> Table {
     let memory = match is_limited {
         true => format!("{} MiB of memory", MEMORY_BYTES >> 20),
         false => "no memory limit".to_owned(),
@@ -223,7 +226,7 @@ fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -
     );
     let nginx = || at([("server", &NGINX.name)]);
     let columns = [
-        RATE.at("answers", Labels::new()),
+        RATE.at("responses", Labels::new()),
         RATE.over("of nginx's", nginx()),
         P50.shown(),
         P99.shown(),
@@ -232,7 +235,7 @@ fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -
         STORED.shown(),
         WRITTEN.shown(),
     ];
-    Compared { sheet, ways: &WAYS }.table(&title, &size.labels(), &columns)
+    Compared { measurements, variants: &VARIANTS }.table(&title, &size.labels(), &columns)
 }
 
 /// Starts the origin of all caches.
@@ -249,7 +252,7 @@ fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
 /// The parameters of one measurement.
 struct Fill<'a> {
     bench: &'a Bench,
-    way: Way,
+    variant: Variant,
     size: FillSize,
     split: &'a Split,
     connections: u32,
@@ -259,7 +262,7 @@ struct Fill<'a> {
 
 impl Fill<'_> {
     fn measure(&self, program: &Program, origin: u16, section: &mut Section) -> Result<Run, Failure> {
-        let (bench, way) = (self.bench, self.way);
+        let (bench, variant) = (self.bench, self.variant);
         let limits = Limits {
             memory_bytes: Some(MEMORY_BYTES),
             cpus: Some(self.split.server.clone()),
@@ -267,11 +270,11 @@ impl Fill<'_> {
         };
         let (_group, conditions) = served::limited(bench, &self.split.server, &limits)?;
         let mut directory = Path::new("").to_owned();
-        let mut server = Server::start(bench, way.name, program, &conditions, |instance| {
+        let mut server = Server::start(bench, variant.name, program, &conditions, |instance| {
             directory = instance.directory.join("cache");
-            configuration(&way, instance, origin)
+            configuration(&variant, instance, origin)
         })?;
-        section.configure(way.name, server.configuration());
+        section.configure(variant.name, server.configuration());
         let filled = self.load(&mut server, &directory);
         server.end();
         self.caches.borrow_mut().push(directory);
@@ -310,8 +313,8 @@ impl Fill<'_> {
         let requests = requests.max(1);
         let connections = self.connections.min(requests as u32);
         let mut plan = served::load(self.bench, self.split, connections, Duration::ZERO);
-        (plan.length, plan.expect) = (Length::Requests(requests), served::whole(self.size.bytes));
-        served::aimed(&plan, server, &format!("/{}?{name}{{0..{}}}", self.size.name, requests - 1))
+        (plan.length, plan.expect) = (Length::Requests(requests), served::complete_file(self.size.bytes));
+        served::with_path(&plan, server, &format!("/{}?{name}{{0..{}}}", self.size.name, requests - 1))
     }
 }
 

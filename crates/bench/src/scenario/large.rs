@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::comparison::{self, Compared, READY, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, READY, Text, Way, of};
+use super::measurements::{
+    Figure, Labels, Measurements, Of, ShownColumn, at, axis, figure, finding_of_cases,
+};
 use super::served::{self, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Sheet, Shown, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
@@ -32,7 +34,7 @@ use crate::method::page_cache;
 use crate::method::pin::Split;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Run, Section, Told};
+use crate::report::model::{AxisScale, Finding, Results, Run, Section};
 
 /// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
@@ -56,32 +58,32 @@ const MEGABYTES_INSTANT: u64 = 2;
 const MEGABYTE: u64 = 1_000_000;
 
 /// Timeout of one client. At 10 MB/s the write-up's file needs 70 s.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Time limit for all rounds after the first: as many as fit are made.
 const ROUNDS_TIME_MAX: Duration = Duration::from_secs(450);
 
 /// Ringroad with each way to send the file, then the peers with theirs.
-const WAYS: [Way; 12] = [
-    Way::ours("as it comes", "io_uring"),
+const VARIANTS: [Variant; 12] = [
+    Variant::ours("as it comes", "io_uring"),
     // The kernel's readahead makes the next bytes resident, and no thread blocks.
-    Way::ours("sendfile, never waiting", "io_uring").with("sendfile on;"),
+    Variant::ours("sendfile, never waiting", "io_uring").with("sendfile on;"),
     // The worker calls sendfile(2), which blocks until the disk read completes: the write-up's linux-sendfile.
     SENDFILE,
     // Reads into shared memory that are sent by sendfile(2): the write-up's linux-aio-sendfile.
-    Way::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k;"),
+    Variant::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k;"),
     SHARED,
-    Way::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring;"),
-    Way::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1;"),
-    Way::of("nginx sendfile", Peer::Nginx).with("sendfile on;"),
+    Variant::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring;"),
+    Variant::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1;"),
+    Variant::of("nginx sendfile", Peer::Nginx).with("sendfile on;"),
     // Pool threads call sendfile(2), so that the worker does not block.
-    Way::of("nginx sendfile, aio threads", Peer::Nginx).with("sendfile on; aio threads;"),
-    Way::of("lighttpd sendfile", Peer::Lighttpd).with("server.network-backend = \"sendfile\""),
-    Way::of("lighttpd writev", Peer::Lighttpd).with("server.network-backend = \"writev\""),
-    Way::of("lighttpd write", Peer::Lighttpd).with("server.network-backend = \"write\""),
+    Variant::of("nginx sendfile, aio threads", Peer::Nginx).with("sendfile on; aio threads;"),
+    Variant::of("lighttpd sendfile", Peer::Lighttpd).with("server.network-backend = \"sendfile\""),
+    Variant::of("lighttpd writev", Peer::Lighttpd).with("server.network-backend = \"writev\""),
+    Variant::of("lighttpd write", Peer::Lighttpd).with("server.network-backend = \"write\""),
 ];
-const SENDFILE: Way = Way::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off;");
-const SHARED: Way = Way::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m;");
+const SENDFILE: Variant = Variant::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off;");
+const SHARED: Variant = Variant::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m;");
 
 /// Bytes of all clients together, bodies only.
 const SPEED: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
@@ -90,9 +92,9 @@ const COST: Figure = figure("CPU", "ms/MB", 3, Of::Quotient("server_cpu_seconds"
 const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
 
 /// Returns the complete configuration of a server.
-fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
-    let (files, directives) = (files.display(), way.location);
-    if way.peer == Some(Peer::Lighttpd) {
+fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String {
+    let (files, directives) = (files.display(), variant.location);
+    if variant.peer == Some(Peer::Lighttpd) {
         // One process, as the other servers have one worker. The readiness check also needs a response.
         return format!(
             "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
@@ -100,7 +102,7 @@ fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
         );
     }
     let server = format!("{READY}\nlocation / {{ root {files}; {directives} }}");
-    way.configuration(instance, &Text { server, ..Text::default() })
+    variant.configuration(instance, &Text { server, ..Text::default() })
 }
 
 impl Scenario for LargeOptions {
@@ -112,7 +114,7 @@ impl Scenario for LargeOptions {
     const QUESTION: &'static str = "How fast does a large file leave that is not in memory, and how much of the machine is \
                                     left meanwhile?";
 
-    /// Measures each way at each number of clients, with a dropped page cache before each measurement.
+    /// Measures each variant at each number of clients, with a dropped page cache before each measurement.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
         let megabytes = self.megabytes.unwrap_or(match bench.scale {
@@ -137,9 +139,10 @@ impl Scenario for LargeOptions {
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
         let place = ServerCpus::of_one_worker(bench, section);
         let (begun, wanted) = (Instant::now(), bench.repetitions());
-        let mut servers = lineup::start(bench, section, (&place, None), (&WAYS, ""), |way, instance| {
-            configuration(way, instance, &files)
-        })?;
+        let mut servers =
+            comparison::start(bench, section, (&place, None), (&VARIANTS, ""), |variant, instance| {
+                configuration(variant, instance, &files)
+            })?;
         for round in 0..wanted {
             // On a slow disk a round takes minutes: fewer repetitions are preferable to a run that is aborted.
             let each = begun.elapsed() / round.max(1);
@@ -150,15 +153,15 @@ impl Scenario for LargeOptions {
             }
             bench.progress(format_args!("large: round {} of {wanted}", round + 1));
             for &clients in &self.clients {
-                for (way, server) in &mut servers {
+                for (variant, server) in &mut servers {
                     let measured = measure(bench, server, &file, clients, megabytes, &place.split)?;
-                    lineup::file(section, measured, &of(way, &fetching(clients)), round as usize);
+                    comparison::file(section, measured, &of(variant, &fetching(clients)), round as usize);
                 }
             }
         }
-        lineup::end(servers);
-        let told = told(Sheet::of(section), &self.clients, megabytes);
-        section.tell(told);
+        comparison::end(servers);
+        let results = results(Measurements::of(section), &self.clients, megabytes);
+        section.add_results(results);
         Ok(())
     }
 }
@@ -180,10 +183,10 @@ fn measure(
     // One request per connection: the load ends when all responses are complete.
     let plan = Plan {
         length: Length::Requests(u64::from(clients)),
-        timeout: ANSWER_TIMEOUT,
-        expect: served::whole(megabytes * MEGABYTE),
+        timeout: RESPONSE_TIMEOUT,
+        expect: served::complete_file(megabytes * MEGABYTE),
         receive_bytes: 256 << 10,
-        ..served::aimed(&served::load(bench, split, clients, Duration::ZERO), server, "/file")?
+        ..served::with_path(&served::load(bench, split, clients, Duration::ZERO), server, "/file")?
     };
     let served = served::measure(bench, server, &plan)?;
     Ok(match served.outcome.tally.errors {
@@ -192,9 +195,9 @@ fn measure(
     })
 }
 
-/// Returns the write-up's table first, with the idle share beside each throughput; then the same for every way.
-fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
-    const AS_WRITTEN: [(&str, &str); 3] = [
+/// Returns the write-up's table first, with the idle share beside each throughput; then the same for every variant.
+fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> Results {
+    const WRITE_UP_COLUMNS: [(&str, &str); 3] = [
         ("sendfile, blocking", "non-aio"),
         ("shm-sendfile 512k", "aio [512k]"),
         ("shm-sendfile 1m", "aio [1M]"),
@@ -202,7 +205,7 @@ fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
     let row = |clients: &u32| (clients.to_string(), fetching(*clients));
     let by_clients: Vec<_> = clients.iter().map(row).collect();
     let speed = Figure { decimals: 2, ..SPEED };
-    let columns: Vec<Shown> = AS_WRITTEN
+    let columns: Vec<ShownColumn> = WRITE_UP_COLUMNS
         .iter()
         .flat_map(|(server, name)| {
             let server = || at([("server", server)]);
@@ -210,16 +213,16 @@ fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
         })
         .collect();
     let title = "conc: sendfile (non-aio) against reads into shared memory and sendfile (aio)";
-    let as_written = sheet.table(title, &by_clients, &columns);
-    let ways = lineup::rows(&WAYS);
+    let write_up_table = measurements.table(title, &by_clients, &columns);
+    let variants = comparison::rows(&VARIANTS);
     let of_every_way = |title: &str, figure: Figure| {
         let plural = |clients: u32| if clients == 1 { "" } else { "s" };
         let column =
             |&clients: &u32| figure.at(&format!("{clients} client{}", plural(clients)), fetching(clients));
-        sheet.table(title, &ways, &clients.iter().map(column).collect::<Vec<_>>())
+        measurements.table(title, &variants, &clients.iter().map(column).collect::<Vec<_>>())
     };
     let tables = vec![
-        as_written,
+        write_up_table,
         of_every_way("Throughput of all clients together", SPEED),
         of_every_way("Processor time of the server for each megabyte", COST),
         of_every_way(
@@ -228,45 +231,46 @@ fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
         ),
     ];
     let title = format!("One cold file of {megabytes} MB: throughput by clients");
-    let plot = sheet.plot(
+    let plot = measurements.plot(
         ("large-throughput", &title),
         ("clients", axis("clients", "", AxisScale::Logarithmic)),
         (SPEED, axis("throughput", "MB/s", AxisScale::Linear)),
-        &ways,
+        &variants,
     );
-    let standing = |&clients: &u32| {
+    let ranking = |&clients: &u32| {
         let plural = if clients == 1 { "" } else { "s" };
         let title = format!("One cold file of {megabytes} MB to {clients} client{plural}");
-        Compared { sheet, ways: &WAYS }.standing(&title, SPEED, &fetching(clients))
+        Compared { measurements, variants: &VARIANTS }.ranking(&title, SPEED, &fetching(clients))
     };
     let ends = [clients.first(), clients.last().filter(|_| clients.len() > 1)];
-    let standings = ends.into_iter().flatten().map(standing).collect();
-    let findings = vec![faster(sheet, clients), idler(sheet, clients)];
-    Told { tables, plots: vec![plot], findings, standings }
+    let rankings = ends.into_iter().flatten().map(ranking).collect();
+    let findings = vec![throughput_finding(measurements, clients), idle_finding(measurements, clients)];
+    Results { tables, plots: vec![plot], findings, rankings }
 }
 
 /// Returns the finding about throughput. The write-up's table has factors of 1.4 to 2.3, so a factor of 1.5 counts as
 /// "about twice".
-fn faster(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
+fn throughput_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
     let claim = "A cold file leaves about twice as fast when it is read ahead into shared memory (1 MB chunks) than by \
                  sendfile alone, with few clients and with ten.";
     let cases = clients.iter().map(|&clients| {
         (clients.to_string(), of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)))
     });
-    let said = sheet.ratios(SPEED, cases, |ratio| ratio.median >= 1.5);
+    let said = measurements.ratios(SPEED, cases, |ratio| ratio.median >= 1.5);
     let before = "Throughput of shm-sendfile by that of sendfile alone, by clients: ";
-    judged(claim, before, &said, "Not measured.")
+    finding_of_cases(claim, before, &said, "Not measured.")
 }
 
 /// Returns the finding about the idle share. The write-up's figures imply a fraction of the CPU time; any smaller CPU
 /// time fulfils the claim in part.
-fn idler(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
+fn idle_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
     let claim =
         "Reading ahead leaves the processor idle: 70 to 90 % of it, where sendfile leaves under 10 %.";
     let compared = |&clients: &u32| {
         let (shared, plain) = (of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)));
-        let ratio = sheet.ratio(COST, &shared, &plain)?.median;
-        let (idle_shared, idle_plain) = (sheet.middle(IDLE, &shared)?, sheet.middle(IDLE, &plain)?);
+        let ratio = measurements.ratio(COST, &shared, &plain)?.median;
+        let (idle_shared, idle_plain) =
+            (measurements.middle(IDLE, &shared)?, measurements.middle(IDLE, &plain)?);
         let words = format!(
             "{clients}: {ratio:.2} of sendfile's processor time for each MB, {idle_shared:.0} % against \
              {idle_plain:.0} % idle"
@@ -274,7 +278,7 @@ fn idler(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
         Some((words, ratio < 1.0))
     };
     let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
-    judged(claim, "By clients, ", &said, "Not measured.")
+    finding_of_cases(claim, "By clients, ", &said, "Not measured.")
 }
 
 #[cfg(test)]
@@ -285,7 +289,7 @@ mod tests {
     fn each_method_has_a_separate_configuration() {
         let instance = Instance { port: 8080, directory: "/x".into() };
         let texts: std::collections::BTreeSet<String> =
-            WAYS.iter().map(|way| configuration(way, &instance, Path::new("/files"))).collect();
-        assert_eq!(texts.len(), WAYS.len());
+            VARIANTS.iter().map(|variant| configuration(variant, &instance, Path::new("/files"))).collect();
+        assert_eq!(texts.len(), VARIANTS.len());
     }
 }

@@ -2,6 +2,7 @@
 
 mod cache;
 mod cold;
+mod comparison;
 mod crowd;
 mod described;
 mod disk;
@@ -11,11 +12,10 @@ mod h2;
 mod http;
 mod isolate;
 mod large;
-mod lineup;
+mod measurements;
 mod nop;
 mod origin;
 mod served;
-mod sheet;
 mod stream;
 mod tls;
 

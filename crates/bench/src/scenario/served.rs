@@ -15,7 +15,7 @@ use tls::signing::KeyKind;
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{self, Answers, Expect, Length, Outcome, Plan, Tally, Target};
+use crate::load::{self, Expect, Length, Outcome, Plan, ResponseKind, Tally, Target};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::{self, Split};
@@ -24,8 +24,8 @@ use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
 use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Finding, Run, Section, Verdict};
-use crate::scenario::lineup::{self, Text, Way};
-use crate::scenario::sheet::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
+use crate::scenario::comparison::{self, Text, Variant};
+use crate::scenario::measurements::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
 
 /// The results of one round.
 #[derive(Clone, Debug)]
@@ -45,9 +45,9 @@ impl Served {
     pub(crate) fn run(&self) -> Run {
         let outcome = &self.outcome;
         let mut figures = vec![
-            ("requests", outcome.tally.answers as f64),
+            ("requests", outcome.tally.responses as f64),
             ("seconds", outcome.seconds),
-            ("requests_per_second", outcome.answers_per_second()),
+            ("requests_per_second", outcome.responses_per_second()),
             ("body_bytes", outcome.tally.body_bytes as f64),
             ("p50_us", outcome.latency_us(50.0)),
             ("p90_us", outcome.latency_us(90.0)),
@@ -79,9 +79,11 @@ impl Served {
 
     /// Rejects results with more errors per thousand responses than tolerated.
     fn within(self, tolerated_per_mille: u64) -> Result<Served, String> {
-        let Tally { errors, answers, .. } = &self.outcome.tally;
+        let Tally { errors, responses, .. } = &self.outcome.tally;
         match self.outcome.check() {
-            Err(failure) if errors.total() * 1000 > answers * tolerated_per_mille => Err(failure.to_string()),
+            Err(failure) if errors.total() * 1000 > responses * tolerated_per_mille => {
+                Err(failure.to_string())
+            }
             _ => Ok(self),
         }
     }
@@ -117,12 +119,12 @@ pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Durat
 }
 
 /// Returns the same load for a path of a server.
-pub(crate) fn aimed(plan: &Plan, server: &Server, path: &str) -> Result<Plan, Failure> {
+pub(crate) fn with_path(plan: &Plan, server: &Server, path: &str) -> Result<Plan, Failure> {
     Ok(Plan { targets: vec![Target::parse(&server.url(path))?], ..plan.clone() })
 }
 
 /// Returns the expectation of a file of this number of bytes.
-pub(crate) fn whole(bytes: u64) -> Expect {
+pub(crate) fn complete_file(bytes: u64) -> Expect {
     Expect { status: Some(200), length: Some(bytes), crc32c: None }
 }
 
@@ -176,7 +178,7 @@ pub(crate) fn warm_up_length(bench: &Bench) -> Duration {
 
 /// Returns the system calls of a server per response, counted in a separate load since counting is slow; or why there
 /// is no figure.
-pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
+pub(crate) fn calls_per_response(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
     let plan = Plan { length: Length::Time(calls_length(bench)), ..plan.clone() };
     calls_during(server.tree(), || load::run(&plan))
 }
@@ -186,16 +188,16 @@ pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> R
 pub(crate) fn compare(
     bench: &Bench,
     section: &mut Section,
-    servers: &mut [(Way, Server)],
+    servers: &mut [(Variant, Server)],
     (words, path): (&str, &str),
     plan: &Plan,
-    labels: impl Fn(&Way) -> Option<Labels>,
+    labels: impl Fn(&Variant) -> Option<Labels>,
 ) -> Result<(), Failure> {
     bench.progress(format_args!("{}: {words}", section.scenario));
     let mut chosen: Vec<(Labels, &mut Server, Plan)> = Vec::new();
-    for (way, server) in servers {
-        if let Some(labels) = labels(way) {
-            let plan = aimed(plan, server, path)?;
+    for (variant, server) in servers {
+        if let Some(labels) = labels(variant) {
+            let plan = with_path(plan, server, path)?;
             chosen.push((labels, server, plan));
         }
     }
@@ -205,13 +207,13 @@ pub(crate) fn compare(
     }
     let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
     // If a connection to an echo server ends early, its remaining messages are not measured, so no error is tolerated.
-    let tolerated = u64::from(plan.answers == Answers::Http);
-    lineup::measure(bench, section, &mut chosen, of, |(_, server, plan), _, _| {
+    let tolerated = u64::from(plan.response_kind == ResponseKind::Http);
+    comparison::measure(bench, section, &mut chosen, of, |(_, server, plan), _, _| {
         Ok(measure(bench, server, plan)?.within(tolerated).map(|served| served.run()))
     })?;
     for (labels, server, plan) in &chosen {
         bench.check_interrupted()?;
-        lineup::add(section, labels, CALLS_NAME, &calls_per_answer(bench, server, plan));
+        comparison::add(section, labels, CALLS_NAME, &calls_per_response(bench, server, plan));
     }
     Ok(())
 }
@@ -252,9 +254,9 @@ pub(crate) fn calls_during(
     let mut calls = Calls::start(processes)?;
     let outcome = load().map_err(|failure| failure.to_string())?;
     let count = calls.count()?;
-    match outcome.tally.answers {
+    match outcome.tally.responses {
         0 => Err("no request was answered".to_owned()),
-        answers => Ok(count as f64 / answers as f64),
+        responses => Ok(count as f64 / responses as f64),
     }
 }
 
@@ -335,7 +337,7 @@ pub(crate) fn origin(bench: &Bench, files: &Path, conditions: Conditions) -> Res
     Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
         let http = "sendfile on;\ndefault_type application/octet-stream;".to_owned();
         let server = format!("location / {{ root {}; }}", files.display());
-        Way::ours("origin", "").configuration(place, &Text { http, server, ..Text::default() })
+        Variant::ours("origin", "").configuration(place, &Text { http, server, ..Text::default() })
     })
 }
 

@@ -22,18 +22,21 @@ use tls::server::Versions;
 use tls::signing::KeyKind;
 use tls::{Client, ciphers, groups};
 
+use super::comparison::{self, Compared, NGINX, RING, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, NGINX, RING, Text, Way, of};
+use super::measurements::{
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, disturbance_columns, figure,
+    finding_of_cases,
+};
 use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, Shown, alone_and_beside, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{self, Length, Pace, Plan, Reuse};
+use crate::load::{self, Length, LoopKind, Plan, Reuse};
 use crate::method::memory;
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Run, Section, Told};
+use crate::report::model::{AxisScale, Finding, Results, Run, Section};
 
 /// Options of `bench tls`.
 #[derive(Args, Clone, Debug)]
@@ -55,7 +58,8 @@ const CLIENTS: u32 = 8;
 /// Rate of the requests whose latency is measured: low enough for a server that is busy with handshakes.
 const RATE_OF_KEPT: f64 = 1000.0;
 
-const WAYS: [Way; 3] = [RING.listening(" ssl"), NGINX.listening(" ssl"), Way::of("h2o", Peer::H2o)];
+const VARIANTS: [Variant; 3] =
+    [RING.listening(" ssl"), NGINX.listening(" ssl"), Variant::of("h2o", Peer::H2o)];
 
 const IDLE_BYTES: Figure =
     figure("an idle connection", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
@@ -79,9 +83,9 @@ fn client(resumes: bool) -> Result<Client, Failure> {
     Client::new(settings).map_err(|error| Failure::Other(format!("TLS: {error}")))
 }
 
-fn configuration(way: &Way, instance: &Instance, files: &Path, certificate: &Path) -> String {
+fn configuration(variant: &Variant, instance: &Instance, files: &Path, certificate: &Path) -> String {
     let (files, certificate) = (files.display(), certificate.display());
-    match way.peer {
+    match variant.peer {
         Some(Peer::H2o) => format!(
             "  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\nnum-threads: 1\n\
              max-connections: 16384\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    paths:\n      /:\n        \
@@ -93,7 +97,7 @@ fn configuration(way: &Way, instance: &Instance, files: &Path, certificate: &Pat
                  location / {{ root {files}; }}"
             );
             let http = "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned();
-            way.configuration(instance, &Text { http, server, connections: 16_384, ..Text::default() })
+            variant.configuration(instance, &Text { http, server, connections: 16_384, ..Text::default() })
         }
     }
 }
@@ -134,8 +138,8 @@ impl Scenario for TlsOptions {
             measure_key(bench, section, &data, &place, key)?;
         }
         idle(bench, section, &data, &place, self)?;
-        let told = told(Sheet::of(section));
-        section.tell(told);
+        let results = results(Measurements::of(section));
+        section.add_results(results);
         Ok(())
     }
 }
@@ -150,26 +154,31 @@ fn measure_key(
 ) -> Result<(), Failure> {
     let certificate = data.certificates.join(key);
     let suffix = format!(", {key}");
-    let mut servers = lineup::start(bench, section, (place, None), (&WAYS, &suffix), |way, at| {
-        configuration(way, at, &data.files, &certificate)
-    })?;
+    let mut servers =
+        comparison::start(bench, section, (place, None), (&VARIANTS, &suffix), |variant, at| {
+            configuration(variant, at, &data.files, &certificate)
+        })?;
     for handshake in HANDSHAKES {
         let mut plan = served::load(bench, &place.split, CLIENTS, LENGTH);
         (plan.reuse, plan.tls) = (Reuse::PerRequest, Some(client(handshake == "resumed")?));
         let (words, labels) = (format!("{key}, {handshake} handshakes"), handshakes(key, handshake));
-        served::compare(bench, section, &mut servers, (&words, "/1k"), &plan, |way| Some(of(way, &labels)))?;
+        served::compare(bench, section, &mut servers, (&words, "/1k"), &plan, |variant| {
+            Some(of(variant, &labels))
+        })?;
     }
     let files = FILES.iter().filter(|_| key == KEYS[0].0);
     for &(file, bytes) in files {
         let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
-        (plan.tls, plan.expect) = (Some(client(false)?), served::whole(bytes as u64));
+        (plan.tls, plan.expect) = (Some(client(false)?), served::complete_file(bytes as u64));
         let (words, path) =
             (format!("a file of {file}, {CONNECTIONS} keep-alive connections"), format!("/{file}"));
         let labels = kept(file, bytes);
-        served::compare(bench, section, &mut servers, (&words, &path), &plan, |way| Some(of(way, &labels)))?;
+        served::compare(bench, section, &mut servers, (&words, &path), &plan, |variant| {
+            Some(of(variant, &labels))
+        })?;
     }
     beside(bench, section, &mut servers, place, key)?;
-    lineup::end(servers);
+    comparison::end(servers);
     Ok(())
 }
 
@@ -195,23 +204,23 @@ fn idle_labels() -> Labels {
 fn beside(
     bench: &Bench,
     section: &mut Section,
-    servers: &mut [(Way, Server)],
+    servers: &mut [(Variant, Server)],
     place: &ServerCpus,
     key: &str,
 ) -> Result<(), Failure> {
     bench.progress(format_args!("tls: keep-alive requests beside handshakes, {key}"));
     let with = client(false)?;
-    lineup::measure_all(bench, section, servers, |(way, server), _, _| {
+    comparison::measure_all(bench, section, servers, |(variant, server), _, _| {
         let length = bench.length(LENGTH);
         let kept = Plan {
             tls: Some(with.clone()),
-            pace: Pace::Open { rate: RATE_OF_KEPT },
-            ..served::aimed(&served::load(bench, &place.split, 10, LENGTH), server, "/1k")?
+            loop_kind: LoopKind::Open { rate: RATE_OF_KEPT },
+            ..served::with_path(&served::load(bench, &place.split, 10, LENGTH), server, "/1k")?
         };
         let alone = served::measure(bench, server, &kept)?.run();
         let flood = Plan {
             connections: 2 * CLIENTS,
-            pace: Pace::Closed,
+            loop_kind: LoopKind::Closed,
             reuse: Reuse::PerRequest,
             // The flood starts before the measured load and ends after it.
             length: Length::Time(length + length / 2),
@@ -223,7 +232,7 @@ fn beside(
             let _ = flooding.join();
             measured
         })?;
-        let filed = |words: &str, run: Run| (of(way, &when(key, words)), Ok(run));
+        let filed = |words: &str, run: Run| (of(variant, &when(key, words)), Ok(run));
         Ok(vec![filed("alone", alone), filed("beside", beside.run())])
     })
 }
@@ -239,10 +248,10 @@ fn idle(
     let count = if bench.scale == Scale::Instant { options.idle.min(20) } else { options.idle };
     let with = client(false)?;
     let certificate = data.certificates.join(KEYS[0].0);
-    for (way, program) in lineup::programs(bench, section, WAYS, ", idle") {
-        bench.progress(format_args!("tls: {count} idle connections, {}", way.name));
-        let server = Server::start(bench, way.name, &program, &place.conditions(), |at| {
-            configuration(&way, at, &data.files, &certificate)
+    for (variant, program) in comparison::programs(bench, section, VARIANTS, ", idle") {
+        bench.progress(format_args!("tls: {count} idle connections, {}", variant.name));
+        let server = Server::start(bench, variant.name, &program, &place.conditions(), |at| {
+            configuration(&variant, at, &data.files, &certificate)
         })?;
         let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
         let first = open(1)?;
@@ -250,7 +259,7 @@ fn idle(
         let all = open(count)?;
         let more = memory::user_space_bytes(server.tree()).saturating_sub(before);
         let run = Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]);
-        lineup::file(section, Ok(run), &of(&way, &idle_labels()), 0);
+        comparison::file(section, Ok(run), &of(&variant, &idle_labels()), 0);
         drop((first, all));
         server.end();
     }
@@ -265,12 +274,12 @@ fn connections() -> Vec<(String, Labels)> {
     KEYS.into_iter().flat_map(of_key).collect()
 }
 
-fn told(sheet: Sheet<'_>) -> Told {
-    let servers = Compared { sheet, ways: &WAYS };
-    let mut told = Told { findings: findings(sheet), ..Told::default() };
-    let mut add = |title: &str, ranking: Option<(&str, Figure)>, case: &Labels, columns: &[Shown]| {
-        told.tables.push(servers.table(title, case, columns));
-        told.standings.extend(ranking.map(|(title, figure)| servers.standing(title, figure, case)));
+fn results(measurements: Measurements<'_>) -> Results {
+    let servers = Compared { measurements, variants: &VARIANTS };
+    let mut results = Results { findings: findings(measurements), ..Results::default() };
+    let mut add = |title: &str, ranking: Option<(&str, Figure)>, case: &Labels, columns: &[ShownColumn]| {
+        results.tables.push(servers.table(title, case, columns));
+        results.rankings.extend(ranking.map(|(title, figure)| servers.ranking(title, figure, case)));
     };
     let over_nginx = || CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
     for (words, case) in connections() {
@@ -294,36 +303,39 @@ fn told(sheet: Sheet<'_>) -> Told {
     };
     for (key, _) in KEYS {
         let case = at([("beside certificate", &key)]);
-        add(&beside(key), None, &case, &alone_and_beside(&[P50, P99, P999]));
+        add(&beside(key), None, &case, &disturbance_columns(&[P50, P99, P999]));
     }
     let title = "Memory of an idle TLS connection";
     add(title, Some((title, IDLE_BYTES)), &idle_labels(), &[IDLE_BYTES.shown()]);
     let ecdsa = KEYS[0].0;
-    let line = |way: &Way, words: &str| (format!("{}, {words}", way.name), of(way, &when(ecdsa, words)));
-    let lines: Rows = WAYS.iter().flat_map(|way| ["alone", "beside"].map(|words| line(way, words))).collect();
-    told.plots = vec![
-        sheet.plot(
+    let line = |variant: &Variant, words: &str| {
+        (format!("{}, {words}", variant.name), of(variant, &when(ecdsa, words)))
+    };
+    let lines: Rows =
+        VARIANTS.iter().flat_map(|variant| ["alone", "beside"].map(|words| line(variant, words))).collect();
+    results.plots = vec![
+        measurements.plot(
             ("tls-cpu", "Server's processor time of a request over TLS, by size of the file"),
             ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
             &servers.rows(&at([("connections", &CONNECTIONS)])),
         ),
-        sheet.curves(("tls-percentiles", &beside(ecdsa)), "ms", &lines),
+        measurements.curves(("tls-percentiles", &beside(ecdsa)), "ms", &lines),
     ];
-    told
+    results
 }
 
 /// No write-up has these claims: a site that enables TLS needs to rely on them.
-fn findings(sheet: Sheet<'_>) -> Vec<Finding> {
+fn findings(measurements: Measurements<'_>) -> Vec<Finding> {
     let beside_nginx = |claim: &str, figure: Figure, cases: Vec<(String, Labels)>| {
         let cases = cases.into_iter().map(|(words, case)| (words, of(&RING, &case), of(&NGINX, &case)));
-        let said = sheet.ratios(figure, cases, |ratio| ratio.median <= 1.0);
-        judged(claim, "Of nginx's: ", &said, "nginx was not measured.")
+        let said = measurements.ratios(figure, cases, |ratio| ratio.median <= 1.0);
+        finding_of_cases(claim, "Of nginx's: ", &said, "nginx was not measured.")
     };
     let files = FILES.map(|(file, bytes)| (file.to_owned(), kept(file, bytes))).into();
     let felt = KEYS
         .map(|(key, _)| (key.to_owned(), of(&RING, &when(key, "beside")), of(&RING, &when(key, "alone"))));
-    let felt = sheet.ratios(P99, felt, |ratio| ratio.median <= 2.0);
+    let felt = measurements.ratios(P99, felt, |ratio| ratio.median <= 2.0);
     vec![
         beside_nginx("A connection takes at most nginx's processor time.", CPU, connections()),
         beside_nginx(
@@ -331,7 +343,7 @@ fn findings(sheet: Sheet<'_>) -> Vec<Finding> {
             CPU,
             files,
         ),
-        judged(
+        finding_of_cases(
             "Handshakes are not felt by requests over keep-alive connections (99th percentile at most doubled).",
             "p99 beside handshakes, of its value without them: ",
             &felt,

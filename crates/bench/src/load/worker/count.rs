@@ -3,41 +3,41 @@
 use super::Worker;
 use crate::load::link::Pending;
 use crate::load::outcome::Failed;
-use crate::load::plan::Pace;
-use crate::load::reader::Answer;
+use crate::load::plan::LoopKind;
+use crate::load::reader::Response;
 
 impl Worker<'_> {
     /// Whether a request with this due time is counted: in an open loop a late response to a request of the warm-up is
     /// not.
     fn counts(&self, due: u64) -> bool {
-        self.plan.pace == Pace::Closed || due >= self.counted_from || self.now < self.counted_from
+        self.plan.loop_kind == LoopKind::Closed || due >= self.counted_from || self.now < self.counted_from
     }
 
     /// Counts a response, and whether it meets the expectations.
-    pub(super) fn count(&mut self, pending: Pending, answer: Answer) {
+    pub(super) fn count(&mut self, pending: Pending, response: Response) {
         if !self.counts(pending.due) {
             return;
         }
         self.has_outcome = true;
         let tally = &mut self.tally;
-        tally.answers += 1;
-        tally.body_bytes += answer.body_bytes;
-        tally.statuses.count(answer.status);
+        tally.responses += 1;
+        tally.body_bytes += response.body_bytes;
+        tally.statuses.count(response.status);
         // Wrong responses count too: the latency of a 503 is a valid result.
         tally.latency.saturating_record(self.now - pending.due.min(self.now));
-        if self.plan.pace != Pace::Closed {
+        if self.plan.loop_kind != LoopKind::Closed {
             tally.service.saturating_record(self.now - pending.sent);
         }
         let expect = self.requests.expect(pending.target);
         // A response with a wrong status usually has a different body, so its content is not checked.
         let is_expected = match expect.status {
-            Some(status) => answer.status == status,
-            None => (200..400).contains(&answer.status),
+            Some(status) => response.status == status,
+            None => (200..400).contains(&response.status),
         };
         if !is_expected {
             tally.errors.count(Failed::BadStatus);
-        } else if expect.length.is_some_and(|length| length != answer.body_bytes)
-            || expect.crc32c.is_some_and(|crc32c| crc32c != answer.crc32c)
+        } else if expect.length.is_some_and(|length| length != response.body_bytes)
+            || expect.crc32c.is_some_and(|crc32c| crc32c != response.crc32c)
         {
             tally.errors.count(Failed::BadCheck);
         }
@@ -59,7 +59,7 @@ impl Worker<'_> {
     /// In an open loop, counts every request that was due: one without a response at the end of the timeout counts with
     /// the time until then.
     pub(super) fn count_unanswered(&mut self) {
-        if self.plan.pace == Pace::Closed {
+        if self.plan.loop_kind == LoopKind::Closed {
             return;
         }
         for index in 0..self.links.len() {

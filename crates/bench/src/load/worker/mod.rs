@@ -21,7 +21,7 @@ use io::{Completion, Engine, Errno, Op, OpId, Wait};
 use super::link::{Link, Pending, State};
 use super::outcome::{Failed, Tally};
 use super::owners::Owners;
-use super::plan::{GRAIN, GRAIN_FROM, Length, Pace, Plan, Reuse};
+use super::plan::{GRAIN, GRAIN_FROM, Length, LoopKind, Plan, Reuse};
 use super::reader::Heads;
 
 use super::request::Requests;
@@ -140,8 +140,8 @@ impl<'a> Worker<'a> {
                 .map(|one| Link::new((one * share.1 + share.0) % origins, depth))
                 .collect(),
             requests,
-            heads: Heads::new(&plan.method, plan.answers, has_checksum),
-            schedule: Schedule::new(plan.pace, share, (0, 0), Some(0)),
+            heads: Heads::new(&plan.method, plan.response_kind, has_checksum),
+            schedule: Schedule::new(plan.loop_kind, share, (0, 0), Some(0)),
             idle: VecDeque::with_capacity(connections),
             under_way: 0,
             clock: Instant::now(),
@@ -187,7 +187,7 @@ impl<'a> Worker<'a> {
             Length::Requests(requests) => Some(requests),
             Length::Time(_) => None,
         };
-        self.schedule = Schedule::new(self.plan.pace, self.share, (start, end), requests);
+        self.schedule = Schedule::new(self.plan.loop_kind, self.share, (start, end), requests);
         self.counted_from = counted_from;
         self.tally.clear();
         self.read_clock();
@@ -279,9 +279,9 @@ impl<'a> Worker<'a> {
     /// waits for the outstanding responses. Either waits at most for the timeout of a response.
     fn is_done(&self, end: u64) -> bool {
         let is_past_patience = self.now >= end.saturating_add(nanos(self.plan.timeout));
-        match (self.plan.pace, self.plan.length) {
-            (Pace::Closed, Length::Time(_)) if self.has_outcome => self.now >= end,
-            (Pace::Closed, Length::Time(_)) => is_past_patience,
+        match (self.plan.loop_kind, self.plan.length) {
+            (LoopKind::Closed, Length::Time(_)) if self.has_outcome => self.now >= end,
+            (LoopKind::Closed, Length::Time(_)) => is_past_patience,
             _ => (self.under_way == 0 && self.schedule.is_over(self.now)) || is_past_patience,
         }
     }
@@ -324,7 +324,7 @@ impl<'a> Worker<'a> {
 
     /// Gives due requests to a connection with room, or puts the connection into the queue of idle connections.
     fn offer(&mut self, index: usize) {
-        if let Pace::Open { .. } = self.plan.pace {
+        if let LoopKind::Open { .. } = self.plan.loop_kind {
             if self.client_has_space(index) && !self.links[index].is_queued {
                 self.links[index].is_queued = true;
                 self.idle.push_back(index as u32);
@@ -394,7 +394,7 @@ impl<'a> Worker<'a> {
                         self.fail(index, Failed::Timeout);
                     }
                 }
-                State::Closing { since } if since + CLOSING_MAX <= self.now => self.close_and_go_on(index),
+                State::Closing { since } if since + CLOSING_MAX <= self.now => self.replace_connection(index),
                 _ => {}
             }
         }
@@ -406,12 +406,12 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Returns the time in nanoseconds within which due requests of one of `threads` threads are sent together.
 fn grain(plan: &Plan, threads: usize) -> u64 {
-    match (plan.pace, plan.reuse, plan.grain) {
+    match (plan.loop_kind, plan.reuse, plan.grain) {
         // Opening a connection for each request needs several turns, each of which the grain would delay.
-        (_, Reuse::PerRequest, _) | (Pace::Closed, ..) => 0,
+        (_, Reuse::PerRequest, _) | (LoopKind::Closed, ..) => 0,
         (.., Some(grain)) => nanos(grain),
-        (Pace::Open { rate }, ..) if rate / threads as f64 >= GRAIN_FROM => nanos(GRAIN),
-        (Pace::Open { .. }, ..) => 0,
+        (LoopKind::Open { rate }, ..) if rate / threads as f64 >= GRAIN_FROM => nanos(GRAIN),
+        (LoopKind::Open { .. }, ..) => 0,
     }
 }
 

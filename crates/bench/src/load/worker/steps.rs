@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::load::link::State;
 use crate::load::outcome::Failed;
 use crate::load::plan::Reuse;
-use crate::load::reader::Answer;
+use crate::load::reader::Response;
 
 /// Time in nanoseconds before a failed connection is retried.
 const RETRY: u64 = 10_000_000;
@@ -170,7 +170,7 @@ impl Worker<'_> {
             }
             (Ok(_), _) => self.ended(index),
             (Err(_), _) if self.links[index].state == State::Open => self.fail(index, Failed::Reset),
-            (Err(_), _) => self.close_and_go_on(index),
+            (Err(_), _) => self.replace_connection(index),
         }
     }
 
@@ -198,8 +198,8 @@ impl Worker<'_> {
         let mut input = bytes;
         while !input.is_empty() {
             match self.links[index].reader.read(&mut self.heads, &mut input) {
-                Ok(Some(answer)) => {
-                    if !self.answered(index, answer) {
+                Ok(Some(response)) => {
+                    if !self.responded(index, response) {
                         return;
                     }
                 }
@@ -214,20 +214,20 @@ impl Worker<'_> {
     }
 
     /// Counts a response; returns whether the connection stays open.
-    fn answered(&mut self, index: usize, answer: Answer) -> bool {
+    fn responded(&mut self, index: usize, response: Response) -> bool {
         let Some(pending) = self.links[index].pending.pop_front() else {
             // The server sent a response without a request.
             self.fail(index, Failed::Parse);
             return false;
         };
         self.under_way -= 1;
-        self.count(pending, answer);
-        if answer.is_kept && self.plan.reuse != Reuse::PerRequest {
+        self.count(pending, response);
+        if response.is_kept && self.plan.reuse != Reuse::PerRequest {
             return true;
         }
         self.give_back(index);
-        if answer.is_kept {
-            self.close_and_go_on(index);
+        if response.is_kept {
+            self.replace_connection(index);
         } else {
             // The server has announced the close: the generator waits for it, so that TIME_WAIT is on the server's
             // side.
@@ -242,22 +242,22 @@ impl Worker<'_> {
         if link.state == State::Open {
             match link.reader.end(&self.heads) {
                 Ok(Some(_)) if link.pending.is_empty() => return self.fail(index, Failed::Parse),
-                Ok(Some(answer)) => {
-                    self.answered(index, answer);
+                Ok(Some(response)) => {
+                    self.responded(index, response);
                 }
                 Ok(None) if link.pending.is_empty() => {}
                 Ok(None) => return self.fail(index, Failed::Reset),
                 Err(failed) => return self.fail(index, failed),
             }
         }
-        self.close_and_go_on(index);
+        self.replace_connection(index);
     }
 
     /// Fails the oldest request in flight and opens a new connection; the requests behind it are retried.
     pub(super) fn fail(&mut self, index: usize, failed: Failed) {
         self.fail_first(index, failed);
         self.give_back(index);
-        self.close_and_go_on(index);
+        self.replace_connection(index);
     }
 
     /// Fails the oldest request in flight; without one, the failure counts for the connection.
@@ -281,7 +281,7 @@ impl Worker<'_> {
     }
 
     /// Closes a connection and opens the next one in the same slot.
-    pub(super) fn close_and_go_on(&mut self, index: usize) {
+    pub(super) fn replace_connection(&mut self, index: usize) {
         self.close(index, self.now);
         self.revive(index);
     }

@@ -10,7 +10,7 @@ use io::probe::Probe;
 
 use super::{Observer, Window, Worker};
 use crate::load::outcome::Tally;
-use crate::load::plan::{Length, Pace, Plan, Reuse};
+use crate::load::plan::{Length, LoopKind, Plan, Reuse};
 use crate::load::target::Target;
 
 /// Adds up the counts of a worker; also has the number of kernel entries at its last boundary.
@@ -39,8 +39,8 @@ fn serve(mut stream: TcpStream) {
         while let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
             received.drain(..end + 4);
             number += 1;
-            let answer = format!("HTTP/1.1 200 OK\r\nX-Number: {number}\r\nContent-Length: 3\r\n\r\nabc");
-            if stream.write_all(answer.as_bytes()).is_err() {
+            let response = format!("HTTP/1.1 200 OK\r\nX-Number: {number}\r\nContent-Length: 3\r\n\r\nabc");
+            if stream.write_all(response.as_bytes()).is_err() {
                 return;
             }
         }
@@ -75,7 +75,7 @@ fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
     for net in engines() {
         let plan = Plan {
             connections: 64,
-            pace: Pace::Open { rate: 5_000.0 },
+            loop_kind: LoopKind::Open { rate: 5_000.0 },
             grain: Some(GRAIN),
             length: Length::Requests(REQUESTS),
             stop: Arc::default(),
@@ -88,7 +88,7 @@ fn requests_due_in_one_interval_are_sent_together_and_timed_from_due() {
         let start = Instant::now();
         worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
         let Counter(tally, entries) = counter;
-        assert_eq!((tally.answers, tally.errors.total()), (REQUESTS, 0));
+        assert_eq!((tally.responses, tally.errors.total()), (REQUESTS, 0));
         // On average a request waits for half of the grain, and its response is seen at the end of a grain at the
         // latest.
         let median = Duration::from_nanos(tally.latency.value_at_quantile(0.5));
@@ -118,7 +118,7 @@ fn a_request_allocates_only_the_list_of_its_send() {
             // A first run, until every table, queue and buffer has its final size.
             worker.run(now(), &mut counter).unwrap();
             let counted = allocation_counter::measure(|| worker.run(now(), &mut counter).unwrap());
-            assert_eq!((counter.0.answers, counter.0.errors.total()), (2000, 0));
+            assert_eq!((counter.0.responses, counter.0.errors.total()), (2000, 0));
             // Otherwise fewer than one allocation in a hundred requests: the engine's tables may still grow once.
             let count = counted.count_total;
             assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
@@ -149,6 +149,6 @@ fn a_load_that_is_too_short_ends_after_its_first_response() {
         ..Plan::new(vec![Target::parse(&url).unwrap()])
     };
     let outcome = crate::load::run(&plan).unwrap();
-    assert_eq!((outcome.tally.answers, outcome.tally.errors.total()), (1, 0));
+    assert_eq!((outcome.tally.responses, outcome.tally.errors.total()), (1, 0));
     assert!(outcome.seconds > 0.05, "the rate is of the time that it took: {}", outcome.seconds);
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use minijinja::{Value, context};
 
-use crate::report::model::{Cell, Column, Fact, Finding, Plot, Report, Section, Standing, Table};
+use crate::report::model::{Cell, Column, Fact, Finding, Plot, Ranking, Report, Section, Table};
+use crate::report::ranking::{self, Advice, sentence};
 use crate::report::seeds::{self, Seed};
-use crate::report::standing::{self, Advice, sentence};
 use crate::report::{plot, plot_path, text, timelines};
 
 /// Tables of a write-up with more columns or rows than this are collapsed: few readers need them.
@@ -25,7 +25,7 @@ pub(super) fn report(report: &Report) -> Value {
         let fact = report.machine.iter().find(|fact| fact.name == name);
         fact.map(|fact| fact.value.as_str())
     });
-    let (better, as_it_is) = standing::advice(report);
+    let (better, as_it_is) = ranking::advice(report);
     let advice_row = |Advice { about, setting, because }: Advice<'_>| context! { about, setting, because };
     context! {
         started => text::moment(&report.started),
@@ -33,7 +33,7 @@ pub(super) fn report(report: &Report) -> Value {
         command => report.command.join(" "),
         warning => scale_warning(&report.scale),
         incomplete => report.incomplete.as_deref(),
-        has_results => report.sections.iter().any(|section| !section.standings.is_empty()),
+        has_results => report.sections.iter().any(|section| !section.rankings.is_empty()),
         better => better.into_iter().map(advice_row).collect::<Vec<Value>>(),
         as_it_is => as_it_is.join("; "),
         brief => brief.collect::<Vec<_>>().join(" · "),
@@ -75,7 +75,7 @@ fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
         question => &section.question,
         failed => section.failed.as_deref(),
         seed => section.seed.as_deref().and_then(seeds::find).map(seed),
-        charts => section.standings.iter().map(chart).collect::<Vec<Value>>(),
+        charts => section.rankings.iter().map(chart).collect::<Vec<Value>>(),
         tables => tables(&section.tables),
         plots => figures(&section.plots),
         findings => section.findings.iter().map(finding).collect::<Vec<Value>>(),
@@ -103,16 +103,16 @@ fn seed(seed: &Seed) -> Value {
 }
 
 /// Returns a bar for the best entry of each maker, and the failed entrants.
-fn chart(one: &Standing) -> Value {
-    let longest = standing::longest(one);
+fn chart(one: &Ranking) -> Value {
+    let longest = ranking::longest(one);
     let percent = |value: f64| (value / longest * 100.0).clamp(0.0, 100.0);
     let tenths = |value: f64| format!("{value:.1}");
-    let bar = |best: standing::Ranked<'_>| {
+    let bar = |best: ranking::Ranked<'_>| {
         let (median, spread) = text::with_spread(&best.summary, best.decimals);
         let (low, high) = (percent(best.summary.low), percent(best.summary.high));
         context! {
-            name => standing::name(best.entrant),
-            is_ours => best.entrant.maker == "Ringroad",
+            name => ranking::name(best.ranked_result),
+            is_ours => best.ranked_result.maker == "Ringroad",
             median => median,
             spread => spread,
             width => tenths(percent(best.summary.median)),
@@ -120,13 +120,13 @@ fn chart(one: &Standing) -> Value {
             span => tenths(high - low),
         }
     };
-    let broken =
-        standing::broken(one).map(|(entrant, reason)| context! { name => standing::name(entrant), reason });
+    let broken = ranking::broken(one)
+        .map(|(ranked_result, reason)| context! { name => ranking::name(ranked_result), reason });
     context! {
         title => &one.title,
         unit => &one.unit,
         is_less_better => one.is_less_better,
-        bars => standing::leaders(one).into_iter().map(bar).collect::<Vec<Value>>(),
+        bars => ranking::leaders(one).into_iter().map(bar).collect::<Vec<Value>>(),
         broken => broken.collect::<Vec<Value>>(),
         sentence => sentence(one),
     }

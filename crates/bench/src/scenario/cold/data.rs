@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::measure::ColdServer;
-use super::ways::Setting;
+use super::variants::Setting;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::Length;
@@ -146,18 +146,21 @@ impl Caches {
         for _ in 0..FILLS_MAX {
             let origin = caches.origin(bench, files)?;
             for &(filler, size) in &wanted {
-                bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.way.of.name));
-                caches.ask_for_all(bench, files, size, filler, 2)?;
+                bench.progress(format_args!(
+                    "cold: filling the cache of {} with {size}",
+                    filler.variant.of.name
+                ));
+                caches.request_all(bench, files, size, filler, 2)?;
             }
             // From here on a miss finds no origin and causes an error, which the measurements would detect.
             origin.end();
             let mut still = Vec::new();
             for &(filler, size) in &wanted {
-                let misses = caches.ask_for_all(bench, files, size, filler, 1)?;
+                let misses = caches.request_all(bench, files, size, filler, 1)?;
                 if misses > 0 {
                     missing = format!(
                         "the cache of {} has {misses} of {} files of {size} missing after it was filled",
-                        filler.way.of.name,
+                        filler.variant.of.name,
                         files.count(size)
                     );
                     still.push((filler, size));
@@ -190,7 +193,7 @@ impl Caches {
     /// Starts a server with a cache and requests each file `times` times; returns the number of failed responses in the
     /// last pass. A fill requests each file twice: a cache that gets more than it can write skips some responses, and
     /// stores them at the next request.
-    fn ask_for_all(
+    fn request_all(
         &self,
         bench: &Bench,
         files: &Files,
@@ -198,7 +201,7 @@ impl Caches {
         filler: &ColdServer,
         times: u32,
     ) -> Result<u64, Failure> {
-        let (directory, port) = self.of(filler.way.of.peer, size);
+        let (directory, port) = self.of(filler.variant.of.peer, size);
         let setting = Setting { size, workers: 1, files: &files.root, cache: Some((directory, port)) };
         let server = filler.start(bench, &setting, &Conditions::default())?;
         let count = files.count(size);
@@ -207,9 +210,9 @@ impl Caches {
         // All processors, since this is not measured.
         let split = Split::of(&pin::available(), usize::MAX);
         let mut plan = served::load(bench, &split, connections, Duration::ZERO);
-        (plan.length, plan.expect) = (Length::Requests(count), served::whole(size.bytes()));
+        (plan.length, plan.expect) = (Length::Requests(count), served::complete_file(size.bytes()));
         // `..` counts: every number is requested once, instead of random ones.
-        let plan = served::aimed(&plan, &server, &format!("/{size}/{{0..{}}}", count - 1))?;
+        let plan = served::with_path(&plan, &server, &format!("/{size}/{{0..{}}}", count - 1))?;
         let mut errors = 0;
         for _ in 0..times {
             let outcome = crate::load::run(&plan);

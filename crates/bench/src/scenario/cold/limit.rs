@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::data::{Files, Size};
 use super::measure::Case;
-use super::ways::{LIMIT, Source};
+use super::variants::{LIMIT, Source};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::cgroup::{Group, Limits};

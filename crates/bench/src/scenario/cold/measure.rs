@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::data::{Caches, Files, Size};
-use super::ways::{ColdWay, LIMIT, Setting, Source};
+use super::variants::{ColdVariant, LIMIT, Setting, Source};
 use super::{CONNECTIONS, limit};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -15,16 +15,16 @@ use crate::method::timeline::{Recorder, device_of};
 use crate::method::{page_cache, pin};
 use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Run, Section};
-use crate::scenario::lineup;
+use crate::scenario::comparison;
+use crate::scenario::measurements::{Labels, at};
 use crate::scenario::served;
-use crate::scenario::sheet::{Labels, at};
 
 /// Length of one measurement: two complete seconds for the machine's timeline, and some reserve.
 const LENGTH: Duration = Duration::from_millis(2100);
 /// The same where workers or connections are varied: these measurements are many, and no timeline is plotted for them.
 const LENGTH_VARIED: Duration = Duration::from_millis(1200);
 
-/// The parameters of one table: all except the way.
+/// The parameters of one table: all except the variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     /// Whether the bytes come from files or from a cache.
@@ -39,11 +39,11 @@ pub(super) struct Case {
     pub(super) memory_bytes: Option<u64>,
 }
 
-/// A way with its program.
+/// A variant with its program.
 #[derive(Clone, Debug)]
 pub(super) struct ColdServer {
-    /// The way that is compared.
-    pub(super) way: &'static ColdWay,
+    /// The variant that is compared.
+    pub(super) variant: &'static ColdVariant,
     /// The program that runs it: for nginx, the binary that was found.
     pub(super) program: Program,
 }
@@ -55,15 +55,15 @@ impl ColdServer {
         setting: &Setting<'_>,
         conditions: &Conditions,
     ) -> Result<Server, Failure> {
-        Server::start(bench, self.way.of.name, &self.program, conditions, |instance| {
-            self.way.configuration(setting, instance)
+        Server::start(bench, self.variant.of.name, &self.program, conditions, |instance| {
+            self.variant.configuration(setting, instance)
         })
     }
 }
 
 /// The next subject of a measurement. The limit is measured in each round too, so that a drift of the disk affects it like the
 /// servers.
-enum Turn<'a> {
+enum Candidate<'a> {
     Limit,
     Server(&'a ColdServer),
 }
@@ -85,17 +85,17 @@ pub(super) fn measure(
         case.connections,
         if case.memory_bytes.is_some() { "" } else { ", no memory limit" }
     ));
-    let servers = subjects.iter().map(|&subject| Turn::Server(subject));
-    let mut turns: Vec<Turn<'_>> =
-        limit::is_measured_in(case).then_some(Turn::Limit).into_iter().chain(servers).collect();
-    let labels = |turn: &Turn<'_>| match turn {
-        Turn::Limit => case.labels_of(LIMIT),
-        Turn::Server(subject) => case.labels_of(subject.way.of.name),
+    let servers = subjects.iter().map(|&subject| Candidate::Server(subject));
+    let mut candidates: Vec<Candidate<'_>> =
+        limit::is_measured_in(case).then_some(Candidate::Limit).into_iter().chain(servers).collect();
+    let labels = |candidate: &Candidate<'_>| match candidate {
+        Candidate::Limit => case.labels_of(LIMIT),
+        Candidate::Server(subject) => case.labels_of(subject.variant.of.name),
     };
-    lineup::measure(bench, section, &mut turns, labels, |turn, round, section| {
-        lineup::or_reason(match turn {
-            Turn::Limit => limit::measure(bench, section, files, case, case.length(bench)),
-            Turn::Server(subject) => one(bench, section, (files, caches), subject, case, round),
+    comparison::measure(bench, section, &mut candidates, labels, |candidate, round, section| {
+        comparison::or_reason(match candidate {
+            Candidate::Limit => limit::measure(bench, section, files, case, case.length(bench)),
+            Candidate::Server(subject) => one(bench, section, (files, caches), subject, case, round),
         })
     })
 }
@@ -114,8 +114,8 @@ fn one(
     let cpus = split.is_apart.then(|| split.server.clone());
     let limits = Limits { memory_bytes: case.memory_bytes, cpus, ..Limits::default() };
     let (_group, conditions) = served::limited(bench, &split.server, &limits)?;
-    let cache = caches.filter(|_| case.source == Source::Cache && !subject.way.is_plain);
-    let cache = cache.map(|caches| caches.of(subject.way.of.peer, case.size));
+    let cache = caches.filter(|_| case.source == Source::Cache && !subject.variant.is_plain);
+    let cache = cache.map(|caches| caches.of(subject.variant.of.peer, case.size));
     let setting = Setting { size: case.size, workers: case.workers, files: &files.root, cache };
     let mut server = subject.start(bench, &setting, &conditions)?;
     // After the start, so that files that the server itself reads at its start (its program, an index) are cold for all
@@ -124,14 +124,14 @@ fn one(
         page_cache::drop_all()?;
     }
     let mut plan = served::load(bench, &split, case.connections, case.seconds());
-    plan.expect = served::whole(case.size.bytes());
+    plan.expect = served::complete_file(case.size.bytes());
     // Other files in each round, the same ones for each server. No warm-up: the first request for a file is the cold
     // one.
     plan.seed = u64::from(round) + 1;
     let plan =
-        served::aimed(&plan, &server, &format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1))?;
+        served::with_path(&plan, &server, &format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1))?;
     let measured = load(bench, &mut server, &plan);
-    section.configure(subject.way.of.name, server.configuration());
+    section.configure(subject.variant.of.name, server.configuration());
     server.end();
     measured
 }
@@ -197,7 +197,7 @@ impl Case {
         ])
     }
 
-    /// Returns the labels of one way, or of the limit. The limit is measured with the base case of the files and
+    /// Returns the labels of one variant, or of the limit. The limit is measured with the base case of the files and
     /// applies to the other cases too.
     pub(super) fn labels_of(&self, name: &str) -> Labels {
         let case = if name == LIMIT {

@@ -11,14 +11,14 @@
 //! measurement starts a new server and drops the page cache first, so it does not depend on the one before. Without
 //! root neither is possible; the report and its titles then state that nothing was limited.
 //!
-//! [`ways`] has the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement. [`limit`]
-//! measures the machine without a server, and [`told`] generates the tables, plots and findings.
+//! [`variants`] has the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement. [`limit`]
+//! measures the machine without a server, and [`results`] generates the tables, plots and findings.
 
 mod data;
 mod limit;
 mod measure;
-mod told;
-mod ways;
+mod results;
+mod variants;
 
 use clap::{Args, value_parser};
 
@@ -28,10 +28,10 @@ use crate::method::page_cache;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
 use crate::scenario::described::Scenario;
-use crate::scenario::sheet::Sheet;
+use crate::scenario::measurements::Measurements;
 use data::{Caches, Files, Size};
 use measure::{Case, ColdServer, measure};
-use ways::{ColdWay, FILE_AIO, Source, WAYS};
+use variants::{ColdVariant, FILE_AIO, Source, VARIANTS};
 
 /// Numbers of workers in the write-up's two tables.
 const WORKERS: [usize; 2] = [1, 4];
@@ -83,15 +83,15 @@ impl Scenario for ColdOptions {
     /// Measures what the options select.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let plan = ColdPlan::make(bench, self, section)?;
-        let cases = if self.seed_000 { plan.as_written_up() } else { plan.all() };
+        let cases = if self.seed_000 { plan.write_up_cases() } else { plan.all() };
         let cases = plan.measure(section, &cases)?;
-        let told = told::told(Sheet::of(section), &section.runs, &cases);
-        section.tell(told);
+        let results = results::results(Measurements::of(section), &section.runs, &cases);
+        section.add_results(results);
         Ok(())
     }
 }
 
-/// Returns Ringroad's ways and, if nginx is installed, nginx's.
+/// Returns Ringroad's variants and, if nginx is installed, nginx's.
 fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
     let nginx = Peer::Nginx.find(bench);
     if let Err(missing) = &nginx {
@@ -99,30 +99,31 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
     }
     let has_file_aio = nginx.as_ref().is_ok_and(|tool| tool.about.contains(FILE_AIO));
     let mut subjects = Vec::new();
-    for way in WAYS {
-        let Ok(program) = way.of.program(bench) else { continue };
-        if way.needs_file_aio() && !has_file_aio {
+    for variant in VARIANTS {
+        let Ok(program) = variant.of.program(bench) else { continue };
+        if variant.needs_file_aio() && !has_file_aio {
             let why =
                 format!("this nginx is built without {FILE_AIO}; --peer nginx=PATH takes another build");
-            section.skip(way.of.name, &why);
+            section.skip(variant.of.name, &why);
             continue;
         }
-        subjects.push(ColdServer { way, program });
+        subjects.push(ColdServer { variant, program });
     }
     subjects
 }
 
-/// Whether a way is measured in a case.
-type Wanted = fn(&ColdWay) -> bool;
+/// Whether a variant is measured in a case.
+type Wanted = fn(&ColdVariant) -> bool;
 
-/// The ways of the write-up's table.
-const PUBLISHED: Wanted = |way| way.published.is_some();
+/// The variants of the write-up's table.
+const PUBLISHED: Wanted = |variant| variant.published.is_some();
 
 /// The ways of the write-up, Ringroad's default, nginx's best way for cache hits, and the plain files without a cache.
 /// A reader can compare the fastest hit with the write-up's rows, and its cost with serving the same files without a
 /// cache.
-const HITS: Wanted =
-    |way| way.published.is_some() || way.is_default() || way.is_best_of_hits() || way.is_plain;
+const HITS: Wanted = |variant| {
+    variant.published.is_some() || variant.is_default() || variant.is_best_of_hits() || variant.is_plain
+};
 
 impl<'a> ColdPlan<'a> {
     /// Finds the servers and creates the files. Omissions are recorded in the section.
@@ -170,13 +171,13 @@ impl<'a> ColdPlan<'a> {
         Case { source, size, workers: 1, connections: CONNECTIONS[0], memory_bytes }
     }
 
-    /// Returns the cases of a normal report: every way at one worker and 200 connections, then variations of one
+    /// Returns the cases of a normal report: every variant at one worker and 200 connections, then variations of one
     /// parameter at a time. The product of all parameters takes hours and is measured with `--full`.
     fn all(&self) -> Vec<(Case, Wanted)> {
         let is_brief = self.bench.scale <= Scale::Quick;
-        let main: Wanted = |way| way.is_main;
-        // With the ways that the write-up compares at 1 000 connections, where they differ most.
-        let crowded: Wanted = |way| way.is_main || way.published.is_some();
+        let main: Wanted = |variant| variant.is_main;
+        // With the variants that the write-up compares at 1 000 connections, where they differ most.
+        let crowded: Wanted = |variant| variant.is_main || variant.published.is_some();
         let every: Wanted = if is_brief { main } else { |_| true };
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
         for &size in &self.sizes {
@@ -215,7 +216,7 @@ impl<'a> ColdPlan<'a> {
 
     /// Returns the write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control
     /// run without a memory limit, and files served directly without any limit, as the other reporter measured.
-    fn as_written_up(&self) -> Vec<(Case, Wanted)> {
+    fn write_up_cases(&self) -> Vec<(Case, Wanted)> {
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
         // No server: only the machine's limit, the 100 % above the write-up's rows.
         for &size in &self.sizes {
@@ -262,9 +263,9 @@ impl<'a> ColdPlan<'a> {
             if measured.contains(case) {
                 continue;
             }
-            // Over plain files the way would be measured twice.
-            let is_apart = |way: &ColdWay| way.is_plain && case.source == Source::Files;
-            let chosen = |subject: &&ColdServer| wanted(subject.way) && !is_apart(subject.way);
+            // Over plain files the variant would be measured twice.
+            let is_apart = |variant: &ColdVariant| variant.is_plain && case.source == Source::Files;
+            let chosen = |subject: &&ColdServer| wanted(subject.variant) && !is_apart(subject.variant);
             let subjects: Vec<&ColdServer> = self.subjects.iter().filter(chosen).collect();
             measure(self.bench, section, (&self.files, caches.as_ref()), &subjects, *case)?;
             measured.push(*case);
@@ -274,7 +275,7 @@ impl<'a> ColdPlan<'a> {
 
     /// Returns one way of each program: its way of reading does not affect the stored entries.
     fn fillers(&self) -> Vec<&ColdServer> {
-        let first = |is_nginx| self.subjects.iter().find(|subject| subject.way.is_nginx() == is_nginx);
+        let first = |is_nginx| self.subjects.iter().find(|subject| subject.variant.is_nginx() == is_nginx);
         [false, true].into_iter().filter_map(first).collect()
     }
 }

@@ -10,7 +10,7 @@ use bare::{Done, Noise, Queue, Transfer};
 use super::job::{EngineKind, Job, JobOutcome};
 
 /// Generator of offsets and directions.
-struct Places {
+struct Offsets {
     /// Number of complete blocks of the file; an incomplete last block is never accessed.
     blocks: u64,
     block_bytes: u32,
@@ -24,11 +24,11 @@ struct Places {
     noise: Noise,
 }
 
-impl Places {
+impl Offsets {
     /// Creates the sequence of one worker: the same for every engine with the same seed, different for each worker.
-    fn new(job: &Job, worker: u32) -> Places {
+    fn new(job: &Job, worker: u32) -> Offsets {
         let blocks = (job.file_bytes / u64::from(job.block_bytes)).max(1);
-        let mut places = Places {
+        let mut places = Offsets {
             blocks,
             block_bytes: job.block_bytes,
             // Workers that read a file sequentially start at different offsets.
@@ -74,7 +74,7 @@ struct InFlight {
 /// Returns a message if the kernel or the device rejects an operation.
 pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<JobOutcome, String> {
     let depth = if job.engine == EngineKind::Sync { 1 } else { job.depth };
-    let mut places = Places::new(job, worker);
+    let mut places = Offsets::new(job, worker);
     let start = Instant::now();
     let never = InFlight { write: false, begun: start, submitted: start };
     let mut started = vec![never; depth as usize];
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn every_block_is_inside_the_file() {
         for pattern in Pattern::NAMES {
-            let mut places = Places::new(&job(pattern), 3);
+            let mut places = Offsets::new(&job(pattern), 3);
             for _ in 0..1000 {
                 let transfer = places.next();
                 assert!(
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn sequential_workers_start_apart_and_wrap_around() {
-        let mut places = Places::new(&job("read"), 1);
+        let mut places = Offsets::new(&job("read"), 1);
         let offsets: Vec<u64> = (0..50).map(|_| places.next().offset / 4096).collect();
         assert_eq!(offsets[..2], [16, 17]);
         assert_eq!(offsets[48], 0);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_mixed_job_uses_reads_for_about_half() {
-        let mut places = Places::new(&job("randrw"), 0);
+        let mut places = Offsets::new(&job("randrw"), 0);
         let writes = (0..10_000).filter(|_| places.next().write).count();
         assert!((4_500..5_500).contains(&writes), "{writes}");
     }

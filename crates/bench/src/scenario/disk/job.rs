@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::model::Run;
 use crate::scenario::described::name_of;
-use crate::scenario::sheet::{CURVE, without};
+use crate::scenario::measurements::{CURVE, without};
 
 /// The I/O engine of a job, in the order of tables: the oldest engine first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -50,11 +50,11 @@ impl Pattern {
 
     /// Parses fio's name.
     pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
-        let (random, way) = match text.strip_prefix("rand") {
-            Some(way) => (true, way),
+        let (random, variant) = match text.strip_prefix("rand") {
+            Some(variant) => (true, variant),
             None => (false, text),
         };
-        let read_percent = match way {
+        let read_percent = match variant {
             "read" => 100,
             "write" => 0,
             "rw" => 50,
@@ -65,12 +65,12 @@ impl Pattern {
 
     /// Returns fio's name.
     pub(crate) fn name(self) -> &'static str {
-        let way = match self.read_percent {
+        let variant = match self.read_percent {
             100 => 0,
             0 => 1,
             _ => 2,
         };
-        Pattern::NAMES[way + if self.random { 3 } else { 0 }]
+        Pattern::NAMES[variant + if self.random { 3 } else { 0 }]
     }
 
     /// Whether it modifies the file.

@@ -2,7 +2,7 @@
 //!
 //! [`job`] is a job as data, [`drive`] the loop that executes it on the queue of an engine ([`engines`]), [`worker`]
 //! the process that runs the loop. [`files`] opens, reads and closes a set of files instead. [`plan`] defines the
-//! measurements, [`fio`] repeats them by fio, [`told`] presents the results.
+//! measurements, [`fio`] repeats them by fio, [`results`] presents the results.
 
 mod drive;
 mod engines;
@@ -10,8 +10,8 @@ pub(crate) mod files;
 mod fio;
 pub(crate) mod job;
 mod plan;
+mod results;
 mod set;
-mod told;
 pub(crate) mod worker;
 
 use std::fs::{self, File};
@@ -24,9 +24,9 @@ use clap::Args;
 use self::job::{EngineKind, JobOutcome, Pattern};
 use self::plan::{Item, Runner};
 use self::worker::Task;
+use super::comparison;
 use super::described::Scenario;
-use super::lineup;
-use super::sheet::Sheet;
+use super::measurements::Measurements;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::peers::tool::Peer;
@@ -166,7 +166,7 @@ impl Scenario for DiskOptions {
         }
         let mut items = plan::items(bench, self, &target, fio.is_ok());
         bench.progress(format_args!("disk: {} jobs, {} MiB", items.len(), target.bytes >> 20));
-        lineup::measure(bench, section, &mut items, Item::labels, |item, round, _| {
+        comparison::measure(bench, section, &mut items, Item::labels, |item, round, _| {
             let outcome = measure(bench, item, round, fio.as_ref().ok())?;
             Ok(outcome.map(|outcome| outcome.run(item.job.engine == EngineKind::Sync)))
         })?;
@@ -178,8 +178,8 @@ impl Scenario for DiskOptions {
             let text = fio::job_file(&item.job).unwrap_or_default();
             section.configure(&format!("fio: {}", item.name), &text);
         }
-        let told = told::told(Sheet::of(section), &items);
-        section.tell(told);
+        let results = results::results(Measurements::of(section), &items);
+        section.add_results(results);
         Ok(())
     }
 }

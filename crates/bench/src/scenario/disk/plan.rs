@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::job::{EngineKind, Job, Pattern};
 use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
-use crate::scenario::sheet::{Labels, at};
+use crate::scenario::measurements::{Labels, at};
 
 /// The program that runs a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

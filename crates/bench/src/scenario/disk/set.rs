@@ -8,9 +8,9 @@ use super::files::{FilesPlan, FilesVia, below, read_files};
 use super::plan::size_name;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::report::model::{AxisScale, Section, Told, Verdict};
-use crate::scenario::lineup;
-use crate::scenario::sheet::{Figure, Of, Rows, Sheet, at, axis, figure, finding, named};
+use crate::report::model::{AxisScale, Results, Section, Verdict};
+use crate::scenario::comparison;
+use crate::scenario::measurements::{Figure, Measurements, Of, Rows, at, axis, figure, finding, named};
 
 /// Maximum number of files of a named directory that are used.
 const FILES_MAX: usize = 1_000_000;
@@ -52,16 +52,16 @@ pub(super) fn run(
     let mut plans = plans(bench, &set);
     bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
     let labels = |plan: &FilesPlan| at([("engine", &plan.via.name()), ("depth", &plan.depth)]);
-    lineup::measure(bench, section, &mut plans, labels, |plan, _, _| {
+    comparison::measure(bench, section, &mut plans, labels, |plan, _, _| {
         Ok(read_files(bench, plan, &[])?.map(|outcome| outcome.run(true)))
     })?;
-    let sheet = Sheet::of(section);
+    let measurements = Measurements::of(section);
     let rows: Rows = plans
         .iter()
         .map(|plan| (format!("{}, depth {}", plan.via.name(), plan.depth), labels(plan)))
         .collect();
-    let table = sheet.table("Files opened, read and closed", &rows, &FIGURES.map(Figure::shown));
-    let plot = sheet.plot(
+    let table = measurements.table("Files opened, read and closed", &rows, &FIGURES.map(Figure::shown));
+    let plot = measurements.plot(
         ("disk-files", "Files a second by depth"),
         ("depth", axis("files open at once", "", AxisScale::Logarithmic)),
         (FILES, axis("files", "1/s", AxisScale::Linear)),
@@ -69,13 +69,13 @@ pub(super) fn run(
     );
     // The limit itself, which is the purpose of the command. By rate instead of bytes, because all files have the same
     // size.
-    let rates = rows.iter().filter_map(|(name, labels)| Some((name, sheet.middle(FILES, labels)?)));
+    let rates = rows.iter().filter_map(|(name, labels)| Some((name, measurements.middle(FILES, labels)?)));
     let best = rates.max_by(|left, right| left.1.total_cmp(&right.1)).map(|(name, rate)| {
         let claim = "The most that a server could read from this set.";
         finding(claim, Verdict::Holds, format!("{rate:.0} files a second, by {name}."))
     });
     let findings = best.into_iter().collect();
-    section.tell(Told { tables: vec![table], plots: vec![plot], findings, ..Told::default() });
+    section.add_results(Results { tables: vec![table], plots: vec![plot], findings, ..Results::default() });
     Ok(())
 }
 

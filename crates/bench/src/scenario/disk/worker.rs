@@ -74,7 +74,7 @@ pub(super) fn run(
         Task::Files(job) => (job.threads, job.seconds),
     };
     let directory = bench.workspace.directory("disk-workers")?;
-    let _emptied = Emptied(&directory);
+    let _emptied = TemporaryDirectory(&directory);
     let go = directory.join("go");
     let mut workers = Vec::new();
     for number in 0..processes {
@@ -108,7 +108,7 @@ pub(super) fn run(
     let deadline = Instant::now() + Duration::from_secs_f64(seconds) + END_LIMIT;
     let mut sum = JobOutcome::nothing();
     for (worker, _, result) in &mut workers {
-        match answer(bench, worker, result, deadline)? {
+        match worker_result(bench, worker, result, deadline)? {
             Ok(outcome) => sum.add(&outcome),
             Err(reason) => return Ok(Err(reason)),
         }
@@ -117,9 +117,9 @@ pub(super) fn run(
 }
 
 /// Removes the files of a run at its end, so that the next run does not find the old `go` file.
-struct Emptied<'a>(&'a Path);
+struct TemporaryDirectory<'a>(&'a Path);
 
-impl Drop for Emptied<'_> {
+impl Drop for TemporaryDirectory<'_> {
     fn drop(&mut self) {
         // Remaining files are removed with the workspace.
         let _ = fs::remove_dir_all(self.0);
@@ -127,7 +127,7 @@ impl Drop for Emptied<'_> {
 }
 
 /// Waits for the result of one worker.
-fn answer(
+fn worker_result(
     bench: &Bench,
     worker: &mut Child,
     result: &Path,
@@ -151,13 +151,13 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let text = fs::read_to_string(&path).map_err(read)?;
     let assignment: Assignment =
         serde_json::from_str(&text).map_err(|error| Failure::Other(format!("an assignment: {error}")))?;
-    let answer = carry_out(&assignment);
+    let answer = execute(&assignment);
     let text = serde_json::to_string(&answer).map_err(|error| Failure::Other(error.to_string()))?;
     write_whole(&assignment.result, &text)
 }
 
 /// Runs the threads of a process, each with a separate queue or engine.
-fn carry_out(assignment: &Assignment) -> Result<JobOutcome, String> {
+fn execute(assignment: &Assignment) -> Result<JobOutcome, String> {
     let (mut sum, first, meet) = (JobOutcome::nothing(), assignment.first_worker, || meet(assignment));
     let add = |outcome: JobOutcome| sum.add(&outcome);
     let used = match &assignment.task {

@@ -25,18 +25,19 @@ use std::time::Duration;
 use clap::Args;
 use io::probe::Probe;
 
+use super::comparison::{self, Variant};
 use super::described::Scenario;
-use super::lineup::{self, Way};
-use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{
-    Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, under,
+use super::measurements::{
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding,
+    finding_of_cases, under,
 };
+use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Answers, Expect, Plan, Reuse};
+use crate::load::{Expect, Plan, ResponseKind, Reuse};
 use crate::method::pin::Split;
 use crate::peers::server::{Instance, Program, Server};
-use crate::report::model::{AxisScale, Finding, Plot, Section, Standing, Table, Told, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Section, Table, Verdict};
 
 /// Options of `bench echo`.
 #[derive(Args, Clone, Debug)]
@@ -60,13 +61,13 @@ const LENGTH: Duration = Duration::from_millis(1500);
 const CONNECTIONS_OF_SIZES: u32 = 100;
 /// The servers, in the order of tables; `location` is the mode of receives and accepts, for messages and for
 /// connections alike.
-const WAYS: [Way; 3] = [EPOLL, RING_SINGLE, RING_MULTI];
+const VARIANTS: [Variant; 3] = [EPOLL, RING_SINGLE, RING_MULTI];
 /// Connections and listener are in an epoll set. "multi" arms operations permanently.
-const EPOLL: Way = Way::ours("epoll", "epoll").with("multi");
+const EPOLL: Variant = Variant::ours("epoll", "epoll").with("multi");
 /// On io_uring, with a new submission for each receive and each accept.
-const RING_SINGLE: Way = Way::ours("io_uring, single-shot", "uring").with("single");
+const RING_SINGLE: Variant = Variant::ours("io_uring, single-shot", "uring").with("single");
 /// On io_uring with multishot operations; the kernel picks receive buffers from a registered set.
-const RING_MULTI: Way = Way::ours("io_uring, multishot", "uring").with("multi");
+const RING_MULTI: Variant = Variant::ours("io_uring, multishot", "uring").with("multi");
 
 /// Maximum deviation from 1 of a ratio of CPU times that is considered noise.
 const EQUAL_WITHIN: f64 = 0.03;
@@ -104,9 +105,11 @@ impl Exchange {
                 let body: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
                 let expect = Expect { crc32c: Some(crc32c::crc32c(&body)), ..Expect::default() };
                 let receive_bytes = (bytes as u32).max(4096);
-                Plan { answers: Answers::Bytes(bytes as u64), body, expect, receive_bytes, ..plan }
+                Plan { response_kind: ResponseKind::Bytes(bytes as u64), body, expect, receive_bytes, ..plan }
             }
-            Exchange::Connections => Plan { answers: Answers::End, reuse: Reuse::PerRequest, ..plan },
+            Exchange::Connections => {
+                Plan { response_kind: ResponseKind::End, reuse: Reuse::PerRequest, ..plan }
+            }
         }
     }
 }
@@ -137,8 +140,8 @@ impl EchoPoint {
         at([("counted", &what), ("bytes", &bytes), ("connections", &self.connections)])
     }
 
-    fn of(self, way: Way) -> Labels {
-        [self.labels(), server(way)].concat()
+    fn of(self, variant: Variant) -> Labels {
+        [self.labels(), server(variant)].concat()
     }
 
     fn row(self) -> (String, Labels) {
@@ -157,8 +160,8 @@ struct EchoPoints {
     product: bool,
 }
 
-fn server(way: Way) -> Labels {
-    at([("server", &way.name)])
+fn server(variant: Variant) -> Labels {
+    at([("server", &variant.name)])
 }
 
 impl Scenario for EchoOptions {
@@ -179,34 +182,35 @@ impl Scenario for EchoOptions {
             section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
         }
         let place = ServerCpus::of_one_worker(bench, section);
-        let ways: Vec<Way> = WAYS.into_iter().filter(|way| *way == EPOLL || refusal.is_none()).collect();
+        let variants: Vec<Variant> =
+            VARIANTS.into_iter().filter(|variant| *variant == EPOLL || refusal.is_none()).collect();
         for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
             let mut servers = Vec::new();
-            for &way in &ways {
+            for &variant in &variants {
                 let mut conditions = place.conditions();
                 conditions.port = self.port.map(|port| port.saturating_add(servers.len() as u16));
-                let name = format!("{}, {purpose}", way.name);
+                let name = format!("{}, {purpose}", variant.name);
                 let server = Server::start(bench, &name, &Program::echo(), &conditions, |instance| {
-                    command(&way, purpose, points.longest(), instance)
+                    command(&variant, purpose, points.longest(), instance)
                 })?;
                 section.configure(&name, server.configuration());
-                servers.push((way, server));
+                servers.push((variant, server));
             }
             for point in of_purpose {
                 let plan = point.task.plan(bench, &place.split, point.connections);
-                let labels = |way: &Way| Some(point.of(*way));
+                let labels = |variant: &Variant| Some(point.of(*variant));
                 served::compare(bench, section, &mut servers, (&point.words(), "/"), &plan, labels)?;
             }
-            lineup::end(servers);
+            comparison::end(servers);
         }
-        let report = EchoReport { sheet: Sheet::of(section), points: &points };
-        let told = Told {
-            tables: report.tables(place.split.words()),
+        let report = EchoReport { measurements: Measurements::of(section), points: &points };
+        let results = Results {
+            tables: report.tables(place.split.description()),
             plots: report.plots(),
             findings: vec![report.gain(), report.calls(), report.accepts()],
-            standings: report.standings(),
+            rankings: report.rankings(),
         };
-        section.tell(told);
+        section.add_results(results);
         Ok(())
     }
 }
@@ -286,8 +290,8 @@ impl EchoPoints {
 }
 
 /// Returns the command line of a server.
-fn command(way: &Way, purpose: &str, buffer: u32, instance: &Instance) -> String {
-    let Way { engine, location: shots, .. } = way;
+fn command(variant: &Variant, purpose: &str, buffer: u32, instance: &Instance) -> String {
+    let Variant { engine, location: shots, .. } = variant;
     format!(
         "bench {} --engine {engine} --receive {shots} --accept {shots} --purpose {purpose} --buffer {buffer} --port {}",
         server::COMMAND,
@@ -297,7 +301,7 @@ fn command(way: &Way, purpose: &str, buffer: u32, instance: &Instance) -> String
 
 /// Generator of tables, plots and findings.
 struct EchoReport<'a> {
-    sheet: Sheet<'a>,
+    measurements: Measurements<'a>,
     points: &'a EchoPoints,
 }
 
@@ -314,9 +318,9 @@ impl EchoReport<'_> {
         let rows = |points: Vec<EchoPoint>| points.into_iter().map(EchoPoint::row).collect::<Vec<_>>();
         let (by_connections, by_size) = (rows(self.points.by_connections()), rows(self.points.by_size()));
         let compared = |title: &str, rows: &[(String, Labels)], figure: Figure| {
-            let mut columns: Vec<Shown> = WAYS.map(|one| figure.at(one.name, server(one))).into();
+            let mut columns: Vec<ShownColumn> = VARIANTS.map(|one| figure.at(one.name, server(one))).into();
             columns.push(figure.over("multishot / epoll", server(EPOLL)).where_(server(RING_MULTI)));
-            self.sheet.table(title, rows, &columns)
+            self.measurements.table(title, rows, &columns)
         };
         let of = |words: &str| format!("Messages of {bytes} bytes{words}");
         vec![
@@ -344,10 +348,10 @@ impl EchoReport<'_> {
     fn accepted(&self) -> Table {
         const NAMES: [&str; 3] =
             ["listener in epoll", "io_uring, single-shot accept", "io_uring, multishot accept"];
-        let row = |point: EchoPoint, (way, name)| {
-            (format!("{name}, {} at a time", point.connections), point.of(way))
+        let row = |point: EchoPoint, (variant, name)| {
+            (format!("{name}, {} at a time", point.connections), point.of(variant))
         };
-        let rows = |point: EchoPoint| WAYS.into_iter().zip(NAMES).map(move |one| row(point, one));
+        let rows = |point: EchoPoint| VARIANTS.into_iter().zip(NAMES).map(move |one| row(point, one));
         let rows: Rows = self.points.accepts().into_iter().flat_map(rows).collect();
         let columns = [
             RATE.at("accepts", Labels::new()),
@@ -356,43 +360,49 @@ impl EchoReport<'_> {
             CALLS.shown(),
             LIMITED.shown(),
         ];
-        self.sheet.table("Connections that are accepted and closed at once", &rows, &columns)
+        self.measurements.table("Connections that are accepted and closed at once", &rows, &columns)
     }
 
     /// Returns the table of all points, for readers who need more than medians.
     fn every(&self) -> Table {
         let points = self.points.messages().into_iter().chain(self.points.accepts());
-        let row = |point: EchoPoint, way: Way| (format!("{}, {}", way.name, point.words()), point.of(way));
+        let row = |point: EchoPoint, variant: Variant| {
+            (format!("{}, {}", variant.name, point.words()), point.of(variant))
+        };
         let rows: Rows = points
-            .flat_map(|point| WAYS.map(|way| row(point, way)))
-            .filter(|(_, labels)| self.sheet.has(labels))
+            .flat_map(|point| VARIANTS.map(|variant| row(point, variant)))
+            .filter(|(_, labels)| self.measurements.has(labels))
             .collect();
         let rate = RATE.at("messages or connections", Labels::new());
         let others = [P50_US, P99_US, P999_US, CPU, CALLS, CLIENT_CPU, LIMITED].map(Figure::shown);
-        self.sheet.table("Every combination", &rows, &[rate].into_iter().chain(others).collect::<Vec<_>>())
+        self.measurements.table(
+            "Every combination",
+            &rows,
+            &[rate].into_iter().chain(others).collect::<Vec<_>>(),
+        )
     }
 
     /// Returns rankings of the engines: per message, and per accepted connection.
-    fn standings(&self) -> Vec<Standing> {
-        let standing = |what: &str, point: EchoPoint| {
-            let entry = |way: Way| (way.name.to_owned(), point.of(way));
+    fn rankings(&self) -> Vec<Ranking> {
+        let ranking = |what: &str, point: EchoPoint| {
+            let entry = |variant: Variant| (variant.name.to_owned(), point.of(variant));
             let title = format!("Processor time of {what}: {}", point.words());
-            self.sheet.standing(&title, CPU, WAYS.map(entry))
+            self.measurements.ranking(&title, CPU, VARIANTS.map(entry))
         };
         let accepts = self.points.accepts().into_iter().next_back();
-        let accepts = accepts.map(|point| standing("an accepted connection", point));
-        [standing("a message", self.most())].into_iter().chain(accepts).collect()
+        let accepts = accepts.map(|point| ranking("an accepted connection", point));
+        [ranking("a message", self.most())].into_iter().chain(accepts).collect()
     }
 
     /// Plots rates and latencies by connections.
     fn plots(&self) -> Vec<Plot> {
         let bytes = self.points.first_size();
         let messages = at([("counted", &"messages"), ("bytes", &bytes)]);
-        let lines = under(&lineup::rows(&WAYS), &messages);
+        let lines = under(&comparison::rows(&VARIANTS), &messages);
         let plot = |id: &str, what: &str, figure: Figure, name: &str, unit: &str| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
             let title = format!("Echo of {bytes} bytes: {what}");
-            self.sheet.plot((id, &title), x, (figure, axis(name, unit, AxisScale::Linear)), &lines)
+            self.measurements.plot((id, &title), x, (figure, axis(name, unit, AxisScale::Linear)), &lines)
         };
         let point = EchoPoints::at(bytes, self.points.middle_connections());
         let title = format!("Echo of {}: latency by percentile", point.words());
@@ -400,7 +410,7 @@ impl EchoReport<'_> {
         vec![
             plot("echo-messages", "messages a second", RATE, "messages", "1/s"),
             plot("echo-cpu", "processor time of the server", CPU, "CPU", "us/message"),
-            self.sheet.curves(("echo-percentiles", &title), "us", &curves),
+            self.measurements.curves(("echo-percentiles", &title), "us", &curves),
         ]
     }
 
@@ -410,14 +420,16 @@ impl EchoReport<'_> {
         let claim = "With long connections the ring serves about a fifth more than epoll (said of nginx; here of the \
                      least that a server can do).";
         let point = self.most();
-        let ratio = |figure, way| Some(self.sheet.ratio(figure, &point.of(way), &point.of(EPOLL))?.median);
+        let ratio = |figure, variant| {
+            Some(self.measurements.ratio(figure, &point.of(variant), &point.of(EPOLL))?.median)
+        };
         let found = (ratio(RATE, RING_MULTI), ratio(CPU, RING_MULTI), ratio(CPU, RING_SINGLE));
         let (Some(rate), Some(multi), Some(single)) = found else {
             return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
         };
-        let is_bound = [EPOLL, RING_MULTI]
-            .iter()
-            .any(|way| self.sheet.has(&[point.of(*way), at([("limited by", &"generator")])].concat()));
+        let is_bound = [EPOLL, RING_MULTI].iter().any(|variant| {
+            self.measurements.has(&[point.of(*variant), at([("limited by", &"generator")])].concat())
+        });
         let bound = if is_bound { ", limited by the client, so that processor time counts" } else { "" };
         let gain = if is_bound { 1.0 / multi } else { rate };
         let sentence = format!(
@@ -431,7 +443,7 @@ impl EchoReport<'_> {
     /// Returns the finding about saved system calls.
     fn calls(&self) -> Finding {
         let point = self.most();
-        let of = |way| self.sheet.series(CALLS, &point.of(way));
+        let of = |variant| self.measurements.series(CALLS, &point.of(variant));
         let subject = format!("With {} a message", point.words());
         let claim = "It makes at most a tenth of epoll's system calls.";
         served::calls_finding(claim, &subject, of(RING_MULTI), of(EPOLL))
@@ -443,13 +455,13 @@ impl EchoReport<'_> {
         let cases = self.points.accepts().into_iter().flat_map(|point| {
             let words = |name: &str| format!("{name} at {} at a time", point.connections);
             [(RING_SINGLE, "single-shot"), (RING_MULTI, "multishot")]
-                .map(|(way, name)| (words(name), point.of(way), point.of(EPOLL)))
+                .map(|(variant, name)| (words(name), point.of(variant), point.of(EPOLL)))
         });
-        judged(
+        finding_of_cases(
             "Accepting through the ring costs more than a listener in epoll, because an accept without a connection is work \
              for nothing.",
             "Processor time of an accepted connection, by that with the listener in epoll: ",
-            &self.sheet.ratios(CPU, cases, |ratio| ratio.median > 1.0 + EQUAL_WITHIN),
+            &self.measurements.ratios(CPU, cases, |ratio| ratio.median > 1.0 + EQUAL_WITHIN),
             "Ring and epoll were not both measured.",
         )
     }
@@ -484,7 +496,7 @@ mod tests {
     #[test]
     fn servers_differ_only_in_engine_and_shots() {
         let instance = Instance { port: 8080, directory: "/x".into() };
-        let words = |way: Way| command(&way, "messages", 4096, &instance);
+        let words = |variant: Variant| command(&variant, "messages", 4096, &instance);
         assert_eq!(words(EPOLL), words(RING_MULTI).replace("uring", "epoll"));
         assert_eq!(words(RING_SINGLE), words(RING_MULTI).replace("multi", "single"));
     }

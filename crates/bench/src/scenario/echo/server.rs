@@ -32,7 +32,7 @@ const BACKLOG: i32 = 4096;
 
 /// Submission mode of receives or accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Shots {
+pub(super) enum SubmissionMode {
     /// Single-shot: one submission per result; a receive has a dedicated buffer.
     Single,
     /// Multishot: one submission; the kernel repeats the operation and picks buffers from a registered set.
@@ -54,9 +54,9 @@ pub(super) struct EchoServerOptions {
     #[arg(long)]
     engine: EngineName,
     #[arg(long)]
-    receive: Shots,
+    receive: SubmissionMode,
     #[arg(long)]
-    accept: Shots,
+    accept: SubmissionMode,
     #[arg(long)]
     purpose: Purpose,
     /// Size of each receive buffer in bytes: that of the longest message, so that no message is split
@@ -109,8 +109,8 @@ struct Connection {
 struct Echo {
     engine: Box<dyn Engine>,
     listener: Fd,
-    receive: Shots,
-    accept: Shots,
+    receive: SubmissionMode,
+    accept: SubmissionMode,
     purpose: Purpose,
     buffer_bytes: usize,
     owners: Owners<EchoRole>,
@@ -166,7 +166,8 @@ impl Echo {
 
     /// Submits an accept for one connection, or a multishot accept.
     fn accept(&mut self) -> Result<(), Failure> {
-        let op = Op::Accept { listener: self.listener.clone(), multishot: self.accept == Shots::Multi };
+        let op =
+            Op::Accept { listener: self.listener.clone(), multishot: self.accept == SubmissionMode::Multi };
         self.submit(op, EchoRole::Accept).map(drop)
     }
 
@@ -204,8 +205,8 @@ impl Echo {
     fn receive(&mut self, index: u32) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let into = match self.receive {
-            Shots::Multi => RecvInto::Stream,
-            Shots::Single => {
+            SubmissionMode::Multi => RecvInto::Stream,
+            SubmissionMode::Single => {
                 self.engine.pool().get(self.buffer_bytes).map_or(RecvInto::Pool, RecvInto::Owned)
             }
         };

@@ -99,14 +99,14 @@ impl Load {
             None => return Err(program.problem("did not come to its end")),
         };
         let seconds = seconds.ok_or_else(|| "a process of the server ended".to_owned());
-        let run = seconds.and_then(|seconds| told(&text, seconds));
+        let run = seconds.and_then(|seconds| parse_output(&text, seconds));
         Ok(run.map(|run| Run { disturbed, ..run }))
     }
 }
 
 /// Parses h2load's output: `finished in 1.00s, 123.45 req/s, 1.20MB/s` and `requests: 10 total, 10 started, 10 done, 10
 /// succeeded, 0 failed, 0 errored, 0 timeout`.
-fn told(text: &str, server_cpu_seconds: f64) -> Result<Run, String> {
+fn parse_output(text: &str, server_cpu_seconds: f64) -> Result<Run, String> {
     let line = |start: &str| text.lines().find_map(|line| line.trim_start().strip_prefix(start));
     let counts = line("requests: ").ok_or("h2load counted no requests")?;
     let count = |name: &str| {
@@ -140,11 +140,14 @@ mod tests {
                  started, 98765 done, 98765 succeeded, {failed} failed, 0 errored, 0 timeout\nstatus codes: 98765 2xx"
             )
         };
-        let run = told(&text(0), 0.5).expect("all of it is there");
+        let run = parse_output(&text(0), 0.5).expect("all of it is there");
         assert_eq!(run.figures["requests"], 98765.0);
         assert_eq!(run.figures["requests_per_second"], 98765.43);
         assert_eq!(run.figures["server_cpu_seconds"], 0.5);
-        assert_eq!(told(&text(3), 0.5).unwrap_err(), "98765 requests succeeded, 3 failed, 0 had an error");
-        assert!(told("", 0.5).is_err());
+        assert_eq!(
+            parse_output(&text(3), 0.5).unwrap_err(),
+            "98765 requests succeeded, 3 failed, 0 had an error"
+        );
+        assert!(parse_output("", 0.5).is_err());
     }
 }

@@ -21,16 +21,16 @@ use std::time::Duration;
 use clap::Args;
 use tls::signing::KeyKind;
 
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, EPOLL, NGINX, READY, RING, Text, Way, of};
+use super::measurements::{Labels, Measurements, at, axis, finding_of_cases};
 use super::served::{self, CPU, RATE, ServerCpus};
-use super::sheet::{Labels, Sheet, at, axis, judged};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Conditions, Instance, Program, Server, free_port};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Section, Told};
+use crate::report::model::{AxisScale, Results, Section};
 use h2load::Load;
 
 /// `bench h2`, which has no options.
@@ -86,14 +86,14 @@ const FILE_CASES: [H2Case; 5] = [
 
 const CALL_CASES: [H2Case; 3] = [H2Case::call(10, 10), H2Case::call(50, 1), H2Case::call(1, 100)];
 
-const H2O: Way = Way::of("h2o", Peer::H2o);
+const H2O: Variant = Variant::of("h2o", Peer::H2o);
 
 /// nginx in its cheapest mode for small files.
-const NGINX_TUNED: Way = Way::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
+const NGINX_TUNED: Variant = Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
     .with("open_file_cache max=100; sendfile off; ");
 
-const FILE_WAYS: [Way; 4] = [RING, EPOLL, NGINX_TUNED, H2O];
-const CALL_WAYS: [Way; 3] = [RING, EPOLL, NGINX];
+const FILE_VARIANTS: [Variant; 4] = [RING, EPOLL, NGINX_TUNED, H2O];
+const CALL_VARIANTS: [Variant; 3] = [RING, EPOLL, NGINX];
 
 impl Scenario for FilesOptions {
     const NAME: &'static str = "h2";
@@ -108,12 +108,12 @@ impl Scenario for FilesOptions {
         served::write_files(&files)?;
         let certificate = bench.workspace.directory("h2")?.join("certificate.pem");
         served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
-        measure(bench, section, &FILE_WAYS, &FILE_CASES, |way, instance, port| {
-            files_configuration(way, instance, port, &files, &certificate)
+        measure(bench, section, &FILE_VARIANTS, &FILE_CASES, |variant, instance, port| {
+            files_configuration(variant, instance, port, &files, &certificate)
         })?;
-        tell(
+        add_results(
             section,
-            &FILE_WAYS,
+            &FILE_VARIANTS,
             &FILE_CASES,
             "At most the processor time of nginx and H2O for each request.",
         );
@@ -133,14 +133,19 @@ impl Scenario for CallsOptions {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let split = Split::of(&pin::available(), 1);
         let (origin, calls) = origin(bench, &split)?;
-        measure(bench, section, &CALL_WAYS, &CALL_CASES, |way, instance, port| {
+        measure(bench, section, &CALL_VARIANTS, &CALL_CASES, |variant, instance, port| {
             let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
             let server =
                 format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
-            way.configuration(instance, &Text { http, server, ..Text::default() })
+            variant.configuration(instance, &Text { http, server, ..Text::default() })
         })?;
         origin.end();
-        tell(section, &CALL_WAYS, &CALL_CASES, "At most 0.60 of nginx's processor time for each call.");
+        add_results(
+            section,
+            &CALL_VARIANTS,
+            &CALL_CASES,
+            "At most 0.60 of nginx's processor time for each call.",
+        );
         Ok(())
     }
 }
@@ -165,14 +170,14 @@ fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
 }
 
 fn files_configuration(
-    way: &Way,
+    variant: &Variant,
     instance: &Instance,
     port: u16,
     files: &Path,
     certificate: &Path,
 ) -> String {
     let (files, certificate) = (files.display(), certificate.display());
-    if way.peer == Some(Peer::H2o) {
+    if variant.peer == Some(Peer::H2o) {
         return format!(
             "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    listen:\n      host: 127.0.0.1\n      \
              port: {port}\n      ssl:\n        certificate-file: {certificate}\n        key-file: {certificate}\n    paths:\n      \
@@ -182,18 +187,18 @@ fn files_configuration(
     let server = format!(
         "{READY}\nlisten 127.0.0.1:{port} ssl http2;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n\
          location / {{ {}root {files}; }}",
-        way.location
+        variant.location
     );
-    way.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
+    variant.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
 }
 
 /// Starts the servers, and measures each case with all of them in turn.
 fn measure(
     bench: &Bench,
     section: &mut Section,
-    ways: &[Way],
+    variants: &[Variant],
     cases: &[H2Case],
-    configuration: impl Fn(&Way, &Instance, u16) -> String,
+    configuration: impl Fn(&Variant, &Instance, u16) -> String,
 ) -> Result<(), Failure> {
     let place = ServerCpus::of_one_worker(bench, section);
     let tool = match Peer::H2load.find(bench) {
@@ -206,30 +211,32 @@ fn measure(
     let load = Load::new(tool, bench, &place.split.load, bench.length(LENGTH))?;
     // HTTP/2 has a separate port beside the one for the readiness check.
     let mut ports = Vec::new();
-    for way in ways {
-        ports.push((way.name, free_port()?));
+    for variant in variants {
+        ports.push((variant.name, free_port()?));
     }
-    let port = |way: &Way| ports.iter().find(|(name, _)| *name == way.name).map_or(0, |(_, port)| *port);
-    let mut servers = lineup::start(bench, section, (&place, None), (ways, ""), |way, instance| {
-        configuration(way, instance, port(way))
-    })?;
+    let port =
+        |variant: &Variant| ports.iter().find(|(name, _)| *name == variant.name).map_or(0, |(_, port)| *port);
+    let mut servers =
+        comparison::start(bench, section, (&place, None), (variants, ""), |variant, instance| {
+            configuration(variant, instance, port(variant))
+        })?;
     for case in cases {
         bench.progress(format_args!("{}: {}", section.scenario, case.name()));
-        let labels = |(way, _): &(Way, Server)| of(way, &case.labels());
-        lineup::measure(bench, section, &mut servers, labels, |(way, server), _, _| {
+        let labels = |(variant, _): &(Variant, Server)| of(variant, &case.labels());
+        comparison::measure(bench, section, &mut servers, labels, |(variant, server), _, _| {
             bench.check_interrupted()?;
-            load.run(server, port(way), case)
+            load.run(server, port(variant), case)
         })?;
     }
-    lineup::end(servers);
+    comparison::end(servers);
     Ok(())
 }
 
 /// Adds a table and a chart for each case, a plot, and a finding about Ringroad's CPU time.
-fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
-    let sheet = Sheet::of(section);
-    let (compared, peers) = (Compared { sheet, ways }, &ways[2..]);
-    let mut told = Told::default();
+fn add_results(section: &mut Section, variants: &[Variant], cases: &[H2Case], claim: &str) {
+    let measurements = Measurements::of(section);
+    let (compared, peers) = (Compared { measurements, variants }, &variants[2..]);
+    let mut results = Results::default();
     let mut columns = vec![RATE.shown(), CPU.shown()];
     columns.extend(peers.iter().map(|peer| {
         let name = peer.name.split(',').next().unwrap_or_default();
@@ -237,9 +244,9 @@ fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
     }));
     for case in cases {
         let title = format!("{}, one worker", capitalised(&case.name()));
-        told.tables.push(compared.table(&title, &case.labels(), &columns));
+        results.tables.push(compared.table(&title, &case.labels(), &columns));
         let title = format!("Processor time of a request: {}", case.name());
-        told.standings.push(compared.standing(&title, CPU, &case.labels()));
+        results.rankings.push(compared.ranking(&title, CPU, &case.labels()));
     }
     let is_grpc = cases[0].is_grpc;
     let (id, by, x, common) = match is_grpc {
@@ -248,7 +255,7 @@ fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
             ("h2-cpu", "request, by size of the file", ("KiB", "KiB", "size"), at([("connections", &10)]))
         }
     };
-    told.plots.push(sheet.plot(
+    results.plots.push(measurements.plot(
         (id, &format!("Server's processor time of a {by}")),
         (x.0, axis(x.2, x.1, AxisScale::Logarithmic)),
         (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
@@ -260,9 +267,9 @@ fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
         let words = format!("{}, of {}'s", case.name(), peer.name);
         (words, of(&RING, &case.labels()), of(peer, &case.labels()))
     });
-    let said = sheet.ratios(CPU, pairs, |ratio| ratio.median <= limit);
-    told.findings.push(judged(claim, "On the ring, ", &said, "No peer was measured."));
-    section.tell(told);
+    let said = measurements.ratios(CPU, pairs, |ratio| ratio.median <= limit);
+    results.findings.push(finding_of_cases(claim, "On the ring, ", &said, "No peer was measured."));
+    section.add_results(results);
 }
 
 fn capitalised(text: &str) -> String {
@@ -285,8 +292,8 @@ mod tests {
     #[test]
     fn every_server_listens_for_the_load() {
         let instance = Instance { port: 8080, directory: "/x".into() };
-        for way in [RING, NGINX_TUNED, H2O] {
-            let text = files_configuration(&way, &instance, 8443, Path::new("/files"), Path::new("/k"));
+        for variant in [RING, NGINX_TUNED, H2O] {
+            let text = files_configuration(&variant, &instance, 8443, Path::new("/files"), Path::new("/k"));
             assert!(text.contains("8443") && text.contains("/k"), "{text}");
         }
     }

@@ -33,16 +33,19 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, EPOLL, NGINX, RING, Text, Way, of};
+use super::measurements::{
+    Figure, Labels, Measurements, Rows, ShownColumn, at, at_least, axis, finding, finding_of_cases, spread,
+    under,
+};
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Rows, Sheet, Shown, at, at_least, axis, finding, judged, spread, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::Reuse;
 use crate::method::pin::{self, Split};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Plot, Section, Told, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Results, Section, Verdict};
 
 /// Options of `bench http`.
 #[derive(Args, Clone, Debug)]
@@ -65,17 +68,18 @@ const CONNECTIONS_OF_WRITE_UP: u32 = 1000;
 const LENGTH: Duration = Duration::from_secs(2);
 
 /// Ringroad on io_uring with a listener per worker: one multishot accept accepts all connections.
-const RING_OWN_LISTENER: Way = Way::ours("io_uring, own listeners", "io_uring").listening(" reuseport");
+const RING_OWN_LISTENER: Variant =
+    Variant::ours("io_uring, own listeners", "io_uring").listening(" reuseport");
 /// Ringroad on io_uring, with accepts deferred until the request has arrived.
-const RING_DEFERRED: Way = Way::ours("io_uring, deferred", "io_uring").listening(" deferred");
-const NGINX_DEFERRED: Way = Way::of("nginx, deferred", Peer::Nginx).listening(" deferred");
+const RING_DEFERRED: Variant = Variant::ours("io_uring, deferred", "io_uring").listening(" deferred");
+const NGINX_DEFERRED: Variant = Variant::of("nginx, deferred", Peer::Nginx).listening(" deferred");
 
 /// All servers, in the order of tables.
-const WAYS: [Way; 6] = [EPOLL, RING, RING_OWN_LISTENER, RING_DEFERRED, NGINX, NGINX_DEFERRED];
+const VARIANTS: [Variant; 6] = [EPOLL, RING, RING_OWN_LISTENER, RING_DEFERRED, NGINX, NGINX_DEFERRED];
 
 /// Whether a server is measured with this number of workers at all.
-fn is_of(way: &Way, workers: usize) -> bool {
-    match way.listen {
+fn is_of(variant: &Variant, workers: usize) -> bool {
+    match variant.listen {
         // A single worker has a dedicated listener in any case.
         " reuseport" => workers > 1,
         " deferred" => workers == 1,
@@ -84,8 +88,8 @@ fn is_of(way: &Way, workers: usize) -> bool {
 }
 
 /// Whether the option in the server's name has an effect at this point.
-fn takes_part(way: &Way, point: Point) -> bool {
-    match way.listen {
+fn is_measured(variant: &Variant, point: Point) -> bool {
+    match variant.listen {
         // Listeners per worker make no difference to keep-alive connections.
         " reuseport" => point.kind == SHORT,
         // A single client that connects and sends a request does not keep a listener busy.
@@ -123,15 +127,15 @@ impl Point {
     }
 
     /// Returns the labels of one server at this point. For short connections they include the accept mode.
-    fn labels_of(self, way: &Way) -> Labels {
-        let accepts = match (self.kind, *way) {
+    fn labels_of(self, variant: &Variant) -> Labels {
+        let accepts = match (self.kind, *variant) {
             (LONG, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
             (_, RING) if self.workers > 1 => Some("single-shot"),
             (_, RING | RING_OWN_LISTENER) => Some("multishot"),
-            _ => Some(way.name),
+            _ => Some(variant.name),
         };
         let accepts = accepts.map(|accepts| ("accepts", accepts.to_owned()));
-        of(way, &self.labels()).into_iter().chain(accepts).collect()
+        of(variant, &self.labels()).into_iter().chain(accepts).collect()
     }
 }
 
@@ -152,13 +156,19 @@ impl Scenario for HttpOptions {
         let mut every = Vec::new();
         for &workers in &points.workers {
             let place = ServerCpus::new(bench, Split::of(&cpus, workers));
-            let ways: Vec<Way> = WAYS.into_iter().filter(|way| is_of(way, workers)).collect();
+            let variants: Vec<Variant> =
+                VARIANTS.into_iter().filter(|variant| is_of(variant, workers)).collect();
             let suffix = format!(", {workers} workers");
-            let mut servers =
-                lineup::start(bench, section, (&place, self.port), (&ways, &suffix), |way, instance| {
+            let mut servers = comparison::start(
+                bench,
+                section,
+                (&place, self.port),
+                (&variants, &suffix),
+                |variant, instance| {
                     let server = "location / { return 200; }".to_owned();
-                    way.configuration(instance, &Text { workers, server, ..Text::default() })
-                })?;
+                    variant.configuration(instance, &Text { workers, server, ..Text::default() })
+                },
+            )?;
             place.note(section);
             // All servers are measured at one point before the next one, so that compared figures are measured within
             // seconds.
@@ -167,25 +177,27 @@ impl Scenario for HttpOptions {
                 let mut plan = served::load(bench, &place.split, connections, LENGTH);
                 plan.reuse = point.kind.reuse;
                 let words = format!("{kind} connections, {workers} workers, {connections} of them");
-                let labels = |way: &Way| takes_part(way, point).then(|| point.labels_of(way));
+                let labels =
+                    |variant: &Variant| is_measured(variant, point).then(|| point.labels_of(variant));
                 served::compare(bench, section, &mut servers, (&words, "/"), &plan, labels)?;
-                let workers = workers_words(workers, &place.split);
-                every.extend(ways.iter().filter(|way| takes_part(way, point)).map(|way| {
-                    let name = format!("{}, {connections} connections, {workers} {kind}", way.name);
-                    (name, of(way, &point.labels()))
+                let workers = describe_workers(workers, &place.split);
+                every.extend(variants.iter().filter(|variant| is_measured(variant, point)).map(|variant| {
+                    let name = format!("{}, {connections} connections, {workers} {kind}", variant.name);
+                    (name, of(variant, &point.labels()))
                 }));
             }
-            lineup::end(servers);
+            comparison::end(servers);
         }
-        let told = HttpReport { sheet: Sheet::of(section), points: &points, cpus: &cpus }.told(&every);
-        section.tell(told);
+        let results = HttpReport { measurements: Measurements::of(section), points: &points, cpus: &cpus }
+            .results(&every);
+        section.add_results(results);
         warm::add(bench, section)?;
         proxied::add(bench, section)
     }
 }
 
 /// Describes the number of workers, and whether the generator shares their processors.
-fn workers_words(workers: usize, split: &Split) -> String {
+fn describe_workers(workers: usize, split: &Split) -> String {
     let plural = if workers == 1 { "" } else { "s" };
     let note = if split.is_apart { "" } else { " (generator on the same processors)" };
     format!("{workers} worker{plural}{note}")
@@ -249,14 +261,14 @@ impl Points {
 
 /// Generator of tables, plots and findings.
 struct HttpReport<'a> {
-    sheet: Sheet<'a>,
+    measurements: Measurements<'a>,
     points: &'a Points,
     cpus: &'a [usize],
 }
 
 impl HttpReport<'_> {
-    fn words(&self, workers: usize) -> String {
-        workers_words(workers, &Split::of(self.cpus, workers))
+    fn description(&self, workers: usize) -> String {
+        describe_workers(workers, &Split::of(self.cpus, workers))
     }
 
     /// Returns the number of workers in the tables by connections and in the plots: the first number.
@@ -271,7 +283,7 @@ impl HttpReport<'_> {
     }
 
     fn by_workers(&self, kind: Persistence) -> Rows {
-        let row = |&workers: &usize| (self.words(workers), self.most(kind, workers).labels());
+        let row = |&workers: &usize| (self.description(workers), self.most(kind, workers).labels());
         self.points.workers.iter().map(row).collect()
     }
 
@@ -283,10 +295,10 @@ impl HttpReport<'_> {
     }
 
     /// Returns the write-up's tables first, then further ones.
-    fn told(&self, every: &[(String, Labels)]) -> Told {
-        let sheet = self.sheet;
+    fn results(&self, every: &[(String, Labels)]) -> Results {
+        let measurements = self.measurements;
         let (long, short) = (self.most(LONG, 1).connections, self.most(SHORT, 1).connections);
-        let one = self.words(self.first());
+        let one = self.description(self.first());
         let by_connections = self.by_connections();
         let accepts = |name: &str| at([("accepts", &name)]);
         let short_columns = [
@@ -297,39 +309,47 @@ impl HttpReport<'_> {
             RATE.at("nginx", accepts("nginx")),
         ];
         let all = [RATE, P50, P99, P999, CPU, CALLS, GENERATOR_CPU, LIMITED].map(Figure::shown);
-        let by_workers = |kind: Persistence, what: &str, columns: &[Shown]| {
-            sheet.table(&format!("{what}: requests a second by workers"), &self.by_workers(kind), columns)
+        let by_workers = |kind: Persistence, what: &str, columns: &[ShownColumn]| {
+            measurements.table(
+                &format!("{what}: requests a second by workers"),
+                &self.by_workers(kind),
+                columns,
+            )
         };
         let of_long = |what: &str, figure: Figure| {
-            sheet.table(&format!("Long connections, {one}: {what}"), &by_connections, &compared(figure))
+            measurements.table(
+                &format!("Long connections, {one}: {what}"),
+                &by_connections,
+                &compared(figure),
+            )
         };
         let tables = vec![
             by_workers(LONG, &format!("Long connections, {long} of them"), &compared(RATE)),
             of_long("requests a second by connections", RATE),
             of_long("system calls for each request", CALLS),
             by_workers(SHORT, &format!("Short connections, {short} at a time"), &short_columns),
-            sheet.table("Every combination", every, &all),
+            measurements.table("Every combination", every, &all),
         ];
-        let standing = |kind: Persistence| {
+        let ranking = |kind: Persistence| {
             let point = self.most(kind, self.first());
             let (kind, connections) = (kind.name, point.connections);
             let title =
                 format!("Processor time of a request: return 200, {connections} {kind} connections, {one}");
-            Compared { sheet, ways: &WAYS }.standing(&title, CPU, &point.labels())
+            Compared { measurements, variants: &VARIANTS }.ranking(&title, CPU, &point.labels())
         };
-        let standings = vec![standing(LONG), standing(SHORT)];
+        let rankings = vec![ranking(LONG), ranking(SHORT)];
         let findings = vec![self.long(), self.calls(), self.short()];
-        Told { tables, plots: self.plots(), findings, standings }
+        Results { tables, plots: self.plots(), findings, rankings }
     }
 
     /// Plots all figures of keep-alive connections, with the first number of workers.
     fn plots(&self) -> Vec<Plot> {
         let kept = at([("connections kept", &"long"), ("workers", &self.first())]);
-        let lines = under(&lineup::rows(&[EPOLL, RING, NGINX]), &kept);
+        let lines = under(&comparison::rows(&[EPOLL, RING, NGINX]), &kept);
         let plot = |id: &str, title: &str, figure: Figure, name: &str, scale| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
             let title = format!("{title}, long connections, one worker");
-            self.sheet.plot((id, &title), x, (figure, axis(name, figure.unit, scale)), &lines)
+            self.measurements.plot((id, &title), x, (figure, axis(name, figure.unit, scale)), &lines)
         };
         let middle = self.points.connections[self.points.connections.len() / 2];
         let title = format!("Latency by percentile, {middle} long connections, one worker");
@@ -338,7 +358,7 @@ impl HttpReport<'_> {
             plot("http-requests", "Requests a second", RATE, "requests", AxisScale::Linear),
             plot("http-p99", "Latency, 99th percentile", P99, "p99", AxisScale::Logarithmic),
             plot("http-cpu", "Server's processor time", CPU, "CPU", AxisScale::Linear),
-            self.sheet.curves(("http-percentiles", &title), "ms", &curves),
+            self.measurements.curves(("http-percentiles", &title), "ms", &curves),
         ]
     }
 
@@ -347,12 +367,13 @@ impl HttpReport<'_> {
     fn long(&self) -> Finding {
         let claim = "With 500 and more long connections the ring answers about 20 % more requests a second than epoll.";
         let point = self.most(LONG, self.first());
-        let of = |way: Way| of(&way, &point.labels());
-        let ratio = |figure| Some(self.sheet.ratio(figure, &of(RING), &of(EPOLL))?.median);
+        let of = |variant: Variant| of(&variant, &point.labels());
+        let ratio = |figure| Some(self.measurements.ratio(figure, &of(RING), &of(EPOLL))?.median);
         let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
             return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
         };
-        let is_bound = [RING, EPOLL].iter().any(|way| is_generator_bound(self.sheet, &of(*way)));
+        let is_bound =
+            [RING, EPOLL].iter().any(|variant| is_generator_bound(self.measurements, &of(*variant)));
         let bound = if is_bound { ", limited by the generator, so that processor time counts" } else { "" };
         // If the server is the limit, its rate is inversely proportional to its CPU time per request.
         let gain = if is_bound { 1.0 / cost } else { speed };
@@ -360,7 +381,7 @@ impl HttpReport<'_> {
             "At {} connections and {} the ring answers {speed:.2} times as many requests a second as epoll{bound}; it \
              spends {cost:.2} of epoll's processor time on each.",
             point.connections,
-            self.words(point.workers),
+            self.description(point.workers),
         );
         finding(claim, at_least(gain, 1.15, 1.03), sentence)
     }
@@ -368,7 +389,7 @@ impl HttpReport<'_> {
     /// Returns the finding about system calls: they depend on the number of responses per turn, not on the machine.
     fn calls(&self) -> Finding {
         let point = self.most(LONG, self.first());
-        let of = |way: Way| self.sheet.series(CALLS, &of(&way, &point.labels()));
+        let of = |variant: Variant| self.measurements.series(CALLS, &of(&variant, &point.labels()));
         let claim = "The ring needs a tenth of epoll's system calls, or less.";
         let subject = format!("At {} connections a request", point.connections);
         served::calls_finding(claim, &subject, of(RING), of(EPOLL))
@@ -382,21 +403,23 @@ impl HttpReport<'_> {
         let compared = |&workers: &usize| {
             let case = self.most(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
-            let ratio = self.sheet.ratio(RATE, &of("multishot"), &of("epoll"))?;
-            let is_bound = ["multishot", "epoll"].iter().any(|one| is_generator_bound(self.sheet, &of(one)));
+            let ratio = self.measurements.ratio(RATE, &of("multishot"), &of("epoll"))?;
+            let is_bound =
+                ["multishot", "epoll"].iter().any(|one| is_generator_bound(self.measurements, &of(one)));
             let bound = if is_bound { ", limited by the generator" } else { "" };
-            let words = format!("{} of epoll's rate with {}{bound}", spread(&ratio), self.words(workers));
+            let words =
+                format!("{} of epoll's rate with {}{bound}", spread(&ratio), self.description(workers));
             Some((words, ratio.median <= 1.02))
         };
         let said: Vec<(String, bool)> = self.points.workers.iter().filter_map(compared).collect();
         let before = "The ring with multishot accepts answers ";
-        judged(claim, before, &said, "Ring and epoll were not both measured.")
+        finding_of_cases(claim, before, &said, "Ring and epoll were not both measured.")
     }
 }
 
 /// Returns columns for the three servers, and the ratio of io_uring to epoll.
-fn compared(figure: Figure) -> [Shown; 4] {
-    let server = |way: Way| at([("server", &way.name)]);
+fn compared(figure: Figure) -> [ShownColumn; 4] {
+    let server = |variant: Variant| at([("server", &variant.name)]);
     [
         figure.at("epoll", server(EPOLL)),
         figure.at("io_uring", server(RING)),
@@ -406,19 +429,19 @@ fn compared(figure: Figure) -> [Shown; 4] {
 }
 
 /// Whether the generator was the limit in one of the rounds.
-fn is_generator_bound(sheet: Sheet<'_>, labels: &Labels) -> bool {
-    sheet.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
+fn is_generator_bound(measurements: Measurements<'_>, labels: &Labels) -> bool {
+    measurements.has(&[labels.as_slice(), &at([("limited by", &"generator")])].concat())
 }
 
 /// Returns tables of rate, latency and CPU time of each server relative to nginx's default, for warm files and proxied
 /// requests.
-fn costs(sheet: Sheet<'_>, title: &str, servers: &[Way], case: &Labels) -> Told {
-    let compared = Compared { sheet, ways: servers };
+fn costs(measurements: Measurements<'_>, title: &str, servers: &[Variant], case: &Labels) -> Results {
+    let compared = Compared { measurements, variants: servers };
     let over_nginx = CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
     let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx, CALLS.shown()];
     let short = format!("Processor time of a request: {title}");
-    let standings = vec![compared.standing(&short, CPU, case)];
-    Told { tables: vec![compared.table(title, case, &columns)], standings, ..Told::default() }
+    let rankings = vec![compared.ranking(&short, CPU, case)];
+    Results { tables: vec![compared.table(title, case, &columns)], rankings, ..Results::default() }
 }
 
 #[cfg(test)]
@@ -439,8 +462,8 @@ mod tests {
 
     #[test]
     fn accept_settings_are_described_for_short_connections() {
-        let accepts = |way: Way, workers, kind| {
-            let labels = Point { kind, workers, connections: 10 }.labels_of(&way);
+        let accepts = |variant: Variant, workers, kind| {
+            let labels = Point { kind, workers, connections: 10 }.labels_of(&variant);
             labels.into_iter().find(|(name, _)| *name == "accepts").map(|(_, value)| value)
         };
         assert_eq!(accepts(RING, 1, SHORT).as_deref(), Some("multishot"));

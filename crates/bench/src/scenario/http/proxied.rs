@@ -19,10 +19,10 @@ use crate::failure::Failure;
 use crate::load::Plan;
 use crate::method::pin::{self, Split};
 use crate::report::model::Section;
-use crate::scenario::lineup::{self, READY, SERVERS, Text, of};
+use crate::scenario::comparison::{self, READY, SERVERS, Text, of};
+use crate::scenario::measurements::{Measurements, at};
 use crate::scenario::origin::{Origin, Request, read_request};
 use crate::scenario::served::{self, ServerCpus};
-use crate::scenario::sheet::{Sheet, at};
 
 /// Number of connections, as in the repeated measurement. Each may need a connection to the origin, and a thread there.
 const CONNECTIONS: u32 = 16;
@@ -69,11 +69,11 @@ impl ProxiedCase {
     /// Returns the load and its path.
     fn load(self, bench: &Bench, split: &Split) -> (Plan, &'static str) {
         let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
-        plan.expect = served::whole(RESPONSE_BYTES as u64);
+        plan.expect = served::complete_file(RESPONSE_BYTES as u64);
         if let ProxiedCase::Upload(_, bytes) = self {
             "POST".clone_into(&mut plan.method);
             plan.body = vec![b'u'; bytes];
-            plan.expect = served::whole(RECEIVED.len() as u64);
+            plan.expect = served::complete_file(RECEIVED.len() as u64);
         }
         (plan, if self == ProxiedCase::Hit { "/hit" } else { "/" })
     }
@@ -86,8 +86,8 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         // An error ends the connection: the proxy has closed it, or failed a request, which the client counts.
         let _ = serve(socket);
     })?;
-    let ways = (&SERVERS[..], ", proxied");
-    let mut servers = lineup::start(bench, section, (&place, None), ways, |way, instance| {
+    let variants = (&SERVERS[..], ", proxied");
+    let mut servers = comparison::start(bench, section, (&place, None), variants, |variant, instance| {
         let (port, directory) = (origin.port(), instance.directory.display());
         let http = format!(
             "upstream origin {{ server 127.0.0.1:{port}; keepalive 256; }}\n\
@@ -99,17 +99,19 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
              proxy_cache bench; proxy_cache_key $uri; proxy_cache_valid 200 1d;\n}}\n\
              location / {{ client_body_buffer_size 1m; {pass} }}"
         );
-        way.configuration(instance, &Text { http, server, ..Text::default() })
+        variant.configuration(instance, &Text { http, server, ..Text::default() })
     })?;
     for case in ProxiedCase::ALL {
         let labels = at([("proxied", &case.name()), ("workers", &1), ("connections", &CONNECTIONS)]);
         let (plan, path) = case.load(bench, &place.split);
         let words = format!("proxied, {}, {CONNECTIONS} connections", case.name());
-        served::compare(bench, section, &mut servers, (&words, path), &plan, |way| Some(of(way, &labels)))?;
-        let told = costs(Sheet::of(section), &case.title(), &SERVERS, &labels);
-        section.tell(told);
+        served::compare(bench, section, &mut servers, (&words, path), &plan, |variant| {
+            Some(of(variant, &labels))
+        })?;
+        let results = costs(Measurements::of(section), &case.title(), &SERVERS, &labels);
+        section.add_results(results);
     }
-    lineup::end(servers);
+    comparison::end(servers);
     Ok(())
 }
 

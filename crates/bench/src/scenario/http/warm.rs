@@ -14,9 +14,9 @@ use crate::method::pin::{self, Split};
 use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
+use crate::scenario::comparison::{self, EPOLL, NGINX, RING, Text, Variant, of};
+use crate::scenario::measurements::{Measurements, at};
 use crate::scenario::served::{self, FILES, ServerCpus};
-use crate::scenario::sheet::{Sheet, at};
 
 /// Number of connections, as in the project's other comparisons of the cost of a request.
 const CONNECTIONS: u32 = 100;
@@ -45,30 +45,30 @@ impl WarmCase {
     }
 }
 
-/// Ringroad's ways first, then the peers. H2O also defers accepts until the request has arrived, so Ringroad is
+/// Ringroad's variants first, then the peers. H2O also defers accepts until the request has arrived, so Ringroad is
 /// measured with `deferred` too.
-const WAYS: [Way; 8] = [
+const VARIANTS: [Variant; 8] = [
     RING,
     RING_DEFERRED,
     EPOLL,
     NGINX,
-    Way::of("nginx, open_file_cache", Peer::Nginx).with("open_file_cache max=100; "),
-    Way::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
+    Variant::of("nginx, open_file_cache", Peer::Nginx).with("open_file_cache max=100; "),
+    Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
         .with("open_file_cache max=100; sendfile off; "),
-    Way::of("lighttpd", Peer::Lighttpd),
-    Way::of("h2o", Peer::H2o),
+    Variant::of("lighttpd", Peer::Lighttpd),
+    Variant::of("h2o", Peer::H2o),
 ];
 
 /// Whether the option in the server's name has an effect in this case.
-fn takes_part(way: &Way, case: WarmCase) -> bool {
-    *way != RING_DEFERRED || case.kind == SHORT
+fn is_measured(variant: &Variant, case: WarmCase) -> bool {
+    *variant != RING_DEFERRED || case.kind == SHORT
 }
 
 /// Returns the configuration as packaged: nginx's packaged configuration has `sendfile on`. For small files nginx is
 /// cheaper without it, which is nginx's default.
-fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
+fn configuration(variant: &Variant, instance: &Instance, files: &Path) -> String {
     let files = files.display();
-    match way.peer {
+    match variant.peer {
         Some(Peer::Lighttpd) => format!(
             "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
              server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n"
@@ -78,8 +78,9 @@ fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
              file.dir: {files}\n"
         ),
         _ => {
-            let server = format!("location / {{ {}root {files}; }}", way.location);
-            way.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
+            let server = format!("location / {{ {}root {files}; }}", variant.location);
+            variant
+                .configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
         }
     }
 }
@@ -89,24 +90,24 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.directory("warm")?;
     served::write_files(&files)?;
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let ways = (&WAYS[..], ", warm files");
-    let mut servers = lineup::start(bench, section, (&place, None), ways, |way, instance| {
-        configuration(way, instance, &files)
+    let variants = (&VARIANTS[..], ", warm files");
+    let mut servers = comparison::start(bench, section, (&place, None), variants, |variant, instance| {
+        configuration(variant, instance, &files)
     })?;
     for case in WarmCase::all() {
         let ((file, bytes), kind) = (case.file, case.kind.name);
         let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
-        (plan.reuse, plan.expect) = (case.kind.reuse, served::whole(bytes as u64));
+        (plan.reuse, plan.expect) = (case.kind.reuse, served::complete_file(bytes as u64));
         let words = format!("a file of {file}, {CONNECTIONS} {kind} connections");
         // The label differs from that of `return 200`, so that searches for one do not find the other.
         let labels = at([("file", &file), ("reuse", &kind), ("workers", &1), ("connections", &CONNECTIONS)]);
-        let part = |way: &Way| takes_part(way, case).then(|| of(way, &labels));
+        let part = |variant: &Variant| is_measured(variant, case).then(|| of(variant, &labels));
         served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, part)?;
-        let rows: Vec<Way> = WAYS.into_iter().filter(|way| takes_part(way, case)).collect();
-        let told = costs(Sheet::of(section), &case.title(), &rows, &labels);
-        section.tell(told);
+        let rows: Vec<Variant> = VARIANTS.into_iter().filter(|variant| is_measured(variant, case)).collect();
+        let results = costs(Measurements::of(section), &case.title(), &rows, &labels);
+        section.add_results(results);
     }
-    lineup::end(servers);
+    comparison::end(servers);
     Ok(())
 }
 
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn servers_differ_only_as_their_names_indicate() {
         let instance = Instance { port: 8080, directory: "/x".into() };
-        let text = |way: usize| configuration(&WAYS[way], &instance, Path::new("/files"));
+        let text = |variant: usize| configuration(&VARIANTS[variant], &instance, Path::new("/files"));
         assert_eq!(text(4), text(3).replace("root", "open_file_cache max=100; root"));
         assert_eq!(text(5), text(4).replace("root", "sendfile off; root"));
         assert!(text(6).contains("server.document-root = \"/files\""));

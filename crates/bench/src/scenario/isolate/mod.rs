@@ -20,18 +20,18 @@ use std::time::Duration;
 
 use clap::Args;
 
-use self::slow::{SlowDisk, Stuck};
+use self::slow::{SlowDisk, WaitingClients};
+use super::comparison::{self, Compared, LabelledRun, READY, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, Filed, READY, Text, Way, of};
+use super::measurements::{Figure, Labels, Measurements, Of, Rows, at, disturbance_columns, figure, finding};
 use super::served::{self, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pin::Split;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Finding, Run, Section, Table, Told, Verdict};
+use crate::report::model::{Finding, Results, Run, Section, Table, Verdict};
 
 /// Options of `bench isolate`.
 #[derive(Args, Clone, Debug)]
@@ -52,35 +52,35 @@ const LENGTH: Duration = Duration::from_secs(2);
 
 /// Timeout of a response: longer than any server here delays a client that is not blocked, and brief enough for a
 /// server that does not respond.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Size of each file in bytes.
 const FILE_BYTES: usize = 4096;
 
 /// Ringroad with sockets and files on one ring, and its fallback for kernels without io_uring; nginx with a thread pool
 /// for files, and without `aio`, its most common configuration.
-const WAYS: [Way; 4] = [
-    Way::ours("ringroad, io_uring", "io_uring"),
-    Way::ours("ringroad, epoll and threads", "epoll").with(" aio threads;"),
-    Way::of("nginx, aio threads", Peer::Nginx).with(" aio threads;"),
-    Way::of("nginx, blocking reads", Peer::Nginx),
+const VARIANTS: [Variant; 4] = [
+    Variant::ours("ringroad, io_uring", "io_uring"),
+    Variant::ours("ringroad, epoll and threads", "epoll").with(" aio threads;"),
+    Variant::of("nginx, aio threads", Peer::Nginx).with(" aio threads;"),
+    Variant::of("nginx, blocking reads", Peer::Nginx),
 ];
 
 /// Maximum wanted ratio of the p99 beside blocked clients to the p99 without them.
 const RATIO_WANTED: f64 = 2.0;
 
-const ANSWERED: Figure = figure("stuck that got an answer", "", 0, Of::Value("stuck_answered", 1.0));
+const RESPONDED: Figure = figure("stuck that got an answer", "", 0, Of::Value("stuck_answered", 1.0));
 
 /// Returns the configuration, with one worker, so that no other worker can compensate for a blocked one.
-fn configuration(way: &Way, instance: &Instance, disk: &SlowDisk, warm: &str) -> String {
+fn configuration(variant: &Variant, instance: &Instance, disk: &SlowDisk, warm: &str) -> String {
     // nginx does not know the directive.
-    let events = if way.peer.is_some() { String::new() } else { disk.faults() };
-    let (aio, slow) = (way.location, disk.directory().display());
+    let events = if variant.peer.is_some() { String::new() } else { disk.faults() };
+    let (aio, slow) = (variant.location, disk.directory().display());
     let server = format!(
         "{READY}\nlocation = /answer {{ return 200; }}\nlocation /warm/ {{ alias {warm}/;{aio} }}\n\
          location /other/ {{ alias {warm}/; directio 512;{aio} }}\nlocation /slow/ {{ alias {slow}/;{aio} }}"
     );
-    way.configuration(instance, &Text { events, server, ..Text::default() })
+    variant.configuration(instance, &Text { events, server, ..Text::default() })
 }
 
 /// A request that is measured while others are blocked.
@@ -118,96 +118,98 @@ impl Scenario for IsolateOptions {
     const QUESTION: &'static str =
         "While clients wait for a slow disk: how long do requests take that need no disk, or another one?";
 
-    /// Measures each way alone and beside requests that wait for the slow disk.
+    /// Measures each variant alone and beside requests that wait for the slow disk.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
-        // A test needs no crowd.
+        // A test needs few connections.
         let stuck = if bench.scale == Scale::Instant { self.stuck.min(20) } else { self.stuck };
         let disk = SlowDisk::make(bench, stuck, self.reads)?;
         section.question = format!(
             "While {stuck} clients wait for a slow disk ({}): how long do requests take that need no disk, or another one?",
-            disk.words()
+            disk.description()
         );
         let warm = bench.workspace.directory("isolate-warm")?;
         let file = warm.join("file");
         fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(Failure::file("write", &file))?;
         let place = ServerCpus::of_one_worker(bench, section);
-        let is_slowed = |way: &Way| way.peer.is_none() || disk.slows_nginx();
-        let mut ways = lineup::programs(bench, section, WAYS.into_iter().filter(is_slowed), "");
-        for way in WAYS.iter().filter(|way| !is_slowed(way)) {
+        let is_slowed = |variant: &Variant| variant.peer.is_none() || disk.slows_nginx();
+        let mut variants = comparison::programs(bench, section, VARIANTS.into_iter().filter(is_slowed), "");
+        for variant in VARIANTS.iter().filter(|variant| !is_slowed(variant)) {
             let why = "slowing a disk for nginx needs root: only our own fault engine is without";
-            section.skip(way.name, why);
+            section.skip(variant.name, why);
         }
         let warm = warm.display().to_string();
-        lineup::measure_all(bench, section, &mut ways, |(way, program), round, section| {
-            bench.progress(format_args!("isolate: {}, round {}", way.name, round + 1));
+        comparison::measure_all(bench, section, &mut variants, |(variant, program), round, section| {
+            bench.progress(format_args!("isolate: {}, round {}", variant.name, round + 1));
             // A new cgroup for each server: reads of the previous server must not count against this one.
             let group = disk.group()?;
             let mut conditions = place.conditions();
             conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
-            let server = Server::start(bench, way.name, program, &conditions, |instance| {
-                configuration(way, instance, &disk, &warm)
+            let server = Server::start(bench, variant.name, program, &conditions, |instance| {
+                configuration(variant, instance, &disk, &warm)
             })?;
-            section.configure(way.name, server.configuration());
-            let (way, split, connections) = (*way, &place.split, self.connections);
-            let mut subject = IsolateServer { bench, way, server, split, connections };
+            section.configure(variant.name, server.configuration());
+            let (variant, split, connections) = (*variant, &place.split, self.connections);
+            let mut subject = IsolateServer { bench, variant, server, split, connections };
             let measured = subject.measure(&disk, group.as_ref(), stuck);
             // Lifting the limit completes the queued reads, so that the server can exit.
-            disk.heal(group.as_ref())?;
+            disk.restore(group.as_ref())?;
             subject.server.end();
             measured
         })?;
-        let measured = ways.iter().map(|(way, _)| *way).collect::<Vec<_>>();
-        let told = told(Sheet::of(section), &measured, stuck);
-        section.tell(told);
+        let measured = variants.iter().map(|(variant, _)| *variant).collect::<Vec<_>>();
+        let results = results(Measurements::of(section), &measured, stuck);
+        section.add_results(results);
         Ok(())
     }
 }
 
-fn told(sheet: Sheet<'_>, measured: &[Way], stuck: u32) -> Told {
-    let lines: Rows = WAYS
+fn results(measurements: Measurements<'_>, measured: &[Variant], stuck: u32) -> Results {
+    let lines: Rows = VARIANTS
         .iter()
-        .flat_map(|way| ["alone", "beside"].map(|when| (way, when)))
-        .map(|(way, when)| (format!("{}, {when}", way.name), of(way, &RETURN.labels(when))))
+        .flat_map(|variant| ["alone", "beside"].map(|when| (variant, when)))
+        .map(|(variant, when)| (format!("{}, {when}", variant.name), of(variant, &RETURN.labels(when))))
         .collect();
     let title = "Latency of return 200, alone and beside stuck clients";
-    let standing = |what: Probe| {
+    let ranking = |what: Probe| {
         let title = format!("Latency beside {stuck} clients of a slow disk, p99: {}", what.name);
-        Compared { sheet, ways: &WAYS }.standing(&title, P99, &what.labels("beside"))
+        Compared { measurements, variants: &VARIANTS }.ranking(&title, P99, &what.labels("beside"))
     };
-    Told {
-        tables: PROBES.map(|what| table(sheet, what, stuck)).into(),
-        plots: vec![sheet.curves(("isolate-percentiles", title), "ms", &lines)],
-        findings: measured.iter().map(|way| noticed(sheet, way, stuck)).collect(),
-        standings: PROBES.map(standing).into(),
+    Results {
+        tables: PROBES.map(|what| table(measurements, what, stuck)).into(),
+        plots: vec![measurements.curves(("isolate-percentiles", title), "ms", &lines)],
+        findings: measured.iter().map(|variant| noticed(measurements, variant, stuck)).collect(),
+        rankings: PROBES.map(ranking).into(),
     }
 }
 
 /// Returns the table of one kind: each percentile alone, beside the blocked clients, and the ratio of both, round by
 /// round.
-fn table(sheet: Sheet<'_>, what: Probe, stuck: u32) -> Table {
+fn table(measurements: Measurements<'_>, what: Probe, stuck: u32) -> Table {
     let when = |when: &str| at([("when", &when)]);
-    let mut columns = alone_and_beside(&[P50, P99, P999]);
+    let mut columns = disturbance_columns(&[P50, P99, P999]);
     columns.push(RATE.at("requests alone", when("alone")));
     columns.push(RATE.at("requests beside", when("beside")));
-    columns.push(ANSWERED.at(ANSWERED.name, when("beside")));
+    columns.push(RESPONDED.at(RESPONDED.name, when("beside")));
     let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name);
-    Compared { sheet, ways: &WAYS }.table(&title, &at([("asked for", &what.name)]), &columns)
+    Compared { measurements, variants: &VARIANTS }.table(&title, &at([("asked for", &what.name)]), &columns)
 }
 
 /// Returns the finding whether users of a server notice the slow disk.
-fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
+fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Finding {
     let claim = format!(
         "{}: clients of a slow disk are not felt by others (99th percentile at most doubled).",
-        way.name
+        variant.name
     );
     let mut worst: f64 = 0.0;
     let mut words = Vec::new();
     for what in PROBES {
-        let (alone, beside) = (of(way, &what.labels("alone")), of(way, &what.labels("beside")));
-        let ratio = sheet.ratio(P99, &beside, &alone).map_or(f64::INFINITY, |ratio| ratio.median);
+        let (alone, beside) = (of(variant, &what.labels("alone")), of(variant, &what.labels("beside")));
+        let ratio = measurements.ratio(P99, &beside, &alone).map_or(f64::INFINITY, |ratio| ratio.median);
         worst = worst.max(ratio);
-        let ms = |labels| sheet.series(P99, labels).map(|_| sheet.middle(P99, labels).unwrap_or_default());
+        let ms = |labels| {
+            measurements.series(P99, labels).map(|_| measurements.middle(P99, labels).unwrap_or_default())
+        };
         words.push(match (ms(&alone), ms(&beside)) {
             (Ok(alone), Ok(beside)) => {
                 format!("{} {alone:.2} ms alone and {beside:.2} ms beside them ({ratio:.2})", what.name)
@@ -227,7 +229,7 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
 /// A server under measurement.
 struct IsolateServer<'a> {
     bench: &'a Bench,
-    way: Way,
+    variant: Variant,
     server: Server,
     split: &'a Split,
     connections: u32,
@@ -240,23 +242,23 @@ impl IsolateServer<'_> {
         disk: &SlowDisk,
         group: Option<&crate::method::cgroup::Group>,
         stuck: u32,
-    ) -> Result<Vec<Filed>, Failure> {
+    ) -> Result<Vec<LabelledRun>, Failure> {
         // First-time costs must not be attributed to the slow disk.
         for what in PROBES {
             served::warm_up(self.bench, &self.plan(what)?)?;
         }
         let mut filed = Vec::new();
         for what in PROBES {
-            filed.push((of(&self.way, &what.labels("alone")), self.load(what)?));
+            filed.push((of(&self.variant, &what.labels("alone")), self.load(what)?));
         }
         // Connected before the disk becomes slow, so that only the disk delays these clients.
-        let clients = Stuck::connect(self.server.address(), stuck)?;
-        disk.hurt(group)?;
-        clients.ask()?;
+        let clients = WaitingClients::connect(self.server.address(), stuck)?;
+        disk.slow_down(group)?;
+        clients.send_requests()?;
         for what in PROBES {
-            filed.push((of(&self.way, &what.labels("beside")), self.load(what)?));
+            filed.push((of(&self.variant, &what.labels("beside")), self.load(what)?));
         }
-        let answered = clients.answered() as f64;
+        let answered = clients.responded() as f64;
         for (_, run) in filed.iter_mut().skip(PROBES.len()) {
             let run = run.iter_mut();
             run.for_each(|run| run.set("stuck_answered", answered));
@@ -268,15 +270,15 @@ impl IsolateServer<'_> {
     fn plan(&self, what: Probe) -> Result<Plan, Failure> {
         let plan = served::load(self.bench, self.split, self.connections, LENGTH);
         // A longer timeout would only prolong the measurement of a server that does not respond.
-        let timeout = ANSWER_TIMEOUT.min(self.bench.length(LENGTH) * 2);
-        served::aimed(&Plan { timeout, ..plan }, &self.server, what.path)
+        let timeout = RESPONSE_TIMEOUT.min(self.bench.length(LENGTH) * 2);
+        served::with_path(&Plan { timeout, ..plan }, &self.server, what.path)
     }
 
     /// Runs the load. A server that does not respond is a result instead of an error of the run.
     fn load(&mut self, what: Probe) -> Result<Result<Run, String>, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
-            Ok(served) if served.outcome.tally.answers == 0 => Ok(Err(unanswered(&plan))),
+            Ok(served) if served.outcome.tally.responses == 0 => Ok(Err(unanswered(&plan))),
             Ok(served) => Ok(Ok(served.run())),
             // The generator's error if no request succeeded.
             Err(Failure::Other(_)) => Ok(Err(unanswered(&plan))),
@@ -301,10 +303,10 @@ mod tests {
     fn faults_are_injected_only_into_ringroad() {
         let disk = SlowDisk::of_faults("/slow".into());
         let instance = Instance { port: 8080, directory: "/x".into() };
-        for way in WAYS {
-            let text = configuration(&way, &instance, &disk, "/warm");
-            assert_eq!(text.contains("engine_fault"), way.peer.is_none(), "{text}");
-            assert_eq!(text.contains("aio threads"), way.name.ends_with("threads"));
+        for variant in VARIANTS {
+            let text = configuration(&variant, &instance, &disk, "/warm");
+            assert_eq!(text.contains("engine_fault"), variant.peer.is_none(), "{text}");
+            assert_eq!(text.contains("aio threads"), variant.name.ends_with("threads"));
         }
     }
 }

@@ -30,12 +30,12 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// The disk with the files that clients wait for.
 pub(super) struct SlowDisk {
     directory: PathBuf,
-    kind: Slowness,
+    kind: SlowdownMethod,
     words: String,
 }
 
 /// How the disk is slowed down.
-enum Slowness {
+enum SlowdownMethod {
     /// A throttled device (major, minor) with its limit of reads per second.
     Throttled {
         device: (u32, u32),
@@ -74,7 +74,7 @@ impl SlowDisk {
     /// Creates a disk that uses the fault engine instead of a device.
     pub(super) fn of_faults(directory: PathBuf) -> SlowDisk {
         let words = "the fault engine delays each open and read by a minute".to_owned();
-        SlowDisk { directory, kind: Slowness::Faults, words }
+        SlowDisk { directory, kind: SlowdownMethod::Faults, words }
     }
 
     /// Returns the directory of the slow files.
@@ -83,20 +83,20 @@ impl SlowDisk {
     }
 
     /// Returns a description for the report.
-    pub(super) fn words(&self) -> &str {
+    pub(super) fn description(&self) -> &str {
         &self.words
     }
 
     /// Whether the disk is also slow for nginx: faults of Ringroad's engine are not.
     pub(super) fn slows_nginx(&self) -> bool {
-        matches!(self.kind, Slowness::Throttled { .. })
+        matches!(self.kind, SlowdownMethod::Throttled { .. })
     }
 
     /// Returns directives for Ringroad's `events {}`.
     pub(super) fn faults(&self) -> String {
         match self.kind {
-            Slowness::Throttled { .. } => String::new(),
-            Slowness::Faults => {
+            SlowdownMethod::Throttled { .. } => String::new(),
+            SlowdownMethod::Faults => {
                 // Resident files would be read without the engine, and thus without its faults.
                 let directory = self.directory.display();
                 let fault = |operation| format!(" engine_fault {operation} delay=60s path={directory}/;");
@@ -108,14 +108,16 @@ impl SlowDisk {
     /// Returns the cgroup for a server that is to be slowed down.
     pub(super) fn group(&self) -> Result<Option<Group>, Failure> {
         match self.kind {
-            Slowness::Throttled { .. } => Group::new(&Limits { reads: true, ..Limits::default() }).map(Some),
-            Slowness::Faults => Ok(None),
+            SlowdownMethod::Throttled { .. } => {
+                Group::new(&Limits { reads: true, ..Limits::default() }).map(Some)
+            }
+            SlowdownMethod::Faults => Ok(None),
         }
     }
 
     /// Makes the disk slow, and drops the page cache.
-    pub(super) fn hurt(&self, group: Option<&Group>) -> Result<(), Failure> {
-        if let (Slowness::Throttled { device, reads, .. }, Some(group)) = (&self.kind, group) {
+    pub(super) fn slow_down(&self, group: Option<&Group>) -> Result<(), Failure> {
+        if let (SlowdownMethod::Throttled { device, reads, .. }, Some(group)) = (&self.kind, group) {
             // Dentries and inodes are dropped too, so that opens wait as well.
             page_cache::drop_all()?;
             group.limit_reads(*device, Some(*reads))?;
@@ -124,9 +126,9 @@ impl SlowDisk {
     }
 
     /// Makes the disk fast again: waiting reads complete immediately.
-    pub(super) fn heal(&self, group: Option<&Group>) -> Result<(), Failure> {
+    pub(super) fn restore(&self, group: Option<&Group>) -> Result<(), Failure> {
         match (&self.kind, group) {
-            (Slowness::Throttled { device, .. }, Some(group)) => group.limit_reads(*device, None),
+            (SlowdownMethod::Throttled { device, .. }, Some(group)) => group.limit_reads(*device, None),
             _ => Ok(()),
         }
     }
@@ -165,7 +167,7 @@ fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, St
     let mounted = Mounted(directory.to_owned());
     let device = crate::method::timeline::device_of(directory);
     let words = format!("an ext4 on a loop device that does {reads} reads a second");
-    let kind = Slowness::Throttled { device, reads, _mounted: mounted };
+    let kind = SlowdownMethod::Throttled { device, reads, _mounted: mounted };
     Ok(SlowDisk { directory: directory.to_owned(), kind, words })
 }
 
@@ -182,18 +184,18 @@ fn call(name: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 /// Clients that each request one file of the slow disk, and wait. Dropping them closes their connections.
-pub(super) struct Stuck(Vec<TcpStream>);
+pub(super) struct WaitingClients(Vec<TcpStream>);
 
-impl Stuck {
+impl WaitingClients {
     /// Connects the clients.
-    pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<Stuck, Failure> {
+    pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<WaitingClients, Failure> {
         let connect = |_| TcpStream::connect(server);
         let sockets: std::io::Result<Vec<TcpStream>> = (0..clients).map(connect).collect();
-        sockets.map(Stuck).map_err(Failure::kernel(format!("connecting to {server}")))
+        sockets.map(WaitingClients).map_err(Failure::kernel(format!("connecting to {server}")))
     }
 
     /// Sends the requests, and waits until they have reached the disk.
-    pub(super) fn ask(&self) -> Result<(), Failure> {
+    pub(super) fn send_requests(&self) -> Result<(), Failure> {
         for (number, mut socket) in self.0.iter().enumerate() {
             let request = format!("GET /slow/{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
             socket
@@ -205,7 +207,7 @@ impl Stuck {
     }
 
     /// Returns the number of clients that have received a response.
-    pub(super) fn answered(&self) -> usize {
+    pub(super) fn responded(&self) -> usize {
         let mut watched: Vec<PollFd<'_>> =
             self.0.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         poll(&mut watched, Some(&Timespec::default())).unwrap_or(0)

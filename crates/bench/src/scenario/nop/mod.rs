@@ -2,20 +2,20 @@
 //!
 //! Measures no-ops on a ring with each set-up flag on and off, and through this server's engine (without an executor),
 //! on fresh and on reused slots of its table. libaio has no no-op, so it is compared with io_uring by reads that
-//! complete immediately. [`subject`] has the measured loops, [`told`] the tables and findings.
+//! complete immediately. [`subject`] has the measured loops, [`results`] the tables and findings.
 
+mod results;
 mod subject;
-mod told;
 
 use std::time::Duration;
 
 use bare::{RingSetup, flags};
 use clap::Args;
 
-use self::subject::{CpuPair, ReadWay, Subject};
+use self::subject::{CpuPair, ReadMethod, Subject};
+use super::comparison;
 use super::described::Scenario;
-use super::lineup;
-use super::sheet::Sheet;
+use super::measurements::Measurements;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::report::model::Section;
@@ -64,11 +64,11 @@ impl Scenario for NopOptions {
         let file = subject::resident_file(&directory)?;
         // Each figure is measured once per round, so that a temporary slowdown of the machine affects all figures.
         bench.progress(format_args!("nop: {} figures, {:?} each", subjects.len(), length(bench)));
-        lineup::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
+        comparison::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
             subject.measure(place, &file, length(bench))
         })?;
-        let told = told::told(Sheet::of(section), self, place);
-        section.tell(told);
+        let results = results::results(Measurements::of(section), self, place);
+        section.add_results(results);
         Ok(())
     }
 }
@@ -109,8 +109,10 @@ fn subjects(options: &NopOptions, place: CpuPair) -> Vec<Subject> {
             add(Subject::Ring { setup, batch });
         }
         for bytes in READ_BYTES {
-            for way in [ReadWay::Ring, ReadWay::RingAsEngine, ReadWay::Libaio, ReadWay::LibaioReaping] {
-                add(Subject::Read { way, bytes, batch });
+            for variant in
+                [ReadMethod::Ring, ReadMethod::RingAsEngine, ReadMethod::Libaio, ReadMethod::LibaioReaping]
+            {
+                add(Subject::Read { variant, bytes, batch });
             }
         }
     }

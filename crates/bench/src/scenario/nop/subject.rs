@@ -10,7 +10,7 @@ use io::{Completion, Engine, Op, Wait};
 use crate::failure::Failure;
 use crate::method::pin;
 use crate::report::model::Run;
-use crate::scenario::sheet::{Labels, at};
+use crate::scenario::measurements::{Labels, at};
 
 /// Number of operations between two reads of the clock.
 const OPERATIONS_PER_LOOK: u32 = 4096;
@@ -51,7 +51,7 @@ impl CpuPair {
 
 /// Engine of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReadWay {
+pub(super) enum ReadMethod {
     /// A ring without flags.
     Ring,
     /// A ring with the server's configuration.
@@ -73,7 +73,7 @@ pub(super) enum Subject {
     /// flight at the same time.
     Slots { fresh: bool },
     /// Reads that never wait.
-    Read { way: ReadWay, bytes: u32, batch: u32 },
+    Read { variant: ReadMethod, bytes: u32, batch: u32 },
 }
 
 /// Creates a resident file of one page.
@@ -101,8 +101,8 @@ impl Subject {
             Subject::Slots { fresh } => {
                 at([("subject", &"engine's slots"), ("slots", &if *fresh { "fresh" } else { "used again" })])
             }
-            Subject::Read { way, bytes, batch } => {
-                at([("subject", &format!("read by {way:?}")), ("bytes", bytes), ("batch", batch)])
+            Subject::Read { variant, bytes, batch } => {
+                at([("subject", &format!("read by {variant:?}")), ("bytes", bytes), ("batch", batch)])
             }
         }
     }
@@ -141,7 +141,7 @@ impl Subject {
                 repeat(length, batch, &mut engine, round, |engine| engine.counters().kernel_entries)
             }
             Subject::Slots { fresh } => slots(fresh, length),
-            Subject::Read { way, bytes, batch } => read(way, bytes, batch, file, length),
+            Subject::Read { variant, bytes, batch } => read(variant, bytes, batch, file, length),
         }
     }
 }
@@ -233,7 +233,7 @@ fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
 }
 
 /// Measures reads of one kind, all of the same page.
-fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
+fn read(variant: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
     let file = File::open(path).map_err(text)?;
     // Buffered instead of direct: the page is resident, so that no engine waits for a device.
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };
@@ -244,10 +244,13 @@ fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> 
         queue_done.clear();
         failed.map_or(Ok(()), |errno| Err(text(errno)))
     };
-    match way {
-        ReadWay::Ring | ReadWay::RingAsEngine => {
-            let setup =
-                if way == ReadWay::Ring { RingSetup::plain(batch) } else { RingSetup::as_engine(batch) };
+    match variant {
+        ReadMethod::Ring | ReadMethod::RingAsEngine => {
+            let setup = if variant == ReadMethod::Ring {
+                RingSetup::plain(batch)
+            } else {
+                RingSetup::as_engine(batch)
+            };
             let mut ring = RingQueue::new(setup, load).map_err(text)?;
             let round = |ring: &mut RingQueue| {
                 push(ring, transfer, batch)?;
@@ -258,14 +261,14 @@ fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> 
         }
         // Usually libaio fetches completions by a system call. But the kernel maps the completion ring into the
         // process, and a program that knows its layout can read it directly, as this server does.
-        ReadWay::Libaio | ReadWay::LibaioReaping => {
+        ReadMethod::Libaio | ReadMethod::LibaioReaping => {
             let mut aio = AioQueue::new(load).map_err(text)?;
             let round = |aio: &mut AioQueue| {
                 push(aio, transfer, batch)?;
                 aio.submit().map_err(text)?;
                 // A resident page has been read when io_submit returns, so all completions are already available;
                 // otherwise the system call waits for them.
-                let reaped = if way == ReadWay::LibaioReaping { aio.reap(&mut done) } else { 0 };
+                let reaped = if variant == ReadMethod::LibaioReaping { aio.reap(&mut done) } else { 0 };
                 if reaped < batch {
                     aio.wait(batch - reaped, &mut done).map_err(text)?;
                 }

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The times that one client measured.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct StreamTimes {
     /// Time from the end of the request to the first byte of the response.
     pub(super) first_byte: Duration,
     /// Delays since the origin sent each piece; for a WebSocket message, the time until it was echoed completely.
@@ -29,19 +29,20 @@ pub(super) fn read(
     name: u64,
     epoch: Instant,
     pieces: usize,
-) -> Result<Seen, String> {
-    let mut client = StreamClient { socket: connect(server).map_err(said)?, seen: Seen::default() };
+) -> Result<StreamTimes, String> {
+    let mut client =
+        StreamClient { socket: connect(server).map_err(describe)?, times: StreamTimes::default() };
     let asked = Instant::now();
     let request = kind.request(name);
-    client.socket.write_all(request.as_bytes()).map_err(said)?;
+    client.socket.write_all(request.as_bytes()).map_err(describe)?;
     let rest = client.read_head(asked)?;
     if kind == WEB_SOCKET {
         client.exchange(pieces)?;
     } else {
         client.read_pieces(kind, rest, epoch)?;
     }
-    match client.seen.delays.len() {
-        count if count == pieces => Ok(client.seen),
+    match client.times.delays.len() {
+        count if count == pieces => Ok(client.times),
         count => Err(format!("{count} of {pieces} pieces")),
     }
 }
@@ -53,13 +54,13 @@ fn connect(server: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-fn said(error: std::io::Error) -> String {
+fn describe(error: std::io::Error) -> String {
     error.to_string()
 }
 
 struct StreamClient {
     socket: TcpStream,
-    seen: Seen,
+    times: StreamTimes,
 }
 
 impl StreamClient {
@@ -67,9 +68,9 @@ impl StreamClient {
     fn read_head(&mut self, asked: Instant) -> Result<Vec<u8>, String> {
         let (mut head, mut part) = (Vec::new(), [0; 4096]);
         loop {
-            let count = self.socket.read(&mut part).map_err(said)?;
+            let count = self.socket.read(&mut part).map_err(describe)?;
             if head.is_empty() {
-                self.seen.first_byte = asked.elapsed();
+                self.times.first_byte = asked.elapsed();
             }
             if count == 0 {
                 return Err("no response".to_owned());
@@ -103,7 +104,7 @@ impl StreamClient {
             if ended {
                 return Ok(());
             }
-            let count = self.socket.read(&mut part).map_err(said)?;
+            let count = self.socket.read(&mut part).map_err(describe)?;
             if count == 0 {
                 return if kind.is_chunked() { Err("the body broke off".to_owned()) } else { Ok(()) };
             }
@@ -120,7 +121,7 @@ impl StreamClient {
             let start = line.windows(MARK.len()).position(|bytes| bytes == MARK.as_bytes());
             let digits = start.and_then(|start| line.get(start + MARK.len()..start + MARK.len() + DIGITS));
             let sent = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-            self.seen.delays.extend(sent.map(|sent| now.saturating_sub(Duration::from_nanos(sent))));
+            self.times.delays.extend(sent.map(|sent| now.saturating_sub(Duration::from_nanos(sent))));
         }
     }
 
@@ -130,9 +131,9 @@ impl StreamClient {
         let mut back = vec![0; MESSAGE_BYTES];
         for _ in 0..messages {
             let began = Instant::now();
-            self.socket.write_all(&message).map_err(said)?;
-            self.socket.read_exact(&mut back).map_err(said)?;
-            self.seen.delays.push(began.elapsed());
+            self.socket.write_all(&message).map_err(describe)?;
+            self.socket.read_exact(&mut back).map_err(describe)?;
+            self.times.delays.push(began.elapsed());
         }
         Ok(())
     }

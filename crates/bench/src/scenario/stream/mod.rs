@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::comparison::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Variant, of};
 use super::described::Scenario;
-use super::lineup::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Way, of};
+use super::measurements::{Figure, Labels, Measurements, Of, at, axis, figure, finding_of_cases};
 use super::served::ServerCpus;
-use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pause;
 use crate::method::pin;
 use crate::peers::server::{Instance, Server};
-use crate::report::model::{AxisScale, Run, Section, Told};
-use client::Seen;
+use crate::report::model::{AxisScale, Results, Run, Section};
+use client::StreamTimes;
 
 /// Options of `bench stream`.
 #[derive(Args, Clone, Debug)]
@@ -99,7 +99,7 @@ const DELAY_P50: Figure = figure("delay of a piece, p50", "us", 0, Of::Value("de
 const DELAY_P99: Figure = figure("delay of a piece, p99", "us", 0, Of::Value("delay_p99_us", 1.0));
 
 /// Returns the configuration: identical for all except the engine.
-fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
+fn configuration(variant: &Variant, instance: &Instance, origin: u16) -> String {
     let directory = instance.directory.display();
     let pass = format!("proxy_pass http://127.0.0.1:{origin};");
     let http = format!("proxy_http_version 1.1;\nproxy_cache_path {directory}/cache keys_zone=bench:16m;");
@@ -113,7 +113,7 @@ fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
          location = /socket {{\n    {pass} proxy_set_header Upgrade $http_upgrade;\n    \
          proxy_set_header Connection upgrade;\n}}"
     );
-    way.configuration(instance, &Text { http, server, ..Text::default() })
+    variant.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
 impl Scenario for StreamOptions {
@@ -130,36 +130,37 @@ impl Scenario for StreamOptions {
         let cpu = place.split.load_cpu();
         let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
         let origin = origin::start(epoch, cpu, length)?;
-        let ways = (&SERVERS[..], "");
-        let mut servers = lineup::start(bench, section, (&place, None), ways, |way, instance| {
-            configuration(way, instance, origin.port())
-        })?;
+        let variants = (&SERVERS[..], "");
+        let mut servers =
+            comparison::start(bench, section, (&place, None), variants, |variant, instance| {
+                configuration(variant, instance, origin.port())
+            })?;
         let mut load =
             Streams { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
         for kind in KINDS {
             bench.progress(format_args!("stream: {}", kind.name));
-            let labels = |(way, _): &(Way, Server)| of(way, &kind.labels());
-            lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
+            let labels = |(variant, _): &(Variant, Server)| of(variant, &kind.labels());
+            comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
                 server.check_running()?;
-                Ok(load.run(server, kind).map(|seen| measured(&seen)))
+                Ok(load.run(server, kind).map(|times| run_of(&times)))
             })?;
         }
-        lineup::end(servers);
-        let told = told(Sheet::of(section), self.streams);
-        section.tell(told);
+        comparison::end(servers);
+        let results = results(Measurements::of(section), self.streams);
+        section.add_results(results);
         Ok(())
     }
 }
 
 /// Summarises the times of all clients of a round.
-fn measured(seen: &[Seen]) -> Run {
+fn run_of(times: &[StreamTimes]) -> Run {
     let us = |times: &mut dyn Iterator<Item = Duration>, percent: f64| {
         percentile(times.map(|time| time.as_secs_f64() * 1e6).collect(), percent)
     };
-    let first = |percent| us(&mut seen.iter().map(|seen| seen.first_byte), percent);
-    let delay = |percent| us(&mut seen.iter().flat_map(|seen| seen.delays.iter().copied()), percent);
+    let first = |percent| us(&mut times.iter().map(|one| one.first_byte), percent);
+    let delay = |percent| us(&mut times.iter().flat_map(|one| one.delays.iter().copied()), percent);
     Run::of([
-        ("pieces", seen.iter().map(|seen| seen.delays.len()).sum::<usize>() as f64),
+        ("pieces", times.iter().map(|one| one.delays.len()).sum::<usize>() as f64),
         ("first_byte_p50_us", first(50.0)),
         ("first_byte_p99_us", first(99.0)),
         ("delay_p50_us", delay(50.0)),
@@ -176,36 +177,38 @@ fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
 }
 
 /// Returns a table of all kinds, a plot of p99 by kind, and a finding.
-fn told(sheet: Sheet<'_>, streams: u32) -> Told {
-    let row = |kind: StreamKind, way: Way| (format!("{}: {}", kind.name, way.name), of(&way, &kind.labels()));
-    let rows: Vec<_> = KINDS.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
+fn results(measurements: Measurements<'_>, streams: u32) -> Results {
+    let row = |kind: StreamKind, variant: Variant| {
+        (format!("{}: {}", kind.name, variant.name), of(&variant, &kind.labels()))
+    };
+    let rows: Vec<_> = KINDS.into_iter().flat_map(|kind| SERVERS.map(|variant| row(kind, variant))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
     columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
     let title = format!("A piece every 10 ms, one worker, {streams} streams at once");
-    let table = sheet.table(&title, &rows, &columns);
-    let plot = sheet.plot(
+    let table = measurements.table(&title, &rows, &columns);
+    let plot = measurements.plot(
         ("stream-delay", "Delay of a piece, p99, by kind of response in the order of the table"),
         ("number of the kind", axis("kind", "", AxisScale::Linear)),
         (DELAY_P99, axis("delay", "us", AxisScale::Logarithmic)),
-        &lineup::rows(&SERVERS),
+        &comparison::rows(&SERVERS),
     );
     // These delays are what users of event streams and token streams notice.
     let ours = KINDS.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
-    let ours = ours.map(|(kind, way)| {
-        let words = format!("{}, {}", kind.name, way.name);
-        (words, of(&way, &kind.labels()), of(&NGINX, &kind.labels()))
+    let ours = ours.map(|(kind, variant)| {
+        let words = format!("{}, {}", kind.name, variant.name);
+        (words, of(&variant, &kind.labels()), of(&NGINX, &kind.labels()))
     });
-    let said = sheet.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
+    let said = measurements.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
     let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
-    let standing = |kind: StreamKind| {
+    let ranking = |kind: StreamKind| {
         let title = format!("Delay of a piece, p99: {}", kind.name);
-        Compared { sheet, ways: &SERVERS }.standing(&title, DELAY_P99, &kind.labels())
+        Compared { measurements, variants: &SERVERS }.ranking(&title, DELAY_P99, &kind.labels())
     };
-    Told {
+    Results {
         tables: vec![table],
         plots: vec![plot],
-        findings: vec![judged(claim, "Of nginx's: ", &said, "nginx was not measured.")],
-        standings: [PROXIED, WEB_SOCKET].map(standing).into(),
+        findings: vec![finding_of_cases(claim, "Of nginx's: ", &said, "nginx was not measured.")],
+        rankings: [PROXIED, WEB_SOCKET].map(ranking).into(),
     }
 }
 
@@ -221,7 +224,7 @@ struct Streams {
 
 impl Streams {
     /// Runs concurrent streams; returns the times that their clients measured.
-    fn run(&mut self, server: &Server, kind: StreamKind) -> Result<Vec<Seen>, String> {
+    fn run(&mut self, server: &Server, kind: StreamKind) -> Result<Vec<StreamTimes>, String> {
         let (address, epoch, cpu, pieces) = (server.address(), self.epoch, self.cpu, self.pieces);
         let clients: Vec<_> = (0..self.streams)
             .map(|_| {
@@ -235,9 +238,9 @@ impl Streams {
                 })
             })
             .collect();
-        let seen =
+        let times =
             clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked".to_owned())?);
-        seen.collect()
+        times.collect()
     }
 }
 

@@ -5,9 +5,10 @@ use clap::ValueEnum;
 use super::job::EngineKind;
 use super::plan::{Item, JobTable, Runner};
 use crate::method::stats::Summary;
-use crate::report::model::{AxisScale, Finding, Plot, Standing, Table, Told, Verdict};
-use crate::scenario::sheet::{
-    Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, spread, under,
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Table, Verdict};
+use crate::scenario::measurements::{
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, at_least, axis, figure, finding, named, spread,
+    under,
 };
 
 /// Maximum relative deviation of a figure from fio's.
@@ -62,62 +63,62 @@ const CALLS: Figure =
     figure("system calls per operation", "", 2, Of::Quotient("system_calls", "operations", 1.0));
 
 /// Returns all tables, plots and findings. Tables of groups that were not measured are omitted.
-pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
-    let told = DiskReport { sheet, items };
-    let way = |item: &Item| {
-        let way = if item.job.direct { "direct" } else { "buffered" };
-        format!("{} {way}", item.job.pattern.name())
+pub(super) fn results(measurements: Measurements<'_>, items: &[Item]) -> Results {
+    let results = DiskReport { measurements, items };
+    let variant = |item: &Item| {
+        let variant = if item.job.direct { "direct" } else { "buffered" };
+        format!("{} {variant}", item.job.pattern.name())
     };
     let engine = |item: &Item| item.job.engine.name();
     let pattern = |item: &Item| item.job.pattern.name().to_owned();
     let whole = [READS, WRITES].concat();
     let tables = [
-        told.whole(
+        results.complete_table(
             JobTable::WriteUp,
             "Mixed random reads and writes of 128k bypassing the page cache: one process, depth 16, and 16 processes",
             &whole,
         ),
-        told.whole(JobTable::Own, "The jobs described", &DETAILS),
-        told.whole(
+        results.complete_table(JobTable::Own, "The jobs described", &DETAILS),
+        results.complete_table(
             JobTable::Engines,
             "Engines: random reads of 4k bypassing the page cache, 16 in flight (sync: 16 threads)",
             &DETAILS,
         ),
-        told.crossed(
+        results.crossed(
             JobTable::Depths,
             "Depth: random reads of 4k bypassing the page cache (sync: as many threads)",
             &engine,
             Figure { decimals: 1, ..IOPS },
         ),
-        told.crossed(
+        results.crossed(
             JobTable::Blocks,
             "Block sizes and patterns: uring bypassing the page cache, 16 in flight",
             &pattern,
             BANDWIDTH,
         ),
-        told.crossed(
+        results.crossed(
             JobTable::Caching,
             "Bypassing the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
-            &way,
+            &variant,
             BANDWIDTH,
         ),
-        told.checks(),
+        results.checks(),
     ];
-    let standings = [
-        told.standing(JobTable::WriteUp, "Mixed random reads and writes of 128k"),
-        told.standing(JobTable::Engines, "Random reads of 4k, 16 in flight"),
-        told.standing(JobTable::Own, "The jobs described"),
+    let rankings = [
+        results.ranking(JobTable::WriteUp, "Mixed random reads and writes of 128k"),
+        results.ranking(JobTable::Engines, "Random reads of 4k, 16 in flight"),
+        results.ranking(JobTable::Own, "The jobs described"),
     ];
-    Told {
+    Results {
         tables: tables.into_iter().filter(|table| !table.rows.is_empty()).collect(),
-        plots: told.plots(),
-        findings: told.findings(),
-        standings: standings.into_iter().filter(|standing| !standing.entrants.is_empty()).collect(),
+        plots: results.plots(),
+        findings: results.findings(),
+        rankings: rankings.into_iter().filter(|ranking| !ranking.results.is_empty()).collect(),
     }
 }
 
 struct DiskReport<'a> {
-    sheet: Sheet<'a>,
+    measurements: Measurements<'a>,
     items: &'a [Item],
 }
 
@@ -128,15 +129,15 @@ impl DiskReport<'_> {
     }
 
     /// Returns a ranking of the jobs of a group.
-    fn standing(&self, group: JobTable, title: &str) -> Standing {
-        self.sheet.standing(title, IOPS, self.of(group).map(Item::row))
+    fn ranking(&self, group: JobTable, title: &str) -> Ranking {
+        self.measurements.ranking(title, IOPS, self.of(group).map(Item::row))
     }
 
     /// Returns a table with a row for each job.
-    fn whole(&self, group: JobTable, title: &str, figures: &[Figure]) -> Table {
+    fn complete_table(&self, group: JobTable, title: &str, figures: &[Figure]) -> Table {
         let rows: Rows = self.of(group).map(Item::row).collect();
-        let columns: Vec<Shown> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
-        self.sheet.table(title, &rows, &columns)
+        let columns: Vec<ShownColumn> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
+        self.measurements.table(title, &rows, &columns)
     }
 
     /// Returns a table with a row for each name and a column for each kind of job in the group, both in the order of
@@ -160,9 +161,9 @@ impl DiskReport<'_> {
                 columns.push((kind, labels.iter().filter(|label| !is_row(label)).cloned().collect()));
             }
         }
-        let columns: Vec<Shown> =
+        let columns: Vec<ShownColumn> =
             columns.into_iter().map(|(name, labels)| figure.at(&name, labels)).collect();
-        self.sheet.table(title, &rows, &columns)
+        self.measurements.table(title, &rows, &columns)
     }
 
     /// Returns the jobs that fio repeated.
@@ -175,7 +176,7 @@ impl DiskReport<'_> {
         let rows: Rows = self.pairs().map(Item::row).collect();
         let fio = || at([("tool", &"fio")]);
         let columns = [IOPS.at("ours", Labels::new()), IOPS.at("fio", fio()), IOPS.over("ours / fio", fio())];
-        self.sheet.table("The same jobs by fio", &rows, &columns)
+        self.measurements.table("The same jobs by fio", &rows, &columns)
     }
 
     /// Plots rates by depth, and the distribution of latency.
@@ -185,13 +186,13 @@ impl DiskReport<'_> {
             under(&named("engine", EngineKind::value_variants().iter().map(|kind| kind.name())), &of(group))
         };
         let plots = [
-            self.sheet.plot(
+            self.measurements.plot(
                 ("disk-depth", "Random reads of 4k by depth"),
                 ("depth", axis("operations in flight", "", AxisScale::Logarithmic)),
                 (IOPS, axis("reads", "1/s", AxisScale::Linear)),
                 &lines(JobTable::Depths),
             ),
-            self.sheet.curves(
+            self.measurements.curves(
                 ("disk-latency", "Latency of random reads of 4k, 16 in flight"),
                 "µs",
                 &lines(JobTable::Engines),
@@ -211,13 +212,14 @@ impl DiskReport<'_> {
         let of = |name: &str| {
             at([("table", &format!("{:?}", JobTable::WriteUp)), ("row", &name), ("tool", &"ringroad")])
         };
-        let ratio = |ours: &str, theirs: &str| self.sheet.ratio(IOPS, &of(ours), &of(theirs));
+        let ratio = |ours: &str, theirs: &str| self.measurements.ratio(IOPS, &of(ours), &of(theirs));
         let (aio, sync) = ("libaio, one process, depth 16", "sync, 16 processes");
         let uring = "uring, one process, depth 16";
-        let calls = self.sheet.middle(CALLS, &of(uring)).zip(self.sheet.middle(CALLS, &of(aio)));
+        let calls =
+            self.measurements.middle(CALLS, &of(uring)).zip(self.measurements.middle(CALLS, &of(aio)));
         vec![
-            same(ratio(aio, sync)),
-            worth_sixteen(ratio(aio, sync)),
+            libaio_finding(ratio(aio, sync)),
+            conclusion_finding(ratio(aio, sync)),
             one_blocking(ratio("sync, one process", sync)),
             ring(ratio(uring, aio), calls),
         ]
@@ -231,8 +233,9 @@ impl DiskReport<'_> {
         let (mut steady, mut within) = (0, 0);
         for item in self.pairs() {
             let (ours, fio) = (item.labels(), [item.labels(), at([("tool", &"fio")])].concat());
-            let rates = self.sheet.series(IOPS, &fio).unwrap_or_default();
-            let (Some(ratio), Some(rate)) = (self.sheet.ratio(IOPS, &ours, &fio), Summary::of(&rates)) else {
+            let rates = self.measurements.series(IOPS, &fio).unwrap_or_default();
+            let (Some(ratio), Some(rate)) = (self.measurements.ratio(IOPS, &ours, &fio), Summary::of(&rates))
+            else {
                 continue;
             };
             let (low, high) = (rate.low / rate.median, rate.high / rate.median);
@@ -262,24 +265,28 @@ fn open(claim: &str) -> Finding {
 }
 
 /// Returns the finding of a claim about a ratio.
-fn about(claim: &str, ratio: Option<Summary>, judge: impl Fn(Summary) -> (Verdict, String)) -> Finding {
+fn ratio_finding(
+    claim: &str,
+    ratio: Option<Summary>,
+    judge: impl Fn(Summary) -> (Verdict, String),
+) -> Finding {
     let Some(ratio) = ratio else { return open(claim) };
     let (verdict, sentence) = judge(ratio);
     finding(claim, verdict, sentence)
 }
 
 /// Returns the finding about the write-up's main result.
-fn same(ratio: Option<Summary>) -> Finding {
+fn libaio_finding(ratio: Option<Summary>) -> Finding {
     let claim = "One process with 16 in flight by libaio and 16 blocking processes move the same: the device is the limit.";
-    about(claim, ratio, |ratio| {
+    ratio_finding(claim, ratio, |ratio| {
         let verdict = if (ratio.median - 1.0).abs() <= SAME { Verdict::Holds } else { Verdict::Fails };
         (verdict, format!("libaio does {} of what the sixteen do.", spread(&ratio)))
     })
 }
 
 /// Returns the finding about the write-up's conclusion, which follows from the main result.
-fn worth_sixteen(ratio: Option<Summary>) -> Finding {
-    about("One asynchronous process does the work of 16 blocking ones.", ratio, |ratio| {
+fn conclusion_finding(ratio: Option<Summary>) -> Finding {
+    ratio_finding("One asynchronous process does the work of 16 blocking ones.", ratio, |ratio| {
         let worth = ratio.median * 16.0;
         let verdict = at_least(worth, 16.0 * (1.0 - SAME), 8.0);
         (verdict, format!("It does the work of {worth:.1} of the sixteen."))
@@ -290,7 +297,7 @@ fn worth_sixteen(ratio: Option<Summary>) -> Finding {
 fn one_blocking(ratio: Option<Summary>) -> Finding {
     let claim =
         "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";
-    about(claim, ratio, |ratio| {
+    ratio_finding(claim, ratio, |ratio| {
         let verdict = if ratio.median >= 1.0 - SAME { Verdict::Holds } else { Verdict::Fails };
         (verdict, format!("One does {:.2} of what sixteen do.", ratio.median))
     })
@@ -318,7 +325,7 @@ mod tests {
     use super::super::job::{EngineKind, Job, JobOutcome, Pattern, Side};
     use super::*;
     use crate::report::model::Section;
-    use crate::scenario::lineup;
+    use crate::scenario::comparison;
 
     /// Adds a job with these numbers of operations, one per round of one second.
     fn add(section: &mut Section, tool: Runner, operations: &[u64]) -> Item {
@@ -339,7 +346,7 @@ mod tests {
         for (round, &operations) in operations.iter().enumerate() {
             let read = Side { operations, ..Side::default() };
             let outcome = JobOutcome { read, seconds: 1.0, ..JobOutcome::nothing() };
-            lineup::file(section, Ok(outcome.run(false)), &item.labels(), round);
+            comparison::file(section, Ok(outcome.run(false)), &item.labels(), round);
         }
         item
     }
@@ -349,8 +356,8 @@ mod tests {
         let verdict = |ours: &[u64], fio: &[u64]| {
             let mut section = Section::default();
             let items = [add(&mut section, Runner::Ours, ours), add(&mut section, Runner::Fio, fio)];
-            let told = DiskReport { sheet: Sheet::of(&section), items: &items };
-            told.agreement().map(|finding| finding.verdict)
+            let results = DiskReport { measurements: Measurements::of(&section), items: &items };
+            results.agreement().map(|finding| finding.verdict)
         };
         assert_eq!(verdict(&[1000, 1010, 990], &[1000, 1020, 1000]), Some(Verdict::Holds));
         assert_eq!(verdict(&[1100, 1110, 1090], &[1000, 1020, 1000]), Some(Verdict::Fails));

@@ -5,15 +5,15 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Run, Section, Standing, Table};
-use crate::scenario::served::ServerCpus;
-use crate::scenario::sheet::{
-    Contestant, Figure, Labels, NOTHING, Rows, Sheet, Shown, at, named, under, without,
+use crate::report::model::{Ranking, Run, Section, Table};
+use crate::scenario::measurements::{
+    Competitor, Figure, Labels, Measurements, NOTHING, Rows, ShownColumn, at, named, under, without,
 };
+use crate::scenario::served::ServerCpus;
 
 /// A server with the directives that select the mode in its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Variant {
     /// Name in tables.
     pub(crate) name: &'static str,
     /// The peer; `None` for Ringroad.
@@ -29,30 +29,30 @@ pub(crate) struct Way {
 }
 
 /// The three servers that most scenarios compare.
-pub(crate) const RING: Way = Way::ours("io_uring", "io_uring");
-pub(crate) const EPOLL: Way = Way::ours("epoll", "epoll");
-pub(crate) const NGINX: Way = Way::of("nginx", Peer::Nginx);
-pub(crate) const SERVERS: [Way; 3] = [RING, EPOLL, NGINX];
+pub(crate) const RING: Variant = Variant::ours("io_uring", "io_uring");
+pub(crate) const EPOLL: Variant = Variant::ours("epoll", "epoll");
+pub(crate) const NGINX: Variant = Variant::of("nginx", Peer::Nginx);
+pub(crate) const SERVERS: [Variant; 3] = [RING, EPOLL, NGINX];
 
-impl Way {
-    pub(crate) const fn ours(name: &'static str, engine: &'static str) -> Way {
-        Way { name, peer: None, engine, events: "", listen: "", location: "" }
+impl Variant {
+    pub(crate) const fn ours(name: &'static str, engine: &'static str) -> Variant {
+        Variant { name, peer: None, engine, events: "", listen: "", location: "" }
     }
 
-    pub(crate) const fn of(name: &'static str, peer: Peer) -> Way {
-        Way { name, peer: Some(peer), engine: "epoll", events: "", listen: "", location: "" }
+    pub(crate) const fn of(name: &'static str, peer: Peer) -> Variant {
+        Variant { name, peer: Some(peer), engine: "epoll", events: "", listen: "", location: "" }
     }
 
-    pub(crate) const fn listening(self, listen: &'static str) -> Way {
-        Way { listen, ..self }
+    pub(crate) const fn listening(self, listen: &'static str) -> Variant {
+        Variant { listen, ..self }
     }
 
-    pub(crate) const fn with(self, location: &'static str) -> Way {
-        Way { location, ..self }
+    pub(crate) const fn with(self, location: &'static str) -> Variant {
+        Variant { location, ..self }
     }
 
-    pub(crate) const fn polling(self, events: &'static str) -> Way {
-        Way { events, ..self }
+    pub(crate) const fn polling(self, events: &'static str) -> Variant {
+        Variant { events, ..self }
     }
 
     /// Returns the name of the server, for charts.
@@ -101,7 +101,7 @@ impl Way {
     }
 }
 
-/// The parts of a configuration that do not depend on the way.
+/// The parts of a configuration that do not depend on the variant.
 pub(crate) struct Text {
     pub(crate) workers: usize,
     /// Connections per worker.
@@ -125,14 +125,14 @@ pub(crate) const READY: &str = "location = /ready { return 204; }";
 pub(crate) fn programs(
     bench: &Bench,
     section: &mut Section,
-    ways: impl IntoIterator<Item = Way>,
+    variants: impl IntoIterator<Item = Variant>,
     suffix: &str,
-) -> Vec<(Way, Program)> {
+) -> Vec<(Variant, Program)> {
     let mut found = Vec::new();
-    for way in ways {
-        match way.program(bench) {
-            Ok(program) => found.push((way, program)),
-            Err(reason) => section.skip(&format!("{}{suffix}", way.name), &reason),
+    for variant in variants {
+        match variant.program(bench) {
+            Ok(program) => found.push((variant, program)),
+            Err(reason) => section.skip(&format!("{}{suffix}", variant.name), &reason),
         }
     }
     found
@@ -144,79 +144,79 @@ pub(crate) fn start(
     bench: &Bench,
     section: &mut Section,
     (place, port): (&ServerCpus, Option<u16>),
-    (ways, suffix): (&[Way], &str),
-    configuration: impl Fn(&Way, &Instance) -> String,
-) -> Result<Vec<(Way, Server)>, Failure> {
+    (variants, suffix): (&[Variant], &str),
+    configuration: impl Fn(&Variant, &Instance) -> String,
+) -> Result<Vec<(Variant, Server)>, Failure> {
     let mut servers = Vec::new();
-    for (way, program) in programs(bench, section, ways.iter().copied(), suffix) {
-        let name = format!("{}{suffix}", way.name);
+    for (variant, program) in programs(bench, section, variants.iter().copied(), suffix) {
+        let name = format!("{}{suffix}", variant.name);
         let mut conditions = place.conditions();
         conditions.port = port.map(|port| port.saturating_add(servers.len() as u16));
         let server =
-            Server::start(bench, &name, &program, &conditions, |instance| configuration(&way, instance))?;
+            Server::start(bench, &name, &program, &conditions, |instance| configuration(&variant, instance))?;
         section.configure(&name, server.configuration());
-        servers.push((way, server));
+        servers.push((variant, server));
     }
     Ok(servers)
 }
 
 /// Ends the servers, before their cgroup is removed.
-pub(crate) fn end(servers: Vec<(Way, Server)>) {
+pub(crate) fn end(servers: Vec<(Variant, Server)>) {
     servers.into_iter().for_each(|(_, server)| server.end());
 }
 
 /// Returns a table row for each server, named after it.
-pub(crate) fn rows(ways: &[Way]) -> Rows {
-    named("server", ways.iter().map(|way| way.name))
+pub(crate) fn rows(variants: &[Variant]) -> Rows {
+    named("server", variants.iter().map(|variant| variant.name))
 }
 
 /// The servers of one comparison, and the measurements of a section.
 #[derive(Clone, Copy)]
 pub(crate) struct Compared<'a> {
-    pub(crate) sheet: Sheet<'a>,
-    pub(crate) ways: &'a [Way],
+    pub(crate) measurements: Measurements<'a>,
+    pub(crate) variants: &'a [Variant],
 }
 
 impl Compared<'_> {
     /// Returns a row for each server in one case.
     pub(crate) fn rows(&self, case: &Labels) -> Rows {
-        under(&rows(self.ways), case)
+        under(&rows(self.variants), case)
     }
 
-    pub(crate) fn table(&self, title: &str, case: &Labels, columns: &[Shown]) -> Table {
-        self.sheet.table(title, &self.rows(case), columns)
+    pub(crate) fn table(&self, title: &str, case: &Labels, columns: &[ShownColumn]) -> Table {
+        self.measurements.table(title, &self.rows(case), columns)
     }
 
     /// Returns a ranking of the servers, for the head of the report.
-    pub(crate) fn standing(&self, title: &str, figure: Figure, case: &Labels) -> Standing {
-        let contestant = |way: &Way| Contestant {
-            name: way.name.to_owned(),
-            maker: way.maker(),
-            setting: way.setting(),
-            labels: of(way, case),
+    pub(crate) fn ranking(&self, title: &str, figure: Figure, case: &Labels) -> Ranking {
+        let competitor = |variant: &Variant| Competitor {
+            name: variant.name.to_owned(),
+            maker: variant.maker(),
+            setting: variant.setting(),
+            labels: of(variant, case),
         };
-        self.sheet.standing(title, figure, self.ways.iter().map(contestant))
+        self.measurements.ranking(title, figure, self.variants.iter().map(competitor))
     }
 }
 
 /// Returns the labels of a server in one case.
-pub(crate) fn of(way: &Way, case: &Labels) -> Labels {
-    [case.as_slice(), &at([("server", &way.name)])].concat()
+pub(crate) fn of(variant: &Variant, case: &Labels) -> Labels {
+    [case.as_slice(), &at([("server", &variant.name)])].concat()
 }
 
 /// The result of one measurement, or the reason of a failure, with its labels.
-pub(crate) type Filed = (Labels, Result<Run, String>);
+pub(crate) type LabelledRun = (Labels, Result<Run, String>);
 
 /// Measures each of several things in every round, and records the results.
 pub(crate) fn measure_all<V>(
     bench: &Bench,
     section: &mut Section,
     things: &mut [V],
-    mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<Filed>, Failure>,
+    mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<LabelledRun>, Failure>,
 ) -> Result<(), Failure> {
     // In the order A B C A B C, never A A B B: a drift of the machine (temperature, neighbours, free memory) affects
     // all of them alike.
-    let mut measured: Vec<Vec<Vec<Filed>>> = things.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<Vec<LabelledRun>>> = things.iter().map(|_| Vec::new()).collect();
     for round in 0..bench.repetitions() {
         for (thing, results) in things.iter_mut().zip(&mut measured) {
             bench.check_interrupted()?;
@@ -284,9 +284,9 @@ mod tests {
     #[test]
     fn configurations_differ_only_in_the_named_settings() {
         let instance = Instance { port: 8080, directory: "/x".into() };
-        let text = |way: Way| {
-            let server = format!("{READY}\nlocation / {{ return 200; {}}}", way.location);
-            way.configuration(&instance, &Text { server, ..Text::default() })
+        let text = |variant: Variant| {
+            let server = format!("{READY}\nlocation / {{ return 200; {}}}", variant.location);
+            variant.configuration(&instance, &Text { server, ..Text::default() })
         };
         assert_eq!(text(EPOLL), text(NGINX));
         assert_eq!(text(RING), text(EPOLL).replace("use epoll", "use io_uring"));

@@ -5,7 +5,7 @@
 //! of them. In comparisons of engines, each engine is a separate maker.
 
 use crate::method::stats::Summary;
-use crate::report::model::{Cell, Entrant, Report, Standing};
+use crate::report::model::{Cell, RankedResult, Ranking, Report};
 use crate::report::text;
 
 /// Relative difference below which two figures without a spread (measured once) are considered equal.
@@ -15,10 +15,10 @@ const NOTEWORTHY: f64 = 0.05;
 /// default.
 const DEFAULT: &str = "use io_uring;";
 
-/// An entrant with a figure.
+/// A ranked result with a figure.
 #[derive(Clone, Copy)]
 pub(crate) struct Ranked<'a> {
-    pub(crate) entrant: &'a Entrant,
+    pub(crate) ranked_result: &'a RankedResult,
     pub(crate) summary: Summary,
     pub(crate) decimals: u8,
 }
@@ -35,15 +35,15 @@ impl Ranked<'_> {
 }
 
 /// Returns the figures of the selected entrants, the best first.
-fn ranked<'a>(standing: &'a Standing, is_one: impl Fn(&Entrant) -> bool) -> Vec<Ranked<'a>> {
-    let figure = |entrant: &'a Entrant| match entrant.cell {
-        Cell::Figure { summary, decimals } => Some(Ranked { entrant, summary, decimals }),
+fn ranked<'a>(ranking: &'a Ranking, is_one: impl Fn(&RankedResult) -> bool) -> Vec<Ranked<'a>> {
+    let figure = |ranked_result: &'a RankedResult| match ranked_result.cell {
+        Cell::Figure { summary, decimals } => Some(Ranked { ranked_result, summary, decimals }),
         _ => None,
     };
     let mut found: Vec<Ranked<'_>> =
-        standing.entrants.iter().filter(|entrant| is_one(entrant)).filter_map(figure).collect();
+        ranking.results.iter().filter(|ranked_result| is_one(ranked_result)).filter_map(figure).collect();
     let order = |one: &Ranked<'_>, other: &Ranked<'_>| one.summary.median.total_cmp(&other.summary.median);
-    found.sort_by(|one, other| match (order(one, other), standing.is_less_better) {
+    found.sort_by(|one, other| match (order(one, other), ranking.is_less_better) {
         (order, true) => order,
         (order, false) => order.reverse(),
     });
@@ -51,11 +51,11 @@ fn ranked<'a>(standing: &'a Standing, is_one: impl Fn(&Entrant) -> bool) -> Vec<
 }
 
 /// Returns the best row of each maker, the leader first.
-pub(crate) fn leaders(standing: &Standing) -> Vec<Ranked<'_>> {
+pub(crate) fn leaders(ranking: &Ranking) -> Vec<Ranked<'_>> {
     let mut best: Vec<Ranked<'_>> = Vec::new();
-    for one in ranked(standing, |_| true) {
-        let maker = &one.entrant.maker;
-        if maker.is_empty() || best.iter().all(|other| other.entrant.maker != *maker) {
+    for one in ranked(ranking, |_| true) {
+        let maker = &one.ranked_result.maker;
+        if maker.is_empty() || best.iter().all(|other| other.ranked_result.maker != *maker) {
             best.push(one);
         }
     }
@@ -63,16 +63,16 @@ pub(crate) fn leaders(standing: &Standing) -> Vec<Ranked<'_>> {
 }
 
 /// Returns the entrants whose measurement failed, with the reason.
-pub(crate) fn broken(standing: &Standing) -> impl Iterator<Item = (&Entrant, &str)> {
-    standing.entrants.iter().filter_map(|entrant| match &entrant.cell {
-        Cell::Broken(reason) => Some((entrant, reason.as_str())),
+pub(crate) fn broken(ranking: &Ranking) -> impl Iterator<Item = (&RankedResult, &str)> {
+    ranking.results.iter().filter_map(|ranked_result| match &ranked_result.cell {
+        Cell::Broken(reason) => Some((ranked_result, reason.as_str())),
         _ => None,
     })
 }
 
 /// Returns the maker and its mode: `nginx, aio threads`, `Ringroad (epoll)`.
-pub(crate) fn name(entrant: &Entrant) -> String {
-    let Entrant { name, maker, .. } = entrant;
+pub(crate) fn name(ranked_result: &RankedResult) -> String {
+    let RankedResult { name, maker, .. } = ranked_result;
     match name.get(..maker.len()) {
         Some(start) if start.eq_ignore_ascii_case(maker) => format!("{maker}{}", &name[maker.len()..]),
         _ => format!("{maker} ({name})"),
@@ -85,14 +85,14 @@ fn figure(one: &Ranked<'_>, unit: &str) -> String {
     if unit.is_empty() { number } else { format!("{number} {unit}") }
 }
 
-/// Returns a sentence about which entrant leads, and by how much.
-pub(crate) fn sentence(standing: &Standing) -> String {
-    let unit = &standing.unit;
-    let ranked = leaders(standing);
+/// Returns a sentence about which server leads, and by how much.
+pub(crate) fn sentence(ranking: &Ranking) -> String {
+    let unit = &ranking.unit;
+    let ranked = leaders(ranking);
     let [leader, others @ ..] = &ranked[..] else {
         return "Nothing was measured.".to_owned();
     };
-    let own = format!("{} {}", name(leader.entrant), figure(leader, unit));
+    let own = format!("{} {}", name(leader.ranked_result), figure(leader, unit));
     if others.is_empty() {
         return format!("{own}; there is nothing to compare it with.");
     }
@@ -100,13 +100,13 @@ pub(crate) fn sentence(standing: &Standing) -> String {
         others.iter().partition(|other| other.is_level_with(leader));
     let said = |other: &&Ranked<'_>| {
         let ratio = other.summary.median / leader.summary.median;
-        let share = if standing.is_less_better { "times as much" } else { "of that" };
-        format!("{} {} ({ratio:.2} {share})", name(other.entrant), figure(other, unit))
+        let share = if ranking.is_less_better { "times as much" } else { "of that" };
+        format!("{} {} ({ratio:.2} {share})", name(other.ranked_result), figure(other, unit))
     };
     let list = |of: &[&Ranked<'_>]| of.iter().map(said).collect::<Vec<_>>().join(", ");
     match (level.is_empty(), behind.is_empty()) {
         (true, _) => {
-            format!("{} leads with {}; {}.", name(leader.entrant), figure(leader, unit), list(&behind))
+            format!("{} leads with {}; {}.", name(leader.ranked_result), figure(leader, unit), list(&behind))
         }
         (false, true) => format!("Level within the spread: {own}, {}.", list(&level)),
         (false, false) => {
@@ -130,23 +130,23 @@ pub(crate) fn advice(report: &Report) -> (Vec<Advice<'_>>, Vec<&str>) {
     if report.scale == "instant" {
         return (better, as_it_is);
     }
-    for standing in report.sections.iter().flat_map(|section| &section.standings) {
-        let ours = ranked(standing, |entrant| entrant.setting.is_some());
-        let setting = |one: &Ranked<'_>| one.entrant.setting.clone().unwrap_or_default();
+    for ranking in report.sections.iter().flat_map(|section| &section.rankings) {
+        let ours = ranked(ranking, |ranked_result| ranked_result.setting.is_some());
+        let setting = |one: &Ranked<'_>| one.ranked_result.setting.clone().unwrap_or_default();
         let is_default = |one: &&Ranked<'_>| matches!(setting(one).as_str(), "" | DEFAULT);
         let ([best, _, ..], Some(default)) = (&ours[..], ours.iter().find(is_default)) else { continue };
         if is_default(&best) || best.is_level_with(default) {
-            as_it_is.push(standing.title.as_str());
+            as_it_is.push(ranking.title.as_str());
             continue;
         }
         let ratio = best.summary.median / default.summary.median;
         better.push(Advice {
-            about: &standing.title,
-            setting: best.entrant.setting.as_deref().unwrap_or_default(),
+            about: &ranking.title,
+            setting: best.ranked_result.setting.as_deref().unwrap_or_default(),
             because: format!(
                 "{} for {} of the default: {ratio:.2} times as much",
-                figure(best, &standing.unit),
-                figure(default, &standing.unit),
+                figure(best, &ranking.unit),
+                figure(default, &ranking.unit),
             ),
         });
     }
@@ -154,8 +154,8 @@ pub(crate) fn advice(report: &Report) -> (Vec<Advice<'_>>, Vec<&str>) {
 }
 
 /// Returns the value that the longest bar represents, including its spread.
-pub(crate) fn longest(standing: &Standing) -> f64 {
-    let highest = leaders(standing).iter().map(|one| one.summary.high).max_by(f64::total_cmp);
+pub(crate) fn longest(ranking: &Ranking) -> f64 {
+    let highest = leaders(ranking).iter().map(|one| one.summary.high).max_by(f64::total_cmp);
     highest.filter(|highest| *highest > 0.0).unwrap_or(1.0)
 }
 
@@ -164,9 +164,9 @@ mod tests {
     use super::*;
     use crate::report::model::Section;
 
-    fn entrant(name: &str, maker: &str, setting: Option<&str>, rounds: [f64; 3]) -> Entrant {
+    fn ranked_result(name: &str, maker: &str, setting: Option<&str>, rounds: [f64; 3]) -> RankedResult {
         let [low, median, high] = rounds;
-        Entrant {
+        RankedResult {
             name: name.to_owned(),
             maker: maker.to_owned(),
             setting: setting.map(str::to_owned),
@@ -174,28 +174,28 @@ mod tests {
         }
     }
 
-    fn standing(is_less_better: bool, entrants: Vec<Entrant>) -> Standing {
+    fn ranking(is_less_better: bool, results: Vec<RankedResult>) -> Ranking {
         let (title, unit) = ("Processor time".to_owned(), "us".to_owned());
-        Standing { title, unit, is_less_better, entrants }
+        Ranking { title, unit, is_less_better, results }
     }
 
     #[test]
     fn the_best_result_of_each_server_is_compared() {
-        let entrants = || {
+        let results = || {
             vec![
-                entrant("epoll", "Ringroad", Some("use epoll;"), [2.9, 3.0, 3.1]),
-                entrant("nginx, tuned", "nginx", None, [3.9, 4.0, 4.1]),
-                entrant("io_uring", "Ringroad", Some("use io_uring;"), [1.9, 2.0, 2.1]),
-                entrant("h2o", "H2O", None, [4.05, 4.1, 4.2]),
+                ranked_result("epoll", "Ringroad", Some("use epoll;"), [2.9, 3.0, 3.1]),
+                ranked_result("nginx, tuned", "nginx", None, [3.9, 4.0, 4.1]),
+                ranked_result("io_uring", "Ringroad", Some("use io_uring;"), [1.9, 2.0, 2.1]),
+                ranked_result("h2o", "H2O", None, [4.05, 4.1, 4.2]),
             ]
         };
-        let less = sentence(&standing(true, entrants()));
+        let less = sentence(&ranking(true, results()));
         assert_eq!(
             less,
             "Ringroad (io_uring) leads with 2.0 us; nginx, tuned 4.0 us (2.00 times as much), H2O 4.1 us (2.05 times \
              as much)."
         );
-        let more = sentence(&standing(false, entrants()));
+        let more = sentence(&ranking(false, results()));
         assert_eq!(
             more,
             "Level within the spread: H2O 4.1 us, nginx, tuned 4.0 us (0.98 of that). Behind: Ringroad (epoll) 3.0 us (0.73 of \
@@ -205,24 +205,25 @@ mod tests {
 
     #[test]
     fn failed_results_are_named_and_never_lead() {
-        let mut one = standing(true, vec![entrant("nginx", "nginx", None, [1.0, 1.0, 1.0])]);
+        let mut one = ranking(true, vec![ranked_result("nginx", "nginx", None, [1.0, 1.0, 1.0])]);
         let cell = Cell::Broken("it ended".to_owned());
-        one.entrants.push(Entrant { cell, ..entrant("epoll", "Ringroad", None, [0.0; 3]) });
+        one.results.push(RankedResult { cell, ..ranked_result("epoll", "Ringroad", None, [0.0; 3]) });
         assert_eq!(sentence(&one), "nginx 1.0 us; there is nothing to compare it with.");
-        let failed: Vec<_> = broken(&one).map(|(entrant, reason)| (name(entrant), reason)).collect();
+        let failed: Vec<_> =
+            broken(&one).map(|(ranked_result, reason)| (name(ranked_result), reason)).collect();
         assert_eq!(failed, [("Ringroad (epoll)".to_owned(), "it ended")]);
     }
 
     #[test]
     fn a_setting_is_recommended_if_it_is_better_than_the_default() {
         let advised = |rounds: [f64; 3]| {
-            let entrants = vec![
-                entrant("as it comes", "Ringroad", Some(""), [9.0, 10.0, 11.0]),
-                entrant("direct", "Ringroad", Some("directio 2k;"), rounds),
-                entrant("nginx", "nginx", None, [90.0, 90.0, 90.0]),
+            let results = vec![
+                ranked_result("as it comes", "Ringroad", Some(""), [9.0, 10.0, 11.0]),
+                ranked_result("direct", "Ringroad", Some("directio 2k;"), rounds),
+                ranked_result("nginx", "nginx", None, [90.0, 90.0, 90.0]),
             ];
-            let standings = vec![standing(false, entrants)];
-            let sections = vec![Section { standings, ..Section::default() }];
+            let rankings = vec![ranking(false, results)];
+            let sections = vec![Section { rankings, ..Section::default() }];
             let report = Report { sections, ..Report::default() };
             let (better, as_it_is) = advice(&report);
             (better.first().map(|advice| advice.setting.to_owned()), as_it_is.len())

@@ -2,10 +2,12 @@
 
 use bare::RingSetup;
 
-use super::subject::{CpuPair, ReadWay, Subject};
+use super::subject::{CpuPair, ReadMethod, Subject};
 use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, NopOptions, READ_BYTES, alone, left_out};
-use crate::report::model::{AxisScale, Finding, Plot, Table, Told, Verdict};
-use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
+use crate::report::model::{AxisScale, Finding, Plot, Results, Table, Verdict};
+use crate::scenario::measurements::{
+    Figure, Labels, Measurements, Of, Rows, ShownColumn, at, axis, figure, finding,
+};
 
 /// Wanted ratio of the engine's rate to that of the bare ring.
 const ENGINE_SHARE_WANTED: f64 = 0.80;
@@ -44,20 +46,25 @@ fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
 }
 
 /// Returns all tables, plots and findings.
-pub(super) fn told(sheet: Sheet<'_>, options: &NopOptions, place: CpuPair) -> Told {
+pub(super) fn results(measurements: Measurements<'_>, options: &NopOptions, place: CpuPair) -> Results {
     let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
-    Told {
+    Results {
         tables: vec![
-            as_write_up(sheet),
-            by_batch(sheet, options),
-            flags(sheet, "Set-up flags, each alone", &|batch| alone(batch, place)),
-            flags(sheet, "This server's set-up flags, one left out", &left_out),
-            of_slots(sheet),
-            beside_libaio(sheet),
+            as_write_up(measurements),
+            by_batch(measurements, options),
+            flags(measurements, "Set-up flags, each alone", &|batch| alone(batch, place)),
+            flags(measurements, "This server's set-up flags, one left out", &left_out),
+            of_slots(measurements),
+            beside_libaio(measurements),
         ],
-        plots: vec![plot(sheet)],
-        findings: vec![growth(sheet), recycling(sheet), slimmer(sheet), engine_share(sheet)],
-        standings: vec![sheet.standing(&title, TIME, rows(compared(BATCH_COMPARED)))],
+        plots: vec![plot(measurements)],
+        findings: vec![
+            growth(measurements),
+            recycling(measurements),
+            overhead_finding(measurements),
+            engine_share(measurements),
+        ],
+        rankings: vec![measurements.ranking(&title, TIME, rows(compared(BATCH_COMPARED)))],
     }
 }
 
@@ -72,7 +79,7 @@ fn compared(batch: u32) -> [(&'static str, Labels); 3] {
 
 /// Returns the table in the write-up's form: a total and a rate for each variant. The write-up's rows are kernels and
 /// patches; one machine has one kernel, so these rows are ways of using it.
-fn as_write_up(sheet: Sheet<'_>) -> Table {
+fn as_write_up(measurements: Measurements<'_>) -> Table {
     let batch = BATCH_OF_WRITE_UP;
     let rows = rows([
         ("this kernel, ring without flags", plain(batch)),
@@ -82,11 +89,11 @@ fn as_write_up(sheet: Sheet<'_>) -> Table {
         ("this server's engine, slots used again (batches of 64)", slots(false)),
     ]);
     let title = "No-ops through the ring, batches of 16, one pinned processor";
-    sheet.table(title, &rows, &[TOTAL.shown(), RATE.shown()])
+    measurements.table(title, &rows, &[TOTAL.shown(), RATE.shown()])
 }
 
 /// Returns the rates by batch size, and the engine's share of the bare ring's rate.
-fn by_batch(sheet: Sheet<'_>, options: &NopOptions) -> Table {
+fn by_batch(measurements: Measurements<'_>, options: &NopOptions) -> Table {
     // The columns identify the subjects; a row only adds its batch size.
     let without_batch = |labels: Labels| labels.into_iter().filter(|(name, _)| *name != "batch").collect();
     let [plain, bare, engine]: [Labels; 3] = [plain(1), bare(1), engine(1)].map(without_batch);
@@ -99,13 +106,13 @@ fn by_batch(sheet: Sheet<'_>, options: &NopOptions) -> Table {
     ];
     let row = |batch: &u32| (batch.to_string(), at([("batch", batch)]));
     let rows: Rows = options.batch.iter().map(row).collect();
-    sheet.table("No-ops by batch: the bare ring, and this server's engine over it", &rows, &columns)
+    measurements.table("No-ops by batch: the bare ring, and this server's engine over it", &rows, &columns)
 }
 
 type Setups<'a> = &'a dyn Fn(u32) -> Vec<(&'static str, RingSetup)>;
 
 /// Returns a table with a row for each set of flags; the first one is the reference.
-fn flags(sheet: Sheet<'_>, title: &str, setups: Setups<'_>) -> Table {
+fn flags(measurements: Measurements<'_>, title: &str, setups: Setups<'_>) -> Table {
     let labels = |setup: RingSetup, batch| Subject::Ring { setup, batch }.labels();
     // Setups of different batch sizes differ only in the queue size, which is not a label.
     let rows: Rows = setups(1).into_iter().map(|(name, setup)| (name.to_owned(), labels(setup, 1))).collect();
@@ -117,38 +124,40 @@ fn flags(sheet: Sheet<'_>, title: &str, setups: Setups<'_>) -> Table {
         let first = [rows[0].1.clone(), at_batch.clone()].concat();
         columns.push(TIME.over(&name, first).where_(at_batch));
     }
-    sheet.table(&format!("{title}: time of a no-op"), &rows, &columns)
+    measurements.table(&format!("{title}: time of a no-op"), &rows, &columns)
 }
 
 /// Returns the counterpart of the write-up's request cache: there the kernel reuses the memory of a request, here the
 /// engine does.
-fn of_slots(sheet: Sheet<'_>) -> Table {
+fn of_slots(measurements: Measurements<'_>) -> Table {
     let rows = rows([
         ("fresh: the table grows", slots(true)),
         ("used again: the table is there", slots(false)),
         ("used again and in the cache: 64 in flight", engine(BATCH_COMPARED)),
     ]);
     let columns = [TIME.shown(), TIME.beside("of the first row", slots(true))];
-    sheet.table("The engine's slots: time of a no-op, 16384 in flight", &rows, &columns)
+    measurements.table("The engine's slots: time of a no-op, 16384 in flight", &rows, &columns)
 }
 
 /// Returns the table for the write-up's question whether io_uring stays slimmer than libaio. libaio has no no-op
 /// (`IOCB_CMD_NOOP` has a number but no implementation in the kernel), so both read: zero bytes, which resembles a
 /// no-op, and a resident page.
-fn beside_libaio(sheet: Sheet<'_>) -> Table {
-    let ways = [
-        ("ring without flags", ReadWay::Ring),
-        ("ring as this server's", ReadWay::RingAsEngine),
-        ("libaio", ReadWay::Libaio),
-        ("libaio, completions from shared memory", ReadWay::LibaioReaping),
+fn beside_libaio(measurements: Measurements<'_>) -> Table {
+    let variants = [
+        ("ring without flags", ReadMethod::Ring),
+        ("ring as this server's", ReadMethod::RingAsEngine),
+        ("libaio", ReadMethod::Libaio),
+        ("libaio, completions from shared memory", ReadMethod::LibaioReaping),
     ];
     let mut rows = Vec::new();
     for bytes in READ_BYTES {
         let what = if bytes == 0 { "read of no bytes" } else { "read of a page in memory" };
-        let row = |(name, way)| (format!("{what}: {name}"), Subject::Read { way, bytes, batch: 1 }.labels());
-        rows.extend(ways.map(row));
+        let row = |(name, variant)| {
+            (format!("{what}: {name}"), Subject::Read { variant, bytes, batch: 1 }.labels())
+        };
+        rows.extend(variants.map(row));
     }
-    let columns: Vec<Shown> = BATCHES_FEW
+    let columns: Vec<ShownColumn> = BATCHES_FEW
         .iter()
         .flat_map(|batch| {
             let at_batch = || at([("batch", batch)]);
@@ -156,16 +165,16 @@ fn beside_libaio(sheet: Sheet<'_>) -> Table {
             [TIME.at(&format!("batch of {batch}"), at_batch()), ENTRIES.at(&calls, at_batch())]
         })
         .collect();
-    sheet.table("libaio beside the ring, which alone has a no-op", &rows, &columns)
+    measurements.table("libaio beside the ring, which alone has a no-op", &rows, &columns)
 }
 
 /// Plots rates by batch size.
-fn plot(sheet: Sheet<'_>) -> Plot {
+fn plot(measurements: Measurements<'_>) -> Plot {
     let line = |(name, labels): (&str, Labels)| {
         let labels = labels.into_iter().filter(|(name, _)| *name != "batch");
         (name.to_owned(), labels.collect::<Labels>())
     };
-    sheet.plot(
+    measurements.plot(
         ("nop-batch", "No-ops per second by batch, one processor"),
         ("batch", axis("operations per system call", "", AxisScale::Logarithmic)),
         (RATE, axis("no-ops", "1/s", AxisScale::Linear)),
@@ -179,11 +188,11 @@ fn open(claim: &str) -> Finding {
 }
 
 /// Returns the finding about the first claim of the thread, which needs two kernels on one machine.
-fn growth(sheet: Sheet<'_>) -> Finding {
+fn growth(measurements: Measurements<'_>) -> Finding {
     let claim =
         "The ring becomes slower at no-ops as the kernel grows: 6.1 million a second on 5.1, 5.3 on 5.7.";
     // With the write-up's batch size, since the rate depends mostly on the batch size.
-    let rate = |labels: Labels| sheet.middle(RATE, &labels);
+    let rate = |labels: Labels| measurements.middle(RATE, &labels);
     let (Some(plain), Some(flags)) = (rate(plain(BATCH_OF_WRITE_UP)), rate(bare(BATCH_OF_WRITE_UP))) else {
         return open(claim);
     };
@@ -197,11 +206,12 @@ fn growth(sheet: Sheet<'_>) -> Finding {
 }
 
 /// Returns the finding about the claim of the patch, for the engine's table.
-fn recycling(sheet: Sheet<'_>) -> Finding {
+fn recycling(measurements: Measurements<'_>) -> Finding {
     let claim =
         "Requests that are recycled instead of allocated make no-ops faster (10.9 million a second for 9.8).";
     // By rates, as in the write-up; the table beside it has the times.
-    let [Some(fresh), Some(used)] = [true, false].map(|fresh| sheet.middle(RATE, &slots(fresh))) else {
+    let [Some(fresh), Some(used)] = [true, false].map(|fresh| measurements.middle(RATE, &slots(fresh)))
+    else {
         return open(claim);
     };
     let gain = used / fresh - 1.0;
@@ -223,12 +233,12 @@ fn recycling(sheet: Sheet<'_>) -> Finding {
 
 /// Returns the finding about the promise at the thread's end. It is about time and about system calls, and holds only
 /// if both improve.
-fn slimmer(sheet: Sheet<'_>) -> Finding {
+fn overhead_finding(measurements: Measurements<'_>) -> Finding {
     let claim = "The ring stays substantially slimmer than libaio, and needs fewer system calls.";
     let batch = BATCH_COMPARED;
     let of = |figure, bytes, batch| {
-        let middle = |way| sheet.middle(figure, &Subject::Read { way, bytes, batch }.labels());
-        middle(ReadWay::RingAsEngine).zip(middle(ReadWay::Libaio))
+        let middle = |variant| measurements.middle(figure, &Subject::Read { variant, bytes, batch }.labels());
+        middle(ReadMethod::RingAsEngine).zip(middle(ReadMethod::Libaio))
     };
     // For a batch of one, where calls differ most: a larger batch divides the calls of both.
     let found = (of(TIME, 0, 1), of(TIME, 0, batch), of(TIME, 4096, batch), of(ENTRIES, 0, 1));
@@ -251,10 +261,14 @@ fn slimmer(sheet: Sheet<'_>) -> Finding {
 
 /// Returns the finding about the project's own requirement. Ratios are computed round by round; the times show the
 /// difference in nanoseconds.
-fn engine_share(sheet: Sheet<'_>) -> Finding {
+fn engine_share(measurements: Measurements<'_>) -> Finding {
     let claim = "This server's engine reaches at least 0.80 of the bare ring's rate at batches of 64.";
     let (ours, theirs) = (engine(BATCH_COMPARED), bare(BATCH_COMPARED));
-    let found = (sheet.ratio(RATE, &ours, &theirs), sheet.middle(TIME, &ours), sheet.middle(TIME, &theirs));
+    let found = (
+        measurements.ratio(RATE, &ours, &theirs),
+        measurements.middle(TIME, &ours),
+        measurements.middle(TIME, &theirs),
+    );
     let (Some(share), Some(ours), Some(theirs)) = found else { return open(claim) };
     let verdict = if share.median >= ENGINE_SHARE_WANTED { Verdict::Holds } else { Verdict::Fails };
     let sentence = format!(

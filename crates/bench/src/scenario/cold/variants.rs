@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use super::data::Size;
 use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
-use crate::scenario::lineup::{self, Text};
+use crate::scenario::comparison::{self, Text};
 
 /// One way to read files: a server with the directives that select it, and the cases in which it is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ColdWay {
+pub(super) struct ColdVariant {
     /// The server and its directives. Its name is the server's name followed by the engine and the read mode.
-    pub(super) of: lineup::Way,
+    pub(super) of: comparison::Variant,
     /// The row of the write-up's table that it corresponds to: "io_uring", "libaio" or "sendfile".
     pub(super) published: Option<&'static str>,
     /// Whether its output buffers are as large as the files, which nginx requires for direct reads.
@@ -29,33 +29,33 @@ pub(super) const FILE_AIO: &str = "--with-file-aio";
 /// Directive that reserves enough requests in flight for libaio.
 const REQUESTS: &str = " worker_aio_requests 2048;";
 
-/// Returns a way with default properties; a separate function keeps the table of ways readable.
-const fn way(of: lineup::Way) -> ColdWay {
-    ColdWay { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
+/// Returns a variant with default properties; a separate function keeps the table of variants readable.
+const fn variant(of: comparison::Variant) -> ColdVariant {
+    ColdVariant { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
 }
 
-/// Returns a way of Ringroad with this network engine.
-const fn ours(name: &'static str, engine: &'static str, location: &'static str) -> ColdWay {
-    way(lineup::Way::ours(name, engine).with(location))
+/// Returns a variant of Ringroad with this network engine.
+const fn ours(name: &'static str, engine: &'static str, location: &'static str) -> ColdVariant {
+    variant(comparison::Variant::ours(name, engine).with(location))
 }
 
-const fn nginx(name: &'static str, location: &'static str) -> ColdWay {
-    way(lineup::Way::of(name, Peer::Nginx).with(location))
+const fn nginx(name: &'static str, location: &'static str) -> ColdVariant {
+    variant(comparison::Variant::of(name, Peer::Nginx).with(location))
 }
 
-impl ColdWay {
-    /// Marks the way as measured with `--quick` too.
-    const fn main(self) -> ColdWay {
-        ColdWay { is_main: true, ..self }
+impl ColdVariant {
+    /// Marks the variant as measured with `--quick` too.
+    const fn main(self) -> ColdVariant {
+        ColdVariant { is_main: true, ..self }
     }
 
-    /// Marks the way as corresponding to a row of the write-up.
-    const fn like(self, row: &'static str) -> ColdWay {
-        ColdWay { published: Some(row), ..self }
+    /// Marks the variant as corresponding to a row of the write-up.
+    const fn like(self, row: &'static str) -> ColdVariant {
+        ColdVariant { published: Some(row), ..self }
     }
 
-    const fn with_requests(self) -> ColdWay {
-        ColdWay { of: self.of.polling(REQUESTS), ..self }
+    const fn with_requests(self) -> ColdVariant {
+        ColdVariant { of: self.of.polling(REQUESTS), ..self }
     }
 
     pub(super) fn is_nginx(&self) -> bool {
@@ -64,7 +64,7 @@ impl ColdWay {
 
     /// Whether it is Ringroad's default configuration.
     pub(super) fn is_default(&self) -> bool {
-        self.of == AS_IT_COMES.of
+        self.of == DEFAULT_SETTINGS.of
     }
 
     /// Whether it is nginx's fastest way for cache hits: threads with sendfile.
@@ -79,17 +79,17 @@ impl ColdWay {
 }
 
 /// The subject of the write-up: io_uring with O_DIRECT.
-const RING_DIRECT: ColdWay =
+const RING_DIRECT: ColdVariant =
     ours("ringroad io_uring, direct", "io_uring", "aio io_uring; sendfile off; directio 2k;");
 
 /// The default configuration, with which other settings are compared.
-const AS_IT_COMES: ColdWay = ours("ringroad as it comes", "", "");
+const DEFAULT_SETTINGS: ColdVariant = ours("ringroad as it comes", "", "");
 
-/// The ways in the order of tables: Ringroad's, from the engine that the write-up is about to the one that is never the
+/// The variants in the order of tables: Ringroad's, from the engine that the write-up is about to the one that is never the
 /// best choice, then nginx's modes. nginx's libaio is listed twice, because its default buffers hide its potential.
-pub(super) const WAYS: &[ColdWay] = &[
+pub(super) const VARIANTS: &[ColdVariant] = &[
     RING_DIRECT.main().like("io_uring"),
-    AS_IT_COMES.main(),
+    DEFAULT_SETTINGS.main(),
     ours("ringroad libaio, direct", "epoll", "aio libaio; sendfile off; directio 2k;")
         .with_requests()
         .main()
@@ -98,12 +98,12 @@ pub(super) const WAYS: &[ColdWay] = &[
     ours("ringroad epoll + threads", "epoll", "aio threads; sendfile off;").main(),
     ours("ringroad sendfile", "epoll", "aio threads; sendfile on;").main().like("sendfile"),
     ours("ringroad blocking", "epoll", "aio off; sendfile off;"),
-    ColdWay {
+    ColdVariant {
         is_plain: true,
         ..ours("ringroad io_uring, direct, plain files", "io_uring", RING_DIRECT.of.location)
     },
     nginx("nginx libaio, as written up", "aio on; sendfile off; directio 2k;").like("libaio"),
-    ColdWay {
+    ColdVariant {
         sized_buffers: true,
         ..nginx("nginx libaio, sized buffers", "aio on; sendfile off; directio 2k;").with_requests().main()
     },
@@ -113,7 +113,7 @@ pub(super) const WAYS: &[ColdWay] = &[
     nginx("nginx blocking", "aio off; sendfile off;"),
 ];
 
-/// The row above the ways, as 100 %: this program opens the files, reads them with O_DIRECT and closes them, by the
+/// The row above the variants, as 100 %: this program opens the files, reads them with O_DIRECT and closes them, by the
 /// engine alone without a server or network.
 pub(super) const LIMIT: &str = "the machine's limit";
 
@@ -136,7 +136,7 @@ impl Source {
     }
 }
 
-/// The parameters of a configuration beside its way.
+/// The parameters of a configuration beside its variant.
 pub(super) struct Setting<'a> {
     /// Size of the files, on which some settings depend.
     pub(super) size: Size,
@@ -148,7 +148,7 @@ pub(super) struct Setting<'a> {
     pub(super) cache: Option<(PathBuf, u16)>,
 }
 
-impl ColdWay {
+impl ColdVariant {
     /// Returns the complete configuration after the common head.
     pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
         let Setting { size, workers, files, .. } = setting;

@@ -5,12 +5,14 @@ use clap::ValueEnum;
 
 use super::data::Size;
 use super::measure::Case;
-use super::ways::{ColdWay, LIMIT, Source, WAYS};
+use super::variants::{ColdVariant, LIMIT, Source, VARIANTS};
 use super::{CONNECTIONS, WORKERS};
-use crate::report::model::{AxisScale, Finding, Plot, Run, Series, Standing, Table, Told};
-use crate::scenario::lineup;
+use crate::report::model::{AxisScale, Finding, Plot, Ranking, Results, Run, Series, Table};
+use crate::scenario::comparison;
+use crate::scenario::measurements::{
+    Figure, Labels, Measurements, Of, Rows, at, axis, figure, finding_of_cases,
+};
 use crate::scenario::served::{CPU, P50, P99, P999, RATE};
-use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, at, axis, figure, judged};
 
 const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
 const READ: Figure =
@@ -25,8 +27,8 @@ const EQUAL_WITHIN: f64 = 0.1;
 const MUCH_FASTER: f64 = 2.0;
 
 /// Returns tables, plots and findings.
-pub(super) fn told(sheet: Sheet<'_>, runs: &[Run], cases: &[Case]) -> Told {
-    let report = ColdReport { sheet, cases };
+pub(super) fn results(measurements: Measurements<'_>, runs: &[Run], cases: &[Case]) -> Results {
+    let report = ColdReport { measurements, cases };
     let mut tables = Vec::new();
     for workers in WORKERS {
         tables
@@ -34,11 +36,11 @@ pub(super) fn told(sheet: Sheet<'_>, runs: &[Run], cases: &[Case]) -> Told {
     }
     tables.extend(cases.iter().filter_map(|case| report.in_full(case)));
     let plots = report.plots().into_iter().chain(report.timelines(runs)).collect();
-    Told { tables, plots, findings: report.findings(), standings: report.standings() }
+    Results { tables, plots, findings: report.findings(), rankings: report.rankings() }
 }
 
 struct ColdReport<'a> {
-    sheet: Sheet<'a>,
+    measurements: Measurements<'a>,
     cases: &'a [Case],
 }
 
@@ -57,22 +59,27 @@ impl ColdReport<'_> {
         })
     }
 
-    /// Returns the ways of a case with their labels, below the limit if that was measured.
-    fn rows(&self, case: &Case, is_row: impl Fn(&ColdWay) -> bool) -> Rows {
-        let ways = WAYS.iter().filter(|way| is_row(way)).map(|way| way.of.name);
-        let rows = [LIMIT].into_iter().chain(ways).map(|name| (name.to_owned(), case.labels_of(name)));
-        rows.filter(|(_, labels)| self.sheet.has(labels)).collect()
+    /// Returns the variants of a case with their labels, below the limit if that was measured.
+    fn rows(&self, case: &Case, is_row: impl Fn(&ColdVariant) -> bool) -> Rows {
+        let variants = VARIANTS.iter().filter(|variant| is_row(variant)).map(|variant| variant.of.name);
+        let rows = [LIMIT].into_iter().chain(variants).map(|name| (name.to_owned(), case.labels_of(name)));
+        rows.filter(|(_, labels)| self.measurements.has(labels)).collect()
     }
 
     /// Returns rankings for hits and files of each size, with Ringroad's settings.
-    fn standings(&self) -> Vec<Standing> {
-        let standing = |case: &Case| {
+    fn rankings(&self) -> Vec<Ranking> {
+        let ranking = |case: &Case| {
             // Plain files beside a cache of them are not hits.
-            let ways: Vec<lineup::Way> = WAYS.iter().filter(|way| !way.is_plain).map(|way| way.of).collect();
+            let variants: Vec<comparison::Variant> =
+                VARIANTS.iter().filter(|variant| !variant.is_plain).map(|variant| variant.of).collect();
             let title = format!("{} of {}", case.what(), case.size);
-            lineup::Compared { sheet: self.sheet, ways: &ways }.standing(&title, RATE, &case.labels())
+            comparison::Compared { measurements: self.measurements, variants: &variants }.ranking(
+                &title,
+                RATE,
+                &case.labels(),
+            )
         };
-        let base = |source| self.of(source, 1, CONNECTIONS[0]).map(standing);
+        let base = |source| self.of(source, 1, CONNECTIONS[0]).map(ranking);
         base(Source::Files).chain(base(Source::Cache)).collect()
     }
 
@@ -80,13 +87,13 @@ impl ColdReport<'_> {
     /// measured with these numbers of workers and connections.
     fn as_published(&self, workers: usize, connections: u32) -> Option<Table> {
         let cases: Vec<&Case> = self.of(Source::Cache, workers, connections).collect();
-        let rows = self.rows(cases.first()?, |way| way.published.is_some());
+        let rows = self.rows(cases.first()?, |variant| variant.published.is_some());
         let column = |case: &&Case| THROUGHPUT.at(&case.size.to_string(), at([("size", &case.size)]));
         let columns: Vec<_> = cases.iter().map(column).collect();
         let title = format!(
             "As written up: hits of the proxy cache, worker_processes {workers}, {connections} connections"
         );
-        Some(self.sheet.table(&title, &rows, &columns))
+        Some(self.measurements.table(&title, &rows, &columns))
     }
 
     /// Returns all figures of one case. The last column compares with nginx's best mode in this case: the order of its
@@ -125,13 +132,14 @@ impl ColdReport<'_> {
             if case.workers == 1 { "" } else { "s" },
             case.connections
         );
-        Some(self.sheet.table(&title, &rows, &columns))
+        Some(self.measurements.table(&title, &rows, &columns))
     }
 
     /// Returns nginx's fastest mode in a case.
     fn best_of_nginx(&self, case: &Case) -> Option<&'static str> {
-        let rate = |name| Some((name, self.sheet.middle(RATE, &case.labels_of(name))?));
-        let rates = WAYS.iter().filter(|way| way.is_nginx()).filter_map(|way| rate(way.of.name));
+        let rate = |name| Some((name, self.measurements.middle(RATE, &case.labels_of(name))?));
+        let rates =
+            VARIANTS.iter().filter(|variant| variant.is_nginx()).filter_map(|variant| rate(variant.of.name));
         rates.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
     }
 
@@ -145,21 +153,23 @@ impl ColdReport<'_> {
                 .flat_map(|&connections| self.of(Source::Files, 1, connections))
                 .filter(|case| case.size == size)
                 .collect();
-            // A line needs two points. A way that failed in one case is omitted: a line that ends early would look
+            // A line needs two points. A variant that failed in one case is omitted: a line that ends early would look
             // deliberate.
             let [first, _, ..] = cases[..] else { continue };
-            let is_whole = |way: &&ColdWay| {
-                cases.iter().all(|case| self.sheet.middle(RATE, &case.labels_of(way.of.name)).is_some())
+            let is_whole = |variant: &&ColdVariant| {
+                cases
+                    .iter()
+                    .all(|case| self.measurements.middle(RATE, &case.labels_of(variant.of.name)).is_some())
             };
-            let line = |way: &ColdWay| {
+            let line = |variant: &ColdVariant| {
                 let labels =
-                    first.labels_of(way.of.name).into_iter().filter(|(name, _)| *name != "connections");
-                (way.of.name.to_owned(), labels.collect())
+                    first.labels_of(variant.of.name).into_iter().filter(|(name, _)| *name != "connections");
+                (variant.of.name.to_owned(), labels.collect())
             };
-            let lines: Rows = WAYS.iter().filter(is_whole).map(line).collect();
+            let lines: Rows = VARIANTS.iter().filter(is_whole).map(line).collect();
             for (id, name, figure) in [("rate", "rate", RATE), ("p99", "99th percentile of the latency", P99)]
             {
-                plots.push(self.sheet.plot(
+                plots.push(self.measurements.plot(
                     (&format!("cold-{id}-{size}"), &format!("Cold files of {size}: {name}")),
                     ("connections", axis("connections", "", AxisScale::Linear)),
                     (figure, axis(name, figure.unit, AxisScale::Linear)),
@@ -231,7 +241,7 @@ impl ColdReport<'_> {
         ]
     }
 
-    /// Compares two ways at each size with a claim. The verdict uses the median of the rounds; the sentence includes
+    /// Compares two variants at each size with a claim. The verdict uses the median of the rounds; the sentence includes
     /// their spread, which shows whether the verdict is close.
     fn compare(
         &self,
@@ -242,10 +252,10 @@ impl ColdReport<'_> {
     ) -> Finding {
         let cases =
             cases.iter().map(|case| (case.size.to_string(), case.labels_of(one), case.labels_of(other)));
-        let said = self.sheet.ratios(RATE, cases, |ratio| as_claimed(ratio.median));
+        let said = self.measurements.ratios(RATE, cases, |ratio| as_claimed(ratio.median));
         let before = format!("Requests a second of \"{one}\" by those of \"{other}\": ");
         let none = format!("Not both of \"{one}\" and \"{other}\" could be measured here.");
-        judged(claim, &before, &said, &none)
+        finding_of_cases(claim, &before, &said, &none)
     }
 }
 
@@ -256,7 +266,7 @@ mod tests {
 
     type Rates<'a> = &'a [(&'a str, Option<f64>)];
 
-    /// Returns a section with rates of 4k cache hits by way; `None` means that the way failed.
+    /// Returns a section with rates of 4k cache hits by variant; `None` means that the variant failed.
     fn section(cases: &[(Case, Rates<'_>)]) -> Section {
         let mut section = Section::default();
         for (case, rates) in cases {
@@ -264,12 +274,12 @@ mod tests {
                 let figures = |rate| [("requests_per_second".to_owned(), rate)].into();
                 let run = rate.map(|rate| Run { figures: figures(rate), ..Run::default() });
                 let labels = [case.labels(), at([("server", name)])].concat();
-                lineup::file(&mut section, run.ok_or_else(|| "it ended".to_owned()), &labels, 0);
+                comparison::file(&mut section, run.ok_or_else(|| "it ended".to_owned()), &labels, 0);
             }
         }
         let cases: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
-        let told = told(Sheet::of(&section), &section.runs, &cases);
-        section.tell(told);
+        let results = results(Measurements::of(&section), &section.runs, &cases);
+        section.add_results(results);
         section
     }
 

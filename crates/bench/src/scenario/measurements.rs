@@ -10,8 +10,8 @@ use std::fmt::Display;
 
 use crate::method::stats::Summary;
 use crate::report::model::{
-    Axis, AxisScale, Cell, Column, Entrant, Fact, Finding, Plot, Row, Run, Section, Series, Standing, Table,
-    Verdict,
+    Axis, AxisScale, Cell, Column, Fact, Finding, Plot, RankedResult, Ranking, Row, Run, Section, Series,
+    Table, Verdict,
 };
 
 /// Names and values of labels; a later value replaces an earlier one of the same name.
@@ -51,7 +51,7 @@ pub(crate) const fn figure(name: &'static str, unit: &'static str, decimals: u8,
 }
 
 /// A column of a table: a figure, with labels that are added to those of the row, and the divisor of a ratio.
-pub(crate) struct Shown {
+pub(crate) struct ShownColumn {
     name: String,
     figure: Figure,
     at: Labels,
@@ -68,30 +68,30 @@ enum Over {
 
 impl Figure {
     /// Returns a column with the figure's own name and the row's labels.
-    pub(crate) fn shown(self) -> Shown {
+    pub(crate) fn shown(self) -> ShownColumn {
         self.at(self.name, Labels::new())
     }
 
     /// Returns a column with another name and additional labels.
-    pub(crate) fn at(self, name: &str, labels: Labels) -> Shown {
-        Shown { name: name.to_owned(), figure: self, at: labels, over: None }
+    pub(crate) fn at(self, name: &str, labels: Labels) -> ShownColumn {
+        ShownColumn { name: name.to_owned(), figure: self, at: labels, over: None }
     }
 
     /// Returns a column with the ratio to the figure under additional labels.
-    pub(crate) fn over(self, name: &str, labels: Labels) -> Shown {
-        Shown { over: Some(Over::Added(labels)), ..self.at(name, Labels::new()) }
+    pub(crate) fn over(self, name: &str, labels: Labels) -> ShownColumn {
+        ShownColumn { over: Some(Over::Added(labels)), ..self.at(name, Labels::new()) }
     }
 
     /// Returns a column with the ratio to the figure under only these labels.
-    pub(crate) fn beside(self, name: &str, labels: Labels) -> Shown {
-        Shown { over: Some(Over::Alone(labels)), ..self.at(name, Labels::new()) }
+    pub(crate) fn beside(self, name: &str, labels: Labels) -> ShownColumn {
+        ShownColumn { over: Some(Over::Alone(labels)), ..self.at(name, Labels::new()) }
     }
 }
 
-impl Shown {
+impl ShownColumn {
     /// Returns the same column with these labels added to those of the row.
-    pub(crate) fn where_(self, labels: Labels) -> Shown {
-        Shown { at: labels, ..self }
+    pub(crate) fn where_(self, labels: Labels) -> ShownColumn {
+        ShownColumn { at: labels, ..self }
     }
 
     fn head(&self) -> Column {
@@ -101,7 +101,7 @@ impl Shown {
 }
 
 /// Returns columns of percentiles without and with a disturbance, and the ratio of both, by the label `when`.
-pub(crate) fn alone_and_beside(percentiles: &[Figure]) -> Vec<Shown> {
+pub(crate) fn disturbance_columns(percentiles: &[Figure]) -> Vec<ShownColumn> {
     let when = |when: &str| at([("when", &when)]);
     let columns = |figure: &Figure| {
         let name = |words: &str| format!("{} {words}", figure.name);
@@ -116,14 +116,14 @@ pub(crate) fn alone_and_beside(percentiles: &[Figure]) -> Vec<Shown> {
 
 /// The measurements of a scenario, and its omissions.
 #[derive(Clone, Copy)]
-pub(crate) struct Sheet<'a> {
+pub(crate) struct Measurements<'a> {
     runs: &'a [Run],
     skipped: &'a [Fact],
 }
 
-impl<'a> Sheet<'a> {
-    pub(crate) fn of(section: &'a Section) -> Sheet<'a> {
-        Sheet { runs: &section.runs, skipped: &section.skipped }
+impl<'a> Measurements<'a> {
+    pub(crate) fn of(section: &'a Section) -> Measurements<'a> {
+        Measurements { runs: &section.runs, skipped: &section.skipped }
     }
 
     /// Returns the measurements with these labels, in the order of their rounds; or why there are none.
@@ -161,7 +161,7 @@ impl<'a> Sheet<'a> {
         Summary::of_ratios(&self.series(figure, ours).ok()?, &self.series(figure, theirs).ok()?)
     }
 
-    fn cell(&self, shown: &Shown, row: &Labels) -> Cell {
+    fn cell(&self, shown: &ShownColumn, row: &Labels) -> Cell {
         let labels = [row.as_slice(), &shown.at].concat();
         if let Some(reason) = self.failure(&labels) {
             return Cell::Broken(reason);
@@ -194,24 +194,24 @@ impl<'a> Sheet<'a> {
 
     /// Returns a ranking of servers or engines. Of a figure per second (a rate) more is better; any other figure is a
     /// cost.
-    pub(crate) fn standing(
+    pub(crate) fn ranking(
         &self,
         title: &str,
         figure: Figure,
-        entries: impl IntoIterator<Item = impl Into<Contestant>>,
-    ) -> Standing {
-        let entries = entries.into_iter().map(Into::<Contestant>::into);
-        let entrants = entries.filter(|entry| self.has(&entry.labels)).map(|entry| Entrant {
+        entries: impl IntoIterator<Item = impl Into<Competitor>>,
+    ) -> Ranking {
+        let entries = entries.into_iter().map(Into::<Competitor>::into);
+        let results = entries.filter(|entry| self.has(&entry.labels)).map(|entry| RankedResult {
             cell: self.cell(&figure.shown(), &entry.labels),
             name: entry.name,
             maker: entry.maker.to_owned(),
             setting: entry.setting,
         });
-        Standing {
+        Ranking {
             title: title.to_owned(),
             unit: figure.unit.to_owned(),
             is_less_better: !figure.unit.ends_with("/s"),
-            entrants: entrants.collect(),
+            results: results.collect(),
         }
     }
 
@@ -231,12 +231,12 @@ impl<'a> Sheet<'a> {
     }
 
     /// Returns a table with a row for each name and its labels, and a column for each figure.
-    pub(crate) fn table(&self, title: &str, rows: &[(String, Labels)], columns: &[Shown]) -> Table {
+    pub(crate) fn table(&self, title: &str, rows: &[(String, Labels)], columns: &[ShownColumn]) -> Table {
         let cells = |labels| columns.iter().map(|shown| self.cell(shown, labels)).collect();
         let rows = rows.iter().map(|(name, labels)| Row { name: name.clone(), cells: cells(labels) });
         Table {
             title: title.to_owned(),
-            columns: columns.iter().map(Shown::head).collect(),
+            columns: columns.iter().map(ShownColumn::head).collect(),
             rows: rows.collect(),
         }
     }
@@ -284,18 +284,18 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// A server or an engine of a [`Sheet::standing`].
-pub(crate) struct Contestant {
+/// A server or an engine of a [`Measurements::ranking`].
+pub(crate) struct Competitor {
     pub(crate) name: String,
     pub(crate) maker: &'static str,
     pub(crate) setting: Option<String>,
     pub(crate) labels: Labels,
 }
 
-impl From<(String, Labels)> for Contestant {
+impl From<(String, Labels)> for Competitor {
     /// Returns an engine, which belongs to no server.
-    fn from((name, labels): (String, Labels)) -> Contestant {
-        Contestant { name, maker: "", setting: None, labels }
+    fn from((name, labels): (String, Labels)) -> Competitor {
+        Competitor { name, maker: "", setting: None, labels }
     }
 }
 
@@ -365,7 +365,12 @@ pub(crate) fn finding(claim: impl Into<String>, verdict: Verdict, sentence: impl
 
 /// Returns the finding of a claim about several cases: it holds if all cases meet it, and partly if some do. `said` has
 /// a text for each case; without cases the claim stays open.
-pub(crate) fn judged(claim: impl Into<String>, before: &str, said: &[(String, bool)], none: &str) -> Finding {
+pub(crate) fn finding_of_cases(
+    claim: impl Into<String>,
+    before: &str,
+    said: &[(String, bool)],
+    none: &str,
+) -> Finding {
     let words: Vec<&str> = said.iter().map(|(words, _)| words.as_str()).collect();
     let verdict = match said.iter().filter(|(_, is_met)| *is_met).count() {
         _ if said.is_empty() => return finding(claim, Verdict::Open, none),
@@ -423,7 +428,7 @@ mod tests {
         let columns =
             [RATE.shown(), RATE.over("of b's", at([("server", &"b")])), CALLS.shown(), limit.shown()];
         let rows = under(&named("server", ["a", "c", "nginx, deferred", "d"]), &at([("clients", &1)]));
-        let table = Sheet::of(&section).table("t", &rows, &columns);
+        let table = Measurements::of(&section).table("t", &rows, &columns);
         let shown: Vec<Vec<String>> =
             table.rows.iter().map(|row| row.cells.iter().map(crate::report::text::cell).collect()).collect();
         assert_eq!(shown[0], ["150 (100–200)", "3.00 (2.00–4.00)", "no figure: needs root", "server"]);
@@ -438,7 +443,7 @@ mod tests {
         let section = section();
         let axes = || axis("", "", AxisScale::Linear);
         let lines = named("server", ["a", "c"]);
-        let plot = Sheet::of(&section).plot(("p", "P"), ("clients", axes()), (RATE, axes()), &lines);
+        let plot = Measurements::of(&section).plot(("p", "P"), ("clients", axes()), (RATE, axes()), &lines);
         assert_eq!(plot.series.len(), 1, "without a figure there is no line");
         assert_eq!(plot.series[0].points, [[1.0, 150.0], [9.0, 300.0]]);
     }
@@ -448,7 +453,7 @@ mod tests {
         let said = |holds: &[bool]| -> Vec<(String, bool)> {
             holds.iter().map(|is_met| ("x".to_owned(), *is_met)).collect()
         };
-        let verdict = |holds: &[bool]| judged("claim", "", &said(holds), "none").verdict;
+        let verdict = |holds: &[bool]| finding_of_cases("claim", "", &said(holds), "none").verdict;
         assert_eq!(verdict(&[true, true]), Verdict::Holds);
         assert_eq!(verdict(&[true, false]), Verdict::Partly);
         assert_eq!(verdict(&[false]), Verdict::Fails);
