@@ -188,9 +188,8 @@ fn measure(
         }
         bench.progress.advance();
         report.seconds = clock.elapsed().as_secs_f64();
-        report.incomplete = (report.sections.len() < asked_for).then(|| {
-            format!("the run did not come to its end: {} of {asked_for} scenarios", report.sections.len())
-        });
+        report.incomplete = (report.sections.len() < asked_for)
+            .then(|| format!("the run did not finish: {} of {asked_for} scenarios", report.sections.len()));
         report::save(&report, &common.out)?;
     }
     bench.progress.end();

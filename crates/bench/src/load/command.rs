@@ -195,7 +195,7 @@ impl LoadOptions {
     /// Returns the plan that the options describe; `seconds` is an option shared by all commands.
     fn plan(&self, seconds: Option<f64>) -> Result<Plan, Failure> {
         if self.grain.is_some() && self.rate.is_none() {
-            return Err(Failure::Usage("--grain is of an open loop: set its --rate, too".to_owned()));
+            return Err(Failure::Usage("--grain needs an open loop: set --rate too".to_owned()));
         }
         let mut targets = self.url.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
         if let Some(path) = &self.urls {

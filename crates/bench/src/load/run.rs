@@ -94,7 +94,7 @@ fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
     let probe = Probe::run();
     match (plan.engine, probe.uring_refusal()) {
         (Some(NetKind::Uring), Some(refusal)) => {
-            Err(Failure::Other(format!("no io_uring here: {}; {}", refusal.cause, refusal.remedy)))
+            Err(Failure::Other(format!("io_uring is not available: {}; {}", refusal.cause, refusal.remedy)))
         }
         (Some(net), _) => Ok(net),
         (None, _) => Ok(probe.best_net()),
@@ -355,5 +355,5 @@ fn whole_seconds(window: Window) -> Duration {
 /// Returns the failure for a thread that ended without a message. Its panic, a bug in this program, has been printed
 /// already.
 fn worker_died() -> Failure {
-    Failure::Other("a thread of the load generator has ended before its time".to_owned())
+    Failure::Other("a thread of the load generator ended early".to_owned())
 }

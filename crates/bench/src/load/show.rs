@@ -72,7 +72,7 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
         (
             "generator",
             format!(
-                "{:.2} us of processor and {:.3} kernel entries per answer, busiest thread {:.0} %",
+                "{:.2} us of CPU time and {:.3} kernel entries per response, busiest thread {:.0} %",
                 outcome.cpu_us_per_response(),
                 outcome.kernel_entries_per_response(),
                 outcome.busiest_share() * 100.0
@@ -108,9 +108,9 @@ fn load(plan: &Plan, outcome: &Outcome) -> String {
 /// Describes the limiting factor, and what to do about it.
 fn bottleneck(found: Bottleneck) -> &'static str {
     match found {
-        Bottleneck::Rate => "none: the rate that was set was kept",
+        Bottleneck::Rate => "none: the load reached the requested rate",
         Bottleneck::Server => "the server",
-        Bottleneck::Generator => "the generator: give it more processors, the server may be faster than this",
+        Bottleneck::Generator => "the generator: give it more processors; the server may be faster",
     }
 }
 
@@ -149,8 +149,8 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "service_us": match plan.loop_kind { LoopKind::Closed => Value::Null, LoopKind::Open { .. } => times(&tally.service) },
         "generator": {
             "threads": outcome.threads,
-            "cpu_us_per_answer": outcome.cpu_us_per_response(),
-            "kernel_entries_per_answer": outcome.kernel_entries_per_response(),
+            "cpu_us_per_response": outcome.cpu_us_per_response(),
+            "kernel_entries_per_response": outcome.kernel_entries_per_response(),
             "busiest_share": outcome.busiest_share(),
         },
         "bottleneck": outcome.bottleneck(),

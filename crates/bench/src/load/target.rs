@@ -49,8 +49,8 @@ impl Target {
         let wrong = |why: &str| Failure::Usage(format!("URL \"{text}\": {why}"));
         let rest = match text.split_once("://") {
             Some(("http", rest)) => rest,
-            Some(("https", _)) => return Err(wrong("https is not spoken here: measure http")),
-            Some(_) => return Err(wrong("only http is spoken here")),
+            Some(("https", _)) => return Err(wrong("https is not supported: measure http")),
+            Some(_) => return Err(wrong("only http is supported")),
             None => return Err(wrong("write it with http://")),
         };
         if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
@@ -91,7 +91,7 @@ impl Target {
             targets.push(target);
         }
         if targets.is_empty() {
-            return Err(Failure::Usage("the list has no URL".to_owned()));
+            return Err(Failure::Usage("the list contains no URL".to_owned()));
         }
         Ok(targets)
     }
@@ -119,10 +119,10 @@ pub(crate) fn parse_crc32c(text: &str) -> Option<u32> {
 /// Resolves `host`, `host:port` or `[v6]:port`; returns the first address if the name has several.
 fn resolve(authority: &str) -> Result<SocketAddr, String> {
     if authority.is_empty() {
-        return Err("there is no host in it".to_owned());
+        return Err("it has no host".to_owned());
     }
     if authority.contains('@') {
-        return Err("a user in a URL is not known here: write the header with --header".to_owned());
+        return Err("a user in a URL is not supported: set the header with --header".to_owned());
     }
     let after_bracket = authority.rfind(']').map_or(0, |bracket| bracket + 1);
     let with_port = match authority[after_bracket..].rsplit_once(':') {
@@ -130,13 +130,13 @@ fn resolve(authority: &str) -> Result<SocketAddr, String> {
             port.parse::<u16>()
                 .ok()
                 .filter(|&port| port > 0)
-                .ok_or("the port is no number from 1 to 65535")?;
+                .ok_or("the port is not a number from 1 to 65535")?;
             authority.to_owned()
         }
         None => format!("{authority}:80"),
     };
     let mut found =
-        with_port.to_socket_addrs().map_err(|error| format!("the host is not found ({error})"))?;
+        with_port.to_socket_addrs().map_err(|error| format!("the host was not found ({error})"))?;
     found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 

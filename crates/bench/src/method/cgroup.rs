@@ -127,7 +127,7 @@ impl Drop for Group {
                     break;
                 }
                 if Instant::now() >= deadline {
-                    eprintln!("ringroad bench: left behind: {}: {error}", directory.display());
+                    eprintln!("ringroad bench: not removed: {}: {error}", directory.display());
                     break;
                 }
                 crate::method::pause(Duration::from_millis(20));

@@ -71,7 +71,7 @@ fn enter(options: &EnterOptions) -> Result<(), Failure> {
     }
     // Unblocks the signals that the suite blocks for itself; the program would inherit the mask.
     SigSet::empty().thread_set_mask().map_err(Failure::kernel("sigprocmask"))?;
-    let (program, arguments) = options.words.split_first().expect("clap requires one word at least");
+    let (program, arguments) = options.words.split_first().expect("clap requires at least one word");
     let error = Command::new(program).args(arguments).exec();
     Err(Failure::File { path: PathBuf::from(program), doing: "execute", error })
 }

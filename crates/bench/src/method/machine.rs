@@ -155,7 +155,7 @@ fn device(work: &Path) -> String {
     let (major, minor) = device_of(work);
     let link = format!("/sys/dev/block/{major}:{minor}");
     let Ok(mut directory) = fs::canonicalize(&link) else {
-        return format!("none of its own ({major}:{minor})");
+        return format!("no block device ({major}:{minor})");
     };
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // A partition uses the queue of its disk.
@@ -218,7 +218,8 @@ fn load() -> String {
 
 /// Returns the kind of build: a debug build is ten times slower and should never be quoted.
 fn build() -> String {
-    let kind = if cfg!(debug_assertions) { "debug build: its figures say nothing" } else { "release build" };
+    let kind =
+        if cfg!(debug_assertions) { "debug build: its figures are meaningless" } else { "release build" };
     format!("{} ({kind})", env!("CARGO_PKG_VERSION"))
 }
 

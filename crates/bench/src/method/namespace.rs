@@ -35,17 +35,19 @@ pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
         return Ok(control);
     }
     if stay_in_host_network {
-        return Ok(format!("{control}, which paces loopback (--host-network)"));
+        return Ok(format!("{control}, which paces loopback traffic (--host-network)"));
     }
     if !is_root {
-        return Ok(format!("{control}, which paces loopback; as root the run would use {REPLACEMENT}"));
+        return Ok(format!(
+            "{control}, which paces loopback traffic; as root the run would use {REPLACEMENT}"
+        ));
     }
     match own_network() {
         Ok(()) => Ok(format!(
             "{REPLACEMENT}, in a network namespace of the run (this machine's default: {control})"
         )),
         Err(error) => Err(Failure::Kernel {
-            doing: "a network namespace without bbr (--host-network does without)".to_owned(),
+            doing: "a network namespace without bbr (--host-network needs none)".to_owned(),
             error,
         }),
     }
@@ -118,6 +120,6 @@ fn bring_up_loopback() -> io::Result<()> {
     match (kind, error) {
         (NLMSG_ERROR, 0) if length >= 20 => Ok(()),
         (NLMSG_ERROR, error) if length >= 20 => Err(io::Error::from_raw_os_error(-error)),
-        _ => Err(io::Error::other("rtnetlink returned something else")),
+        _ => Err(io::Error::other("rtnetlink returned another message")),
     }
 }

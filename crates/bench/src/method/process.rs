@@ -183,7 +183,7 @@ impl Child {
                 send(id, Signal::KILL);
             }
             if Instant::now() >= deadline {
-                eprintln!("ringroad bench: left behind: {known:?}, processes of {}", self.name);
+                eprintln!("ringroad bench: still running: {known:?}, processes of {}", self.name);
                 return;
             }
             wait_for_end(first, Duration::from_millis(100));

@@ -85,7 +85,7 @@ fn remove_abandoned(parent: &Path) {
         let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
         if is_gone && is_ours {
             let done = fs::remove_dir_all(entry.path()).map_or("cannot be removed", |()| "removed");
-            eprintln!("ringroad bench: of a run that was killed, {done}: {}", entry.path().display());
+            eprintln!("ringroad bench: from a killed run, {done}: {}", entry.path().display());
         }
     }
 }
@@ -95,7 +95,7 @@ impl Drop for Workspace {
         if self.keep {
             eprintln!("kept: {}", self.path.display());
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("ringroad bench: left behind: {}: {error}", self.path.display());
+            eprintln!("ringroad bench: not removed: {}: {error}", self.path.display());
         }
     }
 }

@@ -113,7 +113,7 @@ impl Idle {
             0 => Ok(()),
             ended => {
                 let all = self.0.len();
-                Err(Failure::Other(format!("{ended} of {all} idle connections were ended by the server")))
+                Err(Failure::Other(format!("the server closed {ended} of {all} idle connections")))
             }
         }
     }

@@ -203,7 +203,7 @@ impl Server {
     pub(crate) fn check_running(&mut self) -> Result<(), Failure> {
         match self.child.ended() {
             None => Ok(()),
-            Some(_) => Err(self.failed(self.child.problem("ended while it was measured"))),
+            Some(_) => Err(self.failed(self.child.problem("exited while it was measured"))),
         }
     }
 

@@ -64,7 +64,7 @@ impl Peer {
         let found = named.or_else(|| in_path(self.name()));
         let path = found.ok_or(Missing { peer: self, is_left_out: false })?;
         let about = about(&path, self.version_option());
-        let version = about.lines().next().unwrap_or("of an unknown version").trim().to_owned();
+        let version = about.lines().next().unwrap_or("version unknown").trim().to_owned();
         Ok(Tool { peer: self, path, version, about })
     }
 }
@@ -93,7 +93,7 @@ pub(crate) struct Missing {
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_left_out {
-            return f.write_str("left out by --peer");
+            return f.write_str("excluded by --peer");
         }
         let (name, package) = (self.peer.name(), self.peer.package());
         write!(f, "{name} is not installed (apt-get install {package}, or --peer {name}=PATH)")
@@ -105,7 +105,7 @@ pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
     for (name, path) in named {
         if !Peer::ALL.iter().any(|peer| peer.name() == name) {
             let known: Vec<&str> = Peer::ALL.iter().map(|peer| peer.name()).collect();
-            return Err(Failure::Usage(format!("--peer {name}: known are {}", known.join(", "))));
+            return Err(Failure::Usage(format!("--peer {name}: known peers are {}", known.join(", "))));
         }
         if path != Path::new(LEFT_OUT) && !is_program(path) {
             return Err(Failure::Usage(format!("--peer {name}={}: no such program", path.display())));

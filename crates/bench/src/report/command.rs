@@ -34,9 +34,10 @@ struct Render {
 pub(crate) fn commands() -> [Command; 2] {
     [
         Render::augment_args(
-            Command::new(REPORT).about("Writes the report of JSON files anew, or of several one"),
+            Command::new(REPORT)
+                .about("Regenerates the report from JSON files, and merges several into one report"),
         ),
-        Compare::augment_args(Command::new(COMPARE).about("Puts two runs side by side")),
+        Compare::augment_args(Command::new(COMPARE).about("Compares two runs")),
     ]
 }
 
@@ -68,7 +69,7 @@ fn no_measurement(name: &str, own: &ArgMatches) -> Result<(), Failure> {
     match written.filter(is_option).find(|id| own.value_source(id) == Some(ValueSource::CommandLine)) {
         Some(id) => {
             let option = id.replace('_', "-");
-            Err(Failure::Usage(format!("--{option} means nothing to {name}: nothing is measured")))
+            Err(Failure::Usage(format!("--{option} has no effect on {name}: it measures nothing")))
         }
         None => Ok(()),
     }

@@ -75,7 +75,7 @@ fn differing(a: &Report, b: &Report) -> Table {
     let names = in_a.iter().chain(only_b).map(|fact| fact.name.clone());
     let rows = names.map(|name| Row { cells: vec![value(&in_a, &name), value(&in_b, &name)], name });
     Table {
-        title: "Machines and runs, where they differ".to_owned(),
+        title: "Differences between the machines and runs".to_owned(),
         columns: columns(&["A", "B"]),
         rows: rows.filter(|row| row.cells[0] != row.cells[1]).collect(),
     }
@@ -112,7 +112,7 @@ fn compare_tables(a: &Table, b: &Table, alone: &mut Vec<String>) -> Table {
 /// not a test of significance: three repetitions do not suffice for one.
 fn relation(a: &Cell, b: &Cell) -> [String; 2] {
     let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (a, b) else {
-        return ["–".to_owned(), "no figure in one".to_owned()];
+        return ["–".to_owned(), "no figure in one run".to_owned()];
     };
     let ratio = Some(b.median / a.median).filter(|ratio| ratio.is_finite());
     // A single repetition has no spread.
@@ -140,7 +140,7 @@ pub(crate) fn as_text(comparison: &Comparison) -> String {
         tables.iter().for_each(|table| push_aligned(table, &mut out));
     }
     if !comparison.alone.is_empty() {
-        let _ = writeln!(out, "\nWithout a counterpart:\n  {}", comparison.alone.join("\n  "));
+        let _ = writeln!(out, "\nIn one run only:\n  {}", comparison.alone.join("\n  "));
     }
     out
 }
@@ -233,7 +233,7 @@ Answers
     libaio, requests, 1/s  no figure: not root        2 (1–3)   –  no figure in one
     once, requests, 1/s                  5        4 (1–6)   0.80   one measurement
 
-Without a counterpart:
+In one run only:
   return 200, old: in A only
   return 200, new: in B only
 ";

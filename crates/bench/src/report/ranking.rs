@@ -94,7 +94,7 @@ pub(crate) fn sentence(ranking: &Ranking) -> String {
     };
     let own = format!("{} {}", name(leader.ranked_result), figure(leader, unit));
     if others.is_empty() {
-        return format!("{own}; there is nothing to compare it with.");
+        return format!("{own}; nothing else was measured.");
     }
     let (level, behind): (Vec<&Ranked<'_>>, Vec<&Ranked<'_>>) =
         others.iter().partition(|other| other.is_level_with(leader));
@@ -108,9 +108,9 @@ pub(crate) fn sentence(ranking: &Ranking) -> String {
         (true, _) => {
             format!("{} leads with {}; {}.", name(leader.ranked_result), figure(leader, unit), list(&behind))
         }
-        (false, true) => format!("Level within the spread: {own}, {}.", list(&level)),
+        (false, true) => format!("Equal within the spread: {own}, {}.", list(&level)),
         (false, false) => {
-            format!("Level within the spread: {own}, {}. Behind: {}.", list(&level), list(&behind))
+            format!("Equal within the spread: {own}, {}. Behind: {}.", list(&level), list(&behind))
         }
     }
 }

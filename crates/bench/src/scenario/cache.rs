@@ -64,8 +64,7 @@ const LAST: Figure = figure("last byte", "s", 2, Of::Value("last_byte_seconds", 
 const FETCHES: Figure = figure("requests to the origin", "", 0, Of::Value("origin_requests", 1.0));
 const KNOWN: Figure = figure("entries known", "s", 2, Of::Value("known_seconds", 1.0));
 const MEASURED: Figure = figure("sizes known", "s", 2, Of::Value("measured_seconds", 1.0));
-const REMOVED: Figure =
-    figure("removed meanwhile", "1/s", 0, Of::Quotient("removed_entries", "seconds", 1.0));
+const REMOVED: Figure = figure("removed", "1/s", 0, Of::Quotient("removed_entries", "seconds", 1.0));
 
 /// One run of the scenario.
 struct CacheRun<'a> {
@@ -79,9 +78,10 @@ impl Scenario for CacheOptions {
     const NAME: &'static str = "cache";
     const SECONDS: u32 = 180;
     const HELP: &'static str =
-        "A cache's own work: one fetch for a thousand clients, a start and an end of many entries";
-    const TITLE: &'static str = "A cache's own work: one fetch for many, a start and an end of many entries";
-    const QUESTION: &'static str = "How many requests reach the origin, how soon is a cache loaded after a start, and do removals delay requests?";
+        "Work of a cache: one object for a thousand clients, loading the index, and removing many entries";
+    const TITLE: &'static str =
+        "Work of a cache: coalesced requests, loading the index, and removing many entries";
+    const QUESTION: &'static str = "How many requests reach the origin, how long does loading the index take after a start, and do removals delay requests?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
@@ -92,7 +92,10 @@ impl Scenario for CacheOptions {
         });
         bench.workspace.need_space(entries * ENTRY_BYTES * SERVERS.len() as u64)?;
         if !bench.is_root() {
-            section.skip("dropping the page cache", "needs root: a start finds directories in memory");
+            section.skip(
+                "dropping the page cache",
+                "needs root: directories stay in the page cache before a start",
+            );
         }
         let place = ServerCpus::of_one_worker(bench, section);
         let life = CacheRun { bench, options: self, place, entries };
@@ -260,7 +263,7 @@ impl CacheRun<'_> {
         while !server.get("/counters").is_some_and(|said| said.contains(line)) {
             self.bench.check_interrupted()?;
             if begun.elapsed() > KNOWN_TIMEOUT {
-                return Err(Failure::Other(format!("the cache does not say {line}")));
+                return Err(Failure::Other(format!("the cache does not report {line}")));
             }
             pause(Duration::from_millis(10));
         }
@@ -290,7 +293,7 @@ impl CacheRun<'_> {
         served::warm_up(self.bench, &plan)?;
         let alone = served::measure(self.bench, &mut server, &plan)?.run();
         let (before, begun) = (entries(&directory).count, Instant::now());
-        self.bench.progress(format_args!("cache: waiting until entries of {} pass out of use", variant.name));
+        self.bench.progress(format_args!("cache: waiting until entries of {} become inactive", variant.name));
         while entries(&directory).count > before - before / 20 {
             self.bench.check_interrupted()?;
             if begun.elapsed() > inactive + KNOWN_TIMEOUT {
@@ -315,16 +318,18 @@ impl CacheRun<'_> {
         };
         let lines: Rows =
             REMOVING.iter().flat_map(|variant| [line(variant, "alone"), line(variant, "beside")]).collect();
-        let title = "Latency of requests that need no cache, alone and beside removals";
+        let title = "Latency of requests that need no cache, without and during removals";
         let fetches = SERVERS.iter().filter(|variant| variant.peer.is_none()).filter_map(|variant| {
             let fetches = measurements.middle(FETCHES, &of(variant, &shared_labels(clients)))?;
             Some((format!("{} {fetches:.0}", variant.name), fetches == 1.0))
         });
         let fetched = finding_of_cases(
-            format!("{clients} clients that ask for one object that is not stored cause one request."),
+            format!(
+                "{clients} clients that request one object that is not stored cause one request to the origin."
+            ),
             "Requests to the origin: ",
             &fetches.collect::<Vec<_>>(),
-            "It was not measured.",
+            "Not measured.",
         );
         let beside = |variant: Variant| {
             (
@@ -334,14 +339,15 @@ impl CacheRun<'_> {
             )
         };
         let noticed = finding_of_cases(
-            "Removals are not felt by other requests (99th percentile at most doubled).",
-            "p99 beside removals, of its value without them: ",
+            "Removals do not delay other requests (99th percentile at most doubled).",
+            "p99 during removals, as a ratio to p99 without them: ",
             &measurements.ratios(P99, REMOVING.map(beside), |ratio| ratio.median <= 2.0),
-            "It was not measured.",
+            "Not measured.",
         );
         let servers = Compared { measurements, variants: &SERVERS };
-        let shared =
-            format!("One object that is not stored, to {clients} clients at once: last byte of the last");
+        let shared = format!(
+            "One object that is not stored, requested by {clients} clients: time until the last client has it"
+        );
         Results {
             tables: vec![
                 shared_table(measurements, clients),
@@ -352,14 +358,14 @@ impl CacheRun<'_> {
             findings: vec![fetched, noticed],
             rankings: vec![
                 servers.ranking(&shared, LAST, &shared_labels(clients)),
-                servers.ranking("Latency beside removals of entries, p99", P99, &ended_labels("beside")),
+                servers.ranking("Latency during removals of entries, p99", P99, &ended_labels("beside")),
             ],
         }
     }
 
     fn start_table(&self, measurements: Measurements<'_>) -> Table {
         let cold = if self.bench.is_root() { "a dropped page cache" } else { "a warm page cache" };
-        let title = format!("A start with {} entries and {cold}", self.entries);
+        let title = format!("Loading the index: {} entries and {cold}", self.entries);
         let rows: Rows = STARTS.map(|how| (how.to_owned(), started_labels(how))).into();
         measurements.table(&title, &rows, &[KNOWN.shown(), MEASURED.shown()])
     }
@@ -369,7 +375,8 @@ impl CacheRun<'_> {
         let mut columns = disturbance_columns(&[P50, P99, P999]);
         columns.push(REMOVED.at(REMOVED.name, when("beside")));
         let (entries, rate) = (self.entries, self.options.rate);
-        let title = format!("{entries} entries pass out of use: requests without a cache, {rate} a second");
+        let title =
+            format!("{entries} entries become inactive: {rate} requests per second that need no cache");
         let rows = under(&comparison::rows(&REMOVING), &at([("part", &"end")]));
         measurements.table(&title, &rows, &columns)
     }
@@ -382,7 +389,7 @@ fn shared_table(measurements: Measurements<'_>, clients: u32) -> Table {
         LAST.over("last / alone", shared_labels(1)).where_(shared_labels(clients)),
         FETCHES.at(FETCHES.name, shared_labels(clients)),
     ];
-    let title = format!("One object of 1 MiB that is not stored, to {clients} clients at once");
+    let title = format!("One object of 1 MiB that is not stored, requested by {clients} clients");
     measurements.table(&title, &comparison::rows(&SERVERS), &columns)
 }
 

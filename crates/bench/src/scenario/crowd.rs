@@ -58,7 +58,7 @@ const GROWTH_WANTED: f64 = 1.25;
 
 const MEMORY: Figure = figure("without connections", "KiB", 0, Of::Value("memory_bytes", 1.0 / 1024.0));
 const EACH: Figure =
-    figure("more for each idle one", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
+    figure("more per idle connection", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
 
 /// Returns the configuration of a server: identical for all except the engine. Idle connections outlast the
 /// measurement.
@@ -74,10 +74,9 @@ impl Scenario for CrowdOptions {
     const NAME: &'static str = "crowd";
     const SECONDS: u32 = 100;
     const HELP: &'static str =
-        "Ten thousand connections of which most are idle: processor time and memory; latencies at half load";
-    const TITLE: &'static str = "Many connections, most of them idle; and half of the load";
-    const QUESTION: &'static str = "What does a request cost among idle connections, what is kept for each of them, and how \
-                                    long do answers take where the server has time for them?";
+        "Ten thousand connections, most of them idle: CPU time and memory; latency at half load";
+    const TITLE: &'static str = "Many connections, most of them idle; latency at half load";
+    const QUESTION: &'static str = "What does a request cost with many idle connections, how much memory does each idle connection need, and what is the latency at half load?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let descriptors = served::raise_descriptors();
@@ -130,7 +129,9 @@ impl ConnectionCounts {
         if connections < options.connections {
             section.skip(
                 &format!("{} connections", options.connections),
-                &format!("a process may have {descriptors} descriptors here: {connections} were open"),
+                &format!(
+                    "the limit is {descriptors} descriptors per process: {connections} connections were open"
+                ),
             );
         }
         ConnectionCounts { connections, active: ACTIVE.min(connections), few: FEW }
@@ -186,15 +187,15 @@ impl ConnectionCounts {
     fn results(&self, measurements: Measurements<'_>, (server, rate): (&str, f64)) -> Results {
         let half_rows = under(&comparison::rows(&SERVERS), &half());
         let costs = measurements.plot(
-            ("crowd-cpu", "Server's processor time by open connections"),
+            ("crowd-cpu", "CPU time of the server by open connections"),
             ("connections", axis("connections", "", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Linear)),
             &comparison::rows(&SERVERS),
         );
-        let title = ("crowd-half", "Latency by percentile at half of the load");
+        let title = ("crowd-half", "Latency by percentile at half load");
         let servers = Compared { measurements, variants: &SERVERS };
         let (active, all) = (self.active, self.connections);
-        let words = format!("Processor time of a request: {active} of {all} connections are active");
+        let words = format!("CPU time per request: {active} of {all} connections are active");
         Results {
             tables: vec![
                 self.costs(measurements),
@@ -206,7 +207,7 @@ impl ConnectionCounts {
             rankings: vec![
                 servers.ranking(&words, CPU, &open(all)),
                 servers.ranking("Memory of an idle connection", EACH, &open(all)),
-                servers.ranking(&format!("Latency at {rate:.0} requests a second, p99"), P99, &half()),
+                servers.ranking(&format!("Latency at {rate:.0} requests per second, p99"), P99, &half()),
             ],
         }
     }
@@ -220,7 +221,7 @@ impl ConnectionCounts {
         let growth = CPU.over(&format!("{} / {}", self.connections, self.few), open(self.few));
         columns.push(growth.where_(open(self.connections)));
         let title = format!(
-            "return 200 over keep-alive connections, at most {} of them active: processor time of the server",
+            "return 200 over keep-alive connections, at most {} of them active: CPU time of the server",
             self.active
         );
         measurements.table(&title, &comparison::rows(&SERVERS), &columns)
@@ -230,7 +231,7 @@ impl ConnectionCounts {
     /// possible connections at its start, which the figure per connection would hide.
     fn memory(&self, measurements: Measurements<'_>) -> Table {
         let title = format!(
-            "Memory of the server in user space, with {} idle connections that have had one response each",
+            "User-space memory of the server, with {} idle connections that have received one response each",
             self.connections - self.active
         );
         let columns = [MEMORY.shown(), EACH.shown()];
@@ -252,10 +253,9 @@ impl ConnectionCounts {
             Some(_) => Verdict::Fails,
             None => Verdict::Open,
         };
-        let claim = format!(
-            "A request costs at most {GROWTH_WANTED} times as much where a crowd of connections is open."
-        );
-        finding(claim, verdict, format!("From few to all: {}.", words.join(", ")))
+        let claim =
+            format!("With many open connections a request costs at most {GROWTH_WANTED} times as much.");
+        finding(claim, verdict, format!("All connections as a ratio to few: {}.", words.join(", ")))
     }
 }
 
@@ -284,7 +284,7 @@ fn half_load(
     let halved = variant.name;
     let full = plan(server)?;
     let rate = served::measure(bench, server, &full)?.outcome.responses_per_second() / 2.0;
-    bench.progress(format_args!("crowd: {rate:.0} requests a second, half of the rate of {halved}"));
+    bench.progress(format_args!("crowd: {rate:.0} requests per second, half of the rate of {halved}"));
     let labels = |(variant, _): &(Variant, Server)| of(variant, &half());
     comparison::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
         let plan = Plan { loop_kind: LoopKind::Open { rate }, ..plan(server)? };
@@ -305,20 +305,19 @@ fn halves(measurements: Measurements<'_>, of: &str, rate: f64, rows: &[(String, 
         columns.extend([percentile.shown(), over]);
     }
     columns.push(CPU.shown());
-    let title =
-        format!("return 200, {rate:.0} requests a second whatever the server does: half of the rate of {of}");
+    let title = format!("return 200, open loop of {rate:.0} requests per second: half of the rate of {of}");
     measurements.table(&title, rows, &columns)
 }
 
 /// Returns the finding about latencies. The verdict considers the spread, because at half load a percentile depends
 /// more on other activity of the machine than on the server.
 fn latency_finding(measurements: Measurements<'_>) -> Finding {
-    let claim = "At half of the load responses take no longer than nginx's, by more than repetitions differ.";
+    let claim = "At half load the latency is at most nginx's, within the spread.";
     let cases = [P50, P99, P999].map(|figure| {
         let case = (figure.name.to_owned(), of(&RING, &half()), of(&NGINX, &half()));
         measurements.ratios(figure, [case], |ratio| ratio.low <= 1.0)
     });
-    finding_of_cases(claim, "On the ring, of nginx's: ", &cases.concat(), "nginx was not measured.")
+    finding_of_cases(claim, "io_uring, as a ratio to nginx: ", &cases.concat(), "nginx was not measured.")
 }
 
 #[cfg(test)]

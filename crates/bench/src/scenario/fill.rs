@@ -132,9 +132,9 @@ impl Scenario for FillOptions {
     const NAME: &'static str = "fill";
     const SECONDS: u32 = 160;
     const HELP: &'static str =
-        "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them";
-    const TITLE: &'static str = "A cache that is being filled";
-    const QUESTION: &'static str = "How fast are responses that a proxy has to fetch and store, and how many bytes does it write for them?";
+        "Filling a proxy cache: misses of three sizes, and the bytes written to the disk for them";
+    const TITLE: &'static str = "Filling a cache";
+    const QUESTION: &'static str = "At which rate does a proxy fetch, send and store responses, and how many bytes does it write to the disk for them?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
@@ -142,7 +142,7 @@ impl Scenario for FillOptions {
         let each: u64 = SIZES.iter().map(one).sum();
         bench.workspace.need_space(each * VARIANTS.len() as u64 * u64::from(bench.repetitions()))?;
         if !bench.is_root() {
-            section.skip("memory limit", "control groups need root: stored responses may wait in memory");
+            section.skip("memory limit", "cgroups need root: stored responses may stay in the page cache");
         }
         let mut variants = comparison::programs(bench, section, VARIANTS, "");
         let split = Split::of(&pin::available(), 1);
@@ -175,7 +175,7 @@ impl Scenario for FillOptions {
 fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -> Results {
     // The plot shows bytes: the rates of the sizes differ too much for one axis, the throughputs do not.
     let plot = measurements.plot(
-        ("fill-throughput", "Bytes a second that are fetched, sent and stored, by size"),
+        ("fill-throughput", "Throughput of fetched, sent and stored responses, by size"),
         ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
         (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
         &comparison::rows(&VARIANTS),
@@ -188,7 +188,7 @@ fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -
         let words = format!("{}: {rate:.2} of the rate, {p99:.2} of the p99", size.name);
         Some((words, rate >= 1.0 && p99 <= 0.5))
     });
-    let claim = "A cache is filled on the ring at nginx's rate or more, with at most half of its p99.";
+    let claim = "io_uring fills a cache at least at nginx's rate, with at most half of its p99.";
     let speed = finding_of_cases(claim, "", &speed.collect::<Vec<_>>(), "nginx was not measured.");
     // Small entries cannot achieve it on a file system with blocks of 4 KiB, where header and body occupy two blocks:
     // the sentence includes the figure of each size, and nginx's, which writes the same blocks.
@@ -198,12 +198,13 @@ fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -
         let nginx = nginx.map_or_else(String::new, |nginx| format!(" (nginx {nginx:.2})"));
         Some((format!("{} {written:.2}{nginx}", size.name), written <= WRITTEN_WANTED))
     });
-    let claim =
-        format!("At most {WRITTEN_WANTED} bytes are written for each that is stored, file system included.");
+    let claim = format!(
+        "At most {WRITTEN_WANTED} bytes are written to the disk per byte stored, including the file system's."
+    );
     let written =
         finding_of_cases(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
     let ranking = |size: FillSize| {
-        let title = format!("Responses of {} that are fetched and stored", size.name);
+        let title = format!("Responses of {}, fetched and stored", size.name);
         Compared { measurements, variants: &VARIANTS }.ranking(&title, RATE, &size.labels())
     };
     Results {
@@ -221,7 +222,7 @@ fn table(measurements: Measurements<'_>, size: FillSize, connections: u32, is_li
         false => "no memory limit".to_owned(),
     };
     let title = format!(
-        "Responses of {} that are fetched and stored, one worker, {connections} connections, {memory}",
+        "Responses of {}, fetched and stored, one worker, {connections} connections, {memory}",
         size.name
     );
     let nginx = || at([("server", &NGINX.name)]);

@@ -109,10 +109,9 @@ impl Scenario for LargeOptions {
     const NAME: &'static str = "large";
     const SECONDS: u32 = 300;
     const HELP: &'static str =
-        "One large cold file to a few clients: sendfile, shm-sendfile, ring, nginx, lighttpd";
+        "One large cold file to a few clients: sendfile, shm-sendfile, io_uring, nginx, lighttpd";
     const TITLE: &'static str = "One large file, cold, to a few clients";
-    const QUESTION: &'static str = "How fast does a large file leave that is not in memory, and how much of the machine is \
-                                    left meanwhile?";
+    const QUESTION: &'static str = "At which rate is a large file sent that is not in the page cache, and how much of the machine stays idle?";
 
     /// Measures each variant at each number of clients, with a dropped page cache before each measurement.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -147,7 +146,10 @@ impl Scenario for LargeOptions {
             // On a slow disk a round takes minutes: fewer repetitions are preferable to a run that is aborted.
             let each = begun.elapsed() / round.max(1);
             if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
-                let why = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
+                let why = format!(
+                    "{round} of {wanted} rounds were measured: one takes {:.0} s",
+                    each.as_secs_f64()
+                );
                 section.skip("repetitions", &why);
                 break;
             }
@@ -190,7 +192,7 @@ fn measure(
     };
     let served = served::measure(bench, server, &plan)?;
     Ok(match served.outcome.tally.errors {
-        errors if errors.total() > 0 => Err(format!("clients got no whole file: {errors}")),
+        errors if errors.total() > 0 => Err(format!("clients did not receive a complete file: {errors}")),
         _ => Ok(served.run()),
     })
 }
@@ -224,9 +226,9 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
     let tables = vec![
         write_up_table,
         of_every_way("Throughput of all clients together", SPEED),
-        of_every_way("Processor time of the server for each megabyte", COST),
+        of_every_way("CPU time of the server per megabyte", COST),
         of_every_way(
-            "Idle time of the machine, waiting for the disk included; the clients run on it too",
+            "Idle time of the machine, including waiting for the disk; the clients run on the same machine",
             IDLE,
         ),
     ];
@@ -251,13 +253,12 @@ fn results(measurements: Measurements<'_>, clients: &[u32], megabytes: u64) -> R
 /// Returns the finding about throughput. The write-up's table has factors of 1.4 to 2.3, so a factor of 1.5 counts as
 /// "about twice".
 fn throughput_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
-    let claim = "A cold file leaves about twice as fast when it is read ahead into shared memory (1 MB chunks) than by \
-                 sendfile alone, with few clients and with ten.";
+    let claim = "A cold file is sent about twice as fast when it is read ahead into shared memory (1 MB chunks) than by sendfile alone, with few clients and with ten.";
     let cases = clients.iter().map(|&clients| {
         (clients.to_string(), of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)))
     });
     let said = measurements.ratios(SPEED, cases, |ratio| ratio.median >= 1.5);
-    let before = "Throughput of shm-sendfile by that of sendfile alone, by clients: ";
+    let before = "Throughput of shm-sendfile as a ratio to sendfile alone, by number of clients: ";
     finding_of_cases(claim, before, &said, "Not measured.")
 }
 
@@ -272,13 +273,12 @@ fn idle_finding(measurements: Measurements<'_>, clients: &[u32]) -> Finding {
         let (idle_shared, idle_plain) =
             (measurements.middle(IDLE, &shared)?, measurements.middle(IDLE, &plain)?);
         let words = format!(
-            "{clients}: {ratio:.2} of sendfile's processor time for each MB, {idle_shared:.0} % against \
-             {idle_plain:.0} % idle"
+            "{clients}: {ratio:.2} of sendfile's CPU time per MB, {idle_shared:.0} % idle instead of {idle_plain:.0} %"
         );
         Some((words, ratio < 1.0))
     };
     let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
-    finding_of_cases(claim, "By clients, ", &said, "Not measured.")
+    finding_of_cases(claim, "By number of clients, ", &said, "Not measured.")
 }
 
 #[cfg(test)]

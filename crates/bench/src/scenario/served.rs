@@ -228,15 +228,15 @@ pub(crate) fn calls_finding(
     match (ring, epoll) {
         (Ok(ring), Ok(epoll)) if epoll[0] > 0.0 => {
             let said = format!(
-                "{subject} takes {:.3} system calls on the ring and {:.3} on epoll.",
+                "{subject} takes {:.3} system calls on io_uring and {:.3} on epoll.",
                 ring[0], epoll[0]
             );
             finding(claim, at_least(epoll[0] / ring[0].max(1e-9), 10.0, 3.0), said)
         }
         (Err(reason), _) | (_, Err(reason)) => {
-            finding(claim, Verdict::Open, format!("Not counted here: {reason}."))
+            finding(claim, Verdict::Open, format!("Not counted: {reason}."))
         }
-        _ => finding(claim, Verdict::Open, "Too few responses to tell."),
+        _ => finding(claim, Verdict::Open, "Too few responses."),
     }
 }
 
@@ -255,7 +255,7 @@ pub(crate) fn calls_during(
     let outcome = load().map_err(|failure| failure.to_string())?;
     let count = calls.count()?;
     match outcome.tally.responses {
-        0 => Err("no request was answered".to_owned()),
+        0 => Err("no response".to_owned()),
         responses => Ok(count as f64 / responses as f64),
     }
 }
@@ -277,7 +277,7 @@ impl ServerCpus {
         let made = if bench.is_root() {
             Group::new(&limits).map_err(|failure| failure.to_string())
         } else {
-            Err("control groups need root".to_owned())
+            Err("cgroups need root".to_owned())
         };
         match made {
             Ok(group) => ServerCpus { split, group: Some(group), without_group: None, tls: None },
@@ -295,7 +295,7 @@ impl ServerCpus {
     /// Records in a section that kernel workers are not bound to the processors, if so.
     pub(crate) fn note(&self, section: &mut Section) {
         if let Some(reason) = &self.without_group {
-            section.skip("kernel workers held on the server's processors", reason);
+            section.skip("io_uring worker threads pinned to the server's processors", reason);
         }
     }
 

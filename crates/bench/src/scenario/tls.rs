@@ -124,10 +124,11 @@ impl Scenario for TlsOptions {
     const NAME: &'static str = "tls";
     const SECONDS: u32 = 170;
     const HELP: &'static str =
-        "TLS: handshakes full and resumed, keep-alive connections, idle ones, and latency beside handshakes";
+        "TLS: full and resumed handshakes, keep-alive and idle connections, and latency during handshakes";
     const TITLE: &'static str =
-        "TLS: handshakes, keep-alive connections, idle connections, and requests beside handshakes";
-    const QUESTION: &'static str = "What does TLS cost a server for each connection and for each request, and do handshakes delay requests?";
+        "TLS: handshakes, keep-alive connections, idle connections, and requests during handshakes";
+    const QUESTION: &'static str =
+        "What does TLS cost per connection and per request, and do handshakes delay requests?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
@@ -208,7 +209,7 @@ fn beside(
     place: &ServerCpus,
     key: &str,
 ) -> Result<(), Failure> {
-    bench.progress(format_args!("tls: keep-alive requests beside handshakes, {key}"));
+    bench.progress(format_args!("tls: keep-alive requests during handshakes, {key}"));
     let with = client(false)?;
     comparison::measure_all(bench, section, servers, |(variant, server), _, _| {
         let length = bench.length(LENGTH);
@@ -285,20 +286,20 @@ fn results(measurements: Measurements<'_>) -> Results {
     for (words, case) in connections() {
         let mut columns: Vec<_> = [RATE, P50, P99, CPU, GENERATOR_CPU, LIMITED].map(Figure::shown).into();
         columns.push(over_nginx());
-        let ranking = format!("Processor time of a connection: {words}");
+        let ranking = format!("CPU time per connection: {words}");
         let title = format!("Connections with a {words}, {CLIENTS} clients");
         add(&title, Some((&ranking, CPU)), &case, &columns);
     }
     for (file, bytes) in FILES {
         let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx()];
         let words = format!("{CONNECTIONS} keep-alive connections");
-        let ranking = format!("Processor time of a request: a file of {file}, {words}");
+        let ranking = format!("CPU time per request: a file of {file}, {words}");
         let title = format!("A file of {file} over TLS, {words}");
         add(&title, Some((&ranking, CPU)), &kept(file, bytes), &columns);
     }
     let beside = |key: &str| {
         format!(
-            "Latency of requests over keep-alive connections, alone and beside full handshakes with {key}"
+            "Latency of requests over keep-alive connections, without and during full handshakes with {key}"
         )
     };
     for (key, _) in KEYS {
@@ -315,7 +316,7 @@ fn results(measurements: Measurements<'_>) -> Results {
         VARIANTS.iter().flat_map(|variant| ["alone", "beside"].map(|words| line(variant, words))).collect();
     results.plots = vec![
         measurements.plot(
-            ("tls-cpu", "Server's processor time of a request over TLS, by size of the file"),
+            ("tls-cpu", "CPU time of the server per request over TLS, by size of the file"),
             ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
             &servers.rows(&at([("connections", &CONNECTIONS)])),
@@ -330,24 +331,20 @@ fn findings(measurements: Measurements<'_>) -> Vec<Finding> {
     let beside_nginx = |claim: &str, figure: Figure, cases: Vec<(String, Labels)>| {
         let cases = cases.into_iter().map(|(words, case)| (words, of(&RING, &case), of(&NGINX, &case)));
         let said = measurements.ratios(figure, cases, |ratio| ratio.median <= 1.0);
-        finding_of_cases(claim, "Of nginx's: ", &said, "nginx was not measured.")
+        finding_of_cases(claim, "As a ratio to nginx: ", &said, "nginx was not measured.")
     };
     let files = FILES.map(|(file, bytes)| (file.to_owned(), kept(file, bytes))).into();
     let felt = KEYS
         .map(|(key, _)| (key.to_owned(), of(&RING, &when(key, "beside")), of(&RING, &when(key, "alone"))));
     let felt = measurements.ratios(P99, felt, |ratio| ratio.median <= 2.0);
     vec![
-        beside_nginx("A connection takes at most nginx's processor time.", CPU, connections()),
-        beside_nginx(
-            "A request over a keep-alive connection takes at most nginx's processor time.",
-            CPU,
-            files,
-        ),
+        beside_nginx("A connection takes at most nginx's CPU time.", CPU, connections()),
+        beside_nginx("A request over a keep-alive connection takes at most nginx's CPU time.", CPU, files),
         finding_of_cases(
-            "Handshakes are not felt by requests over keep-alive connections (99th percentile at most doubled).",
-            "p99 beside handshakes, of its value without them: ",
+            "Handshakes do not delay requests over keep-alive connections (99th percentile at most doubled).",
+            "p99 during handshakes, as a ratio to p99 without them: ",
             &felt,
-            "It was not measured.",
+            "Not measured.",
         ),
         beside_nginx(
             "An idle connection takes at most nginx's memory.",

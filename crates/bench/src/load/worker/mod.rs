@@ -315,7 +315,7 @@ impl<'a> Worker<'a> {
     fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
         let Ok(id) = self.engine.submit(op) else {
             // Cannot happen: the table has slots for all operations of all connections.
-            self.failure = Some(Failure::Other("the engine has no room for an operation".to_owned()));
+            self.failure = Some(Failure::Other("the engine has no free slot for an operation".to_owned()));
             return None;
         };
         self.owners.set(id, (index as u32, role));

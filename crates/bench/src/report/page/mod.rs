@@ -165,10 +165,10 @@ mod tests {
             at("600 (1\u{202f}000 with 200 connections)"),
             at("On this machine</h3>"),
             at("<figure class=\"plot\""),
-            at("Does it hold here?"),
-            at("Left out</h3>"),
+            at("Verdicts on the claims"),
+            at("Not measured</h3>"),
             at("2 configurations</summary>"),
-            at("The machine once a second</summary>"),
+            at("The machine, second by second</summary>"),
             at("12 single measurements</summary>"),
         ];
         assert!(order.is_sorted(), "{order:?}");
@@ -307,7 +307,7 @@ mod tests {
 
 > A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.
 
-`report.html` beside this file has the same with charts, configurations and every single measurement; `report.json` is \
+`report.html` beside this file also has charts, configurations and every single measurement; `report.json` is \
 the data.
 
 ## The machine
@@ -331,17 +331,17 @@ What does a request cost?
 
 ![Requests](plots/http----long.svg)
 
-### Does it hold here?
+### Verdicts on the claims
 
-| the claim | verdict | what was found |
+| claim | verdict | result |
 |---|---|---|
 | A fifth more. | holds in part | 12 %. |
 
-### Left out
+### Not measured
 
 * nginx: not installed
 
-1 of 2 measurements were disturbed, the first by this: steal.
+1 of 2 measurements were disturbed; the first disturbance: steal.
 ";
         assert_eq!(markdown(&small()), expected);
     }

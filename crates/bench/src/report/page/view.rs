@@ -51,11 +51,11 @@ fn facts(facts: &[Fact]) -> Vec<Value> {
 fn scale_warning(scale: &str) -> Option<&'static str> {
     match scale {
         "instant" => Some(
-            "A fraction of a second for each figure: this shows that everything runs, and measures nothing.",
+            "Each figure was measured for a fraction of a second: this shows that everything runs; the figures are meaningless.",
         ),
-        "quick" => Some(
-            "A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.",
-        ),
+        "quick" => {
+            Some("A quick run: each figure was measured briefly and mostly once. The figures are rough.")
+        }
         _ => None,
     }
 }

@@ -299,7 +299,7 @@ pub(crate) fn data(plot: &Plot) -> Table {
         name: scale::datum(plot.x.scale, x),
         cells: plot.series.iter().map(|series| cell(series, x)).collect(),
     };
-    let part = if left_out { "; a part of the points, the JSON file has all" } else { "" };
+    let part = if left_out { "; only some points are drawn, the JSON file has all" } else { "" };
     Table {
         title: format!("{} by {}{part}", text::with_unit(&plot.y.name, ""), text::axis(&plot.x)),
         columns: plot.series.iter().map(|series| Column::new(&series.name, &plot.y.unit)).collect(),

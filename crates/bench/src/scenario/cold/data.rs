@@ -77,7 +77,7 @@ impl Files {
     ) -> Result<Files, Failure> {
         let files = Files { root: bench.workspace.directory("files")?, set_bytes, names_max };
         for &size in sizes {
-            bench.progress(format_args!("cold: making {} files of {size}", files.count(size)));
+            bench.progress(format_args!("cold: creating {} files of {size}", files.count(size)));
             files.make_size(bench, size)?;
         }
         Ok(files)
@@ -159,7 +159,7 @@ impl Caches {
                 let misses = caches.request_all(bench, files, size, filler, 1)?;
                 if misses > 0 {
                     missing = format!(
-                        "the cache of {} has {misses} of {} files of {size} missing after it was filled",
+                        "after filling, the cache of {} lacks {misses} of {} files of {size}",
                         filler.variant.of.name,
                         files.count(size)
                     );

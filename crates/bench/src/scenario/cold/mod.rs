@@ -75,10 +75,10 @@ impl Scenario for ColdOptions {
     const NAME: &'static str = "cold";
     const SECONDS: u32 = 700;
     const HELP: &'static str =
-        "Files that do not fit into memory: every engine, nginx in each of its modes, and the proxy cache";
+        "Files larger than memory: every engine, nginx in each of its modes, and the proxy cache";
     const TITLE: &'static str = "Cold files";
     const QUESTION: &'static str =
-        "How fast is a server whose files do not fit into memory, with each way to read them?";
+        "At which rate does each engine deliver files that are not in the page cache?";
 
     /// Measures what the options select.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -103,7 +103,7 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
         let Ok(program) = variant.of.program(bench) else { continue };
         if variant.needs_file_aio() && !has_file_aio {
             let why =
-                format!("this nginx is built without {FILE_AIO}; --peer nginx=PATH takes another build");
+                format!("this nginx is built without {FILE_AIO}; --peer nginx=PATH selects another build");
             section.skip(variant.of.name, &why);
             continue;
         }
@@ -138,8 +138,8 @@ impl<'a> ColdPlan<'a> {
             (None, Scale::Normal | Scale::Full) => 128 << 20,
         };
         if !bench.is_root() {
-            section.skip("memory limit", "control groups need root: the page cache keeps what it can");
-            section.skip("dropping the page cache", "needs root: files are partly in memory");
+            section.skip("memory limit", "cgroups need root: the page cache is not limited");
+            section.skip("dropping the page cache", "needs root: some files are in the page cache");
         }
         let subjects = subjects(bench, section);
         let set_bytes = if bench.scale == Scale::Instant { 1 << 20 } else { memory_bytes * SETS_PER_MEMORY };
@@ -159,7 +159,7 @@ impl<'a> ColdPlan<'a> {
                 sizes.iter().map(|&size| format!("{} of {size}", files.count(size))).collect();
             section.skip(
                 "25 000 names of each size",
-                &format!("{} take four times the memory limit", made.join(", ")),
+                &format!("{} files have four times the size of the memory limit", made.join(", ")),
             );
         }
         Ok(ColdPlan { bench, sizes, memory_bytes, files, subjects })

@@ -196,7 +196,7 @@ impl ColdReport<'_> {
             let series: Vec<Series> = self.rows(case, |_| true).into_iter().filter_map(line).collect();
             (!series.is_empty()).then(|| Plot {
                 id: format!("cold-disk-{}", case.size),
-                title: format!("What the disk reads while files of {} are sent", case.size),
+                title: format!("Bytes read from the disk per byte sent, files of {}", case.size),
                 x: axis("time", "s", AxisScale::Linear),
                 y: axis("read", "MB/s", AxisScale::Linear),
                 series,
@@ -218,22 +218,20 @@ impl ColdReport<'_> {
         let equal = |ratio: f64| (ratio - 1.0).abs() <= EQUAL_WITHIN;
         vec![
             self.compare(
-                "Hits from the disk come two to four times as fast through io_uring as through libaio, and sendfile is no \
-                 faster than libaio",
+                "io_uring serves hits from the disk two to four times as fast as libaio, and sendfile is no faster than libaio",
                 &hits,
                 (ring, libaio),
                 |ratio| ratio >= MUCH_FASTER,
             ),
             self.compare("sendfile is as fast as libaio", &hits, (sendfile, libaio), equal),
             self.compare(
-                "Without a memory limit hits come out of memory, and libaio and io_uring are equal",
+                "Without a memory limit hits are served from memory, and libaio and io_uring are equally fast",
                 &control,
                 (ring, libaio),
                 equal,
             ),
             self.compare(
-                "libaio as it was configured there is nginx's libaio at its best (with its default buffers nginx turns \
-                 direct reads off for files smaller than a buffer, and the read blocks)",
+                "the write-up's configuration is the best one for nginx's libaio (with default buffers nginx does not use direct reads for files smaller than a buffer, and the read blocks)",
                 &files,
                 ("nginx libaio, as written up", "nginx libaio, sized buffers"),
                 |ratio| ratio >= 1.0 - EQUAL_WITHIN,
@@ -253,8 +251,8 @@ impl ColdReport<'_> {
         let cases =
             cases.iter().map(|case| (case.size.to_string(), case.labels_of(one), case.labels_of(other)));
         let said = self.measurements.ratios(RATE, cases, |ratio| as_claimed(ratio.median));
-        let before = format!("Requests a second of \"{one}\" by those of \"{other}\": ");
-        let none = format!("Not both of \"{one}\" and \"{other}\" could be measured here.");
+        let before = format!("Rate of \"{one}\" as a ratio to that of \"{other}\": ");
+        let none = format!("\"{one}\" and \"{other}\" could not both be measured.");
         finding_of_cases(claim, &before, &said, &none)
     }
 }

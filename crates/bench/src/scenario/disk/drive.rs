@@ -122,7 +122,7 @@ fn note(
     let bytes = match done.result {
         Ok(bytes) => bytes,
         Err(io::Errno::OPNOTSUPP) if job.engine == EngineKind::UringIopoll => {
-            return Err("the device has no queues to ask in a loop (EOPNOTSUPP)".to_owned());
+            return Err("the device has no poll queues (EOPNOTSUPP)".to_owned());
         }
         Err(errno) => {
             let what = if started.write { "a write" } else { "a read" };

@@ -108,8 +108,8 @@ pub(super) fn paths(job: &FilesPlan) -> Result<Vec<CString>, String> {
     let paths: Result<Vec<CString>, _> =
         list.split(|&byte| byte == b'\n').filter(|path| !path.is_empty()).map(CString::new).collect();
     match paths {
-        Ok(paths) if paths.is_empty() => Err("there is no file in the set".to_owned()),
-        paths => paths.map_err(|_| "a path with a zero byte".to_owned()),
+        Ok(paths) if paths.is_empty() => Err("the set contains no file".to_owned()),
+        paths => paths.map_err(|_| "a path contains a null byte".to_owned()),
     }
 }
 
@@ -249,7 +249,7 @@ impl<'a> FileReader<'a> {
             Stage::Opening => {
                 result.map_err(|error| format!("a file could not be opened: {error}"))?;
                 let Payload::Opened(file) = completion.payload else {
-                    return Err("an open file did not come with its completion".to_owned());
+                    return Err("a completion of an open has no file".to_owned());
                 };
                 self.read(Fd::from(file).opened_with(OFlags::DIRECT), reading)
             }

@@ -74,7 +74,7 @@ pub(super) fn measure(
     match program.wait(Duration::from_secs_f64(job.seconds) + EXTRA_LIMIT) {
         Some(status) if status.success() => Ok(read(&result)),
         Some(_) => Ok(Err(program.problem("failed").to_string())),
-        None => Err(program.problem("did not come to its end")),
+        None => Err(program.problem("did not finish")),
     }
 }
 

@@ -158,7 +158,7 @@ pub(crate) struct Times(Histogram<u64>);
 impl Default for Times {
     // Three digits: a distribution from microseconds to minutes needs a few hundred KB.
     fn default() -> Times {
-        Times(Histogram::new(3).expect("three digits are among those that a histogram can have"))
+        Times(Histogram::new(3).expect("a histogram can have three digits"))
     }
 }
 
@@ -271,7 +271,7 @@ impl JobOutcome {
             Some(calls) => add("system_calls", calls as f64),
             // The system calls of pool threads cannot be counted here; an incomplete count would be wrong.
             None => {
-                let why = "made by pool threads, which do not count them".to_owned();
+                let why = "not counted: made by threads of the pool".to_owned();
                 run.labels.insert(without("system_calls"), why);
             }
         }

@@ -138,10 +138,9 @@ impl Scenario for DiskOptions {
     const SECONDS: u32 = 200;
     const HELP: &'static str =
         "Reads and writes of a disk by each engine, depth and block size; or a set of files (--files)";
-    const TITLE: &'static str =
-        "Reads and writes of a disk: one process with many in flight, or many with one";
+    const TITLE: &'static str = "Reads and writes of a disk: one process with many operations in flight, or many processes with one each";
     const QUESTION: &'static str =
-        "How much does the device do by each engine, at which depth, and at what cost?";
+        "Which throughput does each engine reach, at which queue depth, and at what cost?";
 
     /// Rejects invalid or unavailable options before any file is created.
     fn check(&self) -> Result<(), Failure> {
@@ -162,7 +161,7 @@ impl Scenario for DiskOptions {
         let fio = Peer::Fio.find(bench);
         match &fio {
             Ok(tool) => section.configure("fio", &tool.version),
-            Err(missing) => section.skip("fio, as a check on these figures", &missing.to_string()),
+            Err(missing) => section.skip("fio, for comparison", &missing.to_string()),
         }
         let mut items = plan::items(bench, self, &target, fio.is_ok());
         bench.progress(format_args!("disk: {} jobs, {} MiB", items.len(), target.bytes >> 20));

@@ -244,7 +244,7 @@ impl DiskReport<'_> {
                 steady += 1;
                 within += usize::from((ratio.median - 1.0).abs() <= FIO_TOLERANCE);
             } else {
-                word += &format!(" (fio's own rounds: {low:.2} to {high:.2} of the one in the middle)");
+                word += &format!(" (rounds of fio: {low:.2} to {high:.2} of their median)");
             }
             words.push(word);
         }
@@ -255,13 +255,13 @@ impl DiskReport<'_> {
             _ => Verdict::Partly,
         };
         let sentence = format!("Ours by fio's: {}.", words.join("; "));
-        (!words.is_empty()).then(|| finding("fio finds the same within 5 %.", verdict, sentence))
+        (!words.is_empty()).then(|| finding("The figures of fio are the same within 5 %.", verdict, sentence))
     }
 }
 
 /// Returns the finding of a claim without figures.
 fn open(claim: &str) -> Finding {
-    finding(claim, Verdict::Open, "It could not be measured; the table says why.")
+    finding(claim, Verdict::Open, "Not measured; the table has the reason.")
 }
 
 /// Returns the finding of a claim about a ratio.
@@ -277,10 +277,10 @@ fn ratio_finding(
 
 /// Returns the finding about the write-up's main result.
 fn libaio_finding(ratio: Option<Summary>) -> Finding {
-    let claim = "One process with 16 in flight by libaio and 16 blocking processes move the same: the device is the limit.";
+    let claim = "One process with 16 operations in flight by libaio and 16 blocking processes have the same throughput: the device is the limit.";
     ratio_finding(claim, ratio, |ratio| {
         let verdict = if (ratio.median - 1.0).abs() <= SAME { Verdict::Holds } else { Verdict::Fails };
-        (verdict, format!("libaio does {} of what the sixteen do.", spread(&ratio)))
+        (verdict, format!("libaio reaches {} of the throughput of the sixteen processes.", spread(&ratio)))
     })
 }
 
@@ -289,24 +289,23 @@ fn conclusion_finding(ratio: Option<Summary>) -> Finding {
     ratio_finding("One asynchronous process does the work of 16 blocking ones.", ratio, |ratio| {
         let worth = ratio.median * 16.0;
         let verdict = at_least(worth, 16.0 * (1.0 - SAME), 8.0);
-        (verdict, format!("It does the work of {worth:.1} of the sixteen."))
+        (verdict, format!("It has the throughput of {worth:.1} of the sixteen."))
     })
 }
 
 /// Returns the finding about a comment below the write-up, whose author got the reply that his device was the cause.
 fn one_blocking(ratio: Option<Summary>) -> Finding {
     let claim =
-        "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";
+        "On a slow device one blocking process has the throughput of sixteen (a comment below the write-up).";
     ratio_finding(claim, ratio, |ratio| {
         let verdict = if ratio.median >= 1.0 - SAME { Verdict::Holds } else { Verdict::Fails };
-        (verdict, format!("One does {:.2} of what sixteen do.", ratio.median))
+        (verdict, format!("One reaches {:.2} of the throughput of sixteen.", ratio.median))
     })
 }
 
 /// Returns the finding about io_uring compared with libaio, which the write-up predates.
 fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
-    let claim =
-        "The ring moves as much as libaio with fewer system calls (not in the write-up, which is older).";
+    let claim = "io_uring has the throughput of libaio with fewer system calls (not in the write-up, which is older).";
     let (Some(ratio), Some((ours, theirs))) = (ratio, calls) else { return open(claim) };
     let verdict = match (ratio.median >= 1.0 - SAME, ours < theirs) {
         (true, true) => Verdict::Holds,
@@ -314,7 +313,7 @@ fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
         _ => Verdict::Partly,
     };
     let sentence = format!(
-        "The ring does {:.2} of libaio's operations, with {ours:.2} system calls each for {theirs:.2}.",
+        "io_uring reaches {:.2} of libaio's operations per second, with {ours:.2} system calls per operation instead of {theirs:.2}.",
         ratio.median
     );
     finding(claim, verdict, sentence)

@@ -46,7 +46,7 @@ pub(super) fn run(
     let count = set.files.len();
     let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
     section.title = format!("A set of files: {count} of {size}, opened, read with O_DIRECT, closed");
-    section.question = "How many files a second does this machine open, read and close?".to_owned();
+    section.question = "How many files per second does this machine open, read and close?".to_owned();
     // No write-up has this measurement.
     section.seed = None;
     let mut plans = plans(bench, &set);
@@ -62,7 +62,7 @@ pub(super) fn run(
         .collect();
     let table = measurements.table("Files opened, read and closed", &rows, &FIGURES.map(Figure::shown));
     let plot = measurements.plot(
-        ("disk-files", "Files a second by depth"),
+        ("disk-files", "Files per second by queue depth"),
         ("depth", axis("files open at once", "", AxisScale::Logarithmic)),
         (FILES, axis("files", "1/s", AxisScale::Linear)),
         &named("engine", FilesVia::value_variants().iter().map(|via| via.name())),
@@ -71,8 +71,8 @@ pub(super) fn run(
     // size.
     let rates = rows.iter().filter_map(|(name, labels)| Some((name, measurements.middle(FILES, labels)?)));
     let best = rates.max_by(|left, right| left.1.total_cmp(&right.1)).map(|(name, rate)| {
-        let claim = "The most that a server could read from this set.";
-        finding(claim, Verdict::Holds, format!("{rate:.0} files a second, by {name}."))
+        let claim = "The highest rate that a server could reach with this set.";
+        finding(claim, Verdict::Holds, format!("{rate:.0} files per second, by {name}."))
     });
     let findings = best.into_iter().collect();
     section.add_results(Results { tables: vec![table], plots: vec![plot], findings, ..Results::default() });
@@ -88,7 +88,7 @@ fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
     };
     let count = (bytes_max / file_bytes).clamp(4, count);
     bench.workspace.need_space(count * file_bytes.next_multiple_of(4096))?;
-    bench.progress(format_args!("disk: making {count} files of {file_bytes} bytes"));
+    bench.progress(format_args!("disk: creating {count} files of {file_bytes} bytes"));
     let mut files = Vec::new();
     for number in 0..count {
         // Directories of a few hundred names, as in a cache, instead of one directory of twenty thousand.
@@ -110,7 +110,7 @@ fn find(directory: &Path) -> Result<Set, Failure> {
     let length = |path: &PathBuf| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let file_bytes = files.iter().filter_map(length).min().unwrap_or(0);
     if file_bytes == 0 {
-        let problem = if files.is_empty() { "no file below it" } else { "an empty file below it" };
+        let problem = if files.is_empty() { "no file in it" } else { "an empty file in it" };
         return Err(Failure::Usage(format!("--files {}: {problem}", directory.display())));
     }
     Ok(Set { files, file_bytes })

@@ -136,7 +136,7 @@ fn worker_result(
     while worker.wait(Duration::from_millis(200)).is_none() {
         bench.check_interrupted()?;
         if Instant::now() > deadline {
-            return Err(worker.problem("did not come to its end"));
+            return Err(worker.problem("did not finish"));
         }
     }
     let text = fs::read_to_string(result).map_err(|_| worker.problem("ended without a result"))?;
@@ -189,7 +189,7 @@ fn meet(assignment: &Assignment) -> Result<(), String> {
     let deadline = Instant::now() + READY_LIMIT;
     while !assignment.go.exists() {
         if Instant::now() > deadline {
-            return Err("the signal to begin did not come".to_owned());
+            return Err("the start signal did not arrive".to_owned());
         }
         pause(Duration::from_millis(1));
     }
@@ -271,9 +271,7 @@ fn open(job: &Job) -> Result<fs::File, String> {
         how.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
     }
     how.open(&job.file).map_err(|error| match error.raw_os_error() {
-        Some(22) if job.direct => {
-            "the file system has no direct reads and writes (O_DIRECT: EINVAL)".to_owned()
-        }
+        Some(22) if job.direct => "the file system does not support direct I/O (O_DIRECT: EINVAL)".to_owned(),
         _ => format!("cannot open {}: {error}", job.file.display()),
     })
 }

@@ -128,7 +128,7 @@ impl EchoPoint {
         let plural = if self.connections == 1 { "" } else { "s" };
         match self.task {
             Exchange::Messages { bytes } => format!("{bytes} bytes, {} connection{plural}", self.connections),
-            Exchange::Connections => format!("accepts, {} connection{plural} at a time", self.connections),
+            Exchange::Connections => format!("accepts, {} concurrent connection{plural}", self.connections),
         }
     }
 
@@ -167,10 +167,10 @@ fn server(variant: Variant) -> Labels {
 impl Scenario for EchoOptions {
     const NAME: &'static str = "echo";
     const SECONDS: u32 = 90;
-    const HELP: &'static str = "Messages that are sent back, and connections that are accepted: epoll, the ring single-shot and multishot";
-    const TITLE: &'static str = "Echo and accept: the least that a server does with its network";
-    const QUESTION: &'static str = "How many messages go there and back, and how many connections are accepted, on epoll and \
-                                    on the ring, and with how much processor time and how many system calls?";
+    const HELP: &'static str =
+        "Echoed messages and accepted connections: epoll, io_uring single-shot and multishot";
+    const TITLE: &'static str = "Echo and accept: the minimum work of a server on the network";
+    const QUESTION: &'static str = "How many messages are echoed and how many connections accepted per second, on epoll and on io_uring, with how much CPU time and how many system calls?";
 
     /// Measures all points with all servers in turn.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -179,7 +179,7 @@ impl Scenario for EchoOptions {
         let probe = Probe::run();
         let refusal = probe.uring_refusal();
         if let Some(refusal) = &refusal {
-            section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
+            section.skip("io_uring", &format!("io_uring is not available: {}", refusal.cause));
         }
         let place = ServerCpus::of_one_worker(bench, section);
         let variants: Vec<Variant> =
@@ -326,16 +326,16 @@ impl EchoReport<'_> {
         vec![
             compared(
                 &of(&format!(
-                    ", one server thread: messages a second by connections (server and client {apart})"
+                    ", one server thread: messages per second by connections (server and client {apart})"
                 )),
                 &by_connections,
                 RATE,
             ),
-            compared(&of(": system calls of the server for each"), &by_connections, CALLS),
-            compared(&of(": processor time of the server for each"), &by_connections, CPU),
+            compared(&of(": system calls of the server per message"), &by_connections, CALLS),
+            compared(&of(": CPU time of the server per message"), &by_connections, CPU),
             compared(&of(": 99th percentile of the latency"), &by_connections, P99_US),
             compared(
-                &format!("{connections} connections: processor time of the server by size of the message"),
+                &format!("{connections} connections: CPU time of the server by size of the message"),
                 &by_size,
                 CPU,
             ),
@@ -360,7 +360,7 @@ impl EchoReport<'_> {
             CALLS.shown(),
             LIMITED.shown(),
         ];
-        self.measurements.table("Connections that are accepted and closed at once", &rows, &columns)
+        self.measurements.table("Connections accepted and closed immediately", &rows, &columns)
     }
 
     /// Returns the table of all points, for readers who need more than medians.
@@ -386,7 +386,7 @@ impl EchoReport<'_> {
     fn rankings(&self) -> Vec<Ranking> {
         let ranking = |what: &str, point: EchoPoint| {
             let entry = |variant: Variant| (variant.name.to_owned(), point.of(variant));
-            let title = format!("Processor time of {what}: {}", point.words());
+            let title = format!("CPU time per {what}: {}", point.words());
             self.measurements.ranking(&title, CPU, VARIANTS.map(entry))
         };
         let accepts = self.points.accepts().into_iter().next_back();
@@ -409,7 +409,7 @@ impl EchoReport<'_> {
         let curves = under(&lines, &at([("connections", &point.connections)]));
         vec![
             plot("echo-messages", "messages a second", RATE, "messages", "1/s"),
-            plot("echo-cpu", "processor time of the server", CPU, "CPU", "us/message"),
+            plot("echo-cpu", "CPU time of the server", CPU, "CPU", "us/message"),
             self.measurements.curves(("echo-percentiles", &title), "us", &curves),
         ]
     }
@@ -417,24 +417,22 @@ impl EchoReport<'_> {
     /// Returns the finding about the gain. If the server is the limit, its rate is inversely proportional to its CPU
     /// time per message; if the client is the limit, only the CPU time is significant.
     fn gain(&self) -> Finding {
-        let claim = "With long connections the ring serves about a fifth more than epoll (said of nginx; here of the \
-                     least that a server can do).";
+        let claim = "With long connections io_uring serves about a fifth more than epoll (the write-up measured nginx; this is an echo server).";
         let point = self.most();
         let ratio = |figure, variant| {
             Some(self.measurements.ratio(figure, &point.of(variant), &point.of(EPOLL))?.median)
         };
         let found = (ratio(RATE, RING_MULTI), ratio(CPU, RING_MULTI), ratio(CPU, RING_SINGLE));
         let (Some(rate), Some(multi), Some(single)) = found else {
-            return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
+            return finding(claim, Verdict::Open, "io_uring and epoll were not both measured.");
         };
         let is_bound = [EPOLL, RING_MULTI].iter().any(|variant| {
             self.measurements.has(&[point.of(*variant), at([("limited by", &"generator")])].concat())
         });
-        let bound = if is_bound { ", limited by the client, so that processor time counts" } else { "" };
+        let bound = if is_bound { ", limited by the client, so compare the CPU time" } else { "" };
         let gain = if is_bound { 1.0 / multi } else { rate };
         let sentence = format!(
-            "With {} the ring returns {rate:.2} times as many messages as epoll{bound}; each takes {multi:.2} of epoll's \
-             processor time with a multishot receive, {single:.2} with a receive for each.",
+            "With {} io_uring echoes {rate:.2} times as many messages as epoll{bound}; a message takes {multi:.2} of epoll's CPU time with a multishot receive, {single:.2} with single-shot receives.",
             point.words()
         );
         finding(claim, at_least(gain, 1.15, 1.03), sentence)
@@ -445,7 +443,7 @@ impl EchoReport<'_> {
         let point = self.most();
         let of = |variant| self.measurements.series(CALLS, &point.of(variant));
         let subject = format!("With {} a message", point.words());
-        let claim = "It makes at most a tenth of epoll's system calls.";
+        let claim = "io_uring makes at most a tenth of epoll's system calls.";
         served::calls_finding(claim, &subject, of(RING_MULTI), of(EPOLL))
     }
 
@@ -453,16 +451,15 @@ impl EchoReport<'_> {
     /// allocates a socket and frees it again.
     fn accepts(&self) -> Finding {
         let cases = self.points.accepts().into_iter().flat_map(|point| {
-            let words = |name: &str| format!("{name} at {} at a time", point.connections);
+            let words = |name: &str| format!("{name}, {} concurrent connections", point.connections);
             [(RING_SINGLE, "single-shot"), (RING_MULTI, "multishot")]
                 .map(|(variant, name)| (words(name), point.of(variant), point.of(EPOLL)))
         });
         finding_of_cases(
-            "Accepting through the ring costs more than a listener in epoll, because an accept without a connection is work \
-             for nothing.",
-            "Processor time of an accepted connection, by that with the listener in epoll: ",
+            "Accepting by io_uring costs more than a listener in epoll, because an accept without a connection is wasted work.",
+            "CPU time per accepted connection, as a ratio to a listener in epoll: ",
             &self.measurements.ratios(CPU, cases, |ratio| ratio.median > 1.0 + EQUAL_WITHIN),
-            "Ring and epoll were not both measured.",
+            "io_uring and epoll were not both measured.",
         )
     }
 }

@@ -158,7 +158,7 @@ impl Echo {
 
     /// Submits an operation and stores its purpose.
     fn submit(&mut self, op: Op, role: EchoRole) -> Result<OpId, Failure> {
-        let full = |_| Failure::Other("the engine has no room for an operation".to_owned());
+        let full = |_| Failure::Other("the engine has no free slot for an operation".to_owned());
         let id = self.engine.submit(op).map_err(full)?;
         self.owners.set(id, role);
         Ok(id)

@@ -96,7 +96,7 @@ impl Load {
         let text = match status {
             Some(status) if status.success() => fs::read_to_string(&output).unwrap_or_default(),
             Some(_) => return Ok(Err(program.problem("failed").to_string())),
-            None => return Err(program.problem("did not come to its end")),
+            None => return Err(program.problem("did not finish")),
         };
         let seconds = seconds.ok_or_else(|| "a process of the server ended".to_owned());
         let run = seconds.and_then(|seconds| parse_output(&text, seconds));
@@ -111,13 +111,13 @@ fn parse_output(text: &str, server_cpu_seconds: f64) -> Result<Run, String> {
     let counts = line("requests: ").ok_or("h2load counted no requests")?;
     let count = |name: &str| {
         let found = counts.split(',').find_map(|part| part.trim().strip_suffix(name)?.trim().parse().ok());
-        found.ok_or_else(|| format!("h2load has no count of requests that {name}"))
+        found.ok_or_else(|| format!("the output of h2load has no count of requests that {name}"))
     };
     let (succeeded, failed, errored): (f64, f64, f64) =
         (count("succeeded")?, count("failed")?, count("errored")?);
     let rate =
         line("finished in ").and_then(|rest| rest.split(", ").nth(1)?.strip_suffix(" req/s")?.parse().ok());
-    let rate: f64 = rate.ok_or("h2load told no rate")?;
+    let rate: f64 = rate.ok_or("the output of h2load has no rate")?;
     if succeeded == 0.0 || failed + errored > 0.0 {
         return Err(format!("{succeeded} requests succeeded, {failed} failed, {errored} had an error"));
     }

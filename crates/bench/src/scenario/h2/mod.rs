@@ -98,10 +98,10 @@ const CALL_VARIANTS: [Variant; 3] = [RING, EPOLL, NGINX];
 impl Scenario for FilesOptions {
     const NAME: &'static str = "h2";
     const SECONDS: u32 = 70;
-    const HELP: &'static str = "Files in memory over TLS and HTTP/2: processor time of a request, beside nginx and H2O (needs h2load)";
-    const TITLE: &'static str = "Files in memory over TLS and HTTP/2";
+    const HELP: &'static str = "Resident files over TLS and HTTP/2: CPU time per request, compared with nginx and H2O (needs h2load)";
+    const TITLE: &'static str = "Resident files over TLS and HTTP/2";
     const QUESTION: &'static str =
-        "How much processor time does a request over HTTP/2 and TLS take, beside nginx and H2O?";
+        "How much CPU time does a request over HTTP/2 and TLS take, compared with nginx and H2O?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let files = bench.workspace.directory("h2-files")?;
@@ -115,7 +115,7 @@ impl Scenario for FilesOptions {
             section,
             &FILE_VARIANTS,
             &FILE_CASES,
-            "At most the processor time of nginx and H2O for each request.",
+            "A request takes at most the CPU time of nginx and of H2O.",
         );
         Ok(())
     }
@@ -125,10 +125,9 @@ impl Scenario for CallsOptions {
     const NAME: &'static str = "grpc";
     const SECONDS: u32 = 30;
     const HELP: &'static str =
-        "Unary calls of gRPC through a proxy: processor time of a call, beside nginx (needs h2load)";
-    const TITLE: &'static str = "Unary calls of gRPC through a proxy";
-    const QUESTION: &'static str =
-        "How much processor time does a call of gRPC take in a proxy, beside nginx?";
+        "Proxied unary gRPC calls: CPU time per call, compared with nginx (needs h2load)";
+    const TITLE: &'static str = "Proxied unary gRPC calls";
+    const QUESTION: &'static str = "How much CPU time does a proxied gRPC call take, compared with nginx?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let split = Split::of(&pin::available(), 1);
@@ -140,12 +139,7 @@ impl Scenario for CallsOptions {
             variant.configuration(instance, &Text { http, server, ..Text::default() })
         })?;
         origin.end();
-        add_results(
-            section,
-            &CALL_VARIANTS,
-            &CALL_CASES,
-            "At most 0.60 of nginx's processor time for each call.",
-        );
+        add_results(section, &CALL_VARIANTS, &CALL_CASES, "A call takes at most 0.60 of nginx's CPU time.");
         Ok(())
     }
 }
@@ -245,7 +239,7 @@ fn add_results(section: &mut Section, variants: &[Variant], cases: &[H2Case], cl
     for case in cases {
         let title = format!("{}, one worker", capitalised(&case.name()));
         results.tables.push(compared.table(&title, &case.labels(), &columns));
-        let title = format!("Processor time of a request: {}", case.name());
+        let title = format!("CPU time per request: {}", case.name());
         results.rankings.push(compared.ranking(&title, CPU, &case.labels()));
     }
     let is_grpc = cases[0].is_grpc;
@@ -256,7 +250,7 @@ fn add_results(section: &mut Section, variants: &[Variant], cases: &[H2Case], cl
         }
     };
     results.plots.push(measurements.plot(
-        (id, &format!("Server's processor time of a {by}")),
+        (id, &format!("CPU time of the server per {by}")),
         (x.0, axis(x.2, x.1, AxisScale::Logarithmic)),
         (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
         &compared.rows(&common),

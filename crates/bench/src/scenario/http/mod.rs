@@ -142,11 +142,9 @@ impl Point {
 impl Scenario for HttpOptions {
     const NAME: &'static str = "http";
     const SECONDS: u32 = 280;
-    const HELP: &'static str =
-        "Answers without a disk, proxied requests: connections, workers, system calls; ring, epoll, nginx";
+    const HELP: &'static str = "Requests that need no disk, proxied requests: connections, workers, system calls; io_uring, epoll, nginx";
     const TITLE: &'static str = "HTTP without a disk: connections, workers, system calls";
-    const QUESTION: &'static str = "How many requests that need no disk are answered on the ring, on epoll and by nginx, and \
-                                    with how much processor time and how many system calls?";
+    const QUESTION: &'static str = "How many requests that need no disk do io_uring, epoll and nginx serve, with how much CPU time and how many system calls?";
 
     /// Measures all points with all servers, which run concurrently and are loaded in turn.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -311,7 +309,7 @@ impl HttpReport<'_> {
         let all = [RATE, P50, P99, P999, CPU, CALLS, GENERATOR_CPU, LIMITED].map(Figure::shown);
         let by_workers = |kind: Persistence, what: &str, columns: &[ShownColumn]| {
             measurements.table(
-                &format!("{what}: requests a second by workers"),
+                &format!("{what}: requests per second by workers"),
                 &self.by_workers(kind),
                 columns,
             )
@@ -325,16 +323,15 @@ impl HttpReport<'_> {
         };
         let tables = vec![
             by_workers(LONG, &format!("Long connections, {long} of them"), &compared(RATE)),
-            of_long("requests a second by connections", RATE),
-            of_long("system calls for each request", CALLS),
-            by_workers(SHORT, &format!("Short connections, {short} at a time"), &short_columns),
+            of_long("requests per second by connections", RATE),
+            of_long("system calls per request", CALLS),
+            by_workers(SHORT, &format!("Short connections, {short} concurrent"), &short_columns),
             measurements.table("Every combination", every, &all),
         ];
         let ranking = |kind: Persistence| {
             let point = self.most(kind, self.first());
             let (kind, connections) = (kind.name, point.connections);
-            let title =
-                format!("Processor time of a request: return 200, {connections} {kind} connections, {one}");
+            let title = format!("CPU time per request: return 200, {connections} {kind} connections, {one}");
             Compared { measurements, variants: &VARIANTS }.ranking(&title, CPU, &point.labels())
         };
         let rankings = vec![ranking(LONG), ranking(SHORT)];
@@ -365,21 +362,20 @@ impl HttpReport<'_> {
     /// Returns the finding about long connections. If the generator was the limit, the rate is not significant, and CPU
     /// time is used.
     fn long(&self) -> Finding {
-        let claim = "With 500 and more long connections the ring answers about 20 % more requests a second than epoll.";
+        let claim = "With 500 and more long connections io_uring serves about 20 % more requests per second than epoll.";
         let point = self.most(LONG, self.first());
         let of = |variant: Variant| of(&variant, &point.labels());
         let ratio = |figure| Some(self.measurements.ratio(figure, &of(RING), &of(EPOLL))?.median);
         let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
-            return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
+            return finding(claim, Verdict::Open, "io_uring and epoll were not both measured.");
         };
         let is_bound =
             [RING, EPOLL].iter().any(|variant| is_generator_bound(self.measurements, &of(*variant)));
-        let bound = if is_bound { ", limited by the generator, so that processor time counts" } else { "" };
+        let bound = if is_bound { ", limited by the generator, so compare the CPU time" } else { "" };
         // If the server is the limit, its rate is inversely proportional to its CPU time per request.
         let gain = if is_bound { 1.0 / cost } else { speed };
         let sentence = format!(
-            "At {} connections and {} the ring answers {speed:.2} times as many requests a second as epoll{bound}; it \
-             spends {cost:.2} of epoll's processor time on each.",
+            "With {} connections and {} io_uring serves {speed:.2} times as many requests per second as epoll{bound}; a request takes {cost:.2} of epoll's CPU time.",
             point.connections,
             self.description(point.workers),
         );
@@ -390,8 +386,8 @@ impl HttpReport<'_> {
     fn calls(&self) -> Finding {
         let point = self.most(LONG, self.first());
         let of = |variant: Variant| self.measurements.series(CALLS, &of(&variant, &point.labels()));
-        let claim = "The ring needs a tenth of epoll's system calls, or less.";
-        let subject = format!("At {} connections a request", point.connections);
+        let claim = "io_uring needs at most a tenth of epoll's system calls.";
+        let subject = format!("With {} connections a request", point.connections);
         served::calls_finding(claim, &subject, of(RING), of(EPOLL))
     }
 
@@ -399,7 +395,7 @@ impl HttpReport<'_> {
     /// io_uring is faster by more than the noise.
     fn short(&self) -> Finding {
         let claim =
-            "With short connections the ring is no faster than epoll, in some cases 5 to 10 % slower.";
+            "With short connections io_uring is no faster than epoll, in some cases 5 to 10 % slower.";
         let compared = |&workers: &usize| {
             let case = self.most(SHORT, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
@@ -412,8 +408,8 @@ impl HttpReport<'_> {
             Some((words, ratio.median <= 1.02))
         };
         let said: Vec<(String, bool)> = self.points.workers.iter().filter_map(compared).collect();
-        let before = "The ring with multishot accepts answers ";
-        finding_of_cases(claim, before, &said, "Ring and epoll were not both measured.")
+        let before = "io_uring with multishot accepts reaches ";
+        finding_of_cases(claim, before, &said, "io_uring and epoll were not both measured.")
     }
 }
 
@@ -439,7 +435,7 @@ fn costs(measurements: Measurements<'_>, title: &str, servers: &[Variant], case:
     let compared = Compared { measurements, variants: servers };
     let over_nginx = CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
     let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx, CALLS.shown()];
-    let short = format!("Processor time of a request: {title}");
+    let short = format!("CPU time per request: {title}");
     let rankings = vec![compared.ranking(&short, CPU, case)];
     Results { tables: vec![compared.table(title, case, &columns)], rankings, ..Results::default() }
 }

@@ -69,7 +69,8 @@ const VARIANTS: [Variant; 4] = [
 /// Maximum wanted ratio of the p99 beside blocked clients to the p99 without them.
 const RATIO_WANTED: f64 = 2.0;
 
-const RESPONDED: Figure = figure("stuck that got an answer", "", 0, Of::Value("stuck_answered", 1.0));
+const RESPONDED: Figure =
+    figure("waiting clients that received a response", "", 0, Of::Value("stuck_answered", 1.0));
 
 /// Returns the configuration, with one worker, so that no other worker can compensate for a blocked one.
 fn configuration(variant: &Variant, instance: &Instance, disk: &SlowDisk, warm: &str) -> String {
@@ -99,7 +100,7 @@ const PROBES: [Probe; 3] = [
     Probe { name: "a warm file", path: "/warm/file" },
     // A file on another disk, read bypassing the page cache (O_DIRECT): a pool whose threads are all blocked cannot read
     // it.
-    Probe { name: "a file of another disk", path: "/other/file" },
+    Probe { name: "a file on another disk", path: "/other/file" },
 ];
 
 impl Probe {
@@ -112,11 +113,11 @@ impl Scenario for IsolateOptions {
     const NAME: &'static str = "isolate";
     const SECONDS: u32 = 120;
     const HELP: &'static str =
-        "What requests that need no disk notice of others that wait for a slow one, beside nginx";
+        "Delay of other requests while clients wait for a slow disk, compared with nginx";
     const TITLE: &'static str =
-        "Requests that need no disk or another one, beside others that wait for a slow one";
+        "Requests that need no disk or another disk, while clients wait for a slow disk";
     const QUESTION: &'static str =
-        "While clients wait for a slow disk: how long do requests take that need no disk, or another one?";
+        "While clients wait for a slow disk, how long do requests take that need no disk or another disk?";
 
     /// Measures each variant alone and beside requests that wait for the slow disk.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -125,7 +126,7 @@ impl Scenario for IsolateOptions {
         let stuck = if bench.scale == Scale::Instant { self.stuck.min(20) } else { self.stuck };
         let disk = SlowDisk::make(bench, stuck, self.reads)?;
         section.question = format!(
-            "While {stuck} clients wait for a slow disk ({}): how long do requests take that need no disk, or another one?",
+            "While {stuck} clients wait for a slow disk ({}), how long do requests take that need no disk or another disk?",
             disk.description()
         );
         let warm = bench.workspace.directory("isolate-warm")?;
@@ -135,7 +136,7 @@ impl Scenario for IsolateOptions {
         let is_slowed = |variant: &Variant| variant.peer.is_none() || disk.slows_nginx();
         let mut variants = comparison::programs(bench, section, VARIANTS.into_iter().filter(is_slowed), "");
         for variant in VARIANTS.iter().filter(|variant| !is_slowed(variant)) {
-            let why = "slowing a disk for nginx needs root: only our own fault engine is without";
+            let why = "slowing a disk for nginx needs root; Ringroad's fault engine needs no root";
             section.skip(variant.name, why);
         }
         let warm = warm.display().to_string();
@@ -170,9 +171,9 @@ fn results(measurements: Measurements<'_>, measured: &[Variant], stuck: u32) -> 
         .flat_map(|variant| ["alone", "beside"].map(|when| (variant, when)))
         .map(|(variant, when)| (format!("{}, {when}", variant.name), of(variant, &RETURN.labels(when))))
         .collect();
-    let title = "Latency of return 200, alone and beside stuck clients";
+    let title = "Latency of return 200, without and with clients that wait for the slow disk";
     let ranking = |what: Probe| {
-        let title = format!("Latency beside {stuck} clients of a slow disk, p99: {}", what.name);
+        let title = format!("Latency while {stuck} clients wait for a slow disk, p99: {}", what.name);
         Compared { measurements, variants: &VARIANTS }.ranking(&title, P99, &what.labels("beside"))
     };
     Results {
@@ -191,14 +192,14 @@ fn table(measurements: Measurements<'_>, what: Probe, stuck: u32) -> Table {
     columns.push(RATE.at("requests alone", when("alone")));
     columns.push(RATE.at("requests beside", when("beside")));
     columns.push(RESPONDED.at(RESPONDED.name, when("beside")));
-    let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name);
+    let title = format!("{}: latency without and with {stuck} clients that wait for a slow disk", what.name);
     Compared { measurements, variants: &VARIANTS }.table(&title, &at([("asked for", &what.name)]), &columns)
 }
 
 /// Returns the finding whether users of a server notice the slow disk.
 fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Finding {
     let claim = format!(
-        "{}: clients of a slow disk are not felt by others (99th percentile at most doubled).",
+        "{}: clients that wait for a slow disk do not delay others (99th percentile at most doubled).",
         variant.name
     );
     let mut worst: f64 = 0.0;
@@ -212,7 +213,7 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
         };
         words.push(match (ms(&alone), ms(&beside)) {
             (Ok(alone), Ok(beside)) => {
-                format!("{} {alone:.2} ms alone and {beside:.2} ms beside them ({ratio:.2})", what.name)
+                format!("{} {alone:.2} ms without and {beside:.2} ms with them ({ratio:.2})", what.name)
             }
             (Err(reason), _) | (_, Err(reason)) => format!("{}: {reason}", what.name),
         });
@@ -223,7 +224,7 @@ fn noticed(measurements: Measurements<'_>, variant: &Variant, stuck: u32) -> Fin
         worst if worst <= 2.0 * RATIO_WANTED => Verdict::Partly,
         _ => Verdict::Fails,
     };
-    finding(claim, verdict, format!("99th percentile with {stuck} stuck clients: {}.", words.join("; ")))
+    finding(claim, verdict, format!("99th percentile with {stuck} waiting clients: {}.", words.join("; ")))
 }
 
 /// A server under measurement.
@@ -290,8 +291,8 @@ impl IsolateServer<'_> {
 /// Returns the reason for a cell if no response arrived.
 fn unanswered(plan: &Plan) -> String {
     match plan.length {
-        Length::Time(length) => format!("no request was answered in {} s", length.as_secs_f64()),
-        Length::Requests(_) => "no request was answered".to_owned(),
+        Length::Time(length) => format!("no response within {} s", length.as_secs_f64()),
+        Length::Requests(_) => "no response".to_owned(),
     }
 }
 

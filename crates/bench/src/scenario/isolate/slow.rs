@@ -147,7 +147,7 @@ impl Drop for Mounted {
             pause(Duration::from_millis(100));
         }
         if let Err(error) = unmount(&self.0, UnmountFlags::DETACH) {
-            eprintln!("ringroad bench: left behind: the mount {}: {error}", self.0.display());
+            eprintln!("ringroad bench: not removed: the mount {}: {error}", self.0.display());
         }
     }
 }
@@ -166,7 +166,7 @@ fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, St
     call("mount", &["-o", "loop,noatime", &image, &directory_text])?;
     let mounted = Mounted(directory.to_owned());
     let device = crate::method::timeline::device_of(directory);
-    let words = format!("an ext4 on a loop device that does {reads} reads a second");
+    let words = format!("ext4 on a loop device limited to {reads} reads per second");
     let kind = SlowdownMethod::Throttled { device, reads, _mounted: mounted };
     Ok(SlowDisk { directory: directory.to_owned(), kind, words })
 }
@@ -200,7 +200,7 @@ impl WaitingClients {
             let request = format!("GET /slow/{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
             socket
                 .write_all(request.as_bytes())
-                .map_err(Failure::kernel("asking for a file of the slow disk"))?;
+                .map_err(Failure::kernel("requesting a file of the slow disk"))?;
         }
         pause(SETTLE);
         Ok(())

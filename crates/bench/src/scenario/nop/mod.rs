@@ -45,10 +45,9 @@ impl Scenario for NopOptions {
     const NAME: &'static str = "nop";
     const SECONDS: u32 = 100;
     const HELP: &'static str =
-        "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio";
-    const TITLE: &'static str = "No-op requests: what an operation costs before it does anything";
-    const QUESTION: &'static str = "How many empty operations does one processor get through the ring, what do the ring's \
-                                    set-up flags change, and what does this server's engine add?";
+        "Cost of an operation that does nothing: bare io_uring, its flags, this server's engine, libaio";
+    const TITLE: &'static str = "No-ops: the cost of an operation that does nothing";
+    const QUESTION: &'static str = "How many no-ops per second does one processor submit to io_uring, what do the set-up flags change, and what does this server's engine add?";
 
     /// Rejects a processor that this process may not use, before anything is created.
     fn check(&self) -> Result<(), Failure> {

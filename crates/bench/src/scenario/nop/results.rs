@@ -52,8 +52,8 @@ pub(super) fn results(measurements: Measurements<'_>, options: &NopOptions, plac
         tables: vec![
             as_write_up(measurements),
             by_batch(measurements, options),
-            flags(measurements, "Set-up flags, each alone", &|batch| alone(batch, place)),
-            flags(measurements, "This server's set-up flags, one left out", &left_out),
+            flags(measurements, "Set-up flags, one at a time", &|batch| alone(batch, place)),
+            flags(measurements, "This server's set-up flags, one omitted", &left_out),
             of_slots(measurements),
             beside_libaio(measurements),
         ],
@@ -86,9 +86,9 @@ fn as_write_up(measurements: Measurements<'_>) -> Table {
         ("this kernel, ring set up as this server's", bare(batch)),
         ("this server's engine", engine(batch)),
         ("this server's engine, fresh slots (batches of 64)", slots(true)),
-        ("this server's engine, slots used again (batches of 64)", slots(false)),
+        ("this server's engine, reused slots (batches of 64)", slots(false)),
     ]);
-    let title = "No-ops through the ring, batches of 16, one pinned processor";
+    let title = "No-ops by io_uring, batches of 16, one pinned processor";
     measurements.table(title, &rows, &[TOTAL.shown(), RATE.shown()])
 }
 
@@ -106,7 +106,7 @@ fn by_batch(measurements: Measurements<'_>, options: &NopOptions) -> Table {
     ];
     let row = |batch: &u32| (batch.to_string(), at([("batch", batch)]));
     let rows: Rows = options.batch.iter().map(row).collect();
-    measurements.table("No-ops by batch: the bare ring, and this server's engine over it", &rows, &columns)
+    measurements.table("No-ops by batch size: bare io_uring, and this server's engine", &rows, &columns)
 }
 
 type Setups<'a> = &'a dyn Fn(u32) -> Vec<(&'static str, RingSetup)>;
@@ -132,8 +132,8 @@ fn flags(measurements: Measurements<'_>, title: &str, setups: Setups<'_>) -> Tab
 fn of_slots(measurements: Measurements<'_>) -> Table {
     let rows = rows([
         ("fresh: the table grows", slots(true)),
-        ("used again: the table is there", slots(false)),
-        ("used again and in the cache: 64 in flight", engine(BATCH_COMPARED)),
+        ("reused: the table exists", slots(false)),
+        ("reused and in the processor's cache: 64 in flight", engine(BATCH_COMPARED)),
     ]);
     let columns = [TIME.shown(), TIME.beside("of the first row", slots(true))];
     measurements.table("The engine's slots: time of a no-op, 16384 in flight", &rows, &columns)
@@ -165,7 +165,7 @@ fn beside_libaio(measurements: Measurements<'_>) -> Table {
             [TIME.at(&format!("batch of {batch}"), at_batch()), ENTRIES.at(&calls, at_batch())]
         })
         .collect();
-    measurements.table("libaio beside the ring, which alone has a no-op", &rows, &columns)
+    measurements.table("libaio compared with io_uring; libaio has no no-op", &rows, &columns)
 }
 
 /// Plots rates by batch size.
@@ -184,21 +184,19 @@ fn plot(measurements: Measurements<'_>) -> Plot {
 
 /// Returns the finding of a claim without figures: it stays open.
 fn open(claim: &str) -> Finding {
-    finding(claim, Verdict::Open, "The machine does not let this be measured; the tables say why.")
+    finding(claim, Verdict::Open, "Not measurable on this machine; the tables have the reason.")
 }
 
 /// Returns the finding about the first claim of the thread, which needs two kernels on one machine.
 fn growth(measurements: Measurements<'_>) -> Finding {
-    let claim =
-        "The ring becomes slower at no-ops as the kernel grows: 6.1 million a second on 5.1, 5.3 on 5.7.";
+    let claim = "No-ops become slower with newer kernels: 6.1 million per second on 5.1, 5.3 million on 5.7.";
     // With the write-up's batch size, since the rate depends mostly on the batch size.
     let rate = |labels: Labels| measurements.middle(RATE, &labels);
     let (Some(plain), Some(flags)) = (rate(plain(BATCH_OF_WRITE_UP)), rate(bare(BATCH_OF_WRITE_UP))) else {
         return open(claim);
     };
     let sentence = format!(
-        "One kernel cannot tell: a comparison needs two kernels on one machine. This one does {:.1} million a second \
-         without flags and {:.1} million as this server sets its rings up.",
+        "A comparison needs two kernels on one machine. This kernel reaches {:.1} million per second without flags and {:.1} million with this server's flags.",
         plain / 1e6,
         flags / 1e6
     );
@@ -207,8 +205,7 @@ fn growth(measurements: Measurements<'_>) -> Finding {
 
 /// Returns the finding about the claim of the patch, for the engine's table.
 fn recycling(measurements: Measurements<'_>) -> Finding {
-    let claim =
-        "Requests that are recycled instead of allocated make no-ops faster (10.9 million a second for 9.8).";
+    let claim = "Recycling requests instead of allocating them makes no-ops faster (10.9 instead of 9.8 million per second).";
     // By rates, as in the write-up; the table beside it has the times.
     let [Some(fresh), Some(used)] = [true, false].map(|fresh| measurements.middle(RATE, &slots(fresh)))
     else {
@@ -222,8 +219,7 @@ fn recycling(measurements: Measurements<'_>) -> Finding {
         _ => Verdict::Fails,
     };
     let sentence = format!(
-        "The kernel has such a cache since; our counterpart is the table of operations. On slots that are used again the \
-         engine does {:.1} million no-ops a second, on fresh ones {:.1} million: {:+.0} %.",
+        "The kernel has such a cache now; the counterpart here is the operation table. The engine reaches {:.1} million no-ops per second on reused slots and {:.1} million on fresh ones: {:+.0} %.",
         used / 1e6,
         fresh / 1e6,
         gain * 100.0
@@ -234,7 +230,7 @@ fn recycling(measurements: Measurements<'_>) -> Finding {
 /// Returns the finding about the promise at the thread's end. It is about time and about system calls, and holds only
 /// if both improve.
 fn overhead_finding(measurements: Measurements<'_>) -> Finding {
-    let claim = "The ring stays substantially slimmer than libaio, and needs fewer system calls.";
+    let claim = "io_uring has less overhead than libaio, and needs fewer system calls.";
     let batch = BATCH_COMPARED;
     let of = |figure, bytes, batch| {
         let middle = |variant| measurements.middle(figure, &Subject::Read { variant, bytes, batch }.labels());
@@ -251,9 +247,7 @@ fn overhead_finding(measurements: Measurements<'_>) -> Finding {
         _ => Verdict::Partly,
     };
     let sentence = format!(
-        "A read of no bytes takes {:.0} ns on the ring and {:.0} on libaio one at a time, {:.0} and {:.0} in batches of \
-         {batch}; a page in memory {:.0} and {:.0}. One operation at a time costs {:.0} system call on the ring and {:.0} \
-         on libaio.",
+        "One at a time, a read of zero bytes takes {:.0} ns by io_uring and {:.0} ns by libaio; in batches of {batch} {:.0} and {:.0} ns; a resident page {:.0} and {:.0} ns. One operation at a time needs {:.0} system call by io_uring and {:.0} by libaio.",
         one.0, one.1, many.0, many.1, page.0, page.1, calls.0, calls.1
     );
     finding(claim, verdict, sentence)
@@ -262,7 +256,7 @@ fn overhead_finding(measurements: Measurements<'_>) -> Finding {
 /// Returns the finding about the project's own requirement. Ratios are computed round by round; the times show the
 /// difference in nanoseconds.
 fn engine_share(measurements: Measurements<'_>) -> Finding {
-    let claim = "This server's engine reaches at least 0.80 of the bare ring's rate at batches of 64.";
+    let claim = "This server's engine reaches at least 0.80 of the rate of bare io_uring at batches of 64.";
     let (ours, theirs) = (engine(BATCH_COMPARED), bare(BATCH_COMPARED));
     let found = (
         measurements.ratio(RATE, &ours, &theirs),
@@ -272,8 +266,7 @@ fn engine_share(measurements: Measurements<'_>) -> Finding {
     let (Some(share), Some(ours), Some(theirs)) = found else { return open(claim) };
     let verdict = if share.median >= ENGINE_SHARE_WANTED { Verdict::Holds } else { Verdict::Fails };
     let sentence = format!(
-        "A no-op takes {ours:.1} ns through the engine's contract and {theirs:.1} ns on the bare ring with the same flags: \
-         {:.2} of its rate ({:.2} to {:.2}).",
+        "A no-op takes {ours:.1} ns through the engine and {theirs:.1} ns on bare io_uring with the same flags: {:.2} of the rate ({:.2} to {:.2}).",
         share.median, share.low, share.high
     );
     finding(claim, verdict, sentence)

@@ -106,7 +106,7 @@ impl StreamClient {
             }
             let count = self.socket.read(&mut part).map_err(describe)?;
             if count == 0 {
-                return if kind.is_chunked() { Err("the body broke off".to_owned()) } else { Ok(()) };
+                return if kind.is_chunked() { Err("the body ended early".to_owned()) } else { Ok(()) };
             }
             received = part[..count].to_vec();
         }

@@ -120,10 +120,10 @@ impl Scenario for StreamOptions {
     const NAME: &'static str = "stream";
     const SECONDS: u32 = 100;
     const HELP: &'static str =
-        "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx";
-    const TITLE: &'static str = "Responses that come piece by piece";
+        "Streamed responses: time to the first byte and delay of each piece, compared with nginx";
+    const TITLE: &'static str = "Streamed responses";
     const QUESTION: &'static str =
-        "When does a client have the first byte of a stream, and how long after it was sent each piece?";
+        "What delay does a proxy add to the first byte and to each piece of a streamed response?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let place = ServerCpus::of_one_worker(bench, section);
@@ -184,7 +184,7 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     let rows: Vec<_> = KINDS.into_iter().flat_map(|kind| SERVERS.map(|variant| row(kind, variant))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
     columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
-    let title = format!("A piece every 10 ms, one worker, {streams} streams at once");
+    let title = format!("A piece every 10 ms, one worker, {streams} concurrent streams");
     let table = measurements.table(&title, &rows, &columns);
     let plot = measurements.plot(
         ("stream-delay", "Delay of a piece, p99, by kind of response in the order of the table"),
@@ -199,7 +199,7 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
         (words, of(&variant, &kind.labels()), of(&NGINX, &kind.labels()))
     });
     let said = measurements.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
-    let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
+    let claim = "The p99 of the delay of a piece is at most nginx's for every kind of response.";
     let ranking = |kind: StreamKind| {
         let title = format!("Delay of a piece, p99: {}", kind.name);
         Compared { measurements, variants: &SERVERS }.ranking(&title, DELAY_P99, &kind.labels())
@@ -207,7 +207,7 @@ fn results(measurements: Measurements<'_>, streams: u32) -> Results {
     Results {
         tables: vec![table],
         plots: vec![plot],
-        findings: vec![finding_of_cases(claim, "Of nginx's: ", &said, "nginx was not measured.")],
+        findings: vec![finding_of_cases(claim, "As a ratio to nginx: ", &said, "nginx was not measured.")],
         rankings: [PROXIED, WEB_SOCKET].map(ranking).into(),
     }
 }
