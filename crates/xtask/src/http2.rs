@@ -1,32 +1,32 @@
 //! `cargo xtask http2`: runs the tests of responses, proxying and caching with HTTP/2 between their clients and the
 //! server.
 //!
-//! The suites are the same ones; the clients of `testkit` connect through its bridge. [`LEFT_OUT`] excludes tests that
+//! The suites are the same ones; the clients of `testkit` connect through its bridge. [`EXCLUDED`] excludes tests that
 //! are about HTTP/1 itself, each with its reason.
 
 use crate::{Failure, workspace};
 
 /// The suites with responses, each a directory.
-const OF_RESPONSES: [&str; 4] = ["serve", "proxy", "cache", "status"];
+const RESPONSE_SUITES: [&str; 4] = ["serve", "proxy", "cache", "status"];
 
 /// The list of excluded tests: the path of a test in its suite, a tab and a reason per line.
-const LEFT_OUT: &str = "crates/ringroad/tests/over-http2.tsv";
+const EXCLUDED: &str = "crates/ringroad/tests/over-http2.tsv";
 
 /// Excluded modules: those that open connections themselves, that take too long, or that compare log lines with
 /// `HTTP/1.1` in them.
-const OWN: [&str; 7] =
+const EXCLUDED_MODULES: [&str; 7] =
     ["bytes::", "local_tls::", "restart::", "room::", "logs::", "log_lines::", "log_targets::"];
 
 /// Runs the suites.
 pub(crate) fn run() -> Result<(), Failure> {
-    let list = workspace::read(LEFT_OUT)?;
+    let list = workspace::read(EXCLUDED)?;
     let mut command = workspace::cargo(&["test", "--package", "ringroad", "--no-fail-fast"]);
     command.args(workspace::ALL_FEATURES).env("RINGROAD_TEST_PROTOCOL", "http2");
-    for suite in OF_RESPONSES {
+    for suite in RESPONSE_SUITES {
         command.args(["--test", suite]);
     }
     command.arg("--");
-    for name in OWN.into_iter().chain(names(&list).map(|(name, _)| name)) {
+    for name in EXCLUDED_MODULES.into_iter().chain(names(&list).map(|(name, _)| name)) {
         command.args(["--skip", name]);
     }
     workspace::run(&mut command)
@@ -46,18 +46,19 @@ mod tests {
 
     #[test]
     fn excluded_tests_exist_and_have_a_reason() {
-        let list = workspace::read(LEFT_OUT).expect("the list is in the repository");
+        let list = workspace::read(EXCLUDED).expect("the list is in the repository");
         let files = workspace::files().expect("the repository is readable");
         // The text of each file, by the module that it is.
         let mut modules: Vec<(String, &str)> = Vec::new();
         for file in &files {
-            let path =
-                OF_RESPONSES.iter().find_map(|suite| file.path.strip_prefix(&format!("{SUITES}/{suite}/")));
+            let path = RESPONSE_SUITES
+                .iter()
+                .find_map(|suite| file.path.strip_prefix(&format!("{SUITES}/{suite}/")));
             let Some(name) = path.and_then(|path| path.strip_suffix(".rs")) else { continue };
             modules.push((format!("{name}::"), &file.text));
         }
         assert!(modules.len() > 30);
-        for module in OWN {
+        for module in EXCLUDED_MODULES {
             assert!(modules.iter().any(|(name, _)| name == module), "{module} is no module");
         }
         for (path, reason) in names(&list) {

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use crate::metadata::Metadata;
 use crate::{Failure, workspace};
 
-/// The crate that is excluded.
-const LEFT_OUT: &str = "bench";
+/// The crate, and the feature of `ringroad`, that the plain server omits.
+const FEATURE: &str = "bench";
 
 /// Returns a line for each crate of the plain server that only measurements need.
 pub(crate) fn check(metadata: &Metadata) -> Result<Vec<String>, Failure> {
-    let (plain, whole) = (dependencies(&[])?, dependencies(&["--features", LEFT_OUT])?);
-    println!("the plain server: {} crates; with {LEFT_OUT}: {}", plain.len(), whole.len());
+    let (plain, whole) = (dependencies(&[])?, dependencies(&["--features", FEATURE])?);
+    println!("the plain server: {} crates; with {FEATURE}: {}", plain.len(), whole.len());
     Ok(problems(metadata, &plain, &whole))
 }
 
@@ -32,16 +32,16 @@ fn problems(metadata: &Metadata, plain: &BTreeSet<String>, whole: &BTreeSet<Stri
         let dependencies = members.flat_map(|package| &package.dependencies).filter(|one| !one.dev);
         dependencies.map(|one| one.name.as_str()).collect()
     };
-    let measuring = asked_for_by(&|name| name == LEFT_OUT);
-    let serving = asked_for_by(&|name| name != LEFT_OUT && plain.contains(name));
-    let alone = measuring.difference(&serving).copied().chain([LEFT_OUT]);
+    let measuring = asked_for_by(&|name| name == FEATURE);
+    let serving = asked_for_by(&|name| name != FEATURE && plain.contains(name));
+    let alone = measuring.difference(&serving).copied().chain([FEATURE]);
     let mut problems: Vec<String> = alone
         .filter(|name| plain.contains(*name))
-        .map(|name| format!("the plain server has {name}, which only crate {LEFT_OUT} asks for"))
+        .map(|name| format!("the plain server has {name}, which only crate {FEATURE} asks for"))
         .collect();
     // Otherwise the check above would be without effect if the feature added nothing.
-    if !whole.contains(LEFT_OUT) {
-        problems.push(format!("the feature {LEFT_OUT} of ringroad does not add crate {LEFT_OUT}"));
+    if !whole.contains(FEATURE) {
+        problems.push(format!("the feature {FEATURE} of ringroad does not add crate {FEATURE}"));
     }
     problems
 }

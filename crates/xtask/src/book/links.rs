@@ -14,7 +14,7 @@ pub(super) struct CopiedFile {
 }
 
 /// The replacement of a link.
-enum Becomes {
+enum Replacement {
     Same,
     /// A new target.
     Target(String),
@@ -30,56 +30,61 @@ pub(super) fn prepare(page: &SourceFile, pages: &Pages<'_>) -> (String, Vec<Copi
         if is_code {
             out.push_str(line);
         } else {
-            rewrite(line, &mut out, &mut |target| becomes(target, page, pages, &mut linked));
+            rewrite(line, &mut out, &mut |target| replacement(target, page, pages, &mut linked));
         }
     }
     (out, linked)
 }
 
 /// Copies a line with its links rewritten. A link may begin in the previous line.
-fn rewrite(line: &str, out: &mut String, becomes: &mut dyn FnMut(&str) -> Becomes) {
+fn rewrite(line: &str, out: &mut String, replacement: &mut dyn FnMut(&str) -> Replacement) {
     let mut rest = line;
     while let Some(at) = rest.find("](") {
         let Some(len) = rest[at + 2..].find(')') else { break };
         let (before, target) = (&rest[..at], &rest[at + 2..at + 2 + len]);
         out.push_str(before);
         let start = out.rfind('[');
-        match (becomes(target), start) {
-            (Becomes::Target(target), _) => out.push_str(&format!("]({target})")),
-            (Becomes::Text, Some(start)) => {
+        match (replacement(target), start) {
+            (Replacement::Target(target), _) => out.push_str(&format!("]({target})")),
+            (Replacement::Text, Some(start)) => {
                 out.remove(start);
             }
-            (Becomes::Same | Becomes::Text, _) => out.push_str(&rest[at..at + 3 + len]),
+            (Replacement::Same | Replacement::Text, _) => out.push_str(&rest[at..at + 3 + len]),
         }
         rest = &rest[at + 3 + len..];
     }
     out.push_str(rest);
 }
 
-fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<CopiedFile>) -> Becomes {
+fn replacement(
+    target: &str,
+    page: &SourceFile,
+    pages: &Pages<'_>,
+    linked: &mut Vec<CopiedFile>,
+) -> Replacement {
     if target.starts_with('#') || target.contains("://") || target.starts_with("mailto:") {
-        return Becomes::Same;
+        return Replacement::Same;
     }
     let (target_path, part) = target.split_at(target.find('#').unwrap_or(target.len()));
     let path = resolved(&page.path, target_path);
     // mdBook names the page of a directory `index`, but does not rewrite links to it.
     if let Some(folder) = target_path.strip_suffix("README.md").filter(|_| pages.contains(&path)) {
-        return Becomes::Target(format!("{folder}index.md{part}"));
+        return Replacement::Target(format!("{folder}index.md{part}"));
     }
     if pages.contains(&path) {
-        return Becomes::Same;
+        return Replacement::Same;
     }
     if pages.contains(&format!("{path}/README.md")) {
-        return Becomes::Target(format!("{}/index.md{part}", target_path.trim_end_matches('/')));
+        return Replacement::Target(format!("{}/index.md{part}", target_path.trim_end_matches('/')));
     }
     if !workspace::root().join(&path).is_file() {
-        return Becomes::Text;
+        return Replacement::Text;
     }
     // mdBook copies all files except Markdown files.
     let copied =
         |path: &str| path.strip_suffix(".md").map_or(path.to_owned(), |start| format!("{start}.txt"));
     linked.push(CopiedFile { to: copied(&path), from: path });
-    Becomes::Target(copied(target_path))
+    Replacement::Target(copied(target_path))
 }
 
 /// Resolves a link target relative to a page; returns the path from the root.

@@ -74,12 +74,12 @@ impl Site {
         for (path, page) in &self.pages {
             let name = path.strip_prefix(&self.root).unwrap_or(path).display();
             for target in &page.links {
-                if !target.contains(':') && !self.leads_somewhere(path, target) {
+                if !target.contains(':') && !self.has_target(path, target) {
                     problems.push(format!("{name}: link to {target}, which does not exist"));
                 }
             }
             for target in page.loads.iter().filter(|target| !target.starts_with("data:")) {
-                if target.contains(':') || !self.leads_somewhere(path, target) {
+                if target.contains(':') || !self.has_target(path, target) {
                     problems.push(format!("{name}: loads {target}, which is not in the site"));
                 }
             }
@@ -87,7 +87,7 @@ impl Site {
         problems
     }
 
-    fn leads_somewhere(&self, page: &Path, target: &str) -> bool {
+    fn has_target(&self, page: &Path, target: &str) -> bool {
         let (path, part) = target.split_once('#').map_or((target, None), |(path, part)| (path, Some(part)));
         let mut found = page.parent().unwrap_or(page).to_owned();
         for step in path.split('/') {

@@ -14,7 +14,7 @@ use crate::{Failure, workspace};
 const USER: &str = "10001:10001";
 
 /// Files of the host that the C library and TLS to upstreams read, if they exist.
-const FROM_HERE: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/usr/share/zoneinfo"];
+const HOST_FILES: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/usr/share/zoneinfo"];
 
 /// Files from the repository.
 const FILES: [(&str, &str); 3] = [
@@ -83,7 +83,7 @@ fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
     for library in libraries(&release.program.stripped)? {
         stage::copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)), 0o755)?;
     }
-    for path in FROM_HERE.map(Path::new).iter().filter(|path| path.exists()) {
+    for path in HOST_FILES.map(Path::new).iter().filter(|path| path.exists()) {
         let to = root.join(path.strip_prefix("/").unwrap_or(path));
         if let Some(directory) = to.parent() {
             make_dir(directory)?;

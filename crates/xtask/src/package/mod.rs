@@ -26,7 +26,7 @@ use crate::{Failure, workspace};
 
 /// The options of the command.
 #[derive(Debug)]
-struct Wish {
+struct PackageOptions {
     deb: bool,
     rpm: bool,
     image: bool,
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
     let program = binary::make(&wish.program, &work)?;
     let notes = notes::of_version(&workspace::read("CHANGELOG.md")?, &version)?;
     let (linked, time) = (sbom::linked()?, time_of_last_commit());
-    let bill = sbom::bill(&linked, &version, time)?;
+    let bill = sbom::sbom(&linked, &version, time)?;
     let release = Release {
         version,
         revision: wish.revision,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
         work,
         out: wish.out.clone(),
     };
-    let mut made = vec![release.write_notes()?, release.write_bill()?];
+    let mut made = vec![release.write_notes()?, release.write_sbom()?];
     if wish.deb {
         made.extend(deb::make(&release)?);
     }
@@ -93,10 +93,16 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn parse(args: &[&str]) -> Option<Wish> {
+fn parse(args: &[&str]) -> Option<PackageOptions> {
     let out = workspace::root().join("target/package");
-    let mut wish =
-        Wish { deb: false, rpm: false, image: false, program: binary::Source::Release, revision: 1, out };
+    let mut wish = PackageOptions {
+        deb: false,
+        rpm: false,
+        image: false,
+        program: binary::Source::Release,
+        revision: 1,
+        out,
+    };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
         match arg {
@@ -124,7 +130,7 @@ impl Release {
         Ok(path)
     }
 
-    fn write_bill(&self) -> Result<PathBuf, Failure> {
+    fn write_sbom(&self) -> Result<PathBuf, Failure> {
         let path = self.out.join(format!("ringroad-{}.cdx.json", self.version));
         write(&path, &self.bill)?;
         Ok(path)

@@ -19,7 +19,7 @@ const USER: &str = "ringroad";
 
 /// Directories that the server writes to, with their owners. Root owns the log directory, because root opens the logs: another
 /// owner could create symbolic links in it.
-const WRITTEN: [(&str, &str); 3] =
+const WRITABLE: [(&str, &str); 3] =
     [("var/log/ringroad", "root"), ("var/cache/ringroad", USER), ("var/lib/ringroad", "root")];
 
 /// Makes the package. Returns its path.
@@ -39,7 +39,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::File { path: doc.clone(), error })?;
     rename_user(&root)?;
     move_completions(&root)?;
-    for (directory, _) in WRITTEN {
+    for (directory, _) in WRITABLE {
         make_dir(&root.join(directory))?;
     }
     stage::settle(&root, release.time)?;
@@ -98,7 +98,7 @@ fn directories(root: &Path) -> Result<String, Failure> {
     let listed =
         workspace::output(find.arg(root).args(["-mindepth", "1", "-type", "d", "-printf", "%P\\n"]))?;
     let is_ours = |path: &&str| {
-        let written = WRITTEN.iter().any(|(directory, _)| path == directory);
+        let written = WRITABLE.iter().any(|(directory, _)| path == directory);
         !written && Path::new(path).iter().any(|part| part == "ringroad")
     };
     let mut paths: Vec<&str> = listed.lines().filter(is_ours).collect();
@@ -128,7 +128,7 @@ fn text(release: &Release, root: &Path) -> Result<String, Failure> {
         let _ = writeln!(files, "{kind}\"/{shown}\"");
     }
     let written: String =
-        WRITTEN.iter().map(|(path, user)| format!("%dir %attr(0755, {user}, {user}) /{path}\n")).collect();
+        WRITABLE.iter().map(|(path, user)| format!("%dir %attr(0755, {user}, {user}) /{path}\n")).collect();
     let directories = directories(root)?;
     let scripts = workspace::read("packaging/rpm/scripts.spec")?.replace("USER", USER);
     Ok(format!(

@@ -55,7 +55,7 @@ pub(super) fn page(linked: &[Linked]) -> String {
 
 /// Returns the SBOM of a version that was made at this time, in seconds since 1970. It has no serial number, so that the result
 /// is reproducible.
-pub(super) fn bill(linked: &[Linked], version: &str, time: u64) -> Result<String, Failure> {
+pub(super) fn sbom(linked: &[Linked], version: &str, time: u64) -> Result<String, Failure> {
     let mut date = tool("date", "coreutils")?;
     let timestamp = workspace::output(date.args(["-u", "-d"]).arg(format!("@{time}")).arg("+%FT%TZ"))?;
     let bill = json!({
@@ -102,7 +102,7 @@ mod tests {
         let linked = parse(tree);
         assert_eq!(linked.len(), 2, "{linked:?}");
         assert!(page(&linked).ends_with("| a | 1.0.0 | Zlib |\n| b | 2.0.0+x | MIT OR Apache-2.0 |\n"));
-        let text = bill(&linked, "0.1.0", 0).expect("date is there");
+        let text = sbom(&linked, "0.1.0", 0).expect("date is there");
         let bill: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(bill["metadata"]["timestamp"], "1970-01-01T00:00:00Z");
         assert_eq!(bill["components"][1]["purl"], "pkg:cargo/b@2.0.0%2Bx");

@@ -30,7 +30,7 @@ const FILES: [(&str, &str, u32); 15] = [
 const DIRECTORIES: [&str; 2] = ["etc/ringroad/conf.d", "etc/ringroad/sites-enabled"];
 
 /// Texts that the program generates, if its version has the command. The manual page is compressed.
-const PRINTED: [(&[&str], &str); 4] = [
+const GENERATED: [(&[&str], &str); 4] = [
     (&["help", "man"], "usr/share/man/man8/ringroad.8"),
     (&["completions", "bash"], "usr/share/bash-completion/completions/ringroad"),
     (&["completions", "zsh"], "usr/share/zsh/vendor-completions/_ringroad"),
@@ -50,9 +50,9 @@ pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     for directory in DIRECTORIES {
         make_dir(&root.join(directory))?;
     }
-    for (args, to) in PRINTED {
+    for (args, to) in GENERATED {
         let to = root.join(to);
-        match printed(&release.program.stripped, args)? {
+        match generated(&release.program.stripped, args)? {
             Some(text) => write(&to, text)?,
             None => {
                 println!("this version has no `ringroad {}`, so the package has no such file", args.join(" "))
@@ -111,7 +111,7 @@ fn examples(doc: &Path) -> Result<(), Failure> {
 }
 
 /// Returns the standard output of a command of the program; `None` if the command does not exist.
-fn printed(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
+fn generated(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
     let output = Command::new(program).args(args).output();
     let output = output.map_err(|error| Failure::Start { command: program.display().to_string(), error })?;
     Ok((output.status.success() && !output.stdout.is_empty()).then_some(output.stdout))
