@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(end.unwrap_err().status(), 2);
         let report = report.unwrap();
         assert_eq!(report.sections.len(), 1);
-        assert_eq!(report.incomplete.as_deref(), Some("the run did not come to its end: 1 of 3 scenarios"));
+        assert_eq!(report.incomplete.as_deref(), Some("the run did not finish: 1 of 3 scenarios"));
     }
 
     #[test]

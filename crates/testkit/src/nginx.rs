@@ -4,7 +4,7 @@
 //! to both. nginx cannot report its port for `:0`: free ports are selected and inserted, and the start is retried if
 //! another process has taken one.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use crate::conf_text::{with_http_default, with_ports};
@@ -68,9 +68,18 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
     None
 }
 
-/// Returns a port that was free at the time of the call.
+/// Returns a port of 127.0.0.1 that was free at the time of the call.
 pub fn free_port() -> u16 {
-    let probe = TcpListener::bind(("127.0.0.1", 0));
-    let port = probe.and_then(|listener| listener.local_addr()).map(|address| address.port());
-    port.unwrap_or_else(|error| panic!("no free port on loopback: {error}"))
+    free_port_of(Ipv4Addr::LOCALHOST)
+}
+
+/// Returns a port of an address of this machine that was free at the time of the call.
+pub fn free_port_of(ip: Ipv4Addr) -> u16 {
+    let port = TcpListener::bind((ip, 0)).and_then(|listener| {
+        let port = listener.local_addr()?.port();
+        // A process that another test has forked may have a copy of the socket until its exec(2), which must not listen.
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Read)?;
+        Ok(port)
+    });
+    port.unwrap_or_else(|error| panic!("no free port of {ip}: {error}"))
 }

@@ -17,6 +17,7 @@ pub(crate) fn check() -> Result<(), Failure> {
             ("RUSTFLAGS", "--cfg loom"),
             ("CARGO_PROFILE_RELEASE_LTO", "off"),
             ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+            ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
         ];
         workspace::run(command.envs(quick))?;
     }

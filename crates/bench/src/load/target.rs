@@ -220,7 +220,7 @@ mod tests {
     fn wrong_urls_are_reported_with_the_reason() {
         for (text, part) in [
             ("127.0.0.1/x", "http://"),
-            ("https://127.0.0.1/", "https is not spoken"),
+            ("https://127.0.0.1/", "https is not supported"),
             ("ftp://127.0.0.1/", "only http"),
             ("http:///x", "no host"),
             ("http://127.0.0.1:0/", "port"),

@@ -144,7 +144,7 @@ mod tests {
         // Waits for the FIN, so that the check below sees it.
         idle.0[0].socket.set_nonblocking(false).unwrap();
         assert_eq!(idle.0[0].socket.peek(&mut [0]).unwrap(), 0);
-        assert!(idle.check_open().unwrap_err().to_string().starts_with("1 of 2 idle connections"));
+        assert!(idle.check_open().unwrap_err().to_string().starts_with("the server closed 1 of 2 idle"));
         drop(second);
     }
 }

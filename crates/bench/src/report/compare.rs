@@ -230,7 +230,7 @@ Answers
                                          A              B  B / A           spreads
     ring, requests, 1/s       100 (90–110)  200 (180–220)   2.00             apart
     epoll, requests, 1/s      100 (90–110)  110 (105–120)   1.10           overlap
-    libaio, requests, 1/s  no figure: not root        2 (1–3)   –  no figure in one
+    libaio, requests, 1/s  no figure: not root        2 (1–3)   –  no figure in one run
     once, requests, 1/s                  5        4 (1–6)   0.80   one measurement
 
 In one run only:
@@ -252,7 +252,7 @@ In one run only:
         let html = as_page(&sample());
         for part in [
             "<td class=\"n\">2.00</td><td>apart</td>",
-            "<td>no figure in one</td>",
+            "<td>no figure in one run</td>",
             "<li>return 200, new: in B only</li>",
         ] {
             assert!(html.contains(part), "{part} is not in\n{html}");

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::method::stats::Summary;
 
 /// Version of the JSON format. A reader rejects other versions.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// The results of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,5 +1,5 @@
 //! The head of a report: which server leads and by how much, and the best settings on this machine. Computed from the
-//! standings of the scenarios.
+//! rankings of the scenarios.
 //!
 //! A server has one row per mode. Makers are compared by the best row of each, so that no preselected mode favours one
 //! of them. In comparisons of engines, each engine is a separate maker.
@@ -34,7 +34,7 @@ impl Ranked<'_> {
     }
 }
 
-/// Returns the figures of the selected entrants, the best first.
+/// Returns the figures of the selected results, the best first.
 fn ranked<'a>(ranking: &'a Ranking, is_one: impl Fn(&RankedResult) -> bool) -> Vec<Ranked<'a>> {
     let figure = |ranked_result: &'a RankedResult| match ranked_result.cell {
         Cell::Figure { summary, decimals } => Some(Ranked { ranked_result, summary, decimals }),
@@ -62,7 +62,7 @@ pub(crate) fn leaders(ranking: &Ranking) -> Vec<Ranked<'_>> {
     best
 }
 
-/// Returns the entrants whose measurement failed, with the reason.
+/// Returns the results whose measurement failed, with the reason.
 pub(crate) fn broken(ranking: &Ranking) -> impl Iterator<Item = (&RankedResult, &str)> {
     ranking.results.iter().filter_map(|ranked_result| match &ranked_result.cell {
         Cell::Broken(reason) => Some((ranked_result, reason.as_str())),
@@ -198,7 +198,7 @@ mod tests {
         let more = sentence(&ranking(false, results()));
         assert_eq!(
             more,
-            "Level within the spread: H2O 4.1 us, nginx, tuned 4.0 us (0.98 of that). Behind: Ringroad (epoll) 3.0 us (0.73 of \
+            "Equal within the spread: H2O 4.1 us, nginx, tuned 4.0 us (0.98 of that). Behind: Ringroad (epoll) 3.0 us (0.73 of \
              that)."
         );
     }
@@ -208,7 +208,7 @@ mod tests {
         let mut one = ranking(true, vec![ranked_result("nginx", "nginx", None, [1.0, 1.0, 1.0])]);
         let cell = Cell::Broken("it ended".to_owned());
         one.results.push(RankedResult { cell, ..ranked_result("epoll", "Ringroad", None, [0.0; 3]) });
-        assert_eq!(sentence(&one), "nginx 1.0 us; there is nothing to compare it with.");
+        assert_eq!(sentence(&one), "nginx 1.0 us; nothing else was measured.");
         let failed: Vec<_> =
             broken(&one).map(|(ranked_result, reason)| (name(ranked_result), reason)).collect();
         assert_eq!(failed, [("Ringroad (epoll)".to_owned(), "it ended")]);

@@ -185,7 +185,7 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
             );
         }
     }
-    for part in ["tables", "plots", "findings", "standings", "configurations", "runs"] {
+    for part in ["tables", "plots", "findings", "rankings", "configurations", "runs"] {
         assert!(!section[part].as_array().expect(part).is_empty(), "{part}");
     }
 }
@@ -273,7 +273,7 @@ fn runs_without_peers(scenario: &str, more: &[&str]) {
     assert!(reason.is_some_and(|reason| !reason.is_empty()), "{scenario}: {skipped:?}");
     let peers = report["peers"].as_array().expect("peers");
     assert!(
-        peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "left out by --peer"),
+        peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "excluded by --peer"),
         "{peers:?}"
     );
 }
@@ -368,7 +368,7 @@ fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
         for table in found {
             assert!(table["rows"][0]["cells"][1]["figure"].is_object(), "{scenario}: {table}");
         }
-        for part in ["plots", "findings", "standings"] {
+        for part in ["plots", "findings", "rankings"] {
             assert!(!section[part].as_array().expect(part).is_empty(), "{scenario}: {part}");
         }
     }

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -18,6 +18,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
 };
 use testkit::dns::DnsServer;
+use testkit::nginx::free_port_of;
 use testkit::program::Program;
 use testkit::{Deadline, Server, TempDir};
 
@@ -68,12 +69,6 @@ fn own_ip() -> Ipv4Addr {
     Ipv4Addr::new(127, 80, high, low)
 }
 
-/// Returns a port of an address that is free now.
-fn free_port(ip: Ipv4Addr) -> u16 {
-    let listener = TcpListener::bind((ip, 0)).expect("some port is free");
-    listener.local_addr().expect("it is bound").port()
-}
-
 /// Returns a root certificate (PEM), and a certificate for this address with its key.
 fn certificates(ip: Ipv4Addr) -> (String, String, String) {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
@@ -96,7 +91,7 @@ impl Pebble {
         let ip = own_ip();
         let (root, certificate, key) = certificates(ip);
         for _ in 0..10 {
-            let ports = (free_port(ip), free_port(ip));
+            let ports = (free_port_of(ip), free_port_of(ip));
             let dir = TempDir::new("pebble");
             let (certificate, key) = (dir.write("cert.pem", &certificate), dir.write("key.pem", &key));
             let (is_bound, keys) = match &manners.external_account {

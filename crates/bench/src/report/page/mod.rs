@@ -305,7 +305,7 @@ mod tests {
 
 2026-11-22, 06:14 UTC · 61 s · `ringroad bench http`
 
-> A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.
+> A quick run: each figure was measured briefly and mostly once. The figures are rough.
 
 `report.html` beside this file also has charts, configurations and every single measurement; `report.json` is \
 the data.

@@ -102,7 +102,7 @@ fn seed(seed: &Seed) -> Value {
     context! { title, author, date, source, url, claims, setting, tables }
 }
 
-/// Returns a bar for the best entry of each maker, and the failed entrants.
+/// Returns a bar for the best entry of each maker, and the failed results.
 fn chart(one: &Ranking) -> Value {
     let longest = ranking::longest(one);
     let percent = |value: f64| (value / longest * 100.0).clamp(0.0, 100.0);
