@@ -201,8 +201,7 @@ fn results(measurements: Measurements<'_>, connections: u32, is_limited: bool) -
     let claim = format!(
         "At most {WRITTEN_WANTED} bytes are written to the disk per byte stored, including the file system's."
     );
-    let written =
-        finding_of_cases(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
+    let written = finding_of_cases(claim, "io_uring: ", &written.collect::<Vec<_>>(), "Not measured.");
     let ranking = |size: FillSize| {
         let title = format!("Responses of {}, fetched and stored", size.name);
         Compared { measurements, variants: &VARIANTS }.ranking(&title, RATE, &size.labels())

@@ -390,8 +390,8 @@ impl EchoReport<'_> {
             self.measurements.ranking(&title, CPU, VARIANTS.map(entry))
         };
         let accepts = self.points.accepts().into_iter().next_back();
-        let accepts = accepts.map(|point| ranking("an accepted connection", point));
-        [ranking("a message", self.most())].into_iter().chain(accepts).collect()
+        let accepts = accepts.map(|point| ranking("accepted connection", point));
+        [ranking("message", self.most())].into_iter().chain(accepts).collect()
     }
 
     /// Plots rates and latencies by connections.
@@ -408,7 +408,7 @@ impl EchoReport<'_> {
         let title = format!("Echo of {}: latency by percentile", point.words());
         let curves = under(&lines, &at([("connections", &point.connections)]));
         vec![
-            plot("echo-messages", "messages a second", RATE, "messages", "1/s"),
+            plot("echo-messages", "messages per second", RATE, "messages", "1/s"),
             plot("echo-cpu", "CPU time of the server", CPU, "CPU", "us/message"),
             self.measurements.curves(("echo-percentiles", &title), "us", &curves),
         ]

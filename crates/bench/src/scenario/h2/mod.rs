@@ -258,11 +258,16 @@ fn add_results(section: &mut Section, variants: &[Variant], cases: &[H2Case], cl
     let limit = if is_grpc { 0.60 } else { 1.0 };
     let pairs = cases.iter().flat_map(|case| peers.iter().map(move |peer| (case, peer)));
     let pairs = pairs.map(|(case, peer)| {
-        let words = format!("{}, of {}'s", case.name(), peer.name);
+        let words = format!("{}, {}", case.name(), peer.name);
         (words, of(&RING, &case.labels()), of(peer, &case.labels()))
     });
     let said = measurements.ratios(CPU, pairs, |ratio| ratio.median <= limit);
-    results.findings.push(finding_of_cases(claim, "On the ring, ", &said, "No peer was measured."));
+    results.findings.push(finding_of_cases(
+        claim,
+        "io_uring, as a ratio to peers: ",
+        &said,
+        "No peer was measured.",
+    ));
     section.add_results(results);
 }
 

@@ -352,7 +352,7 @@ impl HttpReport<'_> {
         let title = format!("Latency by percentile, {middle} long connections, one worker");
         let curves = under(&lines, &at([("connections", &middle)]));
         vec![
-            plot("http-requests", "Requests a second", RATE, "requests", AxisScale::Linear),
+            plot("http-requests", "Requests per second", RATE, "requests", AxisScale::Linear),
             plot("http-p99", "Latency, 99th percentile", P99, "p99", AxisScale::Logarithmic),
             plot("http-cpu", "Server's processor time", CPU, "CPU", AxisScale::Linear),
             self.measurements.curves(("http-percentiles", &title), "ms", &curves),
