@@ -134,8 +134,8 @@ mod tests {
     fn invalid_report_files_are_refused_with_one_line() {
         let directory = directory("refused");
         for (text, expected) in [
-            (r#"{"format": 2, "new": []}"#, "a report of format 2; this program reads format 1"),
-            (r#"{"format": 1}"#, "missing field"),
+            (r#"{"format": 1, "new": []}"#, "a report of format 1; this program reads format 2"),
+            (r#"{"format": 2}"#, "missing field"),
             ("[1, 2]", "not a report of ringroad bench"),
         ] {
             let path = directory.join("report.json");

@@ -64,7 +64,7 @@ fn failures_are_counted_by_kind() {
         let args = ["--requests", "16", "-c", "1", "--timeout", "0.2", "--expect-crc32c", &right];
         let outcome = load(engine, &url(&origin, "/"), &args);
         for (path, wanted) in [
-            ("/answers", 8),
+            ("/responses", 8),
             ("/statuses/200", 6),
             ("/statuses/503", 2),
             ("/errors/bad_status", 2),
@@ -97,7 +97,7 @@ fn a_stopped_server_is_a_failed_connection_for_each_request() {
         let outcome: serde_json::Value = serde_json::from_str(&load.stdout()).unwrap();
         // A connection that the kernel had accepted before the listening socket was closed is reset.
         let failed = count(&outcome, "/errors/connect") + count(&outcome, "/errors/reset");
-        assert_eq!((count(&outcome, "/answers"), failed), (1, 3), "{outcome}");
+        assert_eq!((count(&outcome, "/responses"), failed), (1, 3), "{outcome}");
     });
 }
 
@@ -111,7 +111,7 @@ fn bodies_of_every_framing_are_checked() {
             let origin = Origin::start(move |_| Reply::ok().body(&body).framing(framing));
             let all = [&["--requests", "12", "-c", "3"][..], &args].concat();
             let outcome = load(engine, &url(&origin, "/"), &all);
-            assert_eq!(count(&outcome, "/answers"), 12, "{framing:?} on {engine}");
+            assert_eq!(count(&outcome, "/responses"), 12, "{framing:?} on {engine}");
             assert_eq!(count(&outcome, "/errors/bad_check"), 0, "{framing:?} on {engine}");
             assert_eq!(count(&outcome, "/body_bytes"), 12 * 300_000, "{framing:?} on {engine}");
         }
@@ -137,7 +137,7 @@ fn a_list_defines_the_expected_response_of_each_request() {
     let path = dir.write("list", list.join("\n"));
     let path = path.to_str().unwrap();
     let outcome = load("epoll", "--urls", &[path, "--requests", "12", "-c", "2"]);
-    assert_eq!(count(&outcome, "/answers"), 12);
+    assert_eq!(count(&outcome, "/responses"), 12);
     assert_eq!(count(&outcome, "/errors/bad_check"), 4, "{outcome}");
     assert_eq!(count(&outcome, "/errors/bad_status"), 2, "{outcome}");
 }
@@ -158,7 +158,7 @@ fn an_open_loop_includes_queueing_in_latency() {
         });
         let args = ["--rate", "1000", "--requests", "200", "-c", "1"];
         let outcome = load(engine, &url(&origin, "/"), &args);
-        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/errors/timeout")), (200, 0));
+        assert_eq!((count(&outcome, "/responses"), count(&outcome, "/errors/timeout")), (200, 0));
         let percentiles = outcome["latency_us"]["percentiles"].as_array().unwrap();
         assert_eq!(percentiles[0]["percentile"], 50.0);
         let median = percentiles[0]["us"].as_f64().unwrap();
@@ -171,7 +171,7 @@ fn an_open_loop_is_not_faster_than_its_rate() {
     on_each_engine(|engine| {
         let origin = Origin::start(|_| Reply::text("x"));
         let outcome = load(engine, &url(&origin, "/"), &["--rate", "500", "--requests", "100", "-c", "10"]);
-        assert_eq!(count(&outcome, "/answers"), 100);
+        assert_eq!(count(&outcome, "/responses"), 100);
         // The last of a hundred requests is due 198 ms after the first.
         assert!(outcome["seconds"].as_f64().unwrap() > 0.19, "{outcome}");
         assert_eq!(origin.stats().requests, 100);
@@ -186,7 +186,7 @@ fn requests_that_an_open_loop_could_not_send_count_as_late() {
             Origin::start(|request| if request.sequence == 1 { Reply::text("x") } else { Reply::never() });
         let args = ["--rate", "100", "--seconds", "0.2", "--warm-up", "0", "-c", "1", "--timeout", "0.3"];
         let outcome = load(engine, &url(&origin, "/"), &args);
-        assert_eq!(count(&outcome, "/answers"), 1, "{outcome}");
+        assert_eq!(count(&outcome, "/responses"), 1, "{outcome}");
         assert_eq!(count(&outcome, "/errors/timeout"), 19, "{outcome}");
         assert!(outcome["latency_us"]["max"].as_f64().unwrap() >= 300_000.0, "{outcome}");
     });
@@ -197,7 +197,7 @@ fn each_request_uses_a_new_connection_with_close() {
     on_each_engine(|engine| {
         let origin = Origin::start(|_| Reply::text("x"));
         let outcome = load(engine, &url(&origin, "/"), &["--close", "--requests", "30", "-c", "4"]);
-        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/connections_made")), (30, 30));
+        assert_eq!((count(&outcome, "/responses"), count(&outcome, "/connections_made")), (30, 30));
         assert_eq!(origin.stats().connections, 30);
         assert!(origin.requests().iter().all(|request| request.lists("connection", "close")));
         origin.wait_for("the connections to end", |stats| stats.connections_open == 0);
@@ -212,7 +212,7 @@ fn connections_are_reused_until_the_server_closes_them() {
             _ => Reply::text("x"),
         });
         let outcome = load(engine, &url(&origin, "/"), &["--requests", "10", "-c", "1"]);
-        assert_eq!((count(&outcome, "/answers"), origin.stats().connections), (10, 4), "{outcome}");
+        assert_eq!((count(&outcome, "/responses"), origin.stats().connections), (10, 4), "{outcome}");
         assert_eq!(
             outcome["errors"],
             serde_json::json!({
@@ -247,7 +247,11 @@ fn a_pipeline_is_filled_and_its_responses_are_read_in_order() {
         let path = dir.write("list", lines.join("\n"));
         let args = [path.to_str().unwrap(), "--pipeline", "4", "--requests", "40", "-c", "1"];
         let outcome = load(engine, "--urls", &args);
-        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/errors/bad_check")), (40, 0), "{outcome}");
+        assert_eq!(
+            (count(&outcome, "/responses"), count(&outcome, "/errors/bad_check")),
+            (40, 0),
+            "{outcome}"
+        );
     });
 }
 
@@ -282,7 +286,7 @@ fn requests_match_the_options() {
     assert_eq!(request.body, b"the body");
     // A response to HEAD has no body, whatever its Content-Length.
     let outcome = load("epoll", &url(&origin, "/"), &["--requests", "5", "-X", "HEAD", "-c", "1"]);
-    assert_eq!((count(&outcome, "/answers"), count(&outcome, "/body_bytes")), (5, 0));
+    assert_eq!((count(&outcome, "/responses"), count(&outcome, "/body_bytes")), (5, 0));
 }
 
 #[test]
@@ -294,7 +298,7 @@ fn an_unresponsive_server_causes_one_line() {
         let common = ["--engine", engine, "--seconds", "0.1", "--warm-up", "0", "--timeout", "0.1", &target];
         for rest in [&[][..], &["--rate", "10"], &["--close"], &["--pipeline", "3"]] {
             let said = refused(&[&common[..], rest].concat());
-            assert!(said.contains("answers no request"), "{said}");
+            assert!(said.contains("no response from"), "{said}");
         }
         origin.refuse();
         for rest in [&[][..], &["--rate", "10"], &["--close"]] {
@@ -308,11 +312,11 @@ fn an_unresponsive_server_causes_one_line() {
 fn wrong_arguments_cause_one_line() {
     for (args, part) in [
         (&[][..], "URL"),
-        (&["https://127.0.0.1/"], "https is not spoken"),
+        (&["https://127.0.0.1/"], "https is not supported"),
         (&["127.0.0.1"], "http://"),
         (&["http://127.0.0.1/{3-1}"], "below the first"),
         (&["http://127.0.0.1/{x"], "without its }"),
-        (&["http://no-such-host.invalid/"], "the host is not found"),
+        (&["http://no-such-host.invalid/"], "the host was not found"),
         (&["http://127.0.0.1/", "-c", "0"], "0"),
         (&["http://127.0.0.1/", "--rate", "0"], "rate"),
         (&["http://127.0.0.1/", "--grain", "5"], "--rate"),

@@ -356,6 +356,6 @@ What does a request cost?
             text.matches("| long connections, one worker | 500 and more | 1 | more than 20 % more |").count(),
             1
         );
-        assert_eq!(text.matches("The write-up is the one above").count(), 1);
+        assert_eq!(text.matches("See the write-up above").count(), 1);
     }
 }
