@@ -94,7 +94,7 @@ pub(crate) fn sentence(ranking: &Ranking) -> String {
     };
     let own = format!("{} {}", name(leader.ranked_result), figure(leader, unit));
     if others.is_empty() {
-        return format!("{own}; nothing else was measured.");
+        return format!("{own}; nothing else has a result.");
     }
     let (level, behind): (Vec<&Ranked<'_>>, Vec<&Ranked<'_>>) =
         others.iter().partition(|other| other.is_level_with(leader));
@@ -208,7 +208,7 @@ mod tests {
         let mut one = ranking(true, vec![ranked_result("nginx", "nginx", None, [1.0, 1.0, 1.0])]);
         let cell = Cell::Broken("it ended".to_owned());
         one.results.push(RankedResult { cell, ..ranked_result("epoll", "Ringroad", None, [0.0; 3]) });
-        assert_eq!(sentence(&one), "nginx 1.0 us; nothing else was measured.");
+        assert_eq!(sentence(&one), "nginx 1.0 us; nothing else has a result.");
         let failed: Vec<_> =
             broken(&one).map(|(ranked_result, reason)| (name(ranked_result), reason)).collect();
         assert_eq!(failed, [("Ringroad (epoll)".to_owned(), "it ended")]);
