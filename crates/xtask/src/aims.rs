@@ -46,7 +46,7 @@ pub(crate) fn compare(report: &str) -> Result<(), Failure> {
         println!("{:12} {line}", format!("{standing:?}").to_lowercase());
     }
     let count = |wanted| lines.iter().filter(|(standing, _)| *standing == wanted).count();
-    let [missed, met, unmeasured] = [Outcome::Missed, Outcome::Met, Outcome::Unmeasured].map(count);
+    let [missed, met, unmeasured] = [AimResult::Missed, AimResult::Met, AimResult::Unmeasured].map(count);
     println!("aims: {met} met, {missed} missed, {unmeasured} not measured");
     Ok(())
 }
@@ -57,19 +57,19 @@ fn parse(what: &'static str, text: &str) -> Result<Value, Failure> {
 
 /// Result of an aim, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum AimResult {
     Missed,
     Met,
     Unmeasured,
 }
 
 /// Returns the result and a line for each aim of a scenario in the report.
-fn judge(aims: &Value, report: &Value) -> Vec<(Outcome, String)> {
+fn judge(aims: &Value, report: &Value) -> Vec<(AimResult, String)> {
     let ran = |aim: &&Value| list(&report["sections"]).iter().any(|one| one["scenario"] == aim["scenario"]);
     list(&aims["aims"]).iter().filter(ran).map(|aim| judge_one(aim, &aims["groups"], report)).collect()
 }
 
-fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (Outcome, String) {
+fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (AimResult, String) {
     let figure = text(&aim["figure"]);
     let best_by = aim["best_by"].as_str().unwrap_or(figure);
     let find = |pick: &Value| {
@@ -89,14 +89,14 @@ fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (Outcome, String) {
         _ => (text(&aim["servers"]).to_owned(), Vec::new()),
     };
     let (standing, measured) = match median(figures.clone()) {
-        None => (Outcome::Unmeasured, "no figure".to_owned()),
+        None => (AimResult::Unmeasured, "no figure".to_owned()),
         Some(median) => {
             let low = figures.into_iter().fold(f64::INFINITY, f64::min);
             let bound = |name: &str| aim[name].as_f64();
             let is_met = bound("at_most").is_some_and(|bound| median <= bound)
                 || bound("at_least").is_some_and(|bound| median >= bound)
                 || bound("not_above").is_some_and(|bound| low <= bound);
-            (if is_met { Outcome::Met } else { Outcome::Missed }, format!("{median:.3}"))
+            (if is_met { AimResult::Met } else { AimResult::Missed }, format!("{median:.3}"))
         }
     };
     let bounds = ["at_most", "at_least", "not_above"];
@@ -199,13 +199,13 @@ mod tests {
         )
     }
 
-    fn judged(runs: &[String]) -> Vec<(Outcome, String)> {
+    fn judged(runs: &[String]) -> Vec<(AimResult, String)> {
         let report = format!(r#"{{"sections":[{{"scenario":"http","runs":[{}]}}]}}"#, runs.join(","));
         let aims = workspace::read(FILE).expect("the aims are there");
         judge(&parse(FILE, &aims).expect("JSON"), &parse("the report", &report).expect("JSON"))
     }
 
-    fn of(judged: &[(Outcome, String)], part: &str) -> Outcome {
+    fn of(judged: &[(AimResult, String)], part: &str) -> AimResult {
         judged
             .iter()
             .find(|(_, line)| line.contains(part))
@@ -225,9 +225,9 @@ mod tests {
             run("nginx", "500", "0", 5.0),
         ]);
         let row = |connections: &str| format!("kept connections, {connections} connections: cpu");
-        assert_eq!(of(&judged, &row("100")), Outcome::Met);
-        assert_eq!(of(&judged, &row("500")), Outcome::Missed);
-        assert_eq!(of(&judged, &row("1000")), Outcome::Unmeasured);
+        assert_eq!(of(&judged, &row("100")), AimResult::Met);
+        assert_eq!(of(&judged, &row("500")), AimResult::Missed);
+        assert_eq!(of(&judged, &row("1000")), AimResult::Unmeasured);
         assert!(judged.iter().all(|(_, line)| !line.contains("cold files")), "other scenarios were not run");
     }
 
