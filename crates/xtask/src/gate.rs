@@ -71,7 +71,12 @@ const FURTHER: [Step; 5] = [
 pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     let mut gate = Gate::default();
     let [feature, name] = workspace::ALL_FEATURES;
-    let tools = tools.map(Tools::start).transpose()?;
+    // It waits for the network while the steps before the tests compile.
+    let tools = tools.map(|program| {
+        let mut command = Command::new(program);
+        command.current_dir(workspace::root()).stdin(Stdio::null());
+        std::thread::spawn(move || workspace::run(&mut command))
+    });
     gate.step("prerequisites", Budget::DocsAndTidy, suite::check_prerequisites);
     gate.step("format", Budget::DocsAndTidy, || cargo(&["fmt", "--all", "--check"], None));
     gate.step("tidy", Budget::DocsAndTidy, tidy::check);
@@ -88,7 +93,8 @@ pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
         cargo(&["doc", "--workspace", feature, name, "--no-deps"], Some(("RUSTDOCFLAGS", flags)))
     });
     if let Some(tools) = tools {
-        gate.step("tools", Budget::Tests, || tools.finish());
+        let joined = || tools.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        gate.step("tools", Budget::Tests, joined);
     }
     let mut tally = suite::Tally::default();
     gate.step("tests and further checks", Budget::Tests, || {
@@ -123,29 +129,6 @@ pub(crate) fn run_further() -> Result<(), Failure> {
         gate.step(name, Budget::Tests, work);
     }
     Failure::unless_empty("the further checks", gate.failed)
-}
-
-/// The program that installs the tools of the tests. It waits for the network while the steps before the tests compile.
-struct Tools {
-    command: Command,
-    child: Child,
-}
-
-impl Tools {
-    fn start(program: &str) -> Result<Tools, Failure> {
-        let mut command = Command::new(program);
-        let child = command.current_dir(workspace::root()).stdin(Stdio::null()).spawn();
-        let child = child.map_err(|error| workspace::not_started(&command, error))?;
-        Ok(Tools { command, child })
-    }
-
-    fn finish(mut self) -> Result<(), Failure> {
-        let status = self.child.wait().map_err(|error| workspace::not_started(&self.command, error))?;
-        if status.success() {
-            return Ok(());
-        }
-        Err(Failure::Command { command: workspace::describe(&self.command), status })
-    }
 }
 
 /// The further checks in a process beside the tests, which have priority for the processor.

@@ -104,7 +104,7 @@ pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
         .map_err(|error| problem(format!("not a report of ringroad bench: {error}")))?;
     if head.format != FORMAT {
         return Err(problem(format!(
-            "a report of format {}; this program reads format {FORMAT}",
+            "a report of format {}; this program reads format {FORMAT}: measure again",
             head.format
         )));
     }

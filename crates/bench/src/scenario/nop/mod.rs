@@ -108,10 +108,10 @@ fn subjects(options: &NopOptions, place: CpuPair) -> Vec<Subject> {
             add(Subject::Ring { setup, batch });
         }
         for bytes in READ_BYTES {
-            for variant in
+            for method in
                 [ReadMethod::Ring, ReadMethod::RingAsEngine, ReadMethod::Libaio, ReadMethod::LibaioReaping]
             {
-                add(Subject::Read { variant, bytes, batch });
+                add(Subject::Read { method, bytes, batch });
             }
         }
     }

@@ -143,7 +143,7 @@ fn of_slots(measurements: Measurements<'_>) -> Table {
 /// (`IOCB_CMD_NOOP` has a number but no implementation in the kernel), so both read: zero bytes, which resembles a
 /// no-op, and a resident page.
 fn beside_libaio(measurements: Measurements<'_>) -> Table {
-    let variants = [
+    let methods = [
         ("ring without flags", ReadMethod::Ring),
         ("ring as this server's", ReadMethod::RingAsEngine),
         ("libaio", ReadMethod::Libaio),
@@ -152,10 +152,9 @@ fn beside_libaio(measurements: Measurements<'_>) -> Table {
     let mut rows = Vec::new();
     for bytes in READ_BYTES {
         let what = if bytes == 0 { "read of no bytes" } else { "read of a page in memory" };
-        let row = |(name, variant)| {
-            (format!("{what}: {name}"), Subject::Read { variant, bytes, batch: 1 }.labels())
-        };
-        rows.extend(variants.map(row));
+        let row =
+            |(name, method)| (format!("{what}: {name}"), Subject::Read { method, bytes, batch: 1 }.labels());
+        rows.extend(methods.map(row));
     }
     let columns: Vec<ShownColumn> = BATCHES_FEW
         .iter()
@@ -233,7 +232,7 @@ fn overhead_finding(measurements: Measurements<'_>) -> Finding {
     let claim = "io_uring has less overhead than libaio, and needs fewer system calls.";
     let batch = BATCH_COMPARED;
     let of = |figure, bytes, batch| {
-        let middle = |variant| measurements.middle(figure, &Subject::Read { variant, bytes, batch }.labels());
+        let middle = |method| measurements.middle(figure, &Subject::Read { method, bytes, batch }.labels());
         middle(ReadMethod::RingAsEngine).zip(middle(ReadMethod::Libaio))
     };
     // For a batch of one, where calls differ most: a larger batch divides the calls of both.

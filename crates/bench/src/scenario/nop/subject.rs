@@ -73,7 +73,7 @@ pub(super) enum Subject {
     /// flight at the same time.
     Slots { fresh: bool },
     /// Reads that never wait.
-    Read { variant: ReadMethod, bytes: u32, batch: u32 },
+    Read { method: ReadMethod, bytes: u32, batch: u32 },
 }
 
 /// Creates a resident file of one page.
@@ -101,8 +101,8 @@ impl Subject {
             Subject::Slots { fresh } => {
                 at([("subject", &"engine's slots"), ("slots", &if *fresh { "fresh" } else { "used again" })])
             }
-            Subject::Read { variant, bytes, batch } => {
-                at([("subject", &format!("read by {variant:?}")), ("bytes", bytes), ("batch", batch)])
+            Subject::Read { method, bytes, batch } => {
+                at([("subject", &format!("read by {method:?}")), ("bytes", bytes), ("batch", batch)])
             }
         }
     }
@@ -141,7 +141,7 @@ impl Subject {
                 repeat(length, batch, &mut engine, round, |engine| engine.counters().kernel_entries)
             }
             Subject::Slots { fresh } => slots(fresh, length),
-            Subject::Read { variant, bytes, batch } => read(variant, bytes, batch, file, length),
+            Subject::Read { method, bytes, batch } => read(method, bytes, batch, file, length),
         }
     }
 }
@@ -233,7 +233,7 @@ fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
 }
 
 /// Measures reads of one kind, all of the same page.
-fn read(variant: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
+fn read(method: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
     let file = File::open(path).map_err(text)?;
     // Buffered instead of direct: the page is resident, so that no engine waits for a device.
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };
@@ -244,9 +244,9 @@ fn read(variant: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Durati
         queue_done.clear();
         failed.map_or(Ok(()), |errno| Err(text(errno)))
     };
-    match variant {
+    match method {
         ReadMethod::Ring | ReadMethod::RingAsEngine => {
-            let setup = if variant == ReadMethod::Ring {
+            let setup = if method == ReadMethod::Ring {
                 RingSetup::plain(batch)
             } else {
                 RingSetup::as_engine(batch)
@@ -268,7 +268,7 @@ fn read(variant: ReadMethod, bytes: u32, batch: u32, path: &Path, length: Durati
                 aio.submit().map_err(text)?;
                 // A resident page has been read when io_submit returns, so all completions are already available;
                 // otherwise the system call waits for them.
-                let reaped = if variant == ReadMethod::LibaioReaping { aio.reap(&mut done) } else { 0 };
+                let reaped = if method == ReadMethod::LibaioReaping { aio.reap(&mut done) } else { 0 };
                 if reaped < batch {
                     aio.wait(batch - reaped, &mut done).map_err(text)?;
                 }
