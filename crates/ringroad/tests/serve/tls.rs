@@ -158,6 +158,19 @@ fn plain_http_on_a_tls_port_gets_an_explaining_page() {
     assert_eq!((response.status, response.field("location")), (302, Some("https://a.test/path")));
 }
 
+/// The library would measure the processor's jitter in the first handshake of a worker, for 70 ms of its thread.
+#[test]
+fn random_numbers_come_without_measuring_the_processor() {
+    let program = std::fs::read(BINARY).expect("the program is readable");
+    // Names in the symbol table end with a zero byte.
+    let names = program.split(|&byte| byte == 0);
+    let found: Vec<&[u8]> = names
+        .filter(|name| name.ends_with(b"_CRYPTO_sysrand") || name.ends_with(b"_jent_read_entropy"))
+        .collect();
+    assert_eq!(found.len(), 1, "AWS_LC_SYS_NO_JITTER_ENTROPY of .cargo/config.toml has no effect");
+    assert!(found[0].ends_with(b"_CRYPTO_sysrand"), "the program has no symbols");
+}
+
 #[test]
 fn stalled_and_invalid_handshakes_delay_no_other_client() {
     let authority = Authority::new("root");
