@@ -365,7 +365,10 @@ impl Connection {
 impl Connection {
     /// Advances the end of a connection by one step.
     fn advance_end(&mut self) -> ControlFlow<Stop> {
-        let is_to_end = self.shared.is_ending.get() || self.shared.thread.is_leaving();
+        let thread = &self.shared.thread;
+        // While new connections are accepted, each serves a request, as in HTTP/1. Otherwise clients would reconnect in vain.
+        let is_leaving = if self.is_first { thread.is_draining() } else { thread.is_leaving() };
+        let is_to_end = self.shared.is_ending.get() || is_leaving;
         if self.end == End::Open && is_to_end {
             self.end = End::Announced(rt::now() + GOAWAY_WAIT_MAX);
             self.shared.with(|state| state.session.announce_end(&mut state.out));

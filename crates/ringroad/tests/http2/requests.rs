@@ -578,6 +578,27 @@ fn a_graceful_stop_sends_two_goaways_and_loses_no_request() {
     assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (3, 0)]);
 }
 
+/// Before a stop with a delay, and while the server is drained, new connections are accepted. Each serves a request
+/// before its end is announced: otherwise a client without a load balancer would connect again and again.
+#[test]
+fn a_new_connection_of_a_leaving_server_serves_a_request() {
+    if !ours_only("shutdown_delay") {
+        return;
+    }
+    let text = one_server("http2 on;", "location / { return 200 own; }");
+    let server = serve(&format!("shutdown_delay 1h; {text}"));
+    server.signal(Signal::QUIT);
+    server.wait_for_log("readiness checks fail", Deadline::default());
+    for _ in 0..2 {
+        let mut client = http2::connect(&server);
+        client.settle();
+        assert!(client.goodbyes.is_empty());
+        assert_eq!(client.get("/").text(), "own");
+        client.until_closed();
+        assert_eq!(client.goodbyes, [(0x7fff_ffff, 0), (1, 0)]);
+    }
+}
+
 /// A reload in place closes no connection; begun streams keep their configuration.
 #[test]
 fn a_reload_in_place_closes_no_connection() {
