@@ -175,7 +175,9 @@ impl<'a> WorkerArguments<'a> {
         let _ = self.events.send(Event::Ready);
         // The collector has returned without starting the load.
         let Ok(window) = window.recv() else { return Ok(Use::default()) };
-        let mut watcher = Watcher { crew: self, begun: None, used: Use::default() };
+        let is_open = matches!(self.plan.loop_kind, LoopKind::Open { .. });
+        let due_from = is_open.then_some(window.counted_from);
+        let mut watcher = Watcher { crew: self, due_from, begun: None, used: Use::default() };
         worker.run(window, &mut watcher)?;
         Ok(watcher.used)
     }
@@ -184,6 +186,8 @@ impl<'a> WorkerArguments<'a> {
 /// Passes a thread's counts on, and measures its resource usage between the two boundaries of the counted period.
 struct Watcher<'a> {
     crew: &'a WorkerArguments<'a>,
+    /// Time from which requests are due in an open loop: a thread that begins late sends all of them.
+    due_from: Option<Instant>,
     begun: Option<(Instant, ThreadUse)>,
     used: Use,
 }
@@ -209,7 +213,7 @@ impl Observer for Watcher<'_> {
                 delayed_seconds: after.delayed_seconds - before.delayed_seconds,
                 kernel_entries: after.kernel_entries - before.kernel_entries,
             },
-            seconds: (until - since).as_secs_f64(),
+            seconds: (until - self.due_from.unwrap_or(since)).as_secs_f64(),
         };
     }
 
