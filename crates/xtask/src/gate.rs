@@ -168,13 +168,14 @@ impl Beside {
 impl Gate {
     fn step(&mut self, name: &str, budget: Budget, work: impl FnOnce() -> Result<(), Failure>) {
         println!("\n== {name}");
-        let started = Instant::now();
+        let (started, processor) = (Instant::now(), processor_time_of_children());
         if let Err(failure) = work() {
             println!("{name}: {failure}");
             self.failed.push(name.to_owned());
         }
         let time = started.elapsed();
-        println!("{name}: {} minutes", minutes(time));
+        let processor = processor_time_of_children().saturating_sub(processor);
+        println!("{name}: {} minutes, {} of processor time", minutes(time), minutes(processor));
         self.times.push((budget, time));
     }
 
@@ -193,6 +194,19 @@ impl Gate {
 
 fn cargo(args: &[&str], env: Option<(&str, &str)>) -> Result<(), Failure> {
     workspace::run(workspace::cargo(args).envs(env))
+}
+
+/// Returns the processor time of all ended child processes and of their children; zero where `/proc` is missing.
+fn processor_time_of_children() -> Duration {
+    children_of_stat(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default())
+}
+
+/// Sums `cutime` and `cstime`, the 16th and 17th field of `/proc/PID/stat` (proc_pid_stat(5)), in ticks of 10 ms.
+fn children_of_stat(stat: &str) -> Duration {
+    // The second field, the name of the program, may contain spaces and parentheses.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields = after_name.split_ascii_whitespace().skip(13).take(2);
+    Duration::from_millis(10 * fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
 }
 
 fn minutes(time: Duration) -> String {
@@ -214,6 +228,13 @@ mod tests {
         });
         assert!(ran);
         assert_eq!(gate.failed, ["first"]);
+    }
+
+    #[test]
+    fn processor_time_of_children_is_read_behind_a_name_with_parentheses() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 900 800 0 0 11 12 250 50 20 0 1 0 5 1000 200";
+        assert_eq!(children_of_stat(stat), Duration::from_secs(3));
+        assert_eq!(children_of_stat(""), Duration::ZERO);
     }
 
     #[test]

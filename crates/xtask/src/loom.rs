@@ -10,18 +10,19 @@ const MODELS: [(&str, &str); 3] = [("io", "loom_doorbell"), ("rt", "loom_mailbox
 
 /// Runs every model.
 pub(crate) fn check() -> Result<(), Failure> {
+    // One command: a command per model would compile the dependencies once for each set of features.
+    let mut command = workspace::cargo(&["test", "--release"]);
     for (name, test) in MODELS {
-        let mut command = workspace::cargo(&["test", "--release", "--package", name, "--test", test]);
-        // Without the settings of the release profile that slow down the build and matter only for the product.
-        let quick = [
-            ("RUSTFLAGS", "--cfg loom"),
-            ("CARGO_PROFILE_RELEASE_LTO", "off"),
-            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-            ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
-        ];
-        workspace::run(command.envs(quick))?;
+        command.args(["--package", name, "--test", test]);
     }
-    Ok(())
+    // Without the settings of the release profile that slow down the build and matter only for the product.
+    let quick = [
+        ("RUSTFLAGS", "--cfg loom"),
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+        ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ];
+    workspace::run(command.envs(quick))
 }
 
 #[cfg(test)]
