@@ -57,13 +57,16 @@ struct Gate {
 /// A step: its name and its function.
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// Steps that compute for minutes, each in a separate target directory. They run beside the tests, which mostly wait.
-const FURTHER: [Step; 5] = [
-    ("instructions", instructions::check),
-    ("toolchains", toolchains::check),
-    ("loom", loom::check),
-    ("book", book::check),
-    ("fuzz", fuzz::smoke),
+/// Steps that compute for minutes, each in a separate target directory. They run beside the tests, in two groups at the same time,
+/// because parts of each use only one processor.
+const FURTHER: [&[Step]; 2] = [
+    &[("instructions", instructions::check)],
+    &[
+        ("toolchains", toolchains::check),
+        ("loom", loom::check),
+        ("book", book::check),
+        ("fuzz", fuzz::smoke),
+    ],
 ];
 
 /// Runs every step. The quick ones are first, so that a formatting error is reported immediately; the tests are last,
@@ -98,10 +101,10 @@ pub(crate) fn run(tools: Option<&str>) -> Result<(), Failure> {
     }
     let mut tally = suite::Tally::default();
     gate.step("tests and further checks", Budget::Tests, || {
-        let further = Beside::start()?;
+        let further = (0..FURTHER.len()).map(Beside::start).collect::<Result<Vec<_>, _>>()?;
         let tests = tests(&mut tally);
-        let further = further.finish();
-        let found = [tests, further].into_iter().filter_map(Result::err).map(|failure| failure.to_string());
+        let results = further.into_iter().map(Beside::finish).chain([tests]);
+        let found = results.filter_map(Result::err).map(|failure| failure.to_string());
         Failure::unless_empty("the tests and the further checks", found.collect())
     });
     println!("\n{}", gate.times_against_budget());
@@ -122,16 +125,21 @@ fn tests(tally: &mut suite::Tally) -> Result<(), Failure> {
     Failure::unless_empty("the look at the engines", outcome.report.problems(&excused))
 }
 
-/// Runs only the further checks.
-pub(crate) fn run_further() -> Result<(), Failure> {
+/// Runs only the further checks: all of them, or those of one group.
+pub(crate) fn run_further(group: Option<&str>) -> Result<(), Failure> {
+    let groups = match group {
+        None => &FURTHER[..],
+        Some(group) => {
+            let found = group.parse::<usize>().ok().and_then(|index| FURTHER.get(index..=index));
+            found.ok_or(Failure::Format { what: "the group of further checks", detail: group.to_owned() })?
+        }
+    };
     let mut gate = Gate::default();
-    for (name, work) in FURTHER {
-        gate.step(name, Budget::Tests, work);
-    }
+    groups.iter().copied().flatten().for_each(|&(name, work)| gate.step(name, Budget::Tests, work));
     Failure::unless_empty("the further checks", gate.failed)
 }
 
-/// The further checks in a process beside the tests, which have priority for the processor.
+/// A group of further checks in a process beside the tests, which have priority for the processor.
 struct Beside {
     child: Child,
     /// The file of its output, so that it is not mixed with the results of the tests.
@@ -139,15 +147,15 @@ struct Beside {
 }
 
 impl Beside {
-    fn start() -> Result<Beside, Failure> {
-        let output = workspace::root().join("target/further-checks.txt");
+    fn start(group: usize) -> Result<Beside, Failure> {
+        let output = workspace::root().join(format!("target/further-checks-{group}.txt"));
         let failed = |error| Failure::File { path: output.clone(), error };
         let file = File::create(&output).map_err(failed)?;
         let stderr = file.try_clone().map_err(failed)?;
         // The name by which it was started: the build has replaced the executable of this process.
         let program = std::env::args_os().next().unwrap_or_else(|| "xtask".into());
         let mut command = Command::new("nice");
-        command.args(["-n", "19"]).arg(program).arg("further");
+        command.args(["-n", "19"]).arg(program).args(["further", &group.to_string()]);
         let child = command.stdin(Stdio::null()).stdout(file).stderr(stderr).spawn();
         let child = child.map_err(|error| workspace::not_started(&command, error))?;
         Ok(Beside { child, output })
