@@ -61,12 +61,7 @@ type Step = (&'static str, fn() -> Result<(), Failure>);
 /// because parts of each use only one processor.
 const FURTHER: [&[Step]; 2] = [
     &[("instructions", instructions::check)],
-    &[
-        ("toolchains", toolchains::check),
-        ("loom", loom::check),
-        ("book", book::check),
-        ("fuzz", fuzz::smoke),
-    ],
+    &[("toolchains", toolchains::check), ("loom", loom::check), ("book", book::check), ("fuzz", fuzz::smoke)],
 ];
 
 /// Runs every step. The quick ones are first, so that a formatting error is reported immediately; the tests are last,
