@@ -15,7 +15,6 @@ use rt::local::{Counted, Event, WaitGroup};
 use crate::capacity::{Capacity, Waits};
 use crate::config::{Config, ServerId};
 use crate::extensions::Extensions;
-use crate::http2::SharedMemory;
 use crate::request::{ConnInfo, Generation, Request};
 use telemetry::Level;
 use telemetry::clock::Clock;
@@ -90,8 +89,6 @@ pub struct Thread {
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Idle encoders.
     pub encoders: Rc<Pool>,
-    /// Memory of HTTP/2 connections.
-    pub http2: SharedMemory,
     /// State of modules on this thread.
     locals: Extensions,
 }
@@ -125,7 +122,6 @@ impl Thread {
             handshakes: Turns::default(),
             opening: RefCell::default(),
             encoders: Rc::default(),
-            http2: SharedMemory::default(),
             locals,
             spare_requests: RefCell::default(),
         }

@@ -98,7 +98,7 @@ impl DeclineDetector {
 fn free_memory(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();
-    (rt::trim() + thread.encoders.clear() + thread.http2.release(), requests, chunks)
+    (rt::trim() + thread.encoders.clear(), requests, chunks)
 }
 
 fn free_memory_for_others(thread: &Thread, ledger: &Ledger) {

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use http::h2::{Event, Fault, Limits};
+use http::h2::{Event, Fault, Limits, Scratch};
 use io::{Buf, Errno, Segments};
 use rt::Timer;
 
@@ -95,11 +95,13 @@ pub(crate) async fn serve(start: Start) -> Wire {
         info,
         wire,
         input: Input::of(early),
+        scratch: Scratch::default(),
         stage,
         timer: Timer::new(),
         send_timer: Timer::new(),
         progress_timeout: ProgressTimeout::new(send_timeout),
         in_flight: None,
+        spare: Vec::new(),
         credited_at: rt::now(),
         end: End::Open,
         is_first: true,
@@ -142,6 +144,8 @@ struct Connection {
     wire: Wire,
     /// Bytes that were received and not yet processed.
     input: Input,
+    /// Memory for decoding heads.
+    scratch: Scratch,
     /// Its state in the statistics of the thread.
     stage: tally::Counted,
     /// Deadline for receiving.
@@ -152,6 +156,8 @@ struct Connection {
     progress_timeout: ProgressTimeout,
     /// Frames in flight.
     in_flight: Option<Segments>,
+    /// Memory of sent frames, for reuse.
+    spare: Vec<u8>,
     /// Time up to which frames were credited to the client's budget.
     credited_at: Instant,
     /// Progress of ending the connection.
@@ -251,9 +257,6 @@ impl Connection {
     /// ready for the next send. Returns `Break` if other connections must get their turn before the remaining bytes.
     fn handle_input(&mut self) -> Result<ControlFlow<()>, Fault> {
         let mut requests = 0;
-        if !self.input.bytes().is_empty() {
-            self.shared.provide_memory();
-        }
         while !self.input.bytes().is_empty() {
             let shared = Rc::clone(&self.shared);
             let input = self.input.bytes();
@@ -262,7 +265,8 @@ impl Connection {
                 Event::More => break,
                 Event::Nothing => {}
                 Event::Head { stream, ends, block } => {
-                    let head = stream::Head { id: stream, ends, block, input };
+                    let scratch = &mut self.scratch;
+                    let head = stream::Head { id: stream, ends, block, input, scratch };
                     let decoded = stream::begin(&shared, &self.entrance, &self.info, head)?;
                     self.input.consume(step.used);
                     if let Some(decoded) = decoded {
@@ -560,7 +564,8 @@ impl Connection {
     /// Releases memory while the connection has no request.
     fn release_memory(&mut self) {
         self.stage.set(Stage::Waiting);
-        self.shared.release_memory();
+        self.spare = Vec::new();
+        self.scratch = Scratch::default();
     }
 
     /// Whether to receive more: not while the client does not read the responses that it requested.
@@ -587,8 +592,10 @@ impl Connection {
                     .follow(context, send_timer, polled, || wire.sent_progress())
                     .map_err(Stop::from)
             )?;
-            if let Some(sent) = self.in_flight.take().as_mut().and_then(Segments::take_vec) {
-                self.shared.thread.http2.recycle_frames(sent);
+            let data = self.in_flight.take().as_mut().and_then(Segments::take_vec);
+            if let Some(mut spare) = data.filter(|spare| spare.capacity() <= SPARE_BYTES_MAX) {
+                spare.clear();
+                self.spare = spare;
             }
             self.batches += 1;
         }
@@ -597,15 +604,19 @@ impl Connection {
 
     /// Takes the ready frames to send; returns whether there are any.
     fn take_off(&mut self) -> Result<bool, Stop> {
-        let thread = &self.shared.thread;
+        let spare = &mut self.spare;
         let out = self.shared.with(|state| {
             state.gather();
             if state.out.is_empty() {
-                return None;
+                Vec::new()
+            } else {
+                std::mem::replace(&mut state.out, std::mem::take(spare))
             }
-            Some(std::mem::replace(&mut state.out, thread.http2.take_frames()))
         });
-        let Some(out) = out else { return Ok(false) };
+        if out.is_empty() {
+            return Ok(false);
+        }
+        let thread = &self.shared.thread;
         // As for HTTP/1 responses: io_uring submits the sends of many connections with one system call.
         let is_sent_directly = thread.calls_directly && !thread.has_ring && out.len() <= SENT_DIRECTLY_MAX;
         let mut data = Segments::from(out);
@@ -631,3 +642,6 @@ const BATCHES_IN_A_ROW: u32 = 4;
 
 /// Maximum size in bytes of a direct send, if the engine would make the same call.
 const SENT_DIRECTLY_MAX: usize = 64 << 10;
+
+/// Maximum size in bytes of the frame memory that is retained for reuse while there are requests.
+const SPARE_BYTES_MAX: usize = 256 << 10;

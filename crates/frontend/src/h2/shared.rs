@@ -280,24 +280,6 @@ impl Shared {
         change(&mut self.state.borrow_mut())
     }
 
-    /// Takes memory for frames from the thread, if there is none.
-    pub(super) fn provide_memory(&self) {
-        self.with(|state| {
-            if state.out.capacity() == 0 {
-                state.out = self.thread.http2.take_frames();
-            }
-        });
-    }
-
-    /// Returns the memory for frames to the thread, unless frames are ready.
-    pub(super) fn release_memory(&self) {
-        self.with(|state| {
-            if state.out.is_empty() {
-                self.thread.http2.recycle_frames(std::mem::take(&mut state.out));
-            }
-        });
-    }
-
     /// Registers the driver, which waits for events.
     pub(super) fn wait(&self, context: &Context<'_>) {
         self.driver.set(Some(context.waker().clone()));
@@ -324,7 +306,7 @@ impl Shared {
     }
 
     /// Sends a complete response, whose first `head_len` bytes are its head. Returns the length of the head's frames, and whether
-    /// the complete body was put into frames; if it was, `data` still has the memory.
+    /// the complete body was put into frames.
     ///
     /// # Errors
     /// The client has disconnected.
@@ -332,7 +314,7 @@ impl Shared {
         &self,
         stream: &Stream,
         head_len: usize,
-        data: &mut Segments,
+        mut data: Segments,
     ) -> Result<(usize, bool), Errno> {
         let state = &mut *self.state.borrow_mut();
         state.check(stream)?;
@@ -348,10 +330,8 @@ impl Shared {
         };
         if has_body {
             data.advance(head_len);
-            if !state.push_short_body(stream, data) {
-                state.add(stream, std::mem::take(data), Some(Vec::new()));
-                state.gather();
-            }
+            state.add(stream, data, Some(Vec::new()));
+            state.gather();
         }
         self.wake_driver();
         Ok((head_bytes, stream.outbox.borrow().is_done))
@@ -508,24 +488,6 @@ impl State {
         let head_bytes = self.session.push_head(stream.id, head, ends, &mut self.out);
         stream.outbox.borrow_mut().is_done |= ends;
         head_bytes
-    }
-
-    /// Puts a complete body into one frame, without the outbox and the scheduler: possible if no other stream has bytes to send, and
-    /// both windows permit it. Returns whether it did.
-    fn push_short_body(&mut self, stream: &Stream, data: &Segments) -> bool {
-        let len = data.len();
-        let longest = stream.chunk_bytes.get().min(self.session.payload_max());
-        let is_possible = len <= longest.min(self.session.sendable(stream.id))
-            && self.ready.is_empty()
-            && self.out.len() < BATCH_BYTES;
-        if is_possible {
-            self.session.push_data(stream.id, len, true, &mut self.out);
-            data.parts().for_each(|part| self.out.extend_from_slice(part.bytes()));
-            let mut outbox = stream.outbox.borrow_mut();
-            outbox.moved += len as u64;
-            outbox.is_done = true;
-        }
-        is_possible
     }
 
     /// Adds bytes to an outbox.

@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority};
+use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
 use http::request::{BodyLength, HeaderId};
 use io::op::Source;
 use rt::Timer;
@@ -30,7 +30,7 @@ pub(super) struct DecodedRequest {
     reset: Option<ErrorCode>,
 }
 
-/// A header block.
+/// A header block, and the state for decoding it.
 pub(super) struct Head<'a> {
     /// The number of the stream.
     pub(super) id: u32,
@@ -40,6 +40,8 @@ pub(super) struct Head<'a> {
     pub(super) block: Block,
     /// The input that may contain the block.
     pub(super) input: &'a [u8],
+    /// Memory for decoding.
+    pub(super) scratch: &'a mut Scratch,
 }
 
 /// Decodes the head of a request; `None` if it was refused so that the client may repeat it (RFC 9113 section 8.7).
@@ -52,7 +54,7 @@ pub(super) fn begin(
     info: &Rc<ConnInfo>,
     head: Head<'_>,
 ) -> Result<Option<DecodedRequest>, Fault> {
-    let Head { id, ends, block, input } = head;
+    let Head { id, ends, block, input, scratch } = head;
     info.requests.set(info.requests.get() + 1);
     let stream = Stream::new(id, Priority::default());
     let thread = &shared.thread;
@@ -62,15 +64,13 @@ pub(super) fn begin(
     let mut request = thread.take_request(&generation, &conn, server);
     let policy = effect::policy(&request.scope().core);
     let mut raw = Vec::with_capacity(RAW_BYTES);
-    let mut scratch = thread.http2.scratch.borrow_mut();
-    let mut reader = HeadReader::new(&mut scratch, &mut request.head, &mut raw, &policy);
+    let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy);
     let (decoded, never_indexed) = shared.with(|state| {
         let decoded = state.session.decode(block, input, |name, value| reader.field(name, value));
         (decoded, state.session.take_never_indexed())
     });
     let size = reader.size();
     let mut finished = reader.finish(ends);
-    drop(scratch);
     if let Err(fault) = decoded {
         thread.recycle_request(request);
         return Err(fault);
@@ -109,17 +109,14 @@ pub(super) fn begin(
     }
     let (received, reset) = match finished {
         Ok(()) => (Received::Head, None),
-        Err(fault) => refusal(&request, &fault),
+        Err(fault) => {
+            let message = fault.message();
+            request.log(Level::Info, format_args!("{message} while reading client request headers"));
+            let is_malformed = matches!(fault, HeadFault::Malformed(_));
+            (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
+        }
     };
     Ok(Some(DecodedRequest { stream, request, received, reset }))
-}
-
-/// Logs why a header section is invalid; returns the status of the response, and the code to reset a malformed stream with.
-fn refusal(request: &Request, fault: &HeadFault) -> (Received, Option<ErrorCode>) {
-    let message = fault.message();
-    request.log(Level::Info, format_args!("{message} while reading client request headers"));
-    let is_malformed = matches!(fault, HeadFault::Malformed(_));
-    (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
 }
 
 /// Opens the stream of a request. `length` is the announced length of its body; if `ends` is true, no body follows.

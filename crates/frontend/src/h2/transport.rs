@@ -104,22 +104,15 @@ impl Transport for StreamTransport {
         head::write(request, core, out)
     }
 
-    fn send(
-        &mut self,
-        request: &mut Request,
-        mut data: Segments,
-    ) -> Result<Option<ProgressTimeout>, BodyError> {
+    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<ProgressTimeout>, BodyError> {
         // The body is not moved; the head is compressed.
         let head_len = request.sent_head as usize;
         let len = data.len() - head_len;
-        let sent = self.shared.send_complete(&self.stream, head_len, &mut data);
+        let sent = self.shared.send_complete(&self.stream, head_len, data);
         let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
         // Of the frames only those of the head are counted, so that the difference is the body (`$body_bytes_sent`).
         request.sent_head = head_bytes as u64;
         request.sent = (head_bytes + len) as u64;
-        if let Some(head) = data.take_vec() {
-            request.store_spare(head);
-        }
         let timeout = request.scope().core.sending.send_timeout;
         Ok((!is_done).then(|| ProgressTimeout::new(timeout)))
     }
