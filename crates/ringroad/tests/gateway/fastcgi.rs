@@ -3,12 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command};
 
 use crate::common::BINARY;
-use rustix::process::{Pid, Signal, kill_process};
+use crate::gateways::programs::{self, Program};
 use testkit::fastcgi::{END_REQUEST, FastCgi, Reply, Request, STDERR, STDOUT, record};
-use testkit::{Client, Deadline, Server, Setup, wait};
+use testkit::{Client, Deadline, Server, Setup};
 
 const CONF: &str = r#"worker_processes 1; error_log logs/error.log info;
 events { }
@@ -309,37 +308,18 @@ fn the_response_after_a_flood_of_messages_is_read() {
     assert!(server.error_log().len() < 1 << 20, "{}", server.error_log().len());
 }
 
-/// Debian's php-fpm, stopped when dropped.
-struct Php(Child);
-
-impl Drop for Php {
-    fn drop(&mut self) {
-        // Killed, it would leave its workers running.
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
-}
-
-fn php(folder: &Path) -> Option<Php> {
-    let programs = ["8.2", "8.3", "8.4"].map(|version| format!("/usr/sbin/php-fpm{version}"));
-    let Some(program) = programs.iter().find(|program| Path::new(program).exists()) else {
-        testkit::skip("php-fpm is not installed (apt-get install php-fpm)");
-        return None;
-    };
-    let (socket, folder) = (folder.join("php.sock"), folder.display());
+/// Starts Debian's php-fpm with its status page at `/fpm-status`.
+fn php(folder: &Path) -> Option<Program> {
+    let (path, socket) = (folder.join("php.conf"), folder.join("php.sock"));
+    let folder = folder.display();
     let conf = format!(
-        "[global]\nerror_log = {folder}/php.log\ndaemonize = no\n[www]\nlisten = {folder}/php.sock\nlisten.mode = 0666\n\
+        "[global]\nerror_log = {folder}/php-errors.log\ndaemonize = no\n[www]\nlisten = {folder}/php.sock\n\
          user = nobody\ngroup = nogroup\npm = static\npm.max_children = 2\ncatch_workers_output = yes\npm.status_path = /fpm-status\n\
          php_admin_value[upload_max_filesize] = 20M\nphp_admin_value[post_max_size] = 20M\nphp_admin_flag[log_errors] = on\n\
          php_admin_value[display_errors] = off\n"
     );
-    let path = format!("{folder}/php.conf");
     std::fs::write(&path, conf).expect("the folder is writable");
-    let child = Command::new(program).args(["-R", "-F", "-y", &path]).spawn().expect("it is a program");
-    let php = Php(child);
-    wait::until("php-fpm's socket", Deadline::default(), || socket.exists().then_some(()))
-        .expect("it starts");
-    Some(php)
+    programs::php_fpm(&path, &socket)
 }
 
 const FRONT_CONTROLLER: &str = r#"<?php

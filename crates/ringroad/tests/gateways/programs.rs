@@ -71,11 +71,14 @@ fn installed(paths: &[&str], package: &str) -> Option<PathBuf> {
     found
 }
 
-/// Starts Debian's php-fpm with this configuration, which must listen on the socket.
+/// Starts Debian's php-fpm with this configuration, which must listen on the socket. Its temporary files are in the same directory:
+/// other users may not be allowed to write to `/tmp`.
 pub(crate) fn php_fpm(conf: &Path, socket: &Path) -> Option<Program> {
     let paths = ["/usr/sbin/php-fpm8.2", "/usr/sbin/php-fpm8.3", "/usr/sbin/php-fpm8.4"];
     let mut command = Command::new(installed(&paths, "php-fpm")?);
+    let folder = socket.parent().expect("it is an absolute path");
     command.args(["-R", "-F", "-y"]).arg(conf);
+    command.arg("-d").arg(format!("sys_temp_dir={}", folder.display()));
     Some(Program::start(command, socket))
 }
 
