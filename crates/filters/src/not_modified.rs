@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::conditional::{self, IfModifiedSince, Outcome, Validators};
+use http::conditional::{self, Evaluator, IfModifiedSince, Outcome, Validators};
 
 use crate::Module;
 use exchange::request::Request;
@@ -29,9 +29,9 @@ fn filter(request: &mut Request) {
     let mut last_modified = response.last_modified;
     // A file that was restored to an older state must be sent again, so dates must be equal. An upstream's response is
     // compared by date too.
-    let mut mode = IfModifiedSince::Exact;
+    let (mut mode, mut evaluator) = (IfModifiedSince::Exact, Evaluator::Origin);
     if response.is_stored {
-        mode = IfModifiedSince::Before;
+        (mode, evaluator) = (IfModifiedSince::Before, Evaluator::Cache);
         // RFC 9111 section 4.3.2: `Date` replaces a missing `Last-Modified`.
         let text = response.field(b"Last-Modified").or(response.date.as_deref());
         last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
@@ -39,7 +39,7 @@ fn filter(request: &mut Request) {
     let mode = request.scope().core.responding.if_modified_since.unwrap_or(mode);
     let etag = response.etag.as_ref().map(|etag| etag.as_bytes());
     let validators = Validators { etag, last_modified };
-    match conditional::evaluate(&request.head, request.bytes(), validators, mode) {
+    match conditional::evaluate(&request.head, request.bytes(), validators, mode, evaluator) {
         Outcome::Proceed => {}
         Outcome::NotModified => {
             let response = &mut request.response;

@@ -106,7 +106,18 @@ fn if_range_holds(request: &Request) -> bool {
         etag: response.etag.as_ref().map(|etag| etag.as_bytes()),
         last_modified: response.last_modified,
     };
-    request.header(HeaderId::IfRange).is_none_or(|value| range::if_range_matches(value, validators))
+    // RFC 9110 section 13.1.5: a date that is not a strong validator matches nothing. Files of this server keep nginx's rule.
+    let is_weak_date = response.is_stored
+        && response.etag.is_none()
+        && response
+            .date
+            .as_deref()
+            .and_then(http::date::parse_http)
+            .zip(response.last_modified)
+            .is_some_and(|(date, modified)| date <= modified);
+    request
+        .header(HeaderId::IfRange)
+        .is_none_or(|value| !is_weak_date && range::if_range_matches(value, validators))
 }
 
 /// Responds with one range, which needs no framing: the range is the body, and a header field has its position.

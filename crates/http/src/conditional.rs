@@ -32,6 +32,16 @@ pub enum IfModifiedSince {
     Before,
 }
 
+/// The server that evaluates the conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evaluator {
+    /// The origin server of the representation.
+    Origin,
+    /// A cache. It ignores `If-Match` and `If-Unmodified-Since`, which refer to the representation of the origin server (RFC 9111
+    /// section 4.3.2), and dates that are no valid HTTP dates (RFC 9110 section 13.1.3): it may have an older representation.
+    Cache,
+}
+
 /// The validators of the selected representation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
@@ -43,16 +53,25 @@ pub struct Validators<'a> {
 
 /// Evaluates the preconditions of a request for an existing representation. `If-Range` is handled in [`crate::range`].
 #[must_use]
-pub fn evaluate(head: &Head, buf: &[u8], validators: Validators<'_>, mode: IfModifiedSince) -> Outcome {
+pub fn evaluate(
+    head: &Head,
+    buf: &[u8],
+    validators: Validators<'_>,
+    mode: IfModifiedSince,
+    evaluator: Evaluator,
+) -> Outcome {
     let get = |id| head.get(buf, id);
     // Steps 1 and 2: the representation must still be in the state that the client knows.
-    if let Some(list) = get(HeaderId::IfMatch) {
-        if !matches_list(list, validators.etag, Comparison::Strong) {
-            return Outcome::PreconditionFailed;
+    let is_known = match (get(HeaderId::IfMatch), get(HeaderId::IfUnmodifiedSince)) {
+        _ if evaluator == Evaluator::Cache => true,
+        (Some(list), _) => matches_list(list, validators.etag, Comparison::Strong),
+        (None, Some(value)) => {
+            let dates = date::parse_http(value).zip(validators.last_modified);
+            dates.is_none_or(|(since, modified)| since >= modified)
         }
-    } else if let (Some(value), Some(modified)) = (get(HeaderId::IfUnmodifiedSince), validators.last_modified)
-        && date::parse_http(value).is_some_and(|since| since < modified)
-    {
+        (None, None) => true,
+    };
+    if !is_known {
         return Outcome::PreconditionFailed;
     }
     // Steps 3 and 4: the client's copy may still be valid.
@@ -65,18 +84,25 @@ pub fn evaluate(head: &Head, buf: &[u8], validators: Validators<'_>, mode: IfMod
         };
     }
     match (get(HeaderId::IfModifiedSince), validators.last_modified) {
-        (Some(value), Some(modified)) if reads && is_unmodified(value, modified, mode) => {
-            Outcome::NotModified
+        (Some(value), Some(modified)) if reads => {
+            let since = match evaluator {
+                Evaluator::Origin => date::parse_http(value),
+                Evaluator::Cache => date::parse_expiration(value),
+            };
+            match since.is_some_and(|since| is_unmodified(since, modified, mode)) {
+                true => Outcome::NotModified,
+                false => Outcome::Proceed,
+            }
         }
         _ => Outcome::Proceed,
     }
 }
 
-fn is_unmodified(value: &[u8], modified: i64, mode: IfModifiedSince) -> bool {
-    match (mode, date::parse_http(value)) {
-        (IfModifiedSince::Off, _) | (_, None) => false,
-        (IfModifiedSince::Exact, Some(since)) => since == modified,
-        (IfModifiedSince::Before, Some(since)) => since >= modified,
+fn is_unmodified(since: i64, modified: i64, mode: IfModifiedSince) -> bool {
+    match mode {
+        IfModifiedSince::Off => false,
+        IfModifiedSince::Exact => since == modified,
+        IfModifiedSince::Before => since >= modified,
     }
 }
 
@@ -225,6 +251,15 @@ mod tests {
     const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
     fn outcome(method: &str, fields: &[(&str, &str)], mode: IfModifiedSince) -> Outcome {
+        outcome_by(Evaluator::Origin, method, fields, mode)
+    }
+
+    fn outcome_by(
+        evaluator: Evaluator,
+        method: &str,
+        fields: &[(&str, &str)],
+        mode: IfModifiedSince,
+    ) -> Outcome {
         let mut text = format!("{method} / HTTP/1.1\r\nHost: a\r\n");
         for (name, value) in fields {
             text.push_str(&format!("{name}: {value}\r\n"));
@@ -233,7 +268,23 @@ mod tests {
         let mut head = Head::new();
         parse(&mut head, text.as_bytes(), &Policy::default()).expect("valid head");
         let validators = Validators { etag: Some(b"\"a-1\""), last_modified: Some(MODIFIED) };
-        evaluate(&head, text.as_bytes(), validators, mode)
+        evaluate(&head, text.as_bytes(), validators, mode, evaluator)
+    }
+
+    #[test]
+    fn a_cache_ignores_conditions_for_the_origin_and_invalid_dates() {
+        let future = |zone| format!("Fri, 01 Jan 2038 00:00:00 {zone}");
+        for (name, value, wanted) in [
+            ("If-Match", "\"b\"", Outcome::Proceed),
+            ("If-Unmodified-Since", EARLIER, Outcome::Proceed),
+            ("If-None-Match", "\"a-1\"", Outcome::NotModified),
+            ("If-Modified-Since", &future("GMT"), Outcome::NotModified),
+            ("If-Modified-Since", &future("EST"), Outcome::Proceed),
+            ("If-Modified-Since", &future("GMT; length=1"), Outcome::Proceed),
+        ] {
+            let got = outcome_by(Evaluator::Cache, "GET", &[(name, value)], IfModifiedSince::Before);
+            assert_eq!(got, wanted, "{name}: {value}");
+        }
     }
 
     #[test]

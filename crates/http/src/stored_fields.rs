@@ -5,6 +5,7 @@
 use crate::hop_by_hop::ConnectionOptions;
 use crate::reply::FieldLine;
 use crate::request::HeaderId;
+use crate::vary::selecting_names;
 
 /// Whether a response field is stored (RFC 9111 section 3.1): not hop-by-hop fields, nor fields for the authentication with a
 /// proxy. `options` are the `Connection` options of the same response.
@@ -42,7 +43,7 @@ pub fn is_updated(id: HeaderId) -> bool {
 pub struct Update {
     /// Whether a field has another value than before.
     pub changed: bool,
-    /// Whether `Vary` has another value, so that the key of the stored response is outdated. The caller must drop the response or
+    /// Whether `Vary` names other fields, so that the key of the stored response is outdated. The caller must drop the response or
     /// store it under another key.
     pub vary_changed: bool,
     /// Whether the 304 had `Set-Cookie`, which is sent only to the requesting client.
@@ -76,7 +77,8 @@ where
     out.extend(fresh.filter(|new| !stored.clone().any(|line| same_name(&line, new))));
     Update {
         changed: !stored.clone().map(|line| line.value).eq(out.iter().map(|line| line.value)),
-        vary_changed: !values(stored, HeaderId::Vary).eq(values(out.iter().copied(), HeaderId::Vary)),
+        vary_changed: selecting_names(values(stored, HeaderId::Vary))
+            != selecting_names(values(out.iter().copied(), HeaderId::Vary)),
         has_set_cookie,
     }
 }

@@ -33,6 +33,7 @@ impl<F: Family> Passing<F> {
                 set_cookie: ignored.has(HeaderId::SetCookie),
                 vary: ignored.has(HeaderId::Vary),
                 accel_expires: ignored.has(HeaderId::XAccelExpires),
+                accel_redirect: ignored.has(HeaderId::XAccelRedirect),
             }
         },
         send_request: |request, wanted| {

@@ -53,6 +53,8 @@ pub struct Ignored {
     pub vary: bool,
     /// `X-Accel-Expires`
     pub accel_expires: bool,
+    /// `X-Accel-Redirect`
+    pub accel_redirect: bool,
 }
 
 impl CacheFields {

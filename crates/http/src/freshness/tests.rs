@@ -276,8 +276,14 @@ fn configured_rules_are_applied() {
 
 #[test]
 fn ignored_fields_count_as_absent() {
-    let all =
-        Ignored { cache_control: true, expires: true, set_cookie: true, vary: true, accel_expires: true };
+    let all = Ignored {
+        cache_control: true,
+        expires: true,
+        set_cookie: true,
+        vary: true,
+        accel_expires: true,
+        accel_redirect: true,
+    };
     let text =
         "Cache-Control: private, stale-if-error=9\nExpires: 0\nSet-Cookie: a\nVary: *\nX-Accel-Expires: 0";
     let rules = Rules { valid: Some(30), ignored: all, ..Rules::default() };

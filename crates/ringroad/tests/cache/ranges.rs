@@ -591,6 +591,27 @@ fn ranges_without_a_strong_validator_are_not_combined() {
     }
 }
 
+/// The fields of each part decide whether it may be stored (RFC 9111 section 3), not those of the entry that it could be added to.
+#[test]
+fn a_part_that_may_not_be_stored_is_not_added_to_an_entry() {
+    let site = Site::new();
+    let secret = [("Authorization", "Basic eDp5")];
+    for (target, control, fields) in
+        [("/no-store", "no-store", &[][..]), ("/private", "private", &[]), ("/secret", "", &secret)]
+    {
+        site.objects.put(target, cacheable_object(MIB));
+        assert_eq!(site.range(target, "bytes=0-1000"), "MISS");
+        site.until_stored(target, "bytes=0-1000");
+        if !control.is_empty() {
+            site.objects.change(target, |object| object.cache_control(control));
+        }
+        assert_eq!(site.range_with(target, "bytes=400000-400100", fields), "MISS", "{target}");
+        assert_eq!(site.range(target, "bytes=400000-400100"), "MISS", "{target}");
+        assert_eq!(site.ranges_at_origin().len(), 2, "{target}");
+        assert_eq!(site.range(target, "bytes=0-1000"), "HIT", "{target}");
+    }
+}
+
 #[test]
 fn a_416_response_is_not_stored() {
     let site = Site::new();

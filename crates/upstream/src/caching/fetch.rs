@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
+use cache::{Fill, Hit, Key, Meta, New, PurgeEffect, Refused, Scope, Store};
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
 use http::request::{HeaderId, Method};
@@ -74,8 +74,20 @@ pub enum FetchResult {
         /// Whether other requests may use it too.
         is_shareable: bool,
     },
+    /// The upstream confirmed the stored response, for this request alone.
+    Confirmed(Box<Confirmed>),
     /// No response, with the reason of each try in the log; or a response that is worse than the stale one.
     Failed(Failed),
+}
+
+/// A confirmed response that may not be stored with its new header section.
+pub struct Confirmed {
+    /// The header section for the client.
+    head: Vec<u8>,
+    /// The age in seconds.
+    age_s: u32,
+    /// Whether the stored response may not be used again.
+    is_void: bool,
 }
 
 /// The result that the fetch task hands over to its leader.
@@ -113,6 +125,9 @@ impl Fetch {
         let own = record::of(request);
         (own.forwarded_status, own.stored, own.unstored) =
             (record.forwarded_status, record.stored, record.unstored);
+        if let FetchResult::Reply(_) = result {
+            own.ttl_s = record.ttl_s;
+        }
         fetch.conclude(request, result).await
     }
 
@@ -147,22 +162,29 @@ impl Fetch {
                 status(record::of(request), had);
                 Ok(reply)
             }
-            FetchResult::Refreshed { .. } => {
-                let found = {
-                    let request = &*request;
-                    let selector = |vary: &[u8]| policy::variant_of(request, vary);
-                    let access = access(request, &self.store);
-                    Box::pin(self.store.find_by(&self.key, &self.text, &selector, access)).await
-                };
-                let stale = self.stale.as_ref().map(|hit| Arc::clone(&hit.meta));
-                match (found, stale) {
-                    (Ok(Some(hit)), _) => {
-                        let age = policy::age(&hit.meta, now_s());
-                        status(record::of(request), Status::Revalidated);
-                        stored::of_hit(request, hit, age).ok_or(Failure::Status(502))
-                    }
-                    _ => self.unconditionally(request).await,
+            FetchResult::Refreshed { .. } => match Box::pin(self.find(request)).await {
+                Some(hit) => {
+                    let now_s = now_s();
+                    let age = policy::age(&hit.meta, now_s);
+                    let record = record::of(request);
+                    status(record, Status::Revalidated);
+                    record.ttl_s = Some(hit.meta.fresh_until.saturating_sub(now_s));
+                    stored::of_hit(request, hit, age).ok_or(Failure::Status(502))
                 }
+                None => self.unconditionally(request).await,
+            },
+            FetchResult::Confirmed(confirmed) => {
+                let found = Box::pin(self.find(request)).await;
+                if confirmed.is_void {
+                    Box::pin(self.remove()).await;
+                }
+                let Some(hit) = found else { return self.unconditionally(request).await };
+                status(record::of(request), Status::Revalidated);
+                let reply = stored::of_hit(request, hit, confirmed.age_s);
+                let heading = stored::parse(&confirmed.head);
+                let (mut reply, heading) = reply.zip(heading).ok_or(Failure::Status(502))?;
+                reply.head = Rc::new(heading);
+                Ok(reply)
             }
             FetchResult::Failed(failed) => {
                 let conf = self.conf(request);
@@ -174,6 +196,19 @@ impl Fetch {
                 }
             }
         }
+    }
+
+    /// Returns the stored response for a request.
+    async fn find(&self, request: &Request) -> Option<Hit> {
+        let selector = |vary: &[u8]| policy::variant_of(request, vary);
+        let access = access(request, &self.store);
+        self.store.find_by(&self.key, &self.text, &selector, access).await.ok().flatten()
+    }
+
+    /// Removes the stored responses of the key: the upstream has withdrawn the permission to store them.
+    async fn remove(&self) {
+        // If the disk refuses it, the next request leads to the same result.
+        let _ = self.store.purge(Scope::Key(self.key.0), PurgeEffect::Unusable).await;
     }
 
     /// Returns the failure that a response with this status counts as, if the stale response is better.
@@ -192,15 +227,12 @@ impl Fetch {
 
     /// Serves the stale response. The lookup is repeated, because the fetch may still hold the first result.
     async fn served_stale(&self, request: &mut Request) -> Option<Reply> {
-        let found = {
-            let request = &*request;
-            let selector = |vary: &[u8]| policy::variant_of(request, vary);
-            self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
-        };
-        let hit = found.ok()?.filter(|hit| parts::is_servable(request, hit))?;
+        let hit = self.find(request).await.filter(|hit| parts::is_servable(request, hit))?;
         let age = policy::age(&hit.meta, now_s());
         let reply = stored::of_hit(request, hit, age)?;
-        record::of(request).status.get_or_insert(Status::Stale);
+        let record = record::of(request);
+        record.status.get_or_insert(Status::Stale);
+        record.has_failed = true;
         Some(reply)
     }
 
@@ -285,9 +317,12 @@ impl Fetch {
         let scope = &generation.config.location(request.location).scope;
         match self.begin(request, (self.origin.conf)(scope), candidate).await {
             Ok((fill, filling)) => {
-                record::of(request).stored = true;
+                let now_s = now_s();
+                let record = record::of(request);
+                (record.stored, record.ttl_s) = (true, Some(filling.meta.fresh_until.saturating_sub(now_s)));
+                let received = Rc::clone(&reply.head);
                 let body = reply.body.into_bulk(request, (self.origin.upstream)(scope));
-                let age = policy::age(&filling.meta, now_s());
+                let age = policy::age(&filling.meta, now_s);
                 let own = match body.complete() {
                     // The body was already received completely.
                     Some(bytes) => stored::of_complete(&filling, bytes.clone(), age),
@@ -296,7 +331,13 @@ impl Fetch {
                 };
                 let filler = Filler::new(self, candidate, fill, filling, body);
                 match own {
-                    Some(reply) => (FetchResult::Reply(stored::as_new(reply)), Some(filler)),
+                    Some(mut reply) => {
+                        // RFC 9111 section 5.2.2.4: fields named by `no-cache` are omitted only in later responses.
+                        if policy::has_unshared_fields(&received) {
+                            reply.head = Rc::clone(&received);
+                        }
+                        (FetchResult::Reply(stored::as_new(reply, &received)), Some(filler))
+                    }
                     None => (FetchResult::Failed(Failed::of_status(502)), None),
                 }
             }
@@ -482,7 +523,7 @@ impl Fetch {
             }
         };
         match updated(request, conf, candidate, &hit) {
-            Some((meta, head)) => {
+            Some((Ok(meta), head)) => {
                 let is_shareable = policy::is_shareable(&meta);
                 // If the write fails, the old entry is revalidated at each use, which is correct too.
                 if let Err(reason @ (Refused::Disk(_) | Refused::Removed)) =
@@ -492,6 +533,11 @@ impl Fetch {
                     request.log(Level::Info, message);
                 }
                 FetchResult::Refreshed { is_shareable }
+            }
+            // The stored response may not get these fields, but this client must (RFC 9111 section 4.3.4).
+            Some((Err(is_void), head)) => {
+                let age_s = policy::age(&policy::unstored(candidate), now_s());
+                FetchResult::Confirmed(Box::new(Confirmed { head, age_s, is_void }))
             }
             None => FetchResult::Refreshed { is_shareable: false },
         }
@@ -507,34 +553,47 @@ fn retained_fields(meta: &Meta) -> &'static [HeaderId] {
     }
 }
 
-/// Returns the metadata and the header section of a stored response after a 304.
+/// Returns the metadata of a stored response after a 304, and its header section. The error is that it may not be stored like this;
+/// with true, the stored response may not be used again.
 fn updated(
     request: &Request,
     conf: &CacheConf,
     candidate: &CacheCandidate<'_>,
     hit: &Hit,
-) -> Option<(Meta, Vec<u8>)> {
+) -> Option<(Result<Meta, bool>, Vec<u8>)> {
     let head = http::reply::parse_written(hit.head())?;
     let (fresh, raw) = (candidate.heading.head(), candidate.heading.raw());
     let mut lines: Vec<FieldLine<'_>> = Vec::new();
     let update = stored_fields::update(head.lines(hit.head()), fresh.lines(raw), &mut lines);
-    if update.vary_changed {
-        return None;
+    // A 304 without a date gets the time of its arrival, like other responses (RFC 9110 section 6.6.1).
+    let is_date =
+        |line: FieldLine<'_>| line.id == HeaderId::Date && http::date::parse_http(line.value).is_some();
+    if !fresh.lines(raw).any(is_date) {
+        lines.retain(|line| line.id != HeaderId::Date);
     }
     let status = (head.status(), head.status_text().of(hit.head()));
     let received_s = candidate.times.response;
-    let (merged, merged_head) =
-        policy::stored_head(status, lines.iter().copied(), retained_fields(&hit.meta), received_s).ok()?;
-    let heading = crate::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
+    let write =
+        |keeps: &[HeaderId]| policy::stored_head(status, lines.iter().copied(), keeps, received_s).ok();
+    let (merged, _) = write(retained_fields(&hit.meta))?;
+    if update.vary_changed {
+        return Some((Err(true), merged));
+    }
+    // The age of the 304 counts, but is not stored.
+    let (judged, judged_head) = write(&[retained_fields(&hit.meta), &[HeaderId::Age]].concat())?;
+    let heading = crate::Heading::new(io::op::Source::Vec(judged), judged_head);
     let candidate = CacheCandidate { heading: &heading, ..*candidate };
-    let mut meta = policy::judge(request, conf, &candidate).ok()?;
+    let mut meta = match policy::judge(request, conf, &candidate) {
+        Ok(meta) => meta,
+        Err(reason) => return Some((Err(reason.is_of_response()), merged)),
+    };
     // The stored body is unchanged.
     meta.length = hit.meta.length;
     meta.vary.clone_from(&hit.meta.vary);
     meta.variant.clone_from(&hit.meta.variant);
     meta.tags.clone_from(&hit.meta.tags);
     meta.status = hit.meta.status;
-    Some((meta, merged))
+    Some((Ok(meta), merged))
 }
 
 /// Copies this request without its client, so that the copy can continue after this request has ended.
@@ -571,9 +630,8 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             (_, Some(fill)) if policy::is_shareable(&fill.filling.meta) => {
                 Outcome::Filling(Arc::clone(&fill.filling))
             }
-            (FetchResult::Reply(_), _) | (FetchResult::Refreshed { is_shareable: false }, None) => {
-                Outcome::Alone
-            }
+            (FetchResult::Reply(_) | FetchResult::Confirmed(_), _)
+            | (FetchResult::Refreshed { is_shareable: false }, None) => Outcome::Alone,
             (FetchResult::Refreshed { .. }, _) => Outcome::Retry,
             (FetchResult::Failed(failed), _) => Outcome::Failed(*failed),
         };
@@ -582,9 +640,12 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             let record = record::of(&mut child).clone();
             *handed.slot.borrow_mut() = Some((result, tries, record));
             handed.event.set();
-        } else if let FetchResult::Failed(_) = result {
-            // No request waits, and the stale response remains in use; the reason is already logged.
+        } else if let FetchResult::Confirmed(confirmed) = result
+            && confirmed.is_void
+        {
+            fetch.remove().await;
         }
+        // After a failure without a leader the stale response remains in use; the reason is already logged.
         // After the hand-over: followers that run before the leader would find the previous state of the store.
         if let Some(fill) = fill.as_ref().filter(|fill| policy::is_shareable(&fill.filling.meta)) {
             lead.spread(&fetch.key, &fill.filling.meta);

@@ -19,7 +19,7 @@ use crate::caching::LOOKUPS_MAX;
 use crate::caching::fetch::Fetch;
 use crate::caching::filling::{Filling, FillingReader};
 use crate::caching::parts::{begin, fitting, if_range_of, publish_failure, request_hole};
-use crate::caching::policy::Failed;
+use crate::caching::policy::{Failed, OriginRequest};
 use crate::caching::shared_fetch::{self, FetchLeader, Outcome};
 use crate::caching::stored::{Checked, Lost};
 use crate::{Failure, Heading};
@@ -279,10 +279,14 @@ impl SharedHoles {
             }
         };
         let mut request = self.request.borrow_mut().take()?;
+        let origin_request = OriginRequest::new(&self.fetch.store, &self.fetch.key);
         let reply = request_hole(&self.fetch, &mut request, &self.heading, &hole).await;
         let reader = match reply {
             Ok(reply) => match fitting(&reply, &self.heading, &hole) {
-                true => begin(&self.fetch, &request, self.hit.as_deref(), (reply, lead), hole).await,
+                true => {
+                    let entry = self.hit.as_deref().map(|hit| (hit, origin_request));
+                    begin(&self.fetch, &request, entry, (reply, lead), hole).await
+                }
                 false => {
                     // The stored response is outdated in any case.
                     let key = cache::Scope::Key(self.fetch.key.0);

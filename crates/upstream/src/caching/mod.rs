@@ -240,7 +240,11 @@ impl CacheLookup<'_> {
                 LookupResult::Nothing => {
                     let record = record::of(request);
                     if record.forwarded != Some(Forwarded::Request) {
-                        record.forwarded = Some(Forwarded::UriMiss);
+                        // The key of a variant is known if a response to another variant was fetched.
+                        record.forwarded = match meeting.key == self.key {
+                            true => Some(Forwarded::UriMiss),
+                            false => Some(Forwarded::VaryMiss),
+                        };
                     }
                     None
                 }

@@ -116,18 +116,24 @@ fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     length == range.end - range.start
 }
 
-/// Begins to pass on a hole, and to store it if permitted. `lead` publishes it to the requests for the same hole.
+/// Begins to pass on a hole, and to store it in the entry if permitted. `lead` publishes it to the requests for the same hole.
 pub async fn begin(
     fetch: &Fetch,
     request: &Request,
-    hit: Option<&Hit>,
+    entry: Option<(&Hit, OriginRequest)>,
     (reply, lead): (Reply, Option<FetchLeader>),
     hole: Range<u64>,
 ) -> Option<FillingReader> {
     let part = part_of(&reply.head)?;
-    let (fill, meta, head) = match hit {
-        // If it cannot be stored, it is only passed on.
-        Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), stored::shared(hit.head())),
+    let (fill, meta, head) = match entry {
+        Some((hit, origin_request)) => {
+            // The fields of the part decide, not those of the entry. If it may not be stored, only its own client gets it.
+            let fill = match fetch.may_extend(request, &origin_request, &reply) {
+                true => fetch.store.extend(hit).await.ok(),
+                false => None,
+            };
+            (fill, Arc::clone(&hit.meta), stored::shared(hit.head()))
+        }
         None => (None, Arc::default(), None),
     };
     let start = part.range.start;
@@ -245,6 +251,14 @@ async fn pump(filling: Arc<Filling>, mut body: BulkBody, writing: Writing, objec
 }
 
 impl Fetch {
+    /// Whether a part may be added to the entry of an earlier response: the rules for the complete response apply to it (RFC 9111
+    /// section 3), and it is fresh.
+    fn may_extend(&self, request: &Request, origin_request: &OriginRequest, reply: &Reply) -> bool {
+        let candidate = origin_request.candidate(reply, &reply.head, (self.origin.ignored)(request.scope()));
+        policy::judge_as(StatusCode::OK.code(), request, self.conf(request), &candidate)
+            .is_ok_and(|meta| policy::is_shareable(&meta))
+    }
+
     /// Fetches a range of a response that is not stored, and stores the result. `lead` publishes it to requests for the same range.
     pub async fn fetch_part(
         self,
@@ -299,8 +313,9 @@ impl Fetch {
         let response = reader
             .and_then(|reader| Fetch::along(&fetch, request, &filling, reader))
             .ok_or(Failure::Status(502))?;
+        let heading = Rc::clone(&reply.head);
         start_part(&fetch, request, filling, reply, Writing { start, fill, lead });
-        Ok(stored::as_new(response))
+        Ok(stored::as_new(response, &heading))
     }
 
     /// Returns the outcome for a request whose part could not be fetched, and for the waiting requests: each decides whether stale
@@ -474,7 +489,8 @@ impl Fetch {
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
         if fitting(&reply, heading, &hole) {
-            let reader = begin(self, request, Some(hit), (reply, lead), hole.clone()).await;
+            let entry = Some((hit, origin_request));
+            let reader = begin(self, request, entry, (reply, lead), hole.clone()).await;
             return Ok(Ok((hole, reader.ok_or(Failure::Status(502))?)));
         }
         if status == 206 {

@@ -140,6 +140,10 @@ pub fn judge_as(
     if conf.no_store.items().iter().any(|text| is_set(&text.rendered(request))) {
         return Err(Unstored::Configured);
     }
+    // As in nginx: the upstream may have checked this request before it permitted the internal location.
+    if !candidate.ignored.accel_redirect && redirects(candidate.heading) {
+        return Err(Unstored::Redirect);
+    }
     let verdict = store::judge(&fields, exchange, &rules).map_err(Unstored::Rules)?;
     let names = match candidate.ignored.vary {
         true => Vec::new(),
@@ -173,6 +177,11 @@ pub fn judge_as(
     Ok(meta)
 }
 
+/// Whether a response is replaced by an internal location (`X-Accel-Redirect`).
+fn redirects(heading: &Heading) -> bool {
+    heading.head().get(heading.raw(), HeaderId::XAccelRedirect).is_some_and(|target| !target.is_empty())
+}
+
 /// Returns the metadata of a response that is not stored: its arrival, and its age according to its own fields.
 pub fn unstored(candidate: &CacheCandidate<'_>) -> Meta {
     let (head, raw) = (candidate.heading.head(), candidate.heading.raw());
@@ -203,8 +212,10 @@ pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
     let modified = stored.last_modified.map(http::date::http);
     let own = Validator::of(Some(&stored.etag), modified.as_ref().map(|text| &text[..]), None);
     match Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date) {
-        // A date alone is not compared with a stored entity tag.
-        Validator::Date(..) if !stored.etag.is_empty() => true,
+        // A date alone is not compared with a stored entity tag, but with the stored date.
+        Validator::Date(date, _) if !stored.etag.is_empty() => {
+            stored.last_modified.is_none_or(|known| known == date)
+        }
         fresh => own.confirmed_by(fresh),
     }
 }
@@ -260,6 +271,12 @@ pub fn variant_of_fields(method: &str, fields: &[(String, String)], vary: &[u8])
     };
     vary::secondary_key(vary.split(|byte| *byte == b','), lines, &mut key);
     key
+}
+
+/// Whether `no-cache` names fields, which are not stored (RFC 9111 section 5.2.2.4).
+pub fn has_unshared_fields(heading: &Heading) -> bool {
+    let control = heading.head().all(heading.raw(), HeaderId::CacheControl);
+    qualified_fields(control, Qualified::NoCache).next().is_some()
 }
 
 /// Whether a configured value is true: not empty and not `0`.

@@ -57,6 +57,8 @@ pub enum Unstored {
     Configured,
     /// `proxy_cache_min_uses`.
     TooFewUses,
+    /// Its `X-Accel-Redirect`.
+    Redirect,
     /// Its `Vary`.
     Vary(VaryError),
     /// A stale response was better and was used instead.
@@ -72,9 +74,21 @@ impl fmt::Display for Unstored {
             Unstored::Rules(reason) => write!(f, "{reason:?}"),
             Unstored::Configured => f.write_str("NoCacheConfigured"),
             Unstored::TooFewUses => f.write_str("TooFewUses"),
+            Unstored::Redirect => f.write_str("AccelRedirect"),
             Unstored::Vary(reason) => write!(f, "Vary{reason:?}"),
             Unstored::Worse => f.write_str("StaleIsBetter"),
             Unstored::Refused(reason) => write!(f, "cache-{reason}"),
+        }
+    }
+}
+
+impl Unstored {
+    /// Whether the response itself must not be stored, for any request and configuration.
+    pub fn is_of_response(self) -> bool {
+        match self {
+            Unstored::Rules(reason) => reason != NotStored::Authorization,
+            Unstored::Vary(_) | Unstored::Redirect => true,
+            Unstored::Configured | Unstored::TooFewUses | Unstored::Worse | Unstored::Refused(_) => false,
         }
     }
 }
@@ -90,6 +104,8 @@ pub struct Record {
     pub forwarded_status: Option<u16>,
     /// Whether the request waited for the response to another request.
     pub collapsed: bool,
+    /// Whether the request to the upstream failed, so that a stale response was used.
+    pub has_failed: bool,
     /// Whether the response is being stored.
     pub stored: bool,
     /// Reason why it is not stored.
@@ -134,8 +150,11 @@ impl Record {
     fn cache_status<'a>(&'a self, name: &'a [u8], status: Status) -> CacheStatus<'a> {
         let source = match status {
             Status::Hit if !self.collapsed => Source::Hit,
-            Status::Stale | Status::Updating if self.forwarded_status.is_none() => Source::Hit,
-            _ => Source::Forwarded(self.forwarded.unwrap_or(Forwarded::Miss)),
+            Status::Stale | Status::Updating if self.forwarded_status.is_none() && !self.has_failed => {
+                Source::Hit
+            }
+            // Without a request to the upstream (`only-if-cached`) nothing is reported.
+            _ => self.forwarded.map_or(Source::Unreported, Source::Forwarded),
         };
         CacheStatus {
             forwarded_status: self.forwarded_status,

@@ -82,11 +82,12 @@ pub fn of_complete(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Re
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
-/// Converts a response that was fetched for this request: without `Age`, unless it had an age at its arrival (RFC 9111 section
-/// 5.1).
-pub fn as_new(mut reply: Reply) -> Reply {
+/// Converts a response that was fetched for this request, with the received header section: without `Age`, unless the upstream
+/// sent one (RFC 9111 section 5.1: a response with `Age` was not generated for this request).
+pub fn as_new(mut reply: Reply, received: &Heading) -> Reply {
+    let is_old = received.head().get(received.raw(), HeaderId::Age).is_some();
     if let Some(stored) = &mut reply.stored {
-        stored.age_s = stored.age_s.filter(|age| *age > 0);
+        stored.age_s = stored.age_s.filter(|age| is_old && *age > 0);
     }
     reply
 }

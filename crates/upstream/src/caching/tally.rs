@@ -89,6 +89,7 @@ const UNSTORED: Series = UNAVAILABLE.after(
                 ("too_few_uses", "`proxy_cache_min_uses`"),
                 ("vary", "too many or too long values for `Vary`"),
                 ("stale_preferred", "a stale response is used in its place"),
+                ("accel_redirect", "`X-Accel-Redirect`"),
             ],
         },
     ]),
@@ -270,6 +271,7 @@ fn index_of(reason: Unstored) -> Option<usize> {
         Unstored::TooFewUses => 14,
         Unstored::Vary(_) => 15,
         Unstored::Worse => 16,
+        Unstored::Redirect => 17,
         Unstored::Refused(_) => return None,
     })
 }
