@@ -7,7 +7,7 @@ use http::request::{BodyLength, HeaderId, Method, Target, Version};
 use io::op::Source;
 use rt::{Either, select};
 
-use crate::config::LocationId;
+use crate::config::{LocationId, ServerId};
 use crate::files;
 use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
@@ -199,8 +199,10 @@ impl PhaseCursor {
                 Step::Done => return Some(Outcome::Respond),
                 Step::Drop => return Some(close_without_response(request, 444)),
                 Step::ClientClosed => return Some(close_without_response(request, 499)),
-                // As in nginx: a client that timed out or has closed its connection gets no error page.
-                Step::Status(status @ (408 | 499)) => return Some(close_without_response(request, status)),
+                // As in nginx: a client that timed out or has closed its connection gets no error page; 444 is no status for a client.
+                Step::Status(status @ (408 | 444 | 499)) => {
+                    return Some(close_without_response(request, status));
+                }
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
                     None => return Some(Outcome::Respond),
@@ -516,6 +518,14 @@ pub fn read_uri(request: &mut Request) -> bool {
     }
     (request.uri, request.args) = (uri, args);
     parsed.is_ok()
+}
+
+/// Returns the server of a host, if it is not the default server.
+pub fn named_server(request: &Request, listen: &Listen, host: &[u8]) -> Option<ServerId> {
+    let mut lower = Vec::new();
+    http::host::lowercase_into(host, &mut lower);
+    let (_, names) = listen.lookup(&request.conn.local);
+    names.find(&lower).ok().flatten().map(|named| named.server)
 }
 
 /// Chooses the server and normalises the URI.

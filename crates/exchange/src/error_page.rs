@@ -22,10 +22,11 @@ pub fn special(request: &mut Request, status: u16) -> Option<Step> {
     }
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
-    let page = core.responding.error_pages.items().iter().find(|page| page.status == status);
-    // If the error page itself fails, the built-in page is used, unless `recursive_error_pages` is on.
-    let may_go = request.error_status.is_none() || core.responding.recursive_error_pages;
-    match page.filter(|_| may_go && status != 444) {
+    let pages = core.responding.error_pages.items();
+    let page = pages.iter().find(|page| page.status == status).filter(|_| !request.has_last_error_page);
+    // As in nginx: a later error gets the built-in page, unless `recursive_error_pages` is on where the first error occurs.
+    request.has_last_error_page |= !pages.is_empty() && !core.responding.recursive_error_pages;
+    match page {
         Some(page) => follow(request, page, status),
         None if matches!(status, 301 | 302) && needs_refresh(request) => {
             refresh(request);

@@ -130,6 +130,8 @@ impl<T: Transport> Pump<'_, T> {
         match received {
             Received::Head => {}
             Received::Refused(status) => {
+                // A response to HEAD has no body, whatever the error is (RFC 9110 section 9.3.2).
+                self.request.method = self.request.head.method();
                 self.request.keepalive = false;
                 return Pending::Error(status);
             }

@@ -136,6 +136,8 @@ pub struct Request {
     pub redirects: u32,
     /// The status of the error page in progress.
     pub error_status: Option<u16>,
+    /// Whether no further `error_page` applies.
+    pub has_last_error_page: bool,
     /// State shared with its subrequests.
     pub shared: Rc<Shared>,
     /// The subject and the groups of the last regular expression.
@@ -252,6 +254,7 @@ impl Request {
             depth: 0,
             redirects: 0,
             error_status: None,
+            has_last_error_page: false,
             shared,
             captures: Captures::default(),
             response: Response::default(),
@@ -303,13 +306,13 @@ impl Request {
         self.host.clear();
         self.uri.clear();
         self.args.clear();
-        // An invalid header section has no method. A remaining HEAD would suppress the body of the error response.
+        // A header section without a valid request line has no method. A remaining HEAD would suppress the body of the error response.
         (self.method, self.method_replaced) = (Method::Get, false);
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
         (self.is_detached, self.is_awaited) = (false, false);
         self.uri_replaced = false;
         self.redirects = 0;
-        self.error_status = None;
+        (self.error_status, self.has_last_error_page) = (None, false);
         match Rc::get_mut(&mut self.shared) {
             Some(Shared { slots, extensions, subrequests, id }) => {
                 slots.clear();

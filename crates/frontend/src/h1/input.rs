@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::request::Progress;
+use http::request::{Policy, Progress};
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
@@ -102,7 +102,16 @@ impl Connection {
     /// Moves a complete header section into the request; `None` while it is incomplete.
     pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Received> {
         let policy = effect::policy(&request.scope().core);
-        match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
+        let mut parsed = http::request::parse(&mut request.head, self.input.bytes(), &policy);
+        // The server that the section names may accept the names that the default server ignores.
+        if let Ok(Progress::Complete { .. }) = parsed
+            && request.head.first_ignored().is_some()
+            && let Some(policy) = self.named_policy(request)
+        {
+            request.head.clear();
+            parsed = http::request::parse(&mut request.head, self.input.bytes(), &policy);
+        }
+        match parsed {
             Ok(Progress::Complete { head_len }) => Some(self.take_head(request, head_len as usize)),
             Ok(Progress::Incomplete) => None,
             Err(error) => {
@@ -114,6 +123,15 @@ impl Connection {
                 Some(Received::Refused(error.status().code()))
             }
         }
+    }
+
+    /// Returns the limits of the server that a parsed header section names.
+    fn named_policy(&self, request: &Request) -> Option<Policy> {
+        let config = &request.generation.config;
+        let listen = self.entrance.listen(&request.generation)?;
+        let host = request.head.host()?.name.of(self.input.bytes());
+        let server = course::named_server(request, listen, host)?;
+        Some(effect::policy(&config.location(config.server(server).root).scope.core))
     }
 
     /// Reads the remaining part of a header section.

@@ -21,7 +21,7 @@ impl Connection {
     /// Reads and discards the remaining request body; `false` if the connection cannot be reused.
     pub(super) async fn receive_and_discard(&mut self, request: &mut Request) -> bool {
         let core = &request.scope().core;
-        let (timeout, most) = (core.keepalive.lingering_timeout, core.reading.client_max_body_size);
+        let timeout = core.keepalive.lingering_timeout;
         let until = rt::now() + core.keepalive.lingering_time;
         let Some(mut body) = BodyRemainder::of(request) else { return true };
         loop {
@@ -38,7 +38,7 @@ impl Connection {
                     return false;
                 }
             }
-            if rt::now() >= until || body.exceeds(most) {
+            if rt::now() >= until {
                 return false;
             }
             self.timer.set((rt::now() + timeout).min(until));
@@ -163,10 +163,5 @@ impl BodyRemainder {
                 }
             }
         }
-    }
-
-    /// Whether a chunked body exceeds the limit; 0 means no limit.
-    fn exceeds(&self, most: u64) -> bool {
-        matches!(self, BodyRemainder::Chunks(decoder) if most > 0 && decoder.total() > most)
     }
 }

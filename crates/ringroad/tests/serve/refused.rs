@@ -307,3 +307,20 @@ fn http_strict_refuses_requests_that_nginx_tolerates() {
     all_400(&server, &[line("GET  / HTTP/1.1"), line("GET /   HTTP/1.1"), line("GET / HTTP/1.1 ")]);
     assert_eq!(client(&server).request("GET", "/", &[("X-Y", "z")]).text(), "first");
 }
+
+/// As in nginx, the settings of the named server apply once it is known.
+#[test]
+fn names_of_fields_are_accepted_by_the_server_that_the_request_names() {
+    let server = serve(
+        "events {} http { access_log off;
+         server { listen 127.0.0.1:0; return 200 [$http_x_y]; }
+         server { listen 127.0.0.1:0; server_name underscores; underscores_in_headers on; return 200 [$http_x_y]; } }",
+    );
+    let mut client = Client::connect(server.addr(0));
+    for (target, host, wanted) in
+        [("/", "a", "[]"), ("/", "underscores", "[1]"), ("http://underscores/", "a", "[1]"), ("/", "b", "[]")]
+    {
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nX_Y: 1\r\n\r\n"));
+        assert_eq!(client.response().text(), wanted, "{target} {host}");
+    }
+}

@@ -70,6 +70,10 @@ http {
         location ~ ^/tryalias/(.*)$ { try_files /$1 /$1/ /dir/$1 =405; alias ROOT; }
         location ~ ^/indexalias/(.*)$ { alias ROOT/$1; }
         location /unranged/ { max_ranges 0; alias ROOT/; }
+        location /try444/ { try_files $uri =444; error_page 444 /page.html; }
+        location = /first { error_page 404 /second; return 404; }
+        location = /second { recursive_error_pages on; error_page 403 =200 /page.html; return 403; }
+        location = /all { recursive_error_pages on; error_page 404 /second; return 404; }
     }
 }
 "#;
@@ -186,6 +190,9 @@ fn locations_and_redirects_match_nginx() {
         get("/page200/missing"),
         get("/pageurl/missing"),
         get("/pagenamed/missing"),
+        get("/try444/missing"),
+        get("/first"),
+        get("/all"),
         get("/deny/x"),
     ]);
 }
@@ -303,6 +310,30 @@ fn connections_and_versions_match_nginx() {
         ask("GET", "/a.txt", &[("Expect", "100-continue")]).differs("H9"),
         ask("POST", "/200", &[("Content-Length", "5")]),
     ]);
+}
+
+#[test]
+fn refused_head_requests_match_nginx() {
+    let head = |lines: &str| raw(format!("HEAD /a.txt HTTP/1.1\r\n{lines}\r\n"));
+    compare(vec![
+        head(""),
+        head("Host: a\r\nHost: b\r\n"),
+        head("Host: a\r\nContent-Length: x\r\n"),
+        head("Host: a\r\nTransfer-Encoding: gzip\r\n"),
+        raw(format!("HEAD /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9000))),
+        raw("HEAD /a.txt HTTP/3.0\r\nHost: a\r\n\r\n"),
+    ]);
+}
+
+/// More than `client_max_body_size` is discarded too.
+#[test]
+fn discarded_chunked_bodies_match_nginx() {
+    let chunk = "x".repeat(60_000);
+    let body: String = (0..20).map(|_| format!("{:x}\r\n{chunk}\r\n", chunk.len())).collect();
+    compare(vec![raw(format!(
+        "POST /403 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}0\r\n\r\n\
+         GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n"
+    ))]);
 }
 
 #[test]
