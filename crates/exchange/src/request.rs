@@ -367,6 +367,16 @@ impl Request {
         self.config().server(self.server)
     }
 
+    /// Returns the requested host, lower case and without port, else the first name of the server (`$host`).
+    pub fn host_or_name(&self) -> &[u8] {
+        if self.host.is_empty() { self.server().name.as_bytes() } else { &self.host }
+    }
+
+    /// Returns the port that the client named in the request line or in `Host`, whichever was used (`$request_port`).
+    pub fn named_port(&self) -> Option<u16> {
+        self.head.host().and_then(|host| host.port).filter(|&port| port != 0)
+    }
+
     /// Returns the current location.
     pub fn location(&self) -> &Location {
         self.config().location(self.location)

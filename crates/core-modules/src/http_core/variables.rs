@@ -353,27 +353,19 @@ fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Appends the host in lower case and without port, as it is compared with server names.
 fn host(request: &Request, out: &mut Vec<u8>) -> bool {
-    match request.host.as_slice() {
-        b"" => some(request.server().name.as_bytes(), out),
-        host => some(host, out),
-    }
+    some(request.host_or_name(), out)
 }
 
 fn is_args(request: &Request, out: &mut Vec<u8>) -> bool {
     some(if request.args.is_empty() { b"" } else { b"?" }, out)
 }
 
-/// Returns the port of the request line or of `Host`, whichever was used.
-fn named_port(request: &Request) -> Option<u16> {
-    request.head.host().and_then(|host| host.port).filter(|&port| port != 0)
-}
-
 fn is_request_port(request: &Request, out: &mut Vec<u8>) -> bool {
-    some(if named_port(request).is_some() { b":" } else { b"" }, out)
+    some(if request.named_port().is_some() { b":" } else { b"" }, out)
 }
 
 fn request_port(request: &Request, out: &mut Vec<u8>) -> bool {
-    named_port(request).is_none_or(|port| number(port.into(), out))
+    request.named_port().is_none_or(|port| number(port.into(), out))
 }
 
 /// Appends the value of `set`, else the configured one; 0 means no limit.

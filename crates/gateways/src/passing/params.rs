@@ -2,7 +2,8 @@
 //!
 //! | client's field | parameter |
 //! |---|---|
-//! | any | `HTTP_` and its name, in upper case, with underscores for hyphens |
+//! | `Host` | `HTTP_HOST`, the host that selected the server: that of the request line comes before that of `Host` |
+//! | any other | `HTTP_` and its name, in upper case, with underscores for hyphens |
 //! | several lines with one name | one parameter, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
 //! | a field that a `fastcgi_param` or `scgi_param`, `uwsgi_param` names | only the configured value; none if it is empty |
 //! | conditions and ranges, if the response is for a cache | those of the cache |
@@ -57,6 +58,13 @@ pub(crate) fn each(
             push(param.name.as_bytes(), &value);
         }
     }
+    // Applications must see the host that selected the server, which a `Host` beside an absolute URI does not change.
+    if !is_set(params, HOST) {
+        let host = named_host(request);
+        if !host.is_empty() {
+            push(HOST, &host);
+        }
+    }
     for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {
         push(&param_name(id.name().as_bytes()), value);
     }
@@ -65,17 +73,35 @@ pub(crate) fn each(
     }
 }
 
-/// Passes the client's fields on.
+/// The parameter with the host of the request.
+const HOST: &[u8] = b"HTTP_HOST";
+
+/// Returns nginx's default, `$host$is_request_port$request_port`.
+fn named_host(request: &Request) -> Vec<u8> {
+    let mut host = request.host_or_name().to_vec();
+    if let Some(port) = request.named_port() {
+        host.push(b':');
+        http::push_decimal(&mut host, port.into());
+    }
+    host
+}
+
+/// Whether the parameter is configured.
+fn is_set(params: &[Param], name: &[u8]) -> bool {
+    params.iter().any(|param| param.name.as_bytes() == name)
+}
+
+/// Passes the client's fields on, except `Host`.
 fn of_client(params: &[Param], request: &Request, is_fill: bool, push: &mut dyn FnMut(&[u8], &[u8])) {
     let (head, bytes) = (&request.head, request.bytes());
     for (index, field) in head.fields().iter().enumerate() {
         let name = field.name.of(bytes);
         let is_same = |other: &Field| other.id == field.id && other.name.of(bytes).eq_ignore_ascii_case(name);
         let param = param_name(name);
-        let is_set = |param: &[u8]| params.iter().any(|set| set.name.as_bytes() == param);
         // It was included with the first line of its name.
         let is_repeated = head.fields()[..index].iter().any(is_same);
-        if is_repeated || (is_fill && is_conditional(field.id)) || is_set(&param) {
+        let is_own = field.id == HeaderId::Host || (is_fill && is_conditional(field.id));
+        if is_repeated || is_own || is_set(params, &param) {
             continue;
         }
         let separator: &[u8] = if field.id == HeaderId::Cookie { b"; " } else { b", " };

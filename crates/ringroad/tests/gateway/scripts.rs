@@ -150,8 +150,26 @@ fn requests_and_responses_are_the_same_as_with_nginx() {
         let mut client = Client::connect(nginx.addr(0));
         for ((method, target, fields), ours) in CASES.iter().zip(found) {
             let theirs = send_request(&mut client, method, target, fields, b"");
-            assert_eq!(ours, theirs, "{prefix} {method} {target}");
+            // Row P43: nginx 1.22 does not send it without the client's fields.
+            let shown = |text: String| match target.starts_with("/bare/") {
+                true => text.replace("HTTP_HOST=example.org\n", ""),
+                false => text,
+            };
+            assert_eq!(shown(ours), shown(theirs), "{prefix} {method} {target}");
         }
+    }
+}
+
+#[test]
+fn http_host_is_the_host_that_selected_the_server() {
+    for (protocol, prefix) in BOTH {
+        let app = ScriptServer::start(protocol, script);
+        let server = setup(prefix, &app).start(BINARY);
+        let mut client = Client::connect(server.addr(0));
+        client.send("GET http://Abs.example:81/a HTTP/1.1\r\nHost: other.example:82\r\n\r\n");
+        let text = client.response().text();
+        let hosts: Vec<&str> = text.lines().filter(|line| line.starts_with("HTTP_HOST=")).collect();
+        assert_eq!(hosts, ["HTTP_HOST=abs.example:81"], "{prefix}");
     }
 }
 

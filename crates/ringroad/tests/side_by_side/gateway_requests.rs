@@ -253,7 +253,13 @@ fn compare(gateway: Gateway, cases: u64) {
             gateways::script(seed, told, gateway != Gateway::FastCgi, place == "/cache/");
         for round in 0..1 + usize::from(place == "/cache/") {
             let (mine, theirs) = (Answer::to(&ours, &ask, has_length), Answer::to(&nginx, &ask, has_length));
-            let (mine_got, theirs_got) = (our_app.take(), their_app.take());
+            let (mut mine_got, mut theirs_got) = (our_app.take(), their_app.take());
+            if place == "/bare/" {
+                // Row P43: nginx 1.22 does not send it without the client's fields.
+                for (params, ..) in mine_got.iter_mut().chain(&mut theirs_got) {
+                    params.retain(|(name, _)| name != "HTTP_HOST");
+                }
+            }
             let what = format!(
                 "{gateway:?}, seed {seed}, case {case}, round {round}: {:.600}\n--- the script\n{:.500}",
                 ask.bytes.escape_ascii().to_string().replace("\\r\\n", "\n"),
