@@ -2,7 +2,7 @@
 //!
 //! | field | value for the upstream |
 //! |---|---|
-//! | `Host` | `$proxy_host` |
+//! | `Host` | `$proxy_host`, also if the configured value is empty, except with HTTP/1.0 |
 //! | `Content-Length`, `Transfer-Encoding` | the framing of the body that is sent |
 //! | `Connection`, `Proxy-Connection`, `Keep-Alive`, `Upgrade`, `Expect` | none |
 //! | `TE` | none; with gRPC `trailers` if the client sent it |
@@ -10,7 +10,7 @@
 //! | conditions and ranges | the client's; those of the cache if the response may be stored |
 //! | all others | the client's |
 //!
-//! `proxy_set_header` overrides all rows except that of the framing, also with an empty value.
+//! `proxy_set_header` overrides all rows except that of the framing; with an empty value no field is sent, except `Host`.
 //!
 //! No text from a client or a variable can end a line: the URI is escaped, and control bytes in values become spaces. The framing
 //! fields are computed only from the body that is sent.
@@ -38,6 +38,12 @@ pub(crate) struct SetField {
     pub(super) name: Box<str>,
     /// The value; an empty value removes the field.
     pub(super) value: Template,
+}
+
+impl SetField {
+    fn is_host(&self) -> bool {
+        self.name.eq_ignore_ascii_case("Host")
+    }
 }
 
 /// Whether a field with this name determines the end of the body.
@@ -234,14 +240,13 @@ struct Writer<'r> {
 }
 
 impl Writer<'_> {
-    /// Writes the fields in nginx's order: configured fields, this server's fields, the client's fields.
+    /// Writes the fields in nginx's order: `Host`, configured fields, this server's fields, the client's fields.
     fn fields(&mut self, destination: &Destination, length: BodyLength, fill: Option<&Fill>) {
         let (request, conf, http) = (self.request, self.conf, self.http);
-        for field in http.set_fields.items().iter().filter(|field| !is_framing(field.name.as_bytes())) {
+        self.host(destination);
+        let is_other = |field: &&SetField| !is_framing(field.name.as_bytes()) && !field.is_host();
+        for field in http.set_fields.items().iter().filter(is_other) {
             self.push(field.name.as_bytes(), &field.value.rendered(request));
-        }
-        if !self.is_set(b"Host") {
-            self.push(b"Host", &destination.target_parts.host);
         }
         self.encoder.body(length);
         // gRPC servers refuse clients that do not accept trailers.
@@ -260,6 +265,18 @@ impl Writer<'_> {
         // Last, as in nginx: an upstream that uses the first of two equal fields gets the configured one.
         if conf.pass_fields {
             self.of_client(fill.is_some());
+        }
+    }
+
+    /// Writes the last configured `Host`, else `$proxy_host`. Servers refuse HTTP/1.1 without `Host` (RFC 9112 section 3.2).
+    fn host(&mut self, destination: &Destination) {
+        let configured = self.http.set_fields.items().iter().rfind(|field| field.is_host());
+        let value = configured.map(|field| field.value.rendered(self.request));
+        match value {
+            Some(value) if !value.is_empty() || self.http.version == Version::Http10 => {
+                self.push(b"Host", &value);
+            }
+            _ => self.push(b"Host", &destination.target_parts.host),
         }
     }
 

@@ -34,6 +34,8 @@ http {
     location /stream/ { proxy_request_buffering off; proxy_buffering off; proxy_pass http://app; }
     location /set/ { proxy_set_header Host other.test; proxy_set_header TE trailers; proxy_set_header X $arg_x;
                      proxy_pass http://app; }
+    location /authority/ { proxy_set_header Host $arg_h; proxy_pass http://app; }
+    location /authority/grpc/ { grpc_set_header Host one; grpc_set_header Host $arg_h; grpc_pass grpc://app; }
     location /two/ { proxy_pass http://two; }
     location /cache/ { proxy_cache c; proxy_cache_valid 200 1h; add_header X-Cache $upstream_cache_status always;
                        proxy_pass http://app;
@@ -94,6 +96,12 @@ fn requests_have_pseudo_fields_first_and_no_connection_fields() {
     let wanted = ":method=DELETE\n:scheme=http\n:path=/set/x?x=1\n:authority=other.test\nte=trailers\nx=1\n\
                   body 0 0\n";
     assert_eq!(text, wanted);
+    // An empty `Host` gives the default; of two, the last one is sent.
+    for target in ["/authority/x", "/authority/grpc/x"] {
+        assert!(client.get(target).text().contains("\n:authority=app\n"), "{target}");
+        let text = client.get(&format!("{target}?h=two")).text();
+        assert!(text.contains("\n:authority=two\n") && !text.contains("one"), "{target}: {text}");
+    }
     assert_eq!(app.connections(), 1);
 }
 

@@ -48,6 +48,40 @@ fn client_input_cannot_inject_lines_into_the_request() {
 }
 
 #[test]
+fn exactly_one_host_is_sent_as_the_first_field() {
+    let origin = mirror();
+    let (_setup, server) = start(
+        &origin,
+        "location / { proxy_set_header X-A a; proxy_set_header Host one; proxy_set_header host $arg_h; proxy_pass http://@ORIGIN@; }
+         location /first/ { proxy_set_header X-A a; proxy_pass http://@ORIGIN@; }
+         location /own/ { proxy_set_header Host $http_host; proxy_pass http://@ORIGIN@; }
+         location /none/ { proxy_set_header Host ''; proxy_pass http://@ORIGIN@; }
+         location /old/ { proxy_http_version 1.0; proxy_set_header Host $http_host; proxy_pass http://@ORIGIN@; }",
+    );
+    let place = origin.addr();
+    let text = |request: &str| {
+        let mut client = common::client(&server);
+        client.send(format!("{request}\r\n\r\n"));
+        client.response().text()
+    };
+    let default = format!("Host: {place}");
+    for (request, host) in [
+        ("GET /?h=two HTTP/1.1\r\nHost: a", "Host: two"),
+        ("GET / HTTP/1.1\r\nHost: a", &default),
+        ("GET /first/ HTTP/1.1\r\nHost: a", &default),
+        ("GET /own/ HTTP/1.1\r\nHost: A:1", "Host: A:1"),
+        ("GET /own/ HTTP/1.0", &default),
+        ("GET /none/ HTTP/1.1\r\nHost: a", &default),
+        ("GET /old/ HTTP/1.1\r\nHost: a", "Host: a"),
+    ] {
+        let text = text(request);
+        assert_eq!(text.lines().nth(1), Some(host), "{request}: {text}");
+        assert_eq!(text.to_lowercase().matches("\nhost:").count(), 1, "{request}: {text}");
+    }
+    assert!(!text("GET /old/ HTTP/1.0").contains("Host"), "HTTP/1.0 needs none");
+}
+
+#[test]
 fn unix_sockets_and_ipv6_addresses_in_brackets_work() {
     let folder = TempDir::new("upstream");
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
