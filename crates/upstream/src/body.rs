@@ -14,6 +14,7 @@ use io::{Buf, Errno, SharedBytes};
 
 use crate::Settings;
 use crate::choice::Chosen;
+use crate::hidden::Hidden;
 use crate::link::Link;
 use crate::sending::{SendFailure, Sending, shared};
 use crate::state::{Fault, Try};
@@ -404,14 +405,15 @@ async fn finish(link: Box<Link>, mut sending: Sending) {
 pub(super) struct Direct {
     live: Box<Live>,
     delay: Option<rt::Sleep>,
-    pass_trailers: bool,
+    /// The filter of trailer fields; `None` if none are passed on.
+    trailers: Option<Hidden>,
     needs_client: bool,
 }
 
 impl Direct {
     pub(super) fn new(live: Box<Live>, settings: &Settings) -> Direct {
-        let (pass_trailers, needs_client) = (settings.pass_trailers, !settings.ignore_client_abort);
-        Direct { live, delay: None, pass_trailers, needs_client }
+        let (trailers, needs_client) = (settings.trailers(), !settings.ignore_client_abort);
+        Direct { live, delay: None, trailers, needs_client }
     }
 }
 
@@ -428,7 +430,7 @@ impl BodySource for Direct {
             }
             Ok(None) => Poll::Ready(Ok(None)),
             // The client receives the status in the trailers, after the messages sent so far.
-            Err(Fault::DeadlinePassed) if self.pass_trailers && self.live.left().is_none() => {
+            Err(Fault::DeadlinePassed) if self.trailers.is_some() && self.live.left().is_none() => {
                 let trailers = [("grpc-status", "4"), ("grpc-message", "Deadline Exceeded")];
                 let trailers = trailers.map(|(name, value)| (name.into(), value.into()));
                 *self.live.record().trailers.borrow_mut() = trailers.into();
@@ -443,10 +445,9 @@ impl BodySource for Direct {
     }
 
     fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        match self.pass_trailers {
-            true => self.live.record().trailers.borrow().clone(),
-            false => Vec::new(),
-        }
+        let record = self.live.record();
+        let passed = self.trailers.as_ref().map(|hidden| hidden.passed(&record.trailers.borrow()));
+        passed.unwrap_or_default()
     }
 
     fn is_unbuffered(&self) -> bool {

@@ -18,6 +18,7 @@ pub mod caching;
 mod choice;
 mod fetch;
 mod h2;
+mod hidden;
 mod link;
 pub mod peers;
 pub mod resolve;
@@ -53,6 +54,7 @@ use exchange::response::Body;
 use exchange::template::Template;
 pub use fetch::fetch;
 pub use h2::Cut;
+pub use hidden::Hidden;
 pub use link::Pools;
 use transfer::received::ReceivedBody;
 pub use tunnel::Tunnel;
@@ -100,10 +102,19 @@ pub struct Settings {
     pub ignore_client_abort: bool,
     /// `proxy_limit_rate`: maximum rate of reading from an upstream, in bytes per second.
     pub limit_rate: Option<Template>,
+    /// Fields of responses that are not passed on.
+    pub hidden: Hidden,
     /// `proxy_pass_trailers`
     pub pass_trailers: bool,
     /// `proxy_ssl_*`, if upstreams may be reached over TLS.
     pub secure: Option<Arc<SecureSettings>>,
+}
+
+impl Settings {
+    /// Returns the filter of trailer fields; `None` if none are passed on.
+    fn trailers(&self) -> Option<Hidden> {
+        self.pass_trailers.then(|| self.hidden.clone())
+    }
 }
 
 impl Default for Settings {
@@ -131,6 +142,7 @@ impl Default for Settings {
             socket_sndbuf: None,
             ignore_client_abort: false,
             limit_rate: None,
+            hidden: Hidden::default(),
             pass_trailers: false,
             secure: None,
         }

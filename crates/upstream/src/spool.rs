@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use crate::Settings;
 use crate::attempt::cut;
 use crate::body::Live;
+use crate::hidden::Hidden;
 use crate::state::{Fault, Try};
 use exchange::capacity::DiskSpace;
 use exchange::error_log;
@@ -129,10 +130,10 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
     };
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
     rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings, thread)));
-    let (pass_trailers, needs_client) = (settings.pass_trailers, !settings.ignore_client_abort);
+    let (trailers, needs_client) = (settings.trailers(), !settings.ignore_client_abort);
     let piece_max = piece_max(settings) as usize;
     let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
-    Spooled { spool, record, reading: None, piece_max, busy_max, pass_trailers, needs_client }
+    Spooled { spool, record, reading: None, piece_max, busy_max, trailers, needs_client }
 }
 
 /// Reads until the end, or until the body is dropped.
@@ -392,7 +393,8 @@ pub(super) struct Spooled {
     piece_max: usize,
     /// Maximum number of bytes in flight to the client.
     busy_max: Option<usize>,
-    pass_trailers: bool,
+    /// The filter of trailer fields; `None` if none are passed on.
+    trailers: Option<Hidden>,
     needs_client: bool,
 }
 
@@ -489,10 +491,8 @@ impl BodySource for Spooled {
     }
 
     fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        match self.pass_trailers {
-            true => self.record.trailers.borrow().clone(),
-            false => Vec::new(),
-        }
+        let passed = self.trailers.as_ref().map(|hidden| hidden.passed(&self.record.trailers.borrow()));
+        passed.unwrap_or_default()
     }
 
     fn is_reading(&self) -> bool {

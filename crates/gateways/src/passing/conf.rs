@@ -6,9 +6,8 @@ use std::sync::Arc;
 use crate::passing::pass::Pass;
 use crate::passing::store::Store;
 use crate::passing::{Family, Passing, ssl};
-use http::request::HeaderId;
 
-use exchange::config::{Keywords, Layered, Scope, Start};
+use exchange::config::{Keywords, Scope, Start};
 use upstream::Settings;
 use upstream::caching::settings::CacheConf;
 
@@ -22,8 +21,6 @@ pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
 pub(crate) struct Conf {
     /// Prefix of the directives.
     pub(crate) prefix: &'static str,
-    /// Whether the protocol hides a response field, in addition to those hidden by all protocols.
-    pub(super) hides: fn(HeaderId, &[u8]) -> bool,
     /// Upstream settings.
     pub(crate) upstream: Settings,
     /// Sizes whose defaults depend on other sizes.
@@ -38,10 +35,6 @@ pub(crate) struct Conf {
     pub(crate) pass_fields: bool,
     /// `proxy_pass_request_body`
     pub(crate) pass_body: bool,
-    /// `proxy_hide_header`
-    pub(super) hidden: Layered<Box<str>>,
-    /// `proxy_pass_header`
-    pub(super) shown: Layered<Box<str>>,
     /// `proxy_next_upstream` as configured.
     pub(super) next_upstream: Keywords,
     /// `proxy_ignore_headers`
@@ -69,7 +62,6 @@ impl Default for Conf {
     fn default() -> Conf {
         Conf {
             prefix: "",
-            hides: |_, _| false,
             upstream: Settings::default(),
             sizes: Sizes::default(),
             pass: None,
@@ -77,8 +69,6 @@ impl Default for Conf {
             ssl: Arc::default(),
             pass_fields: true,
             pass_body: true,
-            hidden: Layered::default(),
-            shown: Layered::default(),
             next_upstream: Keywords::default(),
             ignored: Keywords::default(),
             intercept_errors: false,
@@ -109,7 +99,8 @@ impl Conf {
     /// Creates the settings of the outermost block.
     pub(super) fn start<F: Family>(start: &Start<'_>) -> Conf {
         let prefix = F::PREFIX;
-        let mut conf = Conf { prefix, hides: F::hides, ..Conf::default() };
+        let mut conf = Conf { prefix, ..Conf::default() };
+        conf.upstream.hidden.by_protocol = F::hides;
         // nginx's default of `proxy_temp_path`: a thousand directories keep each of them small.
         let directory = start.prefix.join(format!("{prefix}_temp"));
         conf.upstream.temp_path = (directory, [1, 2].into_iter().collect());

@@ -83,7 +83,7 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_hide_header", Args::Exactly(1), "A field of responses that is not passed on.").many(),
             |scope, cx| {
-                conf::<F>(scope).hidden.make_mut(cx.block).push(cx.arg(0).into());
+                conf::<F>(scope).upstream.hidden.names.make_mut(cx.block).push(cx.arg(0).into());
                 Ok(())
             },
         ),
@@ -96,7 +96,7 @@ impl<F: Family> Rows<F> {
             )
             .many(),
             |scope, cx| {
-                conf::<F>(scope).shown.make_mut(cx.block).push(cx.arg(0).into());
+                conf::<F>(scope).upstream.hidden.shown.make_mut(cx.block).push(cx.arg(0).into());
                 Ok(())
             },
         ),

@@ -85,33 +85,6 @@ impl Conf {
     pub(crate) fn ignored(&self) -> Ignored {
         Ignored(self.ignored.all())
     }
-
-    /// Whether a response field is hidden.
-    pub(super) fn hides(&self, id: HeaderId, name: &[u8]) -> bool {
-        let is_hidden = self.hides_by_default(id, name) || self.hides_by_name(name);
-        is_hidden && !has_name(self.shown.items(), name)
-    }
-
-    /// Whether a field is hidden by default: fields for this server, and those that the protocol adds.
-    fn hides_by_default(&self, id: HeaderId, name: &[u8]) -> bool {
-        matches!(
-            id,
-            HeaderId::XAccelExpires
-                | HeaderId::XAccelRedirect
-                | HeaderId::XAccelLimitRate
-                | HeaderId::XAccelBuffering
-                | HeaderId::XAccelCharset
-        ) || (self.hides)(id, name)
-    }
-
-    /// Whether `proxy_hide_header` names a field.
-    fn hides_by_name(&self, name: &[u8]) -> bool {
-        has_name(self.hidden.items(), name)
-    }
-}
-
-fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
-    list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// Creates the response for the client from that of an upstream, or follows a redirect in it.
@@ -274,15 +247,16 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
     // With `proxy_pass_header Server` the field is the upstream's, even if absent. nginx then also omits an absent `Date`, but RFC
     // 9110 section 6.6.1 requires it.
-    if (conf.hides)(HeaderId::Server, b"Server") && !conf.hides(HeaderId::Server, b"Server") {
+    let hidden = &conf.upstream.hidden;
+    if (hidden.by_protocol)(HeaderId::Server, b"Server") && !hidden.has(HeaderId::Server, b"Server") {
         request.response.server = Some(Vec::new());
     }
     for line in head.lines(raw) {
         let is_removed = options.removes(line.id, line.name) && !(is_upgrade && line.id == HeaderId::Upgrade);
         // The age and the expiry of a stored response are relative to its date.
         let is_kept =
-            line.id == HeaderId::Date && request.response.is_stored && !conf.hides_by_name(line.name);
-        if !is_removed && (is_kept || !conf.hides(line.id, line.name)) {
+            line.id == HeaderId::Date && request.response.is_stored && !hidden.has_by_name(line.name);
+        if !is_removed && (is_kept || !hidden.has(line.id, line.name)) {
             take(request, via, line, whole);
         }
     }
@@ -376,7 +350,7 @@ pub(super) fn interim_lines<'a>(
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
     head.lines(raw).filter(move |line| {
         !options.removes(line.id, line.name)
-            && !conf.hides(line.id, line.name)
+            && !conf.upstream.hidden.has(line.id, line.name)
             && line.id != HeaderId::ContentLength
     })
 }

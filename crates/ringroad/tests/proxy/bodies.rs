@@ -32,6 +32,9 @@ http {
     location = /mirror { internal; proxy_pass http://@ORIGIN@/copy$request_uri; }
     location /zip/ { gzip on; gzip_types *; gzip_min_length 1; proxy_pass http://@ORIGIN@; }
     location /trailers/ { proxy_pass http://@ORIGIN@; proxy_pass_trailers on; }
+    location /hidden/ { proxy_pass http://@ORIGIN@; proxy_pass_trailers on; proxy_hide_header X-Secret;
+       proxy_pass_header X-Pad; proxy_buffering off; location /hidden/read/ { proxy_buffering on;
+       proxy_pass http://@ORIGIN@; } }
     location /full/ { proxy_pass http://@ORIGIN@; client_body_temp_path @TEMP@; @WHOLE@ }
     location /whole/ { client_body_temp_path @TEMP@; client_max_body_size 4m; proxy_pass http://@ORIGIN@;
        location /whole/mirrored/ { mirror /mirror; proxy_pass http://@ORIGIN@; }
@@ -441,6 +444,22 @@ fn trailers_are_passed_on_where_configured() {
     assert_eq!(client.head().field("Transfer-Encoding"), Some("chunked"));
     let wire = String::from_utf8(client.read_to_end()).expect("it is text");
     assert!(wire.ends_with("0\r\nX-Sum: 6\r\n\r\n"), "{wire:?}");
+}
+
+#[test]
+fn hidden_fields_are_removed_from_trailers() {
+    let origin = Origin::start(|_| {
+        let reply = Reply::ok().chunked(&[3]).body("abcdef").trailer("x-secret", "1").trailer("Server", "o");
+        reply.trailer("X-Pad", "p").trailer("X-Sum", "6")
+    });
+    let server = start(&origin);
+    for target in ["/hidden/", "/hidden/read/"] {
+        let mut client = Client::connect(server.addr(0));
+        client.send(testkit::client::request_bytes("GET", target, &[("Connection", "close")]));
+        assert_eq!(client.head().status, 200);
+        let wire = String::from_utf8(client.read_to_end()).expect("it is text");
+        assert!(wire.ends_with("\r\n0\r\nX-Pad: p\r\nX-Sum: 6\r\n\r\n"), "{target}: {wire:?}");
+    }
 }
 
 /// Tests the order of events and not a duration: the rate limit delays the origin, not the client.

@@ -93,10 +93,11 @@ fn lists_are_inherited_until_a_block_has_its_own() {
     let conf = conf_of(
         "proxy_hide_header A; proxy_pass_header Server; server { location / { proxy_hide_header B; } }",
     );
-    assert_eq!((shown(&conf.hidden), shown(&conf.shown)), ("B".to_owned(), "Server".to_owned()));
-    let hides = |name: &str| conf.hides(http::request::HeaderId::of(name.as_bytes()), name.as_bytes());
-    let hidden = ["b", "Date", "X-Pad", "x-accel-redirect", "X-Accel-Expires"].map(hides);
-    assert_eq!((hidden, hides("A"), hides("server"), hides("X")), ([true; 5], false, false, false));
+    let hidden = &conf.upstream.hidden;
+    assert_eq!((shown(&hidden.names), shown(&hidden.shown)), ("B".to_owned(), "Server".to_owned()));
+    let hides = |name: &str| hidden.has(http::request::HeaderId::of(name.as_bytes()), name.as_bytes());
+    let found = ["b", "Date", "X-Pad", "x-accel-redirect", "X-Accel-Expires"].map(hides);
+    assert_eq!((found, hides("A"), hides("server"), hides("X")), ([true; 5], false, false, false));
 }
 
 #[test]
