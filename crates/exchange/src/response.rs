@@ -55,7 +55,7 @@ pub struct Response {
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// The encoder after the filters, and after the responses of subrequests were inserted.
     pub encoder: Option<Box<Encoder>>,
-    /// The charset that the upstream requests for the text (`X-Accel-Charset`).
+    /// The charset that the upstream requests for the text (`X-Accel-Charset`); empty if no directive names it.
     pub charset_override: Option<Box<[u8]>>,
     /// Charset of a text, appended to its media type.
     pub charset: Option<Cow<'static, [u8]>>,

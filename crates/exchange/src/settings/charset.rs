@@ -132,8 +132,8 @@ impl Charset {
     }
 }
 
-/// Returns the charset that the upstream requests (`X-Accel-Charset`), if a directive names it; otherwise logs an
-/// error.
+/// Returns the charset that the upstream requests (`X-Accel-Charset`) if a directive names it; otherwise logs an error, and
+/// returns an empty name: as in nginx, the charset of the response is not changed.
 pub fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     if name.is_empty() {
         return None;
@@ -142,7 +142,7 @@ pub fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     if !is_known {
         request.log(Level::Error, format_args!("unknown charset \"{}\" to override", name.escape_ascii()));
     }
-    is_known.then(|| Box::from(name))
+    Some(if is_known { Box::from(name) } else { Box::default() })
 }
 
 /// Whether the response, whose type is known, will be sent as UTF-8.
@@ -168,7 +168,7 @@ pub fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
 pub fn target_charset(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
     request.response.content_type.of(request)?;
     if let Some(name) = &request.response.charset_override {
-        return Some(Cow::Owned(name.to_vec()));
+        return (!name.is_empty()).then(|| Cow::Owned(name.to_vec()));
     }
     // A charset that the response already has is retained, whatever the type, unless `override_charset` is on.
     let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };

@@ -9,17 +9,20 @@
 //! | `Server`, `Date` | hidden; if shown, they replace those of this server; the `Date` of a stored response always does |
 //! | `X-Accel-*`, `X-Pad` | hidden; the former control this server |
 //! | hop-by-hop fields, and fields that `Connection` names | dropped |
-//! | all others | passed on |
+//! | names that are not tokens | dropped, with a warning |
+//! | all others | passed on, with blanks in the place of control bytes |
 //!
 //! Values that filters need (type, length, date, tag) become members of the response, so that `gzip`, ranges and conditions work as
 //! for files; all other fields are passed on unchanged.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use http::conditional::Etag;
 use http::hop_by_hop::ConnectionOptions;
 use http::reply::{FieldLine, ReplyHead};
 use http::request::{HeaderId, Method};
+use http::response;
 
 use crate::passing::conf::Conf;
 use crate::passing::request::Context;
@@ -154,7 +157,7 @@ fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<St
     if status == 401 {
         // The page keeps the upstream's challenge.
         let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
-        request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
+        request.response.www_authenticate = questions.map(|value| clean(value).into_owned()).collect();
     }
     Some(Step::Status(status))
 }
@@ -231,7 +234,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let response = &mut request.response;
     response.status = status.code();
     response.reason = Some(match head.received_reason(raw) {
-        Some(text) => Reason::new(status, text),
+        Some(text) => Reason::new(status, &clean(text)),
         None => Reason { status: status.code(), text: None },
     });
     // A chunked body has no announced length, even with `Content-Length` (RFC 9112 section 6.3).
@@ -276,6 +279,17 @@ enum Whole {
 /// Stores one field in the corresponding member of the response.
 fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) {
     let FieldLine { id, name, value } = line;
+    // All known names are tokens.
+    if id == HeaderId::Other && response::check_field(name, b"").is_err() {
+        // A stored response was logged when it was received.
+        if !request.response.is_stored {
+            let name = name.escape_ascii();
+            let what = format_args!("upstream sent invalid header \"{name}\", ignored {READING}");
+            request.log(Level::Warn, what);
+        }
+        return;
+    }
+    let value = &*clean(value);
     match id {
         HeaderId::ContentLength => {}
         HeaderId::ContentType => content_type(request, name, value),
@@ -300,6 +314,18 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
         }
         _ => push(request, name, value.to_vec()),
     }
+}
+
+/// Appendix of log messages.
+const READING: &str = "while reading response header from upstream";
+
+/// Replaces the bytes of a value that must not be sent by blanks, so that one odd field does not make the response an error.
+fn clean(value: &[u8]) -> Cow<'_, [u8]> {
+    if response::check_value(value).is_ok() {
+        return Cow::Borrowed(value);
+    }
+    let is_kept = |byte: u8| !byte.is_ascii_control() || byte == b'\t';
+    Cow::Owned(value.iter().map(|&byte| if is_kept(byte) { byte } else { b' ' }).collect())
 }
 
 fn push(request: &mut Request, name: &[u8], value: Vec<u8>) {

@@ -63,12 +63,20 @@ fn server_and_date_can_be_passed_on_from_the_upstream() {
 #[test]
 fn a_charset_of_an_upstream_is_converted() {
     let origin = Origin::start(|request| {
+        if let Some(charset) = request.path().strip_prefix("/unnamed/") {
+            return Reply::text("x").header("Content-Type", "text/html").header("X-Accel-Charset", charset);
+        }
         let charset = request.path()[1..].to_owned();
         let reply = Reply::text("\u{410}!").header("Content-Type", "text/html; charset=utf-8");
         reply.header("X-Accel-Charset", charset)
     });
     let map = "charset_map koi8-r utf-8 { E1 D090; }";
-    let server = start(&origin, map, "location /koi8-r { charset utf-8; proxy_pass http://@ORIGIN@; }");
+    let server = start(
+        &origin,
+        map,
+        "location /koi8-r { charset utf-8; proxy_pass http://@ORIGIN@; }
+         location /unnamed/ { charset utf-8; proxy_pass http://@ORIGIN@; }",
+    );
     let seen = |target: &str| {
         let response = get(&server, target);
         (response.field("content-type").unwrap_or_default().to_owned(), response.body)
@@ -78,6 +86,50 @@ fn a_charset_of_an_upstream_is_converted() {
     assert_eq!(seen("/utf-8"), (html("utf-8"), "\u{410}!".into()));
     assert_eq!(seen("/other"), (html("utf-8"), "\u{410}!".into()), "no directive names it");
     server.wait_for_log("unknown charset \"other\" to override", Deadline::default());
+    // As in nginx, the location's charset is not used either.
+    assert_eq!(seen("/unnamed/off").0, "text/html");
+    assert_eq!(seen("/unnamed/koi8-r").0, "text/html; charset=koi8-r");
+    server.wait_for_log("unknown charset \"off\" to override", Deadline::default());
+}
+
+#[test]
+fn an_odd_field_of_an_upstream_does_not_lose_the_response() {
+    let origin = Origin::raw(|connection| {
+        while connection.read_request().is_some() {
+            let head =
+                b"HTTP/1.1 401 No\r\nContent-Length: 2\r\nX(A: 1\r\nX-\x80: 2\r\nX-B: a\x01\x1bb\tc\r\n";
+            let fields =
+                b"WWW-Authenticate: Basic realm=\"\x01\"\r\nContent-Type: text/\x7fa\r\nX-C: \xe4\r\n\r\nok";
+            connection.send([&head[..], fields].concat());
+        }
+    });
+    let server = start(
+        &origin,
+        "proxy_cache_path @CACHE@ keys_zone=c:1m;",
+        "location /page { return 200 page; }
+         location /intercept/ { proxy_intercept_errors on; error_page 401 /page; proxy_pass http://@ORIGIN@; }
+         location /cache/ { proxy_cache c; proxy_cache_valid any 1m; add_header X-Cache $upstream_cache_status always;
+           proxy_pass http://@ORIGIN@; }",
+    );
+    for target in ["/", "/cache/", "/cache/"] {
+        let response = get(&server, target);
+        assert_eq!((response.status, response.text().as_str()), (401, "ok"), "{target}");
+        assert_eq!(response.field("x-b"), Some("a  b\tc"), "{target}");
+        assert_eq!(response.field("www-authenticate"), Some("Basic realm=\" \""), "{target}");
+        assert_eq!(response.field("content-type"), Some("text/ a"), "{target}");
+        let names: Vec<&str> = response.head.fields.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(names.contains(&"X-C") && !names.iter().any(|name| name.contains('(')), "{names:?}");
+    }
+    assert_eq!(get(&server, "/intercept/").field("www-authenticate"), Some("Basic realm=\" \""));
+    let log = server.wait_for_log("upstream sent invalid header \"X-\\x80\"", Deadline::default());
+    let place = origin.addr();
+    assert!(log.contains("[warn]") && log.contains(&format!("upstream: \"http://{place}/\"")), "{log}");
+    server.wait_for_log(
+        "upstream sent invalid header \"X(A\", ignored while reading response header from upstream",
+        Deadline::default(),
+    );
+}
+
 }
 
 #[test]
