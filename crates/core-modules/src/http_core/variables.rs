@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+use http::StatusCode;
 use http::cookie::cookie_in;
 use http::proxy_protocol::{Header, TlvError};
 use http::request::{BodyLength, HeaderId};
@@ -446,6 +447,8 @@ fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
 fn status(request: &Request, out: &mut Vec<u8>) -> bool {
     // While an error page is produced, the status of the error.
     let status = request.error_status.filter(|&status| status != 0).unwrap_or(request.response.status);
+    // nginx's own codes from 494 on are not sent: the client gets another status.
+    let status = StatusCode::new(status).map_or(status, |status| status.on_wire().code());
     let _ = write!(out, "{status:03}");
     true
 }

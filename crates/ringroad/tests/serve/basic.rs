@@ -283,8 +283,8 @@ fn an_incomplete_header_section_times_out() {
 
 #[test]
 fn long_header_sections_are_refused() {
-    let conf =
-        one_server("large_client_header_buffers 2 1k; client_header_buffer_size 256;", "return 200 ok;");
+    let http = "log_format status $status; large_client_header_buffers 2 1k; client_header_buffer_size 256;";
+    let conf = one_server(http, "access_log logs/access.log status; return 200 ok;");
     let server = serve(&conf);
     let get = |target: &str, lines: &str| format!("GET {target} HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
     let mut client = client(&server);
@@ -298,6 +298,10 @@ fn long_header_sections_are_refused() {
     assert_eq!(refused(&server, get("/", &format!("A: {}\r\n", "x".repeat(1100)))), too_large);
     let lines = format!("A: {}\r\n", "x".repeat(700)).repeat(4);
     assert_eq!(refused(&server, get("/", &lines)), too_large);
+    // The log has the status that the client received.
+    let log = server.wait_for_access_log(5, Deadline::default());
+    let logged: Vec<String> = log.lines().map(str::to_owned).collect();
+    assert_eq!(logged, ["200", "200", "414", &too_large.to_string(), &too_large.to_string()]);
 }
 
 #[test]
