@@ -12,6 +12,7 @@ use std::task::Poll;
 use http::StatusCode;
 use http::gateway::{Decoder, HeadEvent, Protocol};
 use http::reply::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ReplyError, ReplyHead};
+use http::request::HeaderId;
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
@@ -280,8 +281,9 @@ async fn read_head(
                     return Ok(with_body(heading, buf, len as usize, is_full, decoder));
                 }
                 Err(error) => {
-                    let line = offending(error, &head, &buf).map(|line| shown(error, &line, outgoing));
-                    return Err(HeadError::Invalid(error, line));
+                    let line = offending(error, &head, &buf);
+                    let shown = line.map(|line| shown(error, &head, &buf, &line, outgoing));
+                    return Err(HeadError::Invalid(error, shown));
                 }
             }
         }
@@ -304,7 +306,9 @@ fn with_body(
 
 /// Returns the offending line of a head, for the errors where nginx logs it.
 fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
-    let shown = ["header", "line", "response"].iter().any(|end| error.message().ends_with(end));
+    let shown = ["header", "line", "response", "\"Transfer-Encoding\""]
+        .iter()
+        .any(|end| error.message().ends_with(end));
     if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {
         return None;
     }
@@ -314,12 +318,24 @@ fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>>
 }
 
 /// Formats an offending line as in nginx's log.
-fn shown(error: ReplyError, line: &[u8], outgoing: &Outgoing) -> String {
+fn shown(error: ReplyError, head: &ReplyHead, buf: &[u8], line: &[u8], outgoing: &Outgoing) -> String {
+    let previous = match error {
+        ReplyError::Duplicate(_) => previous(head, buf, line).unwrap_or_default(),
+        _ => String::new(),
+    };
     let line = line.escape_ascii();
     match outgoing.encoded.key().filter(|_| error.shows_key()) {
         Some(key) => format!(" \"{line}\" for key \"{}\"", key.escape_ascii()),
-        None => format!(": \"{line}\""),
+        None => format!(": \"{line}\"{previous}"),
     }
+}
+
+/// Formats the field that a duplicate line repeats, as in nginx's log.
+fn previous(head: &ReplyHead, buf: &[u8], line: &[u8]) -> Option<String> {
+    let name = line.split(|&byte| byte == b':').next()?;
+    let field = head.field(HeaderId::of(name))?;
+    let (name, value) = (field.name.of(buf).escape_ascii(), field.value.of(buf).escape_ascii());
+    Some(format!(", previous value: \"{name}: {value}\""))
 }
 
 /// Appends received bytes to those received before.
@@ -352,11 +368,11 @@ fn complete(
         return Err(HeadError::Unexpected("unexpected 101 response"));
     }
     if let Some(line) = head.first_ignored() {
-        let line = line.of(bytes).escape_ascii();
-        request.log(
-            Level::Warn,
-            format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
-        );
+        let line = line.of(bytes);
+        let (previous, line) = (previous(&head, bytes, line).unwrap_or_default(), line.escape_ascii());
+        let what =
+            format_args!("upstream sent duplicate header line: \"{line}\"{previous}, ignored {READING}");
+        request.log(Level::Warn, what);
     }
     // Copies only the header section. The body bytes received with it may be longer.
     let raw = Source::Vec(bytes.to_vec());

@@ -276,17 +276,21 @@ fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
 }
 
 /// RFC 9112 section 6.3: refuses contradictory lengths, over which two parties could disagree, whether or not the response has a
-/// body.
+/// body. After an error, the start of the line is that of the text that nginx logs.
 pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
-    if let Some(value) = head.get(buf, HeaderId::ContentLength) {
-        let length = crate::parse_decimal(value).ok_or(ReplyError::InvalidContentLength)?;
-        head.content_length = Some(length);
+    if let Some(&field) = head.field(HeaderId::ContentLength) {
+        head.content_length = crate::parse_decimal(field.value.of(buf));
+        if head.content_length.is_none() {
+            head.line_start = field.name.start;
+            return Err(ReplyError::InvalidContentLength);
+        }
     }
-    let Some(coding) = head.get(buf, HeaderId::TransferEncoding) else { return Ok(()) };
+    let Some(&coding) = head.field(HeaderId::TransferEncoding) else { return Ok(()) };
     if head.content_length.is_some() {
         return Err(ReplyError::LengthAndTransferEncoding);
     }
-    if !coding.eq_ignore_ascii_case(b"chunked") {
+    if !coding.value.of(buf).eq_ignore_ascii_case(b"chunked") {
+        head.line_start = coding.value.start;
         return Err(ReplyError::UnknownTransferEncoding);
     }
     head.chunked = true;

@@ -130,6 +130,32 @@ fn an_odd_field_of_an_upstream_does_not_lose_the_response() {
     );
 }
 
+#[test]
+fn messages_about_a_response_show_its_field() {
+    let origin = Origin::raw(|connection| {
+        while let Some(request) = connection.read_request() {
+            let fields = match request.path() {
+                "/length" => "Content-Length: abc\r\nX: y",
+                "/coding" => "X: y\r\nTransfer-Encoding: gzip, chunked\r\nZ: y",
+                "/twice" => "Content-Length: 2\r\ncontent-length: 3",
+                _ => "Content-Length: 2\r\nETag: \"a\"\r\nETAG: \"b\"",
+            };
+            connection.send(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nok"));
+        }
+    });
+    let server = start(&origin, "", "");
+    for (target, status, message) in [
+        ("/length", 502, "sent invalid \"Content-Length\" header: \"Content-Length: abc\" while reading"),
+        ("/coding", 502, "sent unknown \"Transfer-Encoding\": \"gzip, chunked\" while reading"),
+        (
+            "/twice",
+            502,
+            "sent duplicate header line: \"content-length: 3\", previous value: \"Content-Length: 2\" while reading",
+        ),
+    ] {
+        assert_eq!(get(&server, target).status, status, "{target}");
+        server.wait_for_log(message, Deadline::default());
+    }
 }
 
 #[test]
