@@ -242,14 +242,18 @@ impl Certificate {
         Owned::new(certificate.as_ptr(), ffi::X509_free).map(Certificate)
     }
 
-    /// Whether the certificate is valid for a host name or an IP address.
+    /// Whether the certificate is valid for a host name or an IP address. No certificate is valid for an empty name.
     pub fn is_for(&self, host: &str) -> bool {
+        // For length 0 the library calls strlen(3), but a name in Rust does not end with a zero byte.
+        if host.is_empty() {
+            return false;
+        }
         let bytes = match host.parse::<IpAddr>() {
             Ok(IpAddr::V4(address)) => address.octets().to_vec(),
             Ok(IpAddr::V6(address)) => address.octets().to_vec(),
             Err(_) => {
                 let (name, len) = (host.as_ptr().cast(), host.len());
-                // SAFETY: a valid certificate, and a name of `len` bytes; the matching name is not requested.
+                // SAFETY: a valid certificate, and a name of `len` bytes, which is not 0. The matching name is not requested.
                 let found = unsafe { ffi::X509_check_host(self.0.as_ptr(), name, len, 0, ptr::null_mut()) };
                 return found == 1;
             }

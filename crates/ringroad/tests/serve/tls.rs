@@ -244,6 +244,32 @@ fn uploads_pass_through_tls_on_both_sides() {
     }
 }
 
+/// An empty name crashed the worker process: the library searched for a zero byte that does not exist.
+#[test]
+fn an_upstream_with_an_empty_proxy_ssl_name_is_refused() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let upstream = serve_with(&one("return 200 x;"), |builder| files(builder, "a", &own));
+    let conf = format!(
+        "worker_processes 1; error_log logs/error.log notice; events {{ }}\nhttp {{\nserver {{ listen 127.0.0.1:0;\n\
+         proxy_ssl_verify on; proxy_ssl_trusted_certificate root.pem; proxy_ssl_name $http_x;\n\
+         location / {{ proxy_pass https://127.0.0.1:{}; }} }} }}",
+        upstream.addr(0).tcp().port()
+    );
+    let server = serve_with(&conf, |builder| builder.text("conf/root.pem", &authority.pem));
+    let workers = server.workers();
+    for (name, expected) in [("", 502), (":443", 502), ("b.test", 502), ("a.test", 200)] {
+        let response = Client::connect(server.addr(0)).request("GET", "/", &[("X", name)]);
+        assert_eq!(response.status, expected, "{name}");
+    }
+    assert_eq!(server.workers(), workers, "no worker process was replaced");
+    let log = server.error_log();
+    assert!(
+        log.contains("upstream SSL certificate does not match \"\" while SSL handshaking to upstream"),
+        "{log}"
+    );
+}
+
 /// `proxy_ssl_certificate` with variables: each request uses its own certificate, as in nginx.
 #[test]
 fn the_client_certificate_for_an_upstream_depends_on_the_request() {

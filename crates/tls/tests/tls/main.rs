@@ -1,4 +1,5 @@
-//! The crate as a whole: handshakes, records, verdicts on certificates, hostile bytes.
+//! The crate as a whole: handshakes, records, verdicts on certificates, names in certificates,
+//! hostile bytes.
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
 mod chains;
@@ -7,6 +8,7 @@ mod common;
 mod generated_chains;
 mod handshakes;
 mod hostile;
+mod names;
 mod ocsp;
 mod streams;
 mod turns;
