@@ -280,8 +280,8 @@ impl std::fmt::Debug for Certificate {
 fn name(name: *mut ffi::X509_NAME, form: NameForm) -> Option<String> {
     match form {
         NameForm::Rfc2253 => {
-            // nginx does not escape bytes outside ASCII.
-            let flags = (ffi::XN_FLAG_RFC2253 & !ffi::ASN1_STRFLGS_ESC_MSB) as std::ffi::c_ulong;
+            // Bytes outside ASCII are escaped, as in nginx.
+            let flags = ffi::XN_FLAG_RFC2253 as std::ffi::c_ulong;
             // SAFETY: a valid BIO and a valid name.
             text(|bio| unsafe { ffi::X509_NAME_print_ex(bio, name, 0, flags) })
         }

@@ -1,9 +1,9 @@
-//! Names in certificates: which hosts a certificate is valid for.
+//! Names in certificates: which hosts a certificate is valid for, and the text of distinguished names.
 
 use crate::chains::made;
 use rcgen::string::Ia5String;
-use rcgen::{CertificateParams, SanType};
-use tls::x509::Certificate;
+use rcgen::{CertificateParams, DistinguishedName, DnType, SanType};
+use tls::x509::{Certificate, NameForm};
 
 fn certificate(change: impl FnOnce(&mut CertificateParams)) -> Certificate {
     Certificate::from_der(made("name", None, change).certificate.der()).unwrap()
@@ -33,4 +33,17 @@ fn no_certificate_is_valid_for_an_empty_name() {
     assert!(!names.is_for(&empty) && !names.is_for(&"example.org"[3..3]));
     assert!(!only_common_name.is_for(""));
     assert!(only_common_name.is_for("name"));
+}
+
+#[test]
+fn bytes_outside_ascii_are_escaped_in_distinguished_names() {
+    let certificate = certificate(|params| {
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "M\u{fc}ller, \u{20ac}");
+        params.distinguished_name.push(DnType::CommonName, "ok");
+    });
+    // `openssl x509 -nameopt RFC2253` prints the same.
+    assert_eq!(certificate.subject(NameForm::Rfc2253).unwrap(), "CN=ok,O=M\\C3\\BCller\\, \\E2\\82\\AC");
+    assert_eq!(certificate.issuer(NameForm::Rfc2253), certificate.subject(NameForm::Rfc2253));
+    assert_eq!(certificate.subject(NameForm::Legacy).unwrap(), "/O=M\\xC3\\xBCller, \\xE2\\x82\\xAC/CN=ok");
 }
