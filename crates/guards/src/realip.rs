@@ -227,10 +227,12 @@ pub(crate) fn behind_proxies(
     search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet)
 }
 
-/// Parses an address with or without a port; port 0 is invalid. IPv6 with a port is in brackets.
+/// Parses an address with or without a port; port 0 is invalid. IPv6 with a port is in brackets; without a port the brackets
+/// are optional.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
-    if let Ok(ip) = text.parse::<IpAddr>() {
+    let in_brackets = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Ok(ip) = in_brackets.unwrap_or(text).parse::<IpAddr>() {
         return Some((ip, 0).into());
     }
     // A zone ID (`%`) refers to a local interface, which a proxy cannot know.
@@ -267,7 +269,10 @@ mod tests {
             (false, "10.0.0.1", &["1.1.1.1:0"], "-"),
             (false, "10.0.0.1", &["::1"], "[::1]:0"),
             (false, "10.0.0.1", &["[::1]:99"], "[::1]:99"),
-            (false, "10.0.0.1", &["[::1]"], "-"),
+            (false, "10.0.0.1", &["[::1]"], "[::1]:0"),
+            (false, "10.0.0.1", &["[[::1]]"], "-"),
+            (false, "10.0.0.1", &["[::1"], "-"),
+            (false, "10.0.0.1", &["[]"], "-"),
             (false, "10.0.0.1", &["[fe80::1%1]:99"], "-"),
         ] {
             assert_eq!(search(recursive, peer, values), expected, "{recursive} {peer} {values:?}");

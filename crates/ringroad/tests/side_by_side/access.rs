@@ -156,6 +156,7 @@ fn realip_matches_nginx() {
             "::192.0.2.7" => Some("A8"),
             "192.0.2.07" | "..." | "fe80::1:" => Some("A9"),
             ",192.0.2.7" => Some("A10"),
+            "[2001:db8::1]" => Some("A11"),
             _ => None,
         };
         if let Some(row) = special {
