@@ -139,22 +139,27 @@ pub fn read_passwords(cx: &mut Cx<'_>) -> Result<Vec<Vec<u8>>, Error> {
 /// Parses protocol versions. Those below 1.2 are ignored if others are listed too. Several directives in a block add
 /// up; `block` is that of the last one.
 pub fn read_versions(versions: &mut Versions, block: &mut u32, cx: &mut Cx<'_>) -> Result<(), Error> {
-    if std::mem::replace(block, cx.block) != cx.block {
-        *versions = Versions { tls12: false, tls13: false };
-    }
+    const OLD: [&str; 4] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"];
+    let mut read = match *block == cx.block {
+        true => *versions,
+        false => Versions { tls12: false, tls13: false },
+    };
     let mut old = Vec::new();
     for text in cx.statement.texts() {
-        match text {
-            "TLSv1.2" => versions.tls12 = true,
-            "TLSv1.3" => versions.tls13 = true,
-            "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1" => old.push(text),
-            _ => return Err(cx.invalid(text)),
+        let is = |name: &str| text.eq_ignore_ascii_case(name);
+        match () {
+            () if is("TLSv1.2") => read.tls12 = true,
+            () if is("TLSv1.3") => read.tls13 = true,
+            () if OLD.into_iter().any(is) => old.push(text),
+            () => return Err(cx.error(format_args!("invalid value \"{text}\""))),
         }
     }
     let names = old.join(", ");
-    if !versions.tls12 && !versions.tls13 {
+    if !read.tls12 && !read.tls13 {
         return Err(cx.error(format_args!("{names} are not supported: add TLSv1.2 or TLSv1.3")));
     }
+    // An invalid directive changes nothing, because the missing versions would cause a second error.
+    (*versions, *block) = (read, cx.block);
     if !old.is_empty() {
         cx.warn(format_args!("versions that are not supported are left out: {names}"));
     }

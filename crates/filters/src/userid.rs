@@ -267,9 +267,10 @@ fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut flags = conf.flags;
     let mut is_off = false;
     for text in cx.statement.texts() {
-        let site = text.strip_prefix("samesite=");
+        let lower = text.to_ascii_lowercase();
+        let site = lower.strip_prefix("samesite=");
         let site = site.and_then(|site| SITES.into_iter().find(|known| *known == site));
-        let is_duplicate = match (text, site) {
+        let is_duplicate = match (lower.as_str(), site) {
             ("off", _) => std::mem::replace(&mut is_off, true),
             ("secure", _) => std::mem::replace(&mut flags.secure, true),
             ("httponly", _) => std::mem::replace(&mut flags.httponly, true),
@@ -563,6 +564,8 @@ mod tests {
         );
         assert_eq!((none.domain, none.p3p, none.expires, none.mark), (None, None, Expires::Never, None));
         assert_eq!(conf("userid_flags samesite=strict secure;").flags.samesite, Some("strict"));
+        let flags = conf("userid_flags Secure HttpOnly SameSite=Lax;").flags;
+        assert_eq!((flags.secure, flags.httponly, flags.samesite), (true, true, Some("lax")));
     }
 
     #[test]

@@ -221,7 +221,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         // nginx rejects it too, but without a reason.
         None => return Err(cx.error(format_args!("no version for browser \"{name}\""))),
         Some(version) => {
-            let kind = KINDS.iter().find(|kind| kind.name == name);
+            let kind = KINDS.iter().find(|kind| kind.name.eq_ignore_ascii_case(name));
             let kind = kind.ok_or_else(|| cx.error(format_args!("unknown browser name \"{name}\"")))?;
             let text = &version.text;
             if text.bytes().any(|byte| !byte.is_ascii_digit() && byte != b'.') {
@@ -316,7 +316,7 @@ mod tests {
     fn browsers_are_classified_as_in_nginx() {
         let config = loaded(
             "server { location /none {} location /opera { modern_browser opera 9.0; }
-             location /all { modern_browser unlisted; modern_browser gecko 1.5; modern_browser msie 6.0;
+             location /all { modern_browser unlisted; modern_browser Gecko 1.5; modern_browser MSIE 6.0;
                ancient_browser Lynx netscape4; ancient_browser Old; } }",
         );
         for (agent, [none, opera, all]) in [

@@ -109,7 +109,9 @@ fn read_keepalive(text: &str) -> Option<SoKeepalive> {
 /// Returns the addresses of a text; `Err` has nginx's message. The system resolves names, which may block: for start
 /// and reload only.
 fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
-    if let Some(path) = text.strip_prefix("unix:") {
+    if let Some((_, path)) =
+        text.split_at_checked(5).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("unix:"))
+    {
         return match path.len() {
             0 => Err("no path in the unix domain socket"),
             len if len > UNIX_PATH_LEN_MAX => Err("too long path in the unix domain socket"),

@@ -452,7 +452,7 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::Conf;
-    use crate::testing::loaded;
+    use crate::testing::{error, loaded};
 
     /// Included files of settings, such as those of ACME clients, set it in addition to the server itself.
     #[test]
@@ -464,5 +464,20 @@ mod tests {
         };
         assert!(has_cache("ssl_session_cache none; ssl_session_cache shared:a:1m;"));
         assert!(!has_cache("ssl_session_cache shared:a:1m; ssl_session_cache none;"));
+    }
+
+    #[test]
+    fn protocol_versions_are_compared_without_case() {
+        let versions = |text: &str| {
+            let config = loaded(&format!("server {{ {text} location / {{ }} }}"));
+            let versions =
+                config.http.locations.last().expect("there is a server").scope.of::<Conf>().versions;
+            (versions.tls12, versions.tls13)
+        };
+        assert_eq!(versions("ssl_protocols tlsv1.2;"), (true, false));
+        assert_eq!(versions("ssl_protocols TLSV1.3 sslv3;"), (false, true));
+        assert_eq!(versions("ssl_protocols TLSv1.2; ssl_protocols tlsv1.3;"), (true, true));
+        let found = error("http {\nssl_protocols TLSv1.4; }");
+        assert_eq!(found, "invalid value \"TLSv1.4\" in /conf/nginx.conf:2");
     }
 }

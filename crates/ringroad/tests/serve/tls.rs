@@ -359,7 +359,7 @@ fn invalid_tls_configurations_are_refused_with_the_reason() {
         ("ssl_certificate a.pem; ssl_certificate_key b.key;", "does not belong to the certificate"),
         ("ssl_certificate a.pem; ssl_certificate_key a.pem;", "it holds no readable private key in PEM"),
         ("ssl_protocols TLSv1.1;", "TLSv1.1 are not supported: add TLSv1.2 or TLSv1.3"),
-        ("ssl_protocols TLSv9;", "\"ssl_protocols\" directive invalid value"),
+        ("ssl_protocols TLSv9;", "invalid value \"TLSv9\" in "),
         ("ssl_ecdh_curve nonsense;", "unknown curve name \"nonsense\""),
         ("ssl_session_cache shared:a;", "invalid session cache \"shared:a\""),
         ("ssl_session_cache shared:a:1k;", "session cache \"shared:a:1k\" is too small"),

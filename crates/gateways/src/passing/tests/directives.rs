@@ -281,6 +281,7 @@ fn dangerous_or_ineffective_settings_cause_warnings() {
     for (text, expected) in [
         ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
         ("proxy_ssl_protocols TLSv1 TLSv1.2;", "versions that are not supported are left out: TLSv1"),
+        ("proxy_ssl_protocols tlsv1 tlsv1.2;", "versions that are not supported are left out: tlsv1"),
     ] {
         let found = warnings(&format!("http {{\n{text} }}"));
         assert_eq!(found, [format!("{expected} in /conf/nginx.conf:2")], "{text}");
