@@ -63,7 +63,8 @@ impl<T: Copy> HostTable<T> {
         let dots = || host.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(dot, _)| dot);
         if !self.heads.is_empty() {
             // Suffixes are tried from the longest to the shortest.
-            let mut suffixes = dots().filter(|&dot| dot > 0).map(|dot| &host[dot + 1..]);
+            // As in nginx the wildcard may stand for an empty text: `.example.com` matches `*.example.com`.
+            let mut suffixes = dots().map(|dot| &host[dot + 1..]);
             if let Some(&value) = suffixes.find_map(|suffix| self.heads.get(suffix)) {
                 return Some(value);
             }
@@ -135,7 +136,13 @@ mod tests {
             ("both.d", Some(".both.d")),
             ("x.both.d", Some(".both.d")),
             ("x.c", Some("*.c")),
-            (".e.f", None),
+            (".e.f", Some("*.e.f")),
+            (".both.d", Some(".both.d")),
+            (".x.c", Some("*.c")),
+            (".c", Some("*.c")),
+            (".", None),
+            (".x.", None),
+            ("e.f", None),
             ("", Some("")),
         ] {
             assert_eq!(table.find(host.as_bytes()).map(|value| names[value]), expected, "{host}");
