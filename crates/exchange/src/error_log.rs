@@ -12,7 +12,7 @@ use crate::request::{Generation, Request};
 use crate::thread::Thread;
 use telemetry::reports::Reporter;
 use telemetry::sink::LogTarget;
-use telemetry::{ErrorLog, Form, JsonLine, Level, Target, append_printable};
+use telemetry::{ErrorLog, ForLog, Form, JsonLine, Level, Target, append_printable};
 
 /// Writes one line to the error log of the process.
 pub fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
@@ -203,8 +203,8 @@ impl fmt::Display for About<'_> {
         };
         write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
         for (name, value) in LineFields::of(request).named() {
-            // Control characters are escaped, because the client chose the bytes.
-            write!(f, ", {name}: \"{}\"", value.escape_ascii())?;
+            // The client chose the bytes; `append_printable` escapes control characters.
+            write!(f, ", {name}: \"{}\"", value.for_log())?;
         }
         Ok(())
     }
@@ -219,6 +219,17 @@ mod tests {
         let mut out = b"> ".to_vec();
         append_printable(&mut out, format_args!("open() \"/a\n\u{1b}[2J\u{9b}m\u{7f}/{}\" \\ failed", "\rä"));
         let expected = "> open() \"/a\\x0A\\x1B[2J\\xC2\\x9Bm\\x7F/\\x0Dä\" \\ failed";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn bytes_of_a_client_are_unchanged_except_control_characters() {
+        let mut out = Vec::new();
+        append_printable(
+            &mut out,
+            format_args!("\"{}\"", b"/it's \"\\ M\xc3\xbc\n\x1b\xff\xc3/\0".for_log()),
+        );
+        let expected = r#""/it's "\ Mü\x0A\x1B\xFF\xC3/\x00""#;
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 }

@@ -5,6 +5,7 @@
 
 use conf::{Error, Statement};
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+use telemetry::ForLog;
 
 /// A compiled pattern.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ pub struct SearchAborted<'p> {
 impl SearchAborted<'_> {
     /// Returns the log message in nginx's words.
     pub(crate) fn words(&self, subject: &[u8]) -> String {
-        let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);
+        let (code, subject, text) = (self.code, subject.for_log(), &self.pattern.text);
         format!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"")
     }
 }

@@ -46,7 +46,7 @@ use std::time::Duration;
 use conf::Layered;
 
 pub use json::Object as JsonLine;
-pub use printable::append_printable;
+pub use printable::{ForLog, LogText, append_printable};
 pub use reason::Reason;
 
 /// `error_log` of one block

@@ -21,6 +21,34 @@ impl fmt::Write for Printable<'_> {
     }
 }
 
+/// Bytes that a client or an upstream chose, for the message of a log line. Text is written unchanged, as in nginx; [`append_printable`]
+/// escapes its control characters. Bytes that are not UTF-8 are written as `\xHH`.
+pub struct LogText<'a>(&'a [u8]);
+
+/// Formats bytes for the message of a log line.
+pub trait ForLog {
+    /// Returns the bytes as [`LogText`].
+    fn for_log(&self) -> LogText<'_>;
+}
+
+impl ForLog for [u8] {
+    fn for_log(&self) -> LogText<'_> {
+        LogText(self)
+    }
+}
+
+impl fmt::Display for LogText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Appends a text with escaped control characters.
 pub fn append_printable(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     let _ = fmt::write(&mut Printable(out), text);

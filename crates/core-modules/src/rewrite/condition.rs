@@ -13,6 +13,7 @@ use exchange::pattern::Pattern;
 use exchange::request::Request;
 use exchange::template::Template;
 use exchange::variables::VarRef;
+use telemetry::ForLog;
 
 /// A condition.
 #[derive(Clone, Debug)]
@@ -178,7 +179,7 @@ pub(super) fn find(
 ) -> Option<bool> {
     let found = pattern.find(subject).inspect_err(|gave_up| gave_up.log(subject, request)).ok()?;
     let verb = if found.is_some() { "matches" } else { "does not match" };
-    note(request, log, format_args!("\"{text}\" {verb} \"{}\"", subject.escape_ascii()));
+    note(request, log, format_args!("\"{text}\" {verb} \"{}\"", subject.for_log()));
     match &found {
         Some(found) => found.store(subject, request),
         None => request.clear_captures(),

@@ -9,7 +9,7 @@ use exchange::pattern::Pattern;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::template::Template;
-use telemetry::Level;
+use telemetry::{ForLog, Level};
 
 /// One `rewrite` directive.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Rewrite {
             Kind::Uri(after) => {
                 (request.uri, request.args) = self.uri_and_args(request);
                 request.uri_replaced = true;
-                let (uri, args) = (request.uri.escape_ascii(), request.args.escape_ascii());
+                let (uri, args) = (request.uri.for_log(), request.args.for_log());
                 note(request, log, format_args!("rewritten data: \"{uri}\", args: \"{args}\""));
                 if request.uri.is_empty() {
                     request.log(Level::Error, format_args!("the rewritten URI has a zero length"));
@@ -148,7 +148,7 @@ impl Rewrite {
             target.push(if has_question { b'&' } else { b'?' });
             target.extend_from_slice(&request.args);
         }
-        note(request, log, format_args!("rewritten redirect: \"{}\"", target.escape_ascii()));
+        note(request, log, format_args!("rewritten redirect: \"{}\"", target.for_log()));
         target
     }
 }
