@@ -1,5 +1,7 @@
 //! The directives of `events`: nginx's, and this server's own for io_uring and buffers.
 
+use std::time::Duration;
+
 use conf::value;
 use conf::{Args, Contexts, Error, Spec, State};
 
@@ -38,9 +40,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("512"),
         set_worker_connections,
     ),
-    Directive::nothing(
-        event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
-        "each turn accepts waiting connections, up to a number that leaves time for the others",
+    Directive::events(
+        event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.")
+            .default("off")
+            .state(State::Accepted("each turn accepts waiting connections, up to a number that leaves time for the others")),
+        |_, cx| cx.flag(&mut false),
     ),
     Directive::events(
         event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.")
@@ -48,10 +52,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(State::Accepted("the engines spread new connections without a lock")),
         |_, cx| cx.flag(&mut false),
     ),
-    Directive::nothing(
+    Directive::events(
         event("accept_mutex_delay", Args::Exactly(1), "How long a worker waits for its turn at accepting.")
-            .default("500ms"),
-        "there is no accept mutex to wait for",
+            .default("500ms")
+            .state(State::Accepted("there is no accept mutex to wait for")),
+        |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
     Directive::nothing(
         event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
@@ -63,10 +68,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("32"),
         set_aio_requests,
     ),
-    Directive::nothing(
+    Directive::events(
         Spec::new("epoll", "epoll_events", EVENTS, Args::Exactly(1), "Events taken from the kernel at once.")
-            .default("512"),
-        "the engine sizes its table of events by itself",
+            .default("512")
+            .state(State::Accepted("the engine sizes its table of events by itself")),
+        |_, cx| cx.number(&mut 0),
     ),
     // Enough for an event-loop turn with a thousand connections; a full submission queue is submitted early.
     Directive::events(

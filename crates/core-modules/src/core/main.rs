@@ -272,7 +272,8 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Parses `error_log target [level …] [format=text|json]`, for the process and for blocks of `http`.
 pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
-    let target = if text == "stderr" {
+    // As in nginx an empty name is the standard error stream.
+    let target = if matches!(text, "stderr" | "") {
         Target::Stderr
     } else if text.starts_with("memory:") {
         // nginx supports it only in debug builds, which this server never is.

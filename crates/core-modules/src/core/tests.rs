@@ -74,7 +74,7 @@ fn cpu_masks_are_parsed() {
 fn error_logs_and_thread_pools_are_parsed() {
     let main = main_of(
         "error_log stderr warn; error_log a; error_log /b debug_http debug_core format=json; error_log a info;
-         error_log syslog:server=127.0.0.1:5514,tag=x crit format=text;",
+         error_log syslog:server=127.0.0.1:5514,tag=x crit format=text; error_log '' alert;",
     );
     let targets: Vec<_> = main
         .error_log
@@ -92,6 +92,7 @@ fn error_logs_and_thread_pools_are_parsed() {
             shown("/b", 2, Level::Debug, Form::Json),
             shown("/prefix/a", 1, Level::Info, Form::Text),
             shown("syslog:127.0.0.1:5514", 3, Level::Crit, Form::Text),
+            shown("stderr", 0, Level::Alert, Form::Text),
         ]
     );
     let main = main_of("thread_pool a threads=2; thread_pool default threads=3 max_queue=0;");
@@ -173,6 +174,7 @@ fn required_blocks_must_appear_once() {
 fn events_directives_set_their_values() {
     let events = events_of(
         "use epoll; worker_connections 64; multi_accept on; worker_aio_requests 8; accept_mutex off;
+         accept_mutex_delay 10ms; epoll_events 64;
          ring_entries 256; ring_recv_buffers 512 2k; ring_io_workers 4; device_share 2; buffer_pool 64m;
          zero_copy 32k; try_cached off; engine_fault read short 3; engine_fault send eintr;",
     )
@@ -211,6 +213,12 @@ fn wrong_events_are_refused() {
         ("device_share 0;", "value must be between 1 and 1024"),
         ("buffer_pool 1m;", "value must be equal to or greater than 4194304"),
         ("zero_copy x;", "\"zero_copy\" directive invalid value"),
+        (
+            "multi_accept x;",
+            "invalid value \"x\" in \"multi_accept\" directive, it must be \"on\" or \"off\"",
+        ),
+        ("accept_mutex_delay x;", "\"accept_mutex_delay\" directive invalid value"),
+        ("epoll_events x;", "\"epoll_events\" directive invalid number"),
     ] {
         let found = events_of(text).map(|_| ()).expect_err(text);
         assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{text}: {found}");
