@@ -28,7 +28,7 @@ pub enum VerifyClient {
 /// that requests can use.
 #[derive(Debug, Default)]
 pub struct Secured {
-    /// The server name (SNI) of the ClientHello.
+    /// The server name (SNI) of the ClientHello, in the spelling of the client.
     pub name: Option<Box<str>>,
     /// The versions, ciphers and groups that the client offered.
     pub offer: Offer,
@@ -76,7 +76,7 @@ impl fmt::Debug for ClientCertificate {
 impl Secured {
     /// Returns the facts known from the ClientHello, before the handshake continues.
     pub fn hello(hello: &Hello) -> Rc<Secured> {
-        let name = hello.name.as_deref().map(Box::from);
+        let name = hello.sent_name.as_deref().map(Box::from);
         Rc::new(Secured { name, offer: Offer::of(hello), ..Secured::default() })
     }
 
@@ -98,7 +98,7 @@ impl Secured {
             };
             let own = chain.first();
             Rc::new(Secured {
-                name: hello.name.as_deref().map(Box::from),
+                name: hello.sent_name.as_deref().map(Box::from),
                 offer: Offer::of(hello),
                 protocol: session.protocol().unwrap_or_default(),
                 cipher: session.cipher().unwrap_or_default(),

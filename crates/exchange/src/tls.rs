@@ -35,7 +35,7 @@ pub struct Tls {
 
 impl Settings for Tls {}
 
-/// Returns the server for this SNI name, and whether the name selected it.
+/// Returns the server for this SNI name in lower case, and whether the name selected it.
 pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (ServerId, bool) {
     let (default, names) = listen.lookup(local);
     let name = name.unwrap_or_default().as_bytes();
@@ -57,7 +57,8 @@ pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
         return Ok(());
     }
     // The handshake used the certificate settings of another server.
-    let negotiated = listen.map(|listen| server_of(secured.name.as_deref(), listen, &request.conn.local).0);
+    let name = secured.name.as_deref().map(str::to_ascii_lowercase);
+    let negotiated = listen.map(|listen| server_of(name.as_deref(), listen, &request.conn.local).0);
     if negotiated.is_some_and(|negotiated| negotiated != request.server) {
         let what = "client attempted to request the server name different from the one that was negotiated";
         request.log(Level::Info, format_args!("{what}"));

@@ -361,6 +361,8 @@ impl Identities {
 pub struct Hello {
     /// The server name (SNI, RFC 6066 section 3), in lower case.
     pub name: Option<String>,
+    /// The server name in the spelling of the client.
+    pub sent_name: Option<String>,
     /// Protocols that the client offers by ALPN.
     pub alpn: Vec<Vec<u8>>,
     /// Cipher suites that the client offers.
@@ -372,15 +374,31 @@ pub struct Hello {
 }
 
 impl Hello {
-    fn of(hello: &ClientHello<'_>) -> Hello {
+    /// Returns the facts of a ClientHello, which was parsed from `bytes`.
+    fn of(hello: &ClientHello<'_>, bytes: &[u8]) -> Hello {
+        let name = hello.server_name().map(str::to_ascii_lowercase);
         Hello {
-            name: hello.server_name().map(str::to_ascii_lowercase),
+            sent_name: name.as_deref().map(|name| as_sent(name, bytes)),
+            name,
             alpn: hello.alpn().map(|protocols| protocols.map(<[u8]>::to_vec).collect()).unwrap_or_default(),
             suites: hello.cipher_suites().to_vec(),
             groups: hello.named_groups().unwrap_or_default().to_vec(),
             schemes: hello.signature_schemes().to_vec(),
         }
     }
+}
+
+/// Returns a server name in the spelling of the client, of which rustls returns only the lower case. `bytes` contain the ClientHello. A
+/// name that a record boundary divides is returned in lower case.
+fn as_sent(name: &str, bytes: &[u8]) -> String {
+    // The name follows the type `host_name` and a length (RFC 6066 section 3).
+    let length = u16::try_from(name.len()).unwrap_or(u16::MAX).to_be_bytes();
+    let mut windows = bytes.windows(3 + name.len());
+    let found = windows.find_map(|window| {
+        let sent = window.strip_prefix(&[0])?.strip_prefix(&length)?;
+        sent.eq_ignore_ascii_case(name.as_bytes()).then_some(sent)
+    });
+    found.and_then(|sent| str::from_utf8(sent).ok()).unwrap_or(name).to_owned()
 }
 
 /// The lists of suites, groups and schemes that a client offered, in a compact form that is stored until its connection
@@ -443,7 +461,7 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
             break;
         }
         match acceptor.accept() {
-            Ok(Some(accepted)) => return HelloProgress::Complete(Hello::of(&accepted.client_hello())),
+            Ok(Some(accepted)) => return HelloProgress::Complete(Hello::of(&accepted.client_hello(), bytes)),
             Ok(None) => {}
             // The library misses an extension of TLS 1.2 before it compares versions.
             Err(_) if is_before_tls_1_2(bytes) => {

@@ -49,6 +49,20 @@ fn variables_show_offered_and_negotiated_parameters() {
     }
 }
 
+#[test]
+fn ssl_server_name_has_the_spelling_of_the_client() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let conf = one("ssl_verify_client optional; ssl_client_certificate root.pem; server_name A.test; \
+                    return 200 '$ssl_server_name $server_name';");
+    let server = serve_with(&conf, |builder| files(builder, "a", &own).text("conf/root.pem", &authority.pem));
+    let clients = authority.clients(BOTH, None);
+    for name in ["a.test", "A.Test"] {
+        let response = get(&server, &clients, name, "/");
+        assert_eq!(text(body(&response)), format!("{name} a.test"), "{}", text(&response));
+    }
+}
+
 /// A request in early data gets its response before the client's Finished, and only once.
 #[test]
 fn early_data_is_served_once_before_the_handshake_ends() {

@@ -212,9 +212,21 @@ fn a_hello_is_parsed_when_complete_for_any_split() {
         }
         let HelloProgress::Complete(read) = read_hello(&bytes) else { panic!("it is complete") };
         assert_eq!(read.name.as_deref(), Some("example.org"));
+        assert!(read.sent_name.is_some_and(|name| name.eq_ignore_ascii_case("example.org")));
         let more = [&bytes[..], b"more"].concat();
         assert!(matches!(read_hello(&more), HelloProgress::Complete(_)));
     }
+}
+
+#[test]
+fn the_server_name_is_available_in_the_spelling_of_the_client() {
+    let spelling = |bytes: &[u8]| match read_hello(bytes) {
+        HelloProgress::Complete(read) => read.sent_name,
+        _ => None,
+    };
+    assert_eq!(spelling(&hello()).as_deref(), Some("Example.ORG"));
+    // Records that divide the name.
+    assert_eq!(spelling(&fragmented(&hello(), 3)).as_deref(), Some("example.org"));
 }
 
 #[test]
