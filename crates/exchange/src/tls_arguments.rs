@@ -103,8 +103,17 @@ pub fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// A file that is an error only if its feature is on; `Err` has the message.
+pub type OptionalFile = Result<File, String>;
+
 /// Reads the file that a directive names. Relative paths start from the configuration file's directory.
 pub fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
+    read_optional_file(cx, what)?.map_err(|message| cx.error(message))
+}
+
+/// Reads a file like [`read_file`], for a directive whose feature may be off. Then nginx does not open the file, so an unreadable
+/// file must not be an error.
+pub fn read_optional_file(cx: &mut Cx<'_>, what: &str) -> Result<OptionalFile, Error> {
     let text = cx.arg(0);
     if text.contains('$') {
         return Err(cx.error(format_args!(
@@ -120,13 +129,15 @@ pub fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
         Some(pem) => (Path::new("data:").to_owned(), Arc::new(pem.as_bytes().to_vec())),
         None => {
             let path = cx.conf_prefix.join(text);
-            let bytes = cx.read_data(&path).map_err(|error| {
-                cx.error(format_args!("cannot load {what} \"{}\": {}", path.display(), error.kind()))
-            })?;
-            (path, bytes)
+            match cx.read_data(&path) {
+                Ok(bytes) => (path, bytes),
+                Err(error) => {
+                    return Ok(Err(format!("cannot load {what} \"{}\": {}", path.display(), error.kind())));
+                }
+            }
         }
     };
-    Ok(File { path, bytes })
+    Ok(Ok(File { path, bytes }))
 }
 
 /// Reads a password file.

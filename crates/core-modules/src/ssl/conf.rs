@@ -22,7 +22,7 @@ use exchange::ocsp::client::Depth;
 use exchange::ocsp::{Responder, StatusCache};
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
-use exchange::tls_arguments::{File, PemSource};
+use exchange::tls_arguments::{File, OptionalFile, PemSource};
 
 /// The settings of a block.
 #[derive(Clone, Debug)]
@@ -54,11 +54,11 @@ pub(super) struct Conf {
     /// `ssl_verify_depth`
     pub(super) verify_depth: u64,
     /// `ssl_client_certificate`
-    pub(super) client_certificate: Option<File>,
+    pub(super) client_certificate: Option<OptionalFile>,
     /// `ssl_trusted_certificate`
-    pub(super) trusted_certificate: Option<File>,
+    pub(super) trusted_certificate: Option<OptionalFile>,
     /// `ssl_crl`
-    pub(super) crl: Option<File>,
+    pub(super) crl: Option<OptionalFile>,
     /// `ssl_session_cache`
     pub(super) cache: Option<Arc<SessionCache>>,
     /// `ssl_session_tickets`
@@ -150,6 +150,7 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
         return Ok(());
     }
     let at = |message: String| Error::at(block.span, message);
+    conf.check_files().map_err(at)?;
     let trust = conf.trust().map_err(at)?.map(Arc::new);
     let mut stapled = Stapled::default();
     let server = match conf.certificates.items() {
@@ -174,6 +175,11 @@ fn protocols(has_http2: bool) -> Vec<Vec<u8>> {
     let first = if has_http2 { Some(b"h2".to_vec()) } else { None };
     let others = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"];
     first.into_iter().chain(others.map(<[u8]>::to_vec)).collect()
+}
+
+/// Returns a file, unless it was not readable; [`Conf::check_files`] returns the error.
+pub(super) fn readable(file: &Option<OptionalFile>) -> Option<&File> {
+    file.as_ref().and_then(|file| file.as_ref().ok())
 }
 
 /// Returns the reason why a file cannot be used, in nginx's words.
@@ -303,7 +309,7 @@ impl Conf {
 
     /// Returns the CAs whose names are sent to clients with a certificate request.
     fn client_authorities(&self) -> Result<Option<Vec<::tls::CertificateDer<'static>>>, String> {
-        match (&self.verify, &self.client_certificate) {
+        match (&self.verify, readable(&self.client_certificate)) {
             (VerifyClient::Off, _) => Ok(None),
             (_, None) => Ok(Some(Vec::new())),
             (_, Some(file)) => {
@@ -311,6 +317,14 @@ impl Conf {
                 Ok(Some(found.map_err(|error| unusable("certificate", &file.path, &error))?))
             }
         }
+    }
+
+    /// Returns the error of a file that is needed and was not readable. As in nginx, `ssl_client_certificate` is not needed if
+    /// clients are not verified.
+    fn check_files(&self) -> Result<(), String> {
+        let of_clients = self.client_certificate.as_ref().filter(|_| self.verify != VerifyClient::Off);
+        let mut files = of_clients.into_iter().chain(&self.trusted_certificate).chain(&self.crl);
+        files.try_for_each(|file| file.as_ref().map(drop).map_err(Clone::clone))
     }
 
     /// Returns the trusted CAs for client certificates.
@@ -330,8 +344,8 @@ impl Conf {
 
     /// Returns the files with trusted certificates. As in nginx, `ssl_client_certificate` is included if clients are verified.
     pub(super) fn trusted_files(&self) -> impl Iterator<Item = &File> {
-        let of_clients = self.client_certificate.as_ref().filter(|_| self.verify != VerifyClient::Off);
-        of_clients.into_iter().chain(&self.trusted_certificate)
+        let of_clients = readable(&self.client_certificate).filter(|_| self.verify != VerifyClient::Off);
+        of_clients.into_iter().chain(readable(&self.trusted_certificate))
     }
 
     /// Returns the certificates of these files and the CRLs.
@@ -345,7 +359,7 @@ impl Conf {
                 roots.add(&der).map_err(|reason| refused(&reason))?;
             }
         }
-        if let Some(file) = &self.crl {
+        if let Some(file) = readable(&self.crl) {
             let refused = |reason: &dyn std::fmt::Display| {
                 format!("cannot load certificate revocation list \"{}\": {reason}", file.path.display())
             };
@@ -386,7 +400,7 @@ impl Conf {
             PemSource::Acme | PemSource::Named(..) => None,
         });
         let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];
-        for file in files.chain(others.into_iter().flatten()) {
+        for file in files.chain(others.into_iter().filter_map(readable)) {
             scope.push(0);
             scope.extend_from_slice(&file.bytes);
         }

@@ -20,7 +20,8 @@ use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
-    PemSource, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+    PemSource, read_certificate_cache, read_command, read_file, read_optional_file, read_passwords,
+    read_versions,
 };
 
 pub use self::expiry::{certificate_warnings, expiries};
@@ -232,7 +233,7 @@ const CLIENTS: &[Directive] = &[
             "The file with roots for certificates of clients; their names are sent to clients.",
         ),
         |scope, cx| {
-            scope.make_mut::<Conf>().client_certificate = Some(read_file(cx, "certificate")?);
+            scope.make_mut::<Conf>().client_certificate = Some(read_optional_file(cx, "certificate")?);
             Ok(())
         },
     ),
@@ -243,14 +244,14 @@ const CLIENTS: &[Directive] = &[
             "The file with roots for certificates of clients; their names are not sent to clients.",
         ),
         |scope, cx| {
-            scope.make_mut::<Conf>().trusted_certificate = Some(read_file(cx, "certificate")?);
+            scope.make_mut::<Conf>().trusted_certificate = Some(read_optional_file(cx, "certificate")?);
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
         |scope, cx| {
-            scope.make_mut::<Conf>().crl = Some(read_file(cx, "certificate revocation list")?);
+            scope.make_mut::<Conf>().crl = Some(read_optional_file(cx, "certificate revocation list")?);
             Ok(())
         },
     ),
@@ -479,5 +480,33 @@ mod tests {
         assert_eq!(versions("ssl_protocols TLSv1.2; ssl_protocols tlsv1.3;"), (true, true));
         let found = error("http {\nssl_protocols TLSv1.4; }");
         assert_eq!(found, "invalid value \"TLSv1.4\" in /conf/nginx.conf:2");
+    }
+
+    /// nginx opens the files of trusted certificates and CRLs only for servers with TLS, and those of clients only if it verifies them.
+    #[test]
+    fn files_of_unused_features_need_not_exist() {
+        let none = "ssl_client_certificate none.pem;";
+        loaded(&format!("{none} ssl_trusted_certificate none.pem; ssl_crl none.pem; server {{ }}"));
+        for (text, expected) in [
+            (none.to_owned(), None),
+            (format!("{none} ssl_verify_client on;"), Some("cannot load certificate \"/conf/none.pem\"")),
+            (
+                "ssl_trusted_certificate none.pem;".to_owned(),
+                Some("cannot load certificate \"/conf/none.pem\""),
+            ),
+            (
+                "ssl_crl none.pem;".to_owned(),
+                Some("cannot load certificate revocation list \"/conf/none.pem\""),
+            ),
+        ] {
+            let conf = format!("server {{ ssl_reject_handshake on; {text} }}");
+            match expected {
+                None => drop(loaded(&conf)),
+                Some(expected) => {
+                    let found = error(&format!("http {{ {conf} }}"));
+                    assert!(found.starts_with(expected), "{found}");
+                }
+            }
+        }
     }
 }

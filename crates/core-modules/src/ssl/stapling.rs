@@ -16,7 +16,7 @@ use exchange::ocsp::client::ClientChecks;
 use exchange::ocsp::{Responder, Staple, StapleSettings, named_cache};
 use exchange::secured::VerifyClient;
 
-use super::conf::Conf;
+use super::conf::{Conf, readable};
 
 /// Certificates of a server, as far as they are prepared for stapling.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Conf {
             false => Verification::SignatureAlone,
         };
         let mut key = format!("{url}\0{verification:?}\0").into_bytes();
-        let files = self.trusted_files().chain(&self.crl).map(|file| file.bytes.as_slice());
+        let files = self.trusted_files().chain(readable(&self.crl)).map(|file| file.bytes.as_slice());
         for bytes in identity.chain().iter().map(|der| der.as_ref()).chain(files) {
             key.extend_from_slice(&bytes.len().to_le_bytes());
             key.extend_from_slice(bytes);

@@ -19,7 +19,8 @@ use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::config::{Cx, Layered, Scope};
 use exchange::template::Template;
 use exchange::tls_arguments::{
-    File, PemSource, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+    OptionalFile, PemSource, read_certificate_cache, read_command, read_file, read_optional_file,
+    read_passwords, read_versions,
 };
 use upstream::SecureSettings;
 
@@ -44,8 +45,8 @@ pub(super) struct Conf {
     reuses_sessions: bool,
     verify: bool,
     verify_depth: u64,
-    trusted: Option<File>,
-    crl: Option<File>,
+    trusted: Option<OptionalFile>,
+    crl: Option<OptionalFile>,
     commands: Layered<(String, String)>,
 }
 
@@ -142,14 +143,14 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_ssl_trusted_certificate", ONE, "The file with roots of upstreams' certificates, in PEM."),
             |scope, cx| {
-                own::<F>(scope).trusted = Some(read_file(cx, "certificate")?);
+                own::<F>(scope).trusted = Some(read_optional_file(cx, "certificate")?);
                 Ok(())
             },
         ),
         Directive::scope(
             row("_ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
             |scope, cx| {
-                own::<F>(scope).crl = Some(read_file(cx, "certificate revocation list")?);
+                own::<F>(scope).crl = Some(read_optional_file(cx, "certificate revocation list")?);
                 Ok(())
             },
         ),
@@ -265,6 +266,7 @@ impl Conf {
         let Some(trusted) = &self.trusted else {
             return Err(format!("no {prefix}_ssl_trusted_certificate for {prefix}_ssl_verify"));
         };
+        let trusted = trusted.as_ref().map_err(Clone::clone)?;
         let path = trusted.path.display();
         let mut roots = Roots::new().ok_or("no memory for certificates")?;
         let found = certificate::certificates(&trusted.bytes);
@@ -272,6 +274,7 @@ impl Conf {
             roots.add(&der).map_err(|reason| format!("cannot load certificate \"{path}\": {reason}"))?;
         }
         if let Some(file) = &self.crl {
+            let file = file.as_ref().map_err(Clone::clone)?;
             let path = file.path.display();
             let found = certificate::crls(&file.bytes);
             for der in found.map_err(|error| format!("cannot load revocation list \"{path}\": {error}"))? {

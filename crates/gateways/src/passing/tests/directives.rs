@@ -288,6 +288,16 @@ fn dangerous_or_ineffective_settings_cause_warnings() {
     }
 }
 
+/// As in nginx, only `proxy_ssl_verify` needs these files.
+#[test]
+fn files_for_verification_need_not_exist_without_it() {
+    let conf = |text: &str| format!("server {{ location / {{ proxy_pass https://127.0.0.1:1; {text}\n}} }}");
+    let none = "proxy_ssl_trusted_certificate none.pem; proxy_ssl_crl none.pem;";
+    assert!(conf_of(&conf(none)).upstream.secure.is_some());
+    let found = error(&format!("http {{ {} }}", conf(&format!("{none} proxy_ssl_verify on;"))));
+    assert!(found.starts_with("cannot load certificate \"/conf/none.pem\""), "{found}");
+}
+
 #[test]
 fn certificates_with_variables_are_read_during_handshakes() {
     let secure = |text: &str| {
