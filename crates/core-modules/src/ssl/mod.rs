@@ -9,15 +9,17 @@ mod expiry;
 mod stapling;
 mod variables;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use ::conf::{Args, Error, Level, Spec, State, value};
-use ::tls::sessions;
+use ::tls::sessions::{self, SessionCache};
 use exchange::config::{Cx, Http, Scope, SettingsType};
 use exchange::module::{BlockHooks, SERVER_LEVELS};
 use exchange::ocsp::client::Depth;
 use exchange::secured::VerifyClient;
+use exchange::shared_zone::Kind;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
     PemSource, read_certificate_cache, read_command, read_file, read_optional_file, read_passwords,
@@ -390,6 +392,31 @@ const SESSION_BYTES: usize = 512;
 /// nginx's default number of sessions.
 const BUILTIN_SESSIONS: usize = 20 * 1024;
 
+/// Name and size of a cache with content `C`, so that another size or use of the name is an error. The cache itself is not part of the
+/// zone, because several configurations use it.
+struct CacheZone<C>(PhantomData<fn() -> C>);
+
+impl<C> std::fmt::Debug for CacheZone<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CacheZone")
+    }
+}
+
+impl<C: 'static> Kind for CacheZone<C> {
+    type State = ();
+
+    fn empty(&self, _: u64) {}
+
+    fn continues(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Declares the zone of a cache with content `C`.
+fn declare_cache<C: 'static>(name: &str, bytes: u64, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.http.zones.share(name, Some(bytes), CacheZone::<C>(PhantomData), cx.statement).map(drop)
+}
+
 /// Parses `off`, `none`, or caches: `builtin[:SESSIONS]` of one worker, `shared:NAME:SIZE` of all workers.
 fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut cache = None;
@@ -412,8 +439,9 @@ fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
                 if bytes < CACHE_BYTES_MIN {
                     return Err(cx.error(format_args!("session cache \"{text}\" is too small")));
                 }
-                let bytes = usize::try_from(bytes).map_err(|_| invalid())?;
-                cache = Some(sessions::named(name, bytes));
+                let bytes_max = usize::try_from(bytes).map_err(|_| invalid())?;
+                declare_cache::<SessionCache>(name, bytes, cx)?;
+                cache = Some(sessions::named(name, bytes_max));
             }
             _ => return Err(invalid()),
         }
@@ -465,6 +493,29 @@ mod tests {
         };
         assert!(has_cache("ssl_session_cache none; ssl_session_cache shared:a:1m;"));
         assert!(!has_cache("ssl_session_cache shared:a:1m; ssl_session_cache none;"));
+    }
+
+    #[test]
+    fn caches_of_one_name_have_one_size_and_use() {
+        let two = |first: &str, second: &str| {
+            format!(
+                "http {{ server {{ {first} location / {{ }} }}\nserver {{ {second} location / {{ }} }} }}"
+            )
+        };
+        let sessions = |size: &str| format!("ssl_session_cache shared:a:{size};");
+        let ocsp = |size: &str| format!("ssl_ocsp_cache shared:a:{size};");
+        let conflict =
+            "the size 2097152 of shared memory zone \"a\" conflicts with already declared size 1048576";
+        let other_use = "the shared memory zone \"a\" is already declared for a different use";
+        for (first, second, expected) in [
+            (sessions("1m"), sessions("2m"), conflict),
+            (ocsp("1m"), ocsp("2m"), conflict),
+            (sessions("1m"), ocsp("1m"), other_use),
+        ] {
+            let found = error(&two(&first, &second));
+            assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
+        }
+        loaded(&format!("server {{ {} }} server {{ {} }}", sessions("1m"), sessions("1024k")));
     }
 
     #[test]

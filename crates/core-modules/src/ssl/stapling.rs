@@ -13,7 +13,7 @@ use ::tls::x509::Certificate;
 use conf::{Error, Level, Span, value};
 use exchange::config::{Cx, Http, Scope};
 use exchange::ocsp::client::ClientChecks;
-use exchange::ocsp::{Responder, Staple, StapleSettings, named_cache};
+use exchange::ocsp::{Responder, Staple, StapleSettings, StatusCache, named_cache};
 use exchange::secured::VerifyClient;
 
 use super::conf::{Conf, readable};
@@ -134,7 +134,9 @@ pub(super) fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error>
     if bytes < super::CACHE_BYTES_MIN {
         return Err(cx.error(format_args!("OCSP cache \"{text}\" is too small")));
     }
-    let bytes = usize::try_from(bytes).map_err(|_| invalid())?;
+    super::declare_cache::<StatusCache>(name, bytes, cx)?;
+    let bytes =
+        usize::try_from(bytes).map_err(|_| cx.error(format_args!("invalid OCSP cache \"{text}\"")))?;
     scope.make_mut::<Conf>().ocsp_cache = Some(named_cache(name, bytes));
     Ok(())
 }
