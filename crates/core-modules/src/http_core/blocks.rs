@@ -49,7 +49,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "location",
             Contexts::SERVER.or(Contexts::LOCATION),
             Args::Between(1, 2),
-            "Settings for some URIs.",
+            "Settings for some URIs. `$variable` instead of a URI: settings for requests for which the variable is neither empty nor `0`.",
         )
         .block(Contexts::LOCATION)
         .many(),
