@@ -19,6 +19,8 @@ pub mod frame;
 pub mod head;
 pub mod hpack;
 #[cfg(test)]
+mod limit_tests;
+#[cfg(test)]
 mod must_tests;
 pub mod priority;
 pub mod reply;

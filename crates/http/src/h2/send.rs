@@ -12,11 +12,12 @@ use super::stream::End;
 /// Number of frames credited to the peer's budget for a complete message.
 const CREDIT_FOR_MESSAGE: u32 = 4;
 
-/// Number of frames credited for DATA: receivers send WINDOW_UPDATE for stream and connection after each.
+/// Number of frames credited for DATA: receivers send WINDOW_UPDATE for stream and connection after each, and grpc-go also PING.
 const CREDIT_FOR_DATA: u32 = 3;
 
-/// Minimum payload in bytes that earns this credit: windows of one byte would split a body into frames of one byte. Clients send
-/// short messages unprompted, and servers respond to each with a WINDOW_UPDATE.
+/// Minimum payload in bytes that earns this credit if a window has limited the frame: windows of one byte would split a body into
+/// frames of one byte. A frame within open windows earns it with any payload, since the body had no more bytes: servers send short
+/// messages of gRPC in this form. The frames of a client earn it too: servers respond to each with a WINDOW_UPDATE.
 const DATA_MIN: usize = 1 << 10;
 
 impl<T> Session<T> {
@@ -83,9 +84,10 @@ impl<T> Session<T> {
         stream.send_window -= len as i64;
         stream.sends = !ends;
         self.send_window -= len as i64;
+        let is_limited = stream.send_window <= 0 || self.send_window <= 0;
         let flags = if ends { END_STREAM } else { 0 };
         FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
-        if len >= DATA_MIN || self.role == Role::Client {
+        if len >= DATA_MIN || len > 0 && !is_limited || self.role == Role::Client {
             self.pay_back(CREDIT_FOR_DATA);
         }
         if ends {
