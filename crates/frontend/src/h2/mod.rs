@@ -63,9 +63,6 @@ pub(crate) struct Start {
 /// Maximum number of requests started in a row; then ready frames are sent and other connections get their turn.
 const REQUESTS_IN_A_ROW: usize = 64;
 
-/// Number of frames per second that are credited to a client's budget.
-const CREDIT_PER_SECOND: u64 = 10;
-
 /// Maximum time for the client to receive the GOAWAY; after it new streams are not served.
 const GOAWAY_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -158,7 +155,7 @@ struct Connection {
     in_flight: Option<Segments>,
     /// Memory of sent frames, for reuse.
     spare: Vec<u8>,
-    /// Time up to which frames were credited to the client's budget.
+    /// Time up to which the elapsed time was credited to the client.
     credited_at: Instant,
     /// Progress of ending the connection.
     end: End,
@@ -238,7 +235,7 @@ impl Connection {
             }
             match self.wait().await {
                 Ok(Woken::Received(buf)) => {
-                    self.pay_back();
+                    self.pass_time();
                     self.received += buf.len() as u64;
                     self.input.add(buf);
                 }
@@ -345,13 +342,12 @@ impl Connection {
         limit.into_iter().for_each(|limit| tally.count_http2_limit(limit));
     }
 
-    /// Credits frames to the client's budget for the elapsed time.
-    fn pay_back(&mut self) {
+    /// Credits the elapsed time to the client, in complete seconds.
+    fn pass_time(&mut self) {
         let seconds = rt::now().duration_since(self.credited_at).as_secs();
         if seconds > 0 {
-            self.credited_at = rt::now();
-            let frames = u32::try_from(seconds * CREDIT_PER_SECOND).unwrap_or(u32::MAX);
-            self.shared.with(|state| state.session.pay_back(frames));
+            self.credited_at += Duration::from_secs(seconds);
+            self.shared.with(|state| state.session.pass_time(seconds));
         }
     }
 

@@ -1,7 +1,8 @@
 //! Tests of the limits on frames and streams without effect: which clients they end, and which they must not end.
 
+use super::client_tests::Client;
 use super::tests::*;
-use super::{Fault, Limits};
+use super::{Fault, Limits, hpack};
 
 /// A grpc-go client acknowledges each message of a server stream with WINDOW_UPDATE and PING, to estimate the bandwidth.
 #[test]
@@ -23,5 +24,43 @@ fn a_stream_of_short_messages_is_not_a_flood() {
             peer.feed(&window(stream, 1)).err()
         });
         assert_eq!(fault, Some(Fault::Flood), "{stream}");
+    }
+}
+
+/// Streams that the client cancels after a part of the response, one after the other: a low rate is permitted without end. The time
+/// is credited rather than the header section of the response, because a header section costs a client nothing: rapid resets of
+/// streams with a header section remain limited.
+#[test]
+fn slowly_cancelled_streams_are_not_a_flood() {
+    let mut head = Vec::new();
+    hpack::push_status(&mut head, 200);
+    let cancel = |peer: &mut Peer, number: u32| {
+        let stream = 2 * number + 1;
+        peer.feed(&get(stream)).expect("a request");
+        peer.session.push_head(stream, &head, false, &mut peer.out);
+        peer.session.push_data(stream, 100, false, &mut peer.out);
+        let fed = peer.feed(&[window(0, 100), reset(stream)].concat());
+        peer.session.release(stream, &mut peer.out);
+        fed.err()
+    };
+    let mut peer = Peer::new();
+    for number in 0..3000 {
+        assert_eq!(cancel(&mut peer, number), None, "{number}");
+        if number % 10 == 0 {
+            peer.session.pass_time(1);
+        }
+    }
+    let mut peer = Peer::new();
+    assert_eq!((0..200).find_map(|number| cancel(&mut peer, number)), Some(Fault::ResetFlood));
+}
+
+/// A server that pings its idle clients every ten seconds.
+#[test]
+fn keepalive_pings_of_a_server_are_not_a_flood() {
+    let mut client = Client::new(&[]);
+    client.get();
+    for _ in 0..5000 {
+        client.session.pass_time(10);
+        client.feed(&frame(PING, 0, 0, b"12345678")).expect("a connection that continues");
     }
 }

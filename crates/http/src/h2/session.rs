@@ -46,6 +46,9 @@ pub(super) const BUDGET_MAX: i32 = 1000;
 /// Minimum limit of streams that a client may reset or have refused beyond those with a response.
 const EARLY_ENDS_MIN: u32 = 100;
 
+/// Number of frames and of early ends per second that are permitted to the peer: a low rate is no attack, however long it lasts.
+const CREDIT_PER_SECOND: u32 = 10;
+
 /// Maximum number of frames per header block, in addition to one per KiB.
 const FRAGMENTS_MAX: usize = 8;
 
@@ -315,8 +318,15 @@ impl<T> Session<T> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Credits frames to the peer's budget, for example for elapsed time.
-    pub fn pay_back(&mut self, frames: u32) {
+    /// Credits elapsed time to the peer: to its budget of frames, and to its limit of streams that end early.
+    pub fn pass_time(&mut self, seconds: u64) {
+        let credit = u32::try_from(seconds).unwrap_or(u32::MAX).saturating_mul(CREDIT_PER_SECOND);
+        self.pay_back(credit);
+        self.early_ends = self.early_ends.saturating_sub(credit);
+    }
+
+    /// Credits frames to the peer's budget.
+    pub(super) fn pay_back(&mut self, frames: u32) {
         let frames = i32::try_from(frames).unwrap_or(BUDGET_MAX).min(BUDGET_MAX);
         self.budget = (self.budget + frames).min(BUDGET_MAX);
     }

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::h2::{Block, ErrorCode, Event, Fault};
 use io::{Errno, Segments};
@@ -24,7 +24,8 @@ pub(super) async fn drive(
     _place: Option<Counted>,
     idle: Duration,
 ) {
-    let mut driver = Driver { wire, flying: None, input: Vec::new(), timer: Timer::new(), idle };
+    let credited_at = rt::now();
+    let mut driver = Driver { wire, flying: None, input: Vec::new(), timer: Timer::new(), idle, credited_at };
     let cut = poll_fn(|context| driver.poll(context, &connection)).await;
     let last = {
         let mut state = connection.state.borrow_mut();
@@ -54,6 +55,8 @@ struct Driver {
     timer: Timer,
     /// Keep-alive time without an exchange.
     idle: Duration,
+    /// Time up to which the elapsed time was credited to the upstream.
+    credited_at: Instant,
 }
 
 impl Driver {
@@ -127,8 +130,18 @@ impl Driver {
         Poll::Ready(if is_dead { Cut::Errno(Errno::TIMEDOUT) } else { Cut::Closed })
     }
 
+    /// Credits the elapsed time to the upstream, in complete seconds: its keepalive PINGs on idle streams are no flood.
+    fn pass_time(&mut self, state: &mut State) {
+        let seconds = rt::now().duration_since(self.credited_at).as_secs();
+        if seconds > 0 {
+            self.credited_at += Duration::from_secs(seconds);
+            state.session.pass_time(seconds);
+        }
+    }
+
     /// Processes the received frames.
     fn receive(&mut self, bytes: &[u8], state: &mut State) -> Result<(), Fault> {
+        self.pass_time(state);
         if self.input.is_empty() {
             let used = handle(bytes, state)?;
             self.input.extend_from_slice(&bytes[used..]);
