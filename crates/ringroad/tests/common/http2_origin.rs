@@ -60,6 +60,8 @@ pub(crate) struct Conn {
     pub(crate) opens: bool,
     /// Whether PINGs are acknowledged.
     pub(crate) acknowledges: bool,
+    /// Number of received PINGs.
+    pub(crate) pings: usize,
 }
 
 /// The server; it stops when dropped.
@@ -159,6 +161,7 @@ impl Conn {
             initial: FIRST_WINDOW,
             opens: true,
             acknowledges: true,
+            pings: 0,
         }
     }
 
@@ -312,7 +315,12 @@ impl Conn {
                 }
                 self.frame(SETTINGS, END, 0, &[]);
             }
-            PING if flags & END == 0 && self.acknowledges => _ = self.frame(PING, END, 0, payload),
+            PING if flags & END == 0 => {
+                self.pings += 1;
+                if self.acknowledges {
+                    self.frame(PING, END, 0, payload);
+                }
+            }
             WINDOW => {
                 let more = self.window(stream) + u64::from(number(0));
                 self.windows.insert(stream, more);

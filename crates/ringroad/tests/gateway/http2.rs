@@ -2,6 +2,7 @@
 //! other, and effects of hostile servers.
 
 mod deadlines;
+mod pings;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -790,7 +791,8 @@ fn a_dead_upstream_connection_is_not_used_again() {
             }
         }
     });
-    let conf = CONF.replace("proxy_http_version 2;", "proxy_http_version 2; proxy_read_timeout 200ms;");
+    // A PING is sent if nothing was received for two seconds.
+    let conf = CONF.replace("proxy_http_version 2;", "proxy_http_version 2; proxy_read_timeout 2200ms;");
     let server = Setup::new(&conf).value("APP", &app.address()).value("OTHER", &app.address()).start(BINARY);
     let mut client = Client::connect(server.addr(0));
     assert_eq!(client.get("/a").head.status, 504);

@@ -77,7 +77,7 @@ impl Driver {
                 Poll::Pending => return self.wait(context, connection),
                 Poll::Ready(Ok(Some(buf))) => {
                     let mut state = connection.state.borrow_mut();
-                    state.probed_at = None;
+                    (state.received_at, state.probed_at) = (rt::now(), None);
                     if let Err(fault) = self.receive(&buf, &mut state) {
                         return Poll::Ready(Cut::Fault(fault));
                     }
@@ -171,8 +171,12 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
         match step.event {
             Event::More => break,
             Event::Nothing | Event::Priority { .. } | Event::Pong => {}
-            Event::Head { stream, ends, block } => fields(state, (stream, ends), block, rest)?,
+            Event::Head { stream, ends, block } => {
+                state.probes = 0;
+                fields(state, (stream, ends), block, rest)?;
+            }
             Event::Data { stream: id, start, end, ends } => {
+                state.probes = 0;
                 if let Some(stream) = state.session.get(id).map(Rc::clone) {
                     if let Err(cut) = stream.add_body(&rest[start..end], ends) {
                         state.refuse(id, &stream, cut);

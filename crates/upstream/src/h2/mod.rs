@@ -45,8 +45,12 @@ struct State {
     has_goaway: bool,
     /// Time since when it is idle.
     idle_since: Instant,
+    /// Time when bytes were received last.
+    received_at: Instant,
     /// Time of the ping in flight; reset when any bytes arrive.
     probed_at: Option<Instant>,
+    /// Number of pings since a header section or a body was received last.
+    probes: u32,
     /// Reason why it has ended.
     cut: Option<Cut>,
 }
@@ -130,6 +134,13 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
+/// Minimum time without received bytes before a ping: bytes received within this time show that the upstream is reachable.
+const PROBE_AFTER: Duration = Duration::from_secs(2);
+
+/// Maximum number of pings without a header section or a body in between: grpc-go servers close the connection at the fourth
+/// ("too_many_pings").
+const PROBES_IN_A_ROW: u32 = 2;
+
 impl Connection {
     /// Starts HTTP/2 on a connection; `slot` is released when the connection has ended. Without exchanges it is kept alive for `idle`;
     /// if that is `None` it ends with its first exchange.
@@ -149,7 +160,9 @@ impl Connection {
             is_closing: false,
             has_goaway: false,
             idle_since: rt::now(),
+            received_at: rt::now(),
             probed_at: None,
+            probes: 0,
             cut: None,
         };
         let connection = Rc::new(Connection { state: RefCell::new(state), driver: Cell::new(None) });
@@ -214,10 +227,12 @@ impl State {
         self.session.each().for_each(|(_, stream)| stream.cut(cut));
     }
 
-    /// Pings the upstream, unless a ping is in flight.
+    /// Pings the upstream if it may be unreachable, unless a ping is in flight.
     fn probe(&mut self) {
-        if self.probed_at.is_none() && self.cut.is_none() {
+        let may_be_dead = rt::now() >= self.received_at + PROBE_AFTER && self.probes < PROBES_IN_A_ROW;
+        if may_be_dead && self.probed_at.is_none() && self.cut.is_none() {
             self.probed_at = Some(rt::now());
+            self.probes += 1;
             self.session.ping(&mut self.out);
         }
     }

@@ -1,0 +1,41 @@
+//! PING frames to upstreams, which check whether a connection still works.
+
+use std::sync::mpsc::channel;
+
+use super::start;
+use crate::common::http2::{self, RESET};
+use crate::common::http2_origin::Http2Origin;
+
+/// A grpc-go server closes a connection with "too_many_pings" after three PINGs without a header section or DATA in between. Calls
+/// that their clients cancel therefore cause two PINGs at most, and none if the upstream has just sent something.
+#[test]
+fn cancelled_calls_do_not_flood_the_upstream_with_pings() {
+    let (tell, told) = channel();
+    let app = Http2Origin::start(&[], move |conn| {
+        for _ in 0..10 {
+            if !conn.until(|conn| !conn.requests.is_empty()) {
+                return;
+            }
+            tell.send(()).expect("the test waits");
+            if !conn.until(|conn| conn.requests.values().any(|asked| asked.reset.is_some())) {
+                return;
+            }
+            // The next call may arrive before the reset.
+            conn.requests.retain(|_, asked| asked.reset.is_none());
+        }
+        while let Some(asked) = conn.request() {
+            let pings = conn.pings.to_string();
+            conn.reply(asked.stream, 200, &[], pings.as_bytes());
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    for _ in 0..10 {
+        let stream = client.ask("/grpc/silent");
+        told.recv().expect("a call");
+        client.frame(RESET, 0, stream, &8u32.to_be_bytes());
+    }
+    let pings: u32 = client.get("/grpc/count").text().parse().expect("a number");
+    assert!(pings <= 2, "{pings}");
+    assert_eq!(app.connections(), 1);
+}
