@@ -13,13 +13,16 @@ use crate::h2::head;
 use crate::h2::outlet::Http2Outlet;
 use crate::h2::shared::{Shared, Stream};
 use crate::wire::ProgressTimeout;
+use exchange::error_page;
 use exchange::http2::Http2;
 use exchange::request::{Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
+use exchange::response::Body;
 use exchange::settings::core::Core;
 use exchange::settings::listen::Listen;
 use exchange::takeover::{Takeover, TakeoverEnd};
 use exchange::transport::Transport;
+use telemetry::Level;
 use transfer::body::{BodyError, Rate, SendError};
 use transfer::incoming::IncomingBody;
 
@@ -96,6 +99,7 @@ impl Transport for StreamTransport {
         let scope = request.scope();
         let chunk = scope.of::<Http2>().chunk_size;
         self.stream.chunk_bytes.set(usize::try_from(chunk).unwrap_or(usize::MAX).max(1));
+        self.refuse_tunnel(request);
         // The response shows a client that expects a 100 response that its body is not needed.
         false
     }
@@ -157,5 +161,28 @@ impl Transport for StreamTransport {
         let StreamTransport { shared, stream, timer, .. } = self;
         shared.send(stream, &head, false).map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
         Ok(by.run(&mut StreamDuplex::new(shared, stream), timer, &[]).await)
+    }
+}
+
+/// Status of the response to an extended CONNECT that no handler has served as such.
+const NO_TUNNEL: u16 = 501;
+
+impl StreamTransport {
+    /// Replaces a successful response to extended CONNECT if the protocol is not switched: the client would use the stream as a
+    /// tunnel (RFC 8441 section 5).
+    fn refuse_tunnel(&self, request: &mut Request) {
+        let response = &request.response;
+        let is_success = (200..300).contains(&response.status) && !matches!(response.body, Body::Tunnel(_));
+        if is_success && self.shared.with(|state| state.session.is_tunnel(self.stream.id)) {
+            let status = response.status;
+            request.log(
+                Level::Info,
+                format_args!(
+                    "response {status} to extended CONNECT switches no protocol; {NO_TUNNEL} is sent"
+                ),
+            );
+            request.response.clear();
+            error_page::respond(request, NO_TUNNEL);
+        }
     }
 }

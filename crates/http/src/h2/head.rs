@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::Span;
-use crate::bytes::find_any_control;
+use crate::bytes::{find_any_control, is_token};
 use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
 
 /// Reason why a request is refused.
@@ -31,6 +31,8 @@ pub enum Malformed {
     Path,
     /// The scheme is invalid.
     Scheme,
+    /// The protocol of extended CONNECT is not a token (RFC 8441 section 4).
+    Protocol,
     /// A name has an upper-case letter or an invalid byte.
     Name,
     /// A value has an invalid byte, or begins or ends with white space.
@@ -50,6 +52,7 @@ impl Malformed {
             Malformed::Missing => "client sent request without a pseudo-header that it needs",
             Malformed::Path => "client sent invalid \":path\" header",
             Malformed::Scheme => "client sent invalid \":scheme\" header",
+            Malformed::Protocol => "client sent invalid \":protocol\" header",
             Malformed::Name => "client sent invalid header name",
             Malformed::Value => "client sent invalid header value",
             Malformed::Connection => "client sent connection-specific header",
@@ -191,6 +194,7 @@ impl<'a> HeadReader<'a> {
         let protocol = scratch.text(scratch.protocol);
         let is_connect = match (Method::of(method) == Method::Connect, protocol) {
             // RFC 8441 section 4: a stream for another protocol is converted to an HTTP/1 upgrade request.
+            (true, Some(protocol)) if !is_protocol(protocol) => return malformed(Malformed::Protocol),
             (true, Some(_)) => false,
             (false, Some(_)) => return malformed(Malformed::Pseudo),
             (is_connect, None) => is_connect,
@@ -348,6 +352,11 @@ pub fn is_trailer(name: &[u8], value: &[u8]) -> bool {
     is_field(name, value)
         && !is_connection_field(name)
         && (name != b"te" || value.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Whether a protocol is valid as the value of `Upgrade` too (RFC 9110 section 7.8): a token, without a version.
+fn is_protocol(protocol: &[u8]) -> bool {
+    !protocol.is_empty() && protocol.iter().all(|&byte| is_token(byte))
 }
 
 /// Whether a scheme is valid (RFC 3986 section 3.1).

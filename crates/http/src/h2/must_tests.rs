@@ -327,6 +327,29 @@ fn a_header_section_resets_a_tunnel() {
     );
 }
 
+/// RFC 8441 section 5: a stream whose tunnel ends without an orderly end, because the upstream has reset its connection, is cancelled.
+#[test]
+fn a_broken_tunnel_is_cancelled() {
+    let mut peer = Peer::new();
+    peer.feed(&post(1)).expect("a request");
+    peer.session.tunnel(1);
+    peer.session.release(1, &mut peer.out);
+    assert_eq!(peer.resets(), [(1, ErrorCode::Cancel as u32)]);
+}
+
+/// RFC 8441 section 4 and RFC 9110 section 7.8: the protocol is a token.
+#[test]
+fn the_protocol_of_extended_connect_is_a_token() {
+    let with = |protocol| {
+        let line = [(":method", "CONNECT"), (":scheme", "http"), (":path", "/"), (":authority", "here")];
+        asked(&[&line[..], &[(":protocol", protocol)]].concat())
+    };
+    assert_eq!(with("connect-udp"), Ok(()));
+    for protocol in ["", "web socket", "a/1", "a,b", "w\u{e9}b"] {
+        assert_eq!(with(protocol), Err(HeadFault::Malformed(Malformed::Protocol)), "{protocol}");
+    }
+}
+
 /// Section 6.9: a client accepts WINDOW_UPDATE on half-closed and closed streams.
 #[test]
 fn late_window_updates_are_accepted_by_a_client() {

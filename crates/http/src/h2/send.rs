@@ -140,6 +140,8 @@ impl<T> Session<T> {
         let stream = self.streams.remove(id)?;
         let code = match (stream.sends, stream.receives) {
             (true, _) | (_, true) if self.role == Role::Client => Some(ErrorCode::Cancel),
+            // RFC 8441 section 5: the connection behind a tunnel was reset.
+            (true, _) if stream.is_tunnel => Some(ErrorCode::Cancel),
             (true, _) => Some(ErrorCode::Internal),
             (false, true) => Some(ErrorCode::NoError),
             (false, false) => None,

@@ -517,6 +517,12 @@ impl<T> Session<T> {
         }
     }
 
+    /// Whether a stream is a tunnel of another protocol.
+    #[must_use]
+    pub fn is_tunnel(&self, id: u32) -> bool {
+        self.streams.get(id).is_some_and(|stream| stream.is_tunnel)
+    }
+
     /// Whether the server allows another stream, and a stream number is available.
     #[must_use]
     pub fn may_open(&self) -> bool {

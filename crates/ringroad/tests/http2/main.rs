@@ -8,3 +8,4 @@ mod faults;
 mod hyper;
 mod limits;
 mod requests;
+mod tunnels;

@@ -25,7 +25,7 @@ fn start(server: &str) -> Server {
 }
 
 /// Starts the same server in front of an origin.
-fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
+pub(super) fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
     let text = format!(
         "worker_processes 1; events {{}} http {{ http2 on; {http} server {{ listen 127.0.0.1:0; {locations}\n\
          location / {{ proxy_pass http://@ORIGIN@; }} }} }}"
@@ -33,7 +33,7 @@ fn proxy(origin: &Origin, http: &str, locations: &str) -> Server {
     Setup::new(&text).origin(origin).start(BINARY)
 }
 
-fn numbers(count: usize) -> Vec<u8> {
+pub(super) fn numbers(count: usize) -> Vec<u8> {
     (0..count).map(|place| (place % 251) as u8).collect()
 }
 
@@ -61,74 +61,6 @@ fn a_clear_text_request_by_prior_knowledge_is_served() {
     // HTTP/1.1 works as before.
     let response = Client::connect(server.addr(0)).get("/");
     assert!(response.text().starts_with("HTTP/1.1||GET / HTTP/1.1"), "{}", response.text());
-}
-
-/// WebSocket over HTTP/2 (RFC 8441): a separate stream, concurrent with other requests on the connection.
-#[test]
-fn websocket_uses_a_separate_stream() {
-    if !ours_only("RFC 8441, which nginx does not have") {
-        return;
-    }
-    let origin = Origin::start(|request| match request.path() {
-        "/ws" => {
-            assert_eq!(request.method, "GET");
-            assert_eq!(request.header("Sec-WebSocket-Key").map(|key| key.len()), Some(24));
-            Reply::echo("websocket")
-        }
-        _ => Reply::text("beside"),
-    });
-    let upgrade = "location /ws { proxy_pass http://@ORIGIN@; proxy_set_header Upgrade $http_upgrade; \
-                   proxy_set_header Connection upgrade; }";
-    let server = proxy(&origin, "", upgrade);
-    let mut client = http2::connect(&server);
-    client.settle();
-    assert!(client.settings.contains(&(8, 1)), "it is offered: {:?}", client.settings);
-    let ask = |client: &mut Http2<TcpStream>, path: &str| {
-        let stream = client.next_stream();
-        let fields = [
-            (":method", "CONNECT"),
-            (":protocol", "websocket"),
-            (":scheme", "http"),
-            (":path", path),
-            (":authority", "here"),
-            ("sec-websocket-version", "13"),
-        ];
-        client.frame(HEADERS, WHOLE, stream, &block(&fields));
-        stream
-    };
-    let stream = ask(&mut client, "/ws");
-    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
-    let got = &client.streams[&stream];
-    assert_eq!((got.status, got.ended, got.field("sec-websocket-accept")), (200, false, None));
-    let content = numbers(300_000);
-    for (count, part) in content.chunks(10_000).enumerate() {
-        client.frame(DATA, 0, stream, part);
-        let here = count * 10_000 + part.len();
-        client.until(|client| client.streams[&stream].body.len() == here);
-        if count == 3 {
-            assert_eq!(client.get("/").text(), "beside");
-        }
-    }
-    assert!(client.streams[&stream].body == content);
-    client.frame(DATA, END, stream, &[]);
-    let got = client.response(stream);
-    assert!(got.ended && got.reset.is_none(), "the end of one direction comes back as that of the other");
-    // An upstream that refuses it responds as to any request.
-    let stream = ask(&mut client, "/plain");
-    let got = client.response(stream);
-    assert_eq!((got.status, got.text().as_str()), (200, "beside"));
-    // If a client resets the stream, the upstream connection is closed.
-    let stream = ask(&mut client, "/ws");
-    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
-    client.frame(RESET, 0, stream, &8u32.to_be_bytes());
-    assert_eq!(client.get("/").text(), "beside");
-    // RFC 9113 section 8.5: only DATA is allowed on the stream.
-    let stream = ask(&mut client, "/ws");
-    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
-    client.frame(HEADERS, WHOLE | END, stream, &block(&[("a", "b")]));
-    assert_eq!(client.response(stream).reset, Some(1), "PROTOCOL_ERROR");
-    drop(client);
-    origin.wait_for("the end", |stats| stats.connections_open == 0);
 }
 
 /// The preface in pieces, the first of which could begin another method.
