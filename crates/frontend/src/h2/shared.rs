@@ -48,8 +48,6 @@ pub(super) struct State {
     pub(super) out: Vec<u8>,
     /// Streams that have body bytes to send and an open window.
     ready: Scheduler,
-    /// Priorities of streams that are not open yet.
-    updates: VecDeque<(u32, Priority)>,
     /// The error after which nothing is sent.
     closed: Option<Errno>,
 }
@@ -63,9 +61,6 @@ const READ_AHEAD_ALL: usize = 512 << 10;
 /// Minimum and maximum number of bytes read ahead for one stream. Two such pieces are in memory: one that waits for the client, and
 /// the next one.
 const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
-
-/// Maximum number of stored priorities for streams that do not exist yet (RFC 9218 section 7.1 does not specify it).
-const UPDATES_MAX: usize = 64;
 
 /// Maximum number of bytes in frames up to which the client's input is read: acknowledgements accumulate if the client does not
 /// read.
@@ -264,11 +259,10 @@ impl Shared {
     ) -> Rc<Shared> {
         let mut out = Vec::new();
         let session = Session::new(limits, &mut out);
-        let (ready, updates) = (Scheduler::default(), VecDeque::new());
         Rc::new(Shared {
             thread,
             handle,
-            state: RefCell::new(State { session, out, ready, updates, closed: None }),
+            state: RefCell::new(State { session, out, ready: Scheduler::default(), closed: None }),
             driver: Cell::new(None),
             keepalive_timeout: Cell::new(keepalive_timeout),
             is_ending: Cell::new(false),
@@ -601,24 +595,12 @@ impl State {
         self.out = Vec::new();
     }
 
-    /// Changes the priority of a stream, or stores it until the stream is opened.
+    /// Changes the priority of a stream.
     pub(super) fn set_priority(&mut self, id: u32, priority: Priority) {
-        let Some(stream) = self.session.get(id).map(Rc::clone) else {
-            self.updates.retain(|(other, _)| *other != id);
-            if self.updates.len() == UPDATES_MAX {
-                self.updates.pop_front();
-            }
-            return self.updates.push_back((id, priority));
-        };
+        let Some(stream) = self.session.get(id).map(Rc::clone) else { return };
         self.unready(&stream);
         stream.priority.set(priority);
         self.make_ready(&stream);
-    }
-
-    /// Takes the priority that was received before the stream was opened.
-    pub(super) fn take_update(&mut self, id: u32) -> Option<Priority> {
-        let place = self.updates.iter().position(|(other, _)| *other == id)?;
-        self.updates.remove(place).map(|(_, priority)| priority)
     }
 }
 

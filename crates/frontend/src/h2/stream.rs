@@ -151,9 +151,11 @@ const RAW_BYTES: usize = 512;
 
 /// Sets the priority from the request, unless a frame has set it before.
 fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
-    let update = shared.with(|state| state.take_update(stream.id));
-    let field = request.head.named(request.bytes(), b"priority").next();
-    if let Some(priority) = update.or_else(|| field.map(Priority::read)) {
+    let update = shared.with(|state| state.session.take_update(stream.id));
+    // The values of several field lines are one dictionary (RFC 9651 section 4.2).
+    let values: Vec<&[u8]> = request.head.named(request.bytes(), b"priority").collect();
+    let field = (!values.is_empty()).then(|| values.join(&b", "[..]));
+    if let Some(priority) = update.or_else(|| field.as_deref().map(Priority::read)) {
         stream.set_priority(priority);
     }
 }

@@ -59,6 +59,8 @@ pub enum Fault {
     ClosedStream,
     /// A client sent PUSH_PROMISE.
     PushPromise,
+    /// PRIORITY_UPDATE from a server, for a stream of the server, or for more streams than may be open.
+    PriorityUpdate,
     /// An invalid value of a setting.
     Setting,
     /// The initial window of streams exceeds the maximum window.
@@ -108,6 +110,7 @@ impl Fault {
             Fault::IdleStream => "client sent frame for idle stream",
             Fault::ClosedStream => "client sent frame for closed stream",
             Fault::PushPromise => "client sent PUSH_PROMISE frame",
+            Fault::PriorityUpdate => "client sent inappropriate PRIORITY_UPDATE frame",
             Fault::Setting => "client sent SETTINGS frame with incorrect value",
             Fault::InitialWindow => "client sent SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value",
             Fault::ZeroIncrement => "client sent WINDOW_UPDATE frame with incorrect window increment 0",

@@ -6,7 +6,7 @@ use super::error::ErrorCode;
 use super::frame::{END_HEADERS, END_STREAM, Kind, PREFACE};
 use super::settings::WINDOW_MAX;
 use super::tests::*;
-use super::{Event, Fault, HeadFault, Limits, Malformed, Session, hpack};
+use super::{Event, Fault, HeadFault, Limits, Malformed, Priority, Session, hpack};
 use crate::host::HostError;
 use crate::request::ParseError;
 
@@ -348,6 +348,54 @@ fn the_protocol_of_extended_connect_is_a_token() {
     for protocol in ["", "web socket", "a/1", "a,b", "w\u{e9}b"] {
         assert_eq!(with(protocol), Err(HeadFault::Malformed(Malformed::Protocol)), "{protocol}");
     }
+}
+
+fn priority_update(stream: u32) -> Vec<u8> {
+    frame(PRIORITY_UPDATE, 0, 0, &[&stream.to_be_bytes()[..], b"u=1, i"].concat())
+}
+
+/// RFC 9218 section 7.1: a priority may arrive before its stream is opened; that of a closed stream is ignored.
+#[test]
+fn a_priority_update_changes_the_priority() {
+    let priority = Priority { urgency: 1, is_incremental: true };
+    let mut peer = Peer::new();
+    assert_eq!(peer.feed(&priority_update(5)), Ok(vec![]));
+    peer.feed(&get(5)).expect("a request");
+    assert_eq!((peer.session.take_update(5), peer.session.take_update(5)), (Some(priority), None));
+    assert_eq!(peer.feed(&priority_update(5)), Ok(vec![Event::Priority { stream: 5, priority }]));
+    peer.respond(5);
+    for closed in [1, 3, 5] {
+        assert_eq!(peer.feed(&priority_update(closed)), Ok(vec![]));
+        assert_eq!(peer.session.take_update(closed), None);
+    }
+}
+
+/// RFC 9218 section 7.1: PRIORITY_UPDATE for a stream that the server would open, for more streams than the client may open, or from a
+/// server is a PROTOCOL_ERROR.
+#[test]
+fn inappropriate_priority_updates_end_the_connection() {
+    let wanted = Some((Fault::PriorityUpdate, ErrorCode::Protocol));
+    assert_eq!(Peer::new().fault(&priority_update(2)), wanted);
+    let mut client = Client::new(&[]);
+    let id = client.get();
+    assert_eq!(client.feed(&priority_update(id)), Err(Fault::PriorityUpdate));
+    // Two streams may be open: one is, one has a priority, and a further one would be too many.
+    let begin = |peer: &mut Peer| {
+        let updates = [priority_update(1), get(1), priority_update(3), priority_update(3)].concat();
+        peer.feed(&updates).expect("permitted streams");
+    };
+    let limits = Limits { streams_max: 2, ..Limits::default() };
+    let mut peer = Peer::with(limits);
+    begin(&mut peer);
+    peer.respond(1);
+    peer.feed(&priority_update(5)).expect("the first stream has ended");
+    assert_eq!(peer.fault(&priority_update(7)), wanted);
+    // A client that has not acknowledged the limit may exceed it.
+    let mut peer = Peer::silent(limits);
+    peer.feed(&[&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat()).expect("a good start");
+    begin(&mut peer);
+    assert_eq!(peer.feed(&priority_update(5)), Ok(vec![]));
+    assert_eq!(peer.session.take_update(5), None);
 }
 
 /// Section 6.9: a client accepts WINDOW_UPDATE on half-closed and closed streams.

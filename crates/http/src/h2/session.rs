@@ -112,7 +112,7 @@ pub enum Event {
     },
     /// The priority of a response has changed (RFC 9218 section 7.1).
     Priority {
-        /// The stream, which may not be open yet.
+        /// The stream, which is open. [`Session::take_update`] returns the priority of a stream that was not open.
         stream: u32,
         /// Its priority.
         priority: Priority,
@@ -188,6 +188,8 @@ pub struct Session<T> {
     data: Option<Data>,
     /// Trailers of the request that has just ended.
     trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Priorities of streams that are not open yet.
+    updates: Vec<(u32, Priority)>,
     pub(super) budget: i32,
     pub(super) early_ends: u32,
     /// Number of streams refused since the last call of [`Session::take_refused`].
@@ -233,6 +235,7 @@ impl<T> Session<T> {
             block: Vec::new(),
             data: None,
             trailers: Vec::new(),
+            updates: Vec::new(),
             budget: BUDGET_MAX,
             early_ends: 0,
             refused: 0,
@@ -771,7 +774,7 @@ impl<T> Session<T> {
                 _ => Err(Fault::FrameLength),
             },
             Kind::WindowUpdate => self.window_update(header.stream, payload, out),
-            Kind::PriorityUpdate => Self::priority_update(payload),
+            Kind::PriorityUpdate => self.priority_update(payload),
             Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown => Ok(Event::Nothing),
         }
     }
@@ -868,15 +871,35 @@ impl<T> Session<T> {
         }
     }
 
-    /// Handles PRIORITY_UPDATE (RFC 9218 section 7.1).
-    fn priority_update(payload: &[u8]) -> Result<Event, Fault> {
-        let (Some(stream), Some(text)) = (frame::number(payload), payload.get(4..)) else {
+    /// Handles PRIORITY_UPDATE (RFC 9218 section 7.1). The priority of a stream that is not open yet is stored.
+    fn priority_update(&mut self, payload: &[u8]) -> Result<Event, Fault> {
+        let (Some(id), Some(text)) = (frame::number(payload), payload.get(4..)) else {
             return Err(Fault::FrameLength);
         };
-        match stream & WINDOW_MAX {
-            0 => Err(Fault::WrongStream),
-            stream => Ok(Event::Priority { stream, priority: Priority::read(text) }),
+        let (id, priority) = (id & WINDOW_MAX, Priority::read(text));
+        match id {
+            0 => return Err(Fault::WrongStream),
+            // Only clients send the frame, and no stream is pushed.
+            _ if self.role == Role::Client || id.is_multiple_of(2) => return Err(Fault::PriorityUpdate),
+            _ if self.streams.get(id).is_some() => return Ok(Event::Priority { stream: id, priority }),
+            _ if id <= self.streams.last => return Ok(Event::Nothing),
+            _ => {}
         }
+        let last = self.streams.last;
+        self.updates.retain(|(other, _)| *other > last && *other != id);
+        let active = self.streams.iter().filter(|stream| stream.receives || stream.sends).count();
+        if active + self.updates.len() < self.limits.streams_max as usize {
+            self.updates.push((id, priority));
+        } else if self.is_acknowledged {
+            return Err(Fault::PriorityUpdate);
+        }
+        Ok(Event::Nothing)
+    }
+
+    /// Takes the priority that was received before its stream was opened.
+    pub fn take_update(&mut self, id: u32) -> Option<Priority> {
+        let index = self.updates.iter().position(|(other, _)| *other == id)?;
+        Some(self.updates.swap_remove(index).1)
     }
 
     /// Ends the connection with an error: required frames are appended to `out`.

@@ -945,15 +945,6 @@ fn a_long_header_block_is_sent_in_fragments() {
     assert_eq!(count, 41);
 }
 
-/// RFC 9218 section 7.1.
-#[test]
-fn a_priority_update_changes_the_priority() {
-    let mut payload = 5u32.to_be_bytes().to_vec();
-    payload.extend(b"u=1, i");
-    let wanted = Event::Priority { stream: 5, priority: Priority { urgency: 1, is_incremental: true } };
-    assert_eq!(Peer::new().feed(&frame(PRIORITY_UPDATE, 0, 0, &payload)), Ok(vec![wanted]));
-}
-
 /// The events do not depend on how the bytes are split.
 #[test]
 fn split_points_of_the_input_do_not_matter() {

@@ -575,7 +575,8 @@ fn responses_are_ordered_by_priority() {
         let filler = client.begin("GET", "/file.bin", &[("priority", "u=7")], true);
         client.until(|client| client.streams.get(&filler).is_some_and(|got| got.body.len() == 65_535));
         let begin = |client: &mut Http2<TcpStream>, priority: &&str| {
-            client.begin("GET", "/file.bin", &[("priority", priority)], true)
+            let fields: Vec<_> = priority.split(';').map(|line| ("priority", line)).collect();
+            client.begin("GET", "/file.bin", &fields, true)
         };
         let streams: Vec<u32> = priorities.iter().map(|priority| begin(&mut client, priority)).collect();
         client.until(|client| client.streams.len() == priorities.len() + 1);
@@ -603,6 +604,8 @@ fn responses_are_ordered_by_priority() {
     assert!(last.zip(first).is_some_and(|(last, first)| last - first < 10), "{ends:?}");
     let ends = order_of(&["", "", ""], None);
     assert!(ends[0] < ends[1] && ends[1] < ends[2], "one after the other: {ends:?}");
+    let ends = order_of(&["i;u=5", "u=4"], None);
+    assert!(ends[1] < ends[0], "two field lines: {ends:?}");
 }
 
 /// As in nginx, obsolete directives cause warnings.
