@@ -17,7 +17,7 @@ use http::request::BodyLength;
 use io::op::Source;
 use rt::Timer;
 
-use crate::h2::shared::{Shared, Stream};
+use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::h2::transport::StreamTransport;
 use exchange::course;
 use exchange::request::Request;
@@ -144,6 +144,8 @@ impl StreamTransport {
         let core = &generation.config.location(request.location).scope.core;
         let rest = request.head.body().has_body().then_some(());
         if rest.is_some() {
+            let window = core.reading.client_body_buffer_size.max(WINDOW_MIN.into());
+            self.shared.widen(&self.stream, u32::try_from(window).unwrap_or(u32::MAX));
             self.send_continue(request);
         }
         Ok(Feed { rest, ..Feed::of(core) })

@@ -62,6 +62,10 @@ const READ_AHEAD_ALL: usize = 512 << 10;
 /// the next one.
 const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
+/// Minimum window in bytes of a body or tunnel that is being read, however small `http2_body_preread_size` is. It is reserved when the
+/// stream is opened, so that the thread's limit on windows cannot block a request that was accepted.
+pub(super) const WINDOW_MIN: u32 = 64 << 10;
+
 /// Maximum number of bytes in frames up to which the client's input is read: acknowledgements accumulate if the client does not
 /// read.
 pub(super) const OUT_BYTES_MAX: usize = 512 << 10;
@@ -411,13 +415,12 @@ impl Shared {
         }
     }
 
-    /// Enlarges the window of a body that is consumed as fast as it arrives, if the thread's limit permits it.
+    /// Enlarges the window of a body that is being read: as far as the thread's limit permits, and at least to [`WINDOW_MIN`].
     pub(super) fn widen(&self, stream: &Stream, window: u32) {
         let inbox = stream.inbox.borrow();
         // Without a window the complete body has arrived.
-        if !inbox.window.as_ref().is_some_and(|held| held.widen(u64::from(window))) {
-            return;
-        }
+        let Some(held) = &inbox.window else { return };
+        let window = if held.widen(u64::from(window)) { window } else { WINDOW_MIN };
         let state = &mut *self.state.borrow_mut();
         let before = state.out.len();
         state.session.widen(stream.id, window, &mut state.out);

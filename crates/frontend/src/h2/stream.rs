@@ -10,7 +10,7 @@ use rt::Timer;
 
 use crate::entrance::Entrance;
 use crate::h2::client::Http2Client;
-use crate::h2::shared::{Shared, Stream};
+use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::h2::transport::StreamTransport;
 use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
@@ -84,7 +84,7 @@ pub(super) fn begin(
         finished = Err(HeadFault::Malformed(http::h2::Malformed::Missing));
     }
     if !ends {
-        let first_window = shared.with(|state| state.session.first_window());
+        let first_window = shared.with(|state| state.session.first_window()).max(WINDOW_MIN);
         let window = thread.capacity.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
         if window.is_none() {
             refuse(shared, stream, request);

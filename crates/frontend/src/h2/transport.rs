@@ -11,7 +11,7 @@ use crate::entrance::Entrance;
 use crate::h2::duplex::StreamDuplex;
 use crate::h2::head;
 use crate::h2::outlet::Http2Outlet;
-use crate::h2::shared::{Shared, Stream};
+use crate::h2::shared::{Shared, Stream, WINDOW_MIN};
 use crate::wire::ProgressTimeout;
 use exchange::error_page;
 use exchange::http2::Http2;
@@ -159,6 +159,7 @@ impl Transport for StreamTransport {
         by: Box<dyn Takeover>,
     ) -> Result<TakeoverEnd, BodyError> {
         let StreamTransport { shared, stream, timer, .. } = self;
+        shared.widen(stream, WINDOW_MIN);
         shared.send(stream, &head, false).map_err(|errno| BodyError::Send(SendError::Closed(errno)))?;
         Ok(by.run(&mut StreamDuplex::new(shared, stream), timer, &[]).await)
     }

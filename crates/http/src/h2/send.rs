@@ -105,7 +105,7 @@ impl<T> Session<T> {
     pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
         stream.taken += bytes;
-        if stream.taken >= stream.receive_limit.div_ceil(2) {
+        if stream.taken > 0 && stream.taken >= stream.receive_limit.div_ceil(2) {
             let taken = std::mem::take(&mut stream.taken);
             stream.receive_window += i64::from(taken);
             frame::push_window_update(out, id, taken);

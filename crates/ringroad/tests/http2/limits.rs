@@ -10,7 +10,7 @@ use crate::common::http2::{
 };
 use crate::common::{BINARY, one_server, serve, serve_with};
 use testkit::files::Content;
-use testkit::origin::Origin;
+use testkit::origin::{Origin, Reply};
 use testkit::{Server, Setup};
 
 /// ENHANCE_YOUR_CALM
@@ -285,4 +285,33 @@ fn flow_control_violations_are_refused() {
     client.frame(WINDOW, 0, stream, &0x7fff_ffff_u32.to_be_bytes());
     client.until(|client| client.streams.get(&stream).is_some_and(|got| got.reset == Some(3)));
     assert_eq!(client.get("/").status, 200);
+}
+
+/// `http2_body_preread_size 0`: bytes of a body are received once the request is processed, however it is read, and those of a tunnel
+/// too.
+#[test]
+fn bodies_and_tunnels_are_received_without_a_preread_window() {
+    let origin = Origin::start(|request| match request.path() {
+        "/ws" => Reply::echo("websocket"),
+        _ => Reply::text(request.body.len().to_string()),
+    });
+    let text = "worker_processes 1; events {} http { http2 on; http2_body_preread_size 0; server { listen 127.0.0.1:0;
+        location / { proxy_pass http://@ORIGIN@; }
+        location /pieces { proxy_request_buffering off; proxy_pass http://@ORIGIN@; }
+        location /ws { proxy_pass http://@ORIGIN@; proxy_set_header Upgrade $http_upgrade;
+                       proxy_set_header Connection upgrade; } } }";
+    let server = Setup::new(text).origin(&origin).start(BINARY);
+    let mut client = http2::connect(&server);
+    client.settle();
+    for path in ["/whole", "/pieces"] {
+        assert_eq!(client.post(path, &[], &[7; 300_000]).text(), "300000", "{path}");
+        client = http2::connect(&server);
+        client.settle();
+    }
+    let stream = client.next_stream();
+    let connect = [(":method", "CONNECT"), (":protocol", "websocket"), (":path", "/ws"), LINE[1], LINE[3]];
+    client.frame(HEADERS, WHOLE, stream, &block(&connect));
+    client.body(stream, &[7; 300_000]);
+    let got = client.response(stream);
+    assert_eq!((got.status, got.body.len(), got.reset), (200, 300_000, None));
 }
