@@ -186,6 +186,12 @@ fn settings_are_applied_in_order() {
     peer.feed(&[get(1), frame(SETTINGS, 0, 0, &payload)].concat()).expect("settings");
     assert_eq!(peer.session.window(1), 200, "the last one holds (section 6.5.3)");
     assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged at once");
+    // RFC 7541 section 4.2: the next block begins with the smallest table size, then the final one.
+    peer.respond(1);
+    assert_eq!(peer.sent()[0].3, [0x20, 0x3f, 0xe1, 0x1f, 0x88]);
+    peer.feed(&get(3)).expect("a request");
+    peer.respond(3);
+    assert_eq!(peer.sent()[0].3, [0x88], "only once");
 }
 
 /// Sections 6.8 and 8.7: a GOAWAY never announces a higher last stream than an earlier GOAWAY, and never excludes a stream that was
@@ -347,6 +353,25 @@ fn the_protocol_of_extended_connect_is_a_token() {
     assert_eq!(with("connect-udp"), Ok(()));
     for protocol in ["", "web socket", "a/1", "a,b", "w\u{e9}b"] {
         assert_eq!(with(protocol), Err(HeadFault::Malformed(Malformed::Protocol)), "{protocol}");
+    }
+}
+
+/// Section 6.9.1: padding counts for flow control. The server returns it to the window of the stream even if no bytes of a body
+/// arrive.
+#[test]
+fn padding_is_returned_to_the_window_of_its_stream() {
+    let mut peer = Peer::with(Limits { initial_window: 1000, ..Limits::default() });
+    peer.feed(&post(1)).expect("a request");
+    let padding = [&[199][..], &[0; 199]].concat();
+    let (mut sent, mut returned) = (0, 0);
+    for _ in 0..50 {
+        peer.feed(&frame(DATA, PADDED, 1, &padding)).expect("padding");
+        sent += 200;
+        for (kind, _, stream, payload) in peer.sent() {
+            assert_eq!((kind, stream), (Kind::WindowUpdate, 1));
+            returned += u32::from_be_bytes(payload.try_into().expect("four bytes"));
+        }
+        assert!(sent - returned < 500, "{sent} {returned}");
     }
 }
 

@@ -667,6 +667,10 @@ impl<T> Session<T> {
             self.data = Some(data);
             return Ok(Step { used: start, event });
         }
+        // Padding without bytes of a body, which the caller would take.
+        if data.left == 0 && !data.is_ignored && !data.ends {
+            self.take(id, 0, out);
+        }
         Ok(self.receive_data(data, input, start))
     }
 
@@ -817,8 +821,9 @@ impl<T> Session<T> {
             return if payload.is_empty() { Ok(Event::Nothing) } else { Err(Fault::FrameLength) };
         }
         let before = self.peer;
-        self.peer.read(payload, self.role == Role::Client)?;
+        let smallest_table = self.peer.read(payload, self.role == Role::Client)?;
         self.has_settings = true;
+        self.encoder.set_limit(smallest_table);
         self.encoder.set_limit(self.peer.table_bytes);
         frame::push(out, Kind::Settings, ACK, 0, &[]);
         let change = i64::from(self.peer.initial_window) - i64::from(before.initial_window);

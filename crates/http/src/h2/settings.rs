@@ -38,16 +38,21 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Parses a payload; `is_of_server` is whether the peer is a server. Values are applied in order.
-    pub(super) fn read(&mut self, payload: &[u8], is_of_server: bool) -> Result<(), Fault> {
+    /// Parses a payload; `is_of_server` is whether the peer is a server. Values are applied in order. Returns the smallest table size:
+    /// the encoder must announce it (RFC 7541 section 4.2).
+    pub(super) fn read(&mut self, payload: &[u8], is_of_server: bool) -> Result<usize, Fault> {
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
             return Err(Fault::FrameLength);
         }
+        let mut smallest = self.table_bytes;
         for &[i, j, a, b, c, d] in settings {
             let value = u32::from_be_bytes([a, b, c, d]);
             match u16::from_be_bytes([i, j]) {
-                0x1 => self.table_bytes = value as usize,
+                0x1 => {
+                    self.table_bytes = value as usize;
+                    smallest = smallest.min(self.table_bytes);
+                }
                 // Server push is not used, whatever the client permits; and SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
                 0x2 | 0x9 if value > 1 => return Err(Fault::Setting),
                 // Only clients may enable server push.
@@ -61,7 +66,7 @@ impl PeerSettings {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(smallest)
     }
 }
 
