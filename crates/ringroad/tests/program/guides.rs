@@ -112,10 +112,20 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     for (number, segment) in segments.iter().enumerate() {
         let _infallible = writeln!(script, "{{\n{}}} >out.{number} 2>&1 </dev/null", segment.commands);
     }
+    // Complete numbers are replaced: a free port may contain the digits of a fixed one.
     let localised = |text: String| -> String {
-        let ports =
-            free.iter().map(|(port, listener)| (port, listener.local_addr().expect("it is bound").port()));
-        ports.fold(text, |text, (port, here)| text.replace(&port.to_string(), &here.to_string()))
+        let (mut out, mut rest) = (String::with_capacity(text.len()), text.as_str());
+        while let Some(start) = rest.find(|letter: char| letter.is_ascii_digit()) {
+            let length = rest[start..].find(|letter: char| !letter.is_ascii_digit());
+            let end = length.map_or(rest.len(), |length| start + length);
+            out.push_str(&rest[..start]);
+            match rest[start..end].parse().ok().and_then(|port: u16| free.get(&port)) {
+                Some(here) => out.push_str(&here.local_addr().expect("it is bound").port().to_string()),
+                None => out.push_str(&rest[start..end]),
+            }
+            rest = &rest[end..];
+        }
+        out + rest
     };
     let script = localised(script);
     for example in fs::read_dir(work.join("examples")).expect("they were copied").flatten() {
