@@ -24,7 +24,7 @@ use std::time::Instant;
 use conf::{Args, Spec};
 use http::StatusCode;
 use http::h2::ErrorCode;
-use http::request::HeaderId;
+use http::request::{HeaderId, Version};
 
 use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType};
@@ -112,6 +112,9 @@ fn filter(request: &mut Request, shows_errors: bool) {
     response.status = 200;
     response.content_type = ContentType::Text("application/grpc".into());
     response.body = Body::None;
+    // Over HTTP/1 the length marks the end of the response.
+    response.content_length =
+        matches!(request.head.version(), Version::Http10 | Version::Http11).then_some(0);
     let fields = [("grpc-status", code.to_string()), ("grpc-message", words.to_owned())];
     response.fields.extend(fields.map(|(name, value)| (name.into(), value.into())));
 }

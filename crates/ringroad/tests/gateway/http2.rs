@@ -751,6 +751,13 @@ fn errors_become_a_grpc_status_with_grpc_error_status() {
     assert_eq!((code, grpc.as_str()), (502, "-"), "the directive is off");
     let got = client.post("/status/2", &[], b"x");
     assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
+    // Over HTTP/1 the end of the response must be known.
+    let mut client = Client::connect(server.addr(0));
+    for _ in 0..2 {
+        client.send("POST /status/2 HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n");
+        let response = client.response();
+        assert_eq!((response.status, response.field("grpc-status")), (200, Some("13")));
+    }
 }
 
 /// As in nginx, gRPC has no cache directives, and HTTP cache directives do not apply to `grpc_pass`.

@@ -482,6 +482,38 @@ fn a_silent_client_times_out() {
     client.until_closed();
 }
 
+/// Both streams are first polled by the task of the connection, and then continued by tasks of their own, which the outcome of the
+/// fetch must wake.
+#[test]
+fn a_stream_that_waits_for_the_fetch_of_another_is_woken() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin =
+        Origin::start(move |_| Reply::text("up").header("Cache-Control", "max-age=60").wait_first(&held));
+    let setup = Setup::new(
+        "error_log logs/error.log notice; events {} http { proxy_cache_path @CACHE@ keys_zone=z:1m; proxy_cache z; proxy_cache_key k;
+         proxy_cache_lock on; proxy_cache_lock_timeout 1h; proxy_cache_lock_age 1h;
+         server { listen 127.0.0.1:0; http2 on; location / { proxy_pass http://@ORIGIN@; } location /own { return 200 own; } } }",
+    )
+    .origin(&origin);
+    let server = setup.start(BINARY);
+    // Afterwards a lookup does not wait for the disk, so that the first wait is that for the fetch.
+    server.wait_for_log("entries known", Deadline::default());
+    let (mut client, mut other) = (http2::connect(&server), http2::connect(&server));
+    let leader = client.ask("/a");
+    gate.wait_reached();
+    let followers = [client.ask("/b"), client.ask("/c")];
+    let follower = other.ask("/d");
+    // After this response the streams before it wait.
+    assert_eq!((client.get("/own").text(), other.get("/own").text()), ("own".to_owned(), "own".to_owned()));
+    gate.open();
+    for stream in [leader, followers[0], followers[1]] {
+        assert_eq!(client.response(stream).text(), "up");
+    }
+    assert_eq!(other.response(follower).text(), "up");
+    assert_eq!(origin.stats().requests, 1);
+}
+
 /// A stopping worker serves begun requests, and those that a client begins before it can know.
 #[test]
 fn a_graceful_stop_sends_two_goaways_and_loses_no_request() {

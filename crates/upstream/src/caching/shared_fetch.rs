@@ -62,15 +62,23 @@ impl SharedFetch {
 
     /// Waits for the outcome.
     pub async fn outcome(&self) -> Outcome {
-        // Registered once: a fetch wakes a waiting request one time, when the outcome is known.
-        let mut lined_up = false;
+        // The index of the waker, which changes: an HTTP/2 stream is first polled by the task of its connection.
+        let mut index = None;
         poll_fn(|context| {
             let mut state = lock(&self.state);
             if let Some(outcome) = &state.outcome {
                 return Poll::Ready(outcome.clone());
             }
-            if !std::mem::replace(&mut lined_up, true) {
-                state.waiting.push(context.waker().clone());
+            match index {
+                // The wakers are taken only when the outcome is known.
+                Some(index) => {
+                    let waker: &mut Waker = &mut state.waiting[index];
+                    waker.clone_from(context.waker());
+                }
+                None => {
+                    index = Some(state.waiting.len());
+                    state.waiting.push(context.waker().clone());
+                }
             }
             Poll::Pending
         })
@@ -533,6 +541,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Context;
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(5);
@@ -543,6 +553,34 @@ mod tests {
             Joined::Lead(lead) => Some(lead),
             Joined::Follow(_) | Joined::Marked => None,
         }
+    }
+
+    /// Counts how often it wakes.
+    #[derive(Default)]
+    struct Counter(std::sync::atomic::AtomicU32);
+
+    impl std::task::Wake for Counter {
+        fn wake(self: Arc<Counter>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An HTTP/2 stream is polled by the task of its connection, and then by its own task.
+    #[test]
+    fn the_last_task_that_polled_is_woken() {
+        let (shared_fetches, now, key) = (SharedFetches::new(), Instant::now(), Key::of(b"one"));
+        let _lead = leads(&shared_fetches, key, now).expect("it is the first");
+        let Joined::Follow(shared_fetch) = shared_fetches.join(&key, key, now, LIMIT) else {
+            panic!("it does not follow")
+        };
+        let mut waiting = [Box::pin(shared_fetch.outcome()), Box::pin(shared_fetch.outcome())];
+        let counters = [(); 3].map(|()| Arc::<Counter>::default());
+        for (future, counter) in [(0, 0), (1, 0), (0, 1), (1, 2), (0, 1)] {
+            let waker = Waker::from(Arc::clone(&counters[counter]));
+            assert!(waiting[future].as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        shared_fetch.publish(Outcome::Alone);
+        assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [0, 1, 1]);
     }
 
     #[test]
