@@ -227,14 +227,20 @@ impl State {
         self.session.each().for_each(|(_, stream)| stream.cut(cut));
     }
 
-    /// Pings the upstream if it may be unreachable, unless a ping is in flight.
+    /// Pings the upstream if it may be unreachable, unless a ping is in flight. If no further ping is permitted, new exchanges open
+    /// another connection.
     fn probe(&mut self) {
-        let may_be_dead = rt::now() >= self.received_at + PROBE_AFTER && self.probes < PROBES_IN_A_ROW;
-        if may_be_dead && self.probed_at.is_none() && self.cut.is_none() {
-            self.probed_at = Some(rt::now());
-            self.probes += 1;
-            self.session.ping(&mut self.out);
+        let may_be_dead = rt::now() >= self.received_at + PROBE_AFTER;
+        if !may_be_dead || self.probed_at.is_some() || self.cut.is_some() {
+            return;
         }
+        if self.probes == PROBES_IN_A_ROW {
+            self.is_closing = true;
+            return;
+        }
+        self.probed_at = Some(rt::now());
+        self.probes += 1;
+        self.session.ping(&mut self.out);
     }
 
     /// Resets a stream because of invalid input from the upstream.
