@@ -1,5 +1,6 @@
 //! TLS for requests: the settings of a server block, and whether a request may be served on its connection.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ::tls::{Server, Trust};
@@ -35,11 +36,15 @@ pub struct Tls {
 
 impl Settings for Tls {}
 
-/// Returns the server for this SNI name in lower case, and whether the name selected it.
+/// Returns the server for this SNI name in any spelling, and whether the name selected it.
 pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (ServerId, bool) {
     let (default, names) = listen.lookup(local);
-    let name = name.unwrap_or_default().as_bytes();
-    let named = if name.is_empty() { None } else { names.find(name).ok().flatten() };
+    let name = name.unwrap_or_default();
+    let lower = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    };
+    let named = if name.is_empty() { None } else { names.find(lower.as_bytes()).ok().flatten() };
     (named.as_ref().map_or(default, |named| named.server), named.is_some())
 }
 
@@ -57,8 +62,7 @@ pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
         return Ok(());
     }
     // The handshake used the certificate settings of another server.
-    let name = secured.name.as_deref().map(str::to_ascii_lowercase);
-    let negotiated = listen.map(|listen| server_of(name.as_deref(), listen, &request.conn.local).0);
+    let negotiated = listen.map(|listen| server_of(secured.name.as_deref(), listen, &request.conn.local).0);
     if negotiated.is_some_and(|negotiated| negotiated != request.server) {
         let what = "client attempted to request the server name different from the one that was negotiated";
         request.log(Level::Info, format_args!("{what}"));

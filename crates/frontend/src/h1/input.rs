@@ -106,7 +106,7 @@ impl Connection {
         // The server that the section names may accept the names that the default server ignores.
         if let Ok(Progress::Complete { .. }) = parsed
             && request.head.first_ignored().is_some()
-            && let Some(policy) = self.named_policy(request)
+            && let Some(policy) = self.named_policy(request, policy)
         {
             request.head.clear();
             parsed = http::request::parse(&mut request.head, self.input.bytes(), &policy);
@@ -125,13 +125,17 @@ impl Connection {
         }
     }
 
-    /// Returns the limits of the server that a parsed header section names.
-    fn named_policy(&self, request: &Request) -> Option<Policy> {
+    /// Returns the policy of the server that a parsed header section names, if that server accepts other names of fields than the
+    /// default server with this policy.
+    fn named_policy(&self, request: &Request, policy: Policy) -> Option<Policy> {
         let config = &request.generation.config;
         let listen = self.entrance.listen(&request.generation)?;
         let host = request.head.host()?.name.of(self.input.bytes());
         let server = course::named_server(request, listen, host)?;
-        Some(effect::policy(&config.location(config.server(server).root).scope.core))
+        let own = effect::policy(&config.location(config.server(server).root).scope.core);
+        let Policy { ignore_invalid_headers, underscores_in_headers, .. } = own;
+        let named = Policy { ignore_invalid_headers, underscores_in_headers, ..policy };
+        (named != policy).then_some(named)
     }
 
     /// Reads the remaining part of a header section.

@@ -51,8 +51,9 @@ pub const MAX_RANGES_DEFAULT: u32 = i32::MAX as u32;
 /// outcome is [`RangeOutcome::Partial`]).
 ///
 /// As in nginx, a malformed list after `bytes=` leads to 416; it is not ignored. Unlike in nginx, empty elements of the list are
-/// ignored (RFC 9110 section 5.6.1.2), and a number of any size is valid: a range may end beyond the representation. An empty range that starts at 0 (in a request for
-/// an empty file) leads to the complete representation.
+/// ignored (RFC 9110 section 5.6.1.2), and a number of any size is valid: a range may end beyond the representation.
+///
+/// An empty range that starts at 0 (in a request for an empty file) leads to the complete representation.
 pub fn parse(value: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>) -> RangeOutcome {
     out.clear();
     let Some((unit, list)) = value.split_at_checked(6) else { return RangeOutcome::Whole };
