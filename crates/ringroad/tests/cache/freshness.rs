@@ -470,10 +470,13 @@ fn conditions_of_clients_apply_to_the_stored_response() {
     assert_eq!(site.request("/a", &[("If-None-Match", "\"other\"")]).status, 200);
     assert_eq!(site.request("/a", &[("If-Modified-Since", &modified)]).status, 304);
     assert_eq!(site.request("/a", &[("If-Modified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 200);
-    // These refer to the object of the origin.
-    assert_eq!(site.request("/a", &[("If-Match", "\"other\"")]).status, 200);
-    assert_eq!(site.request("/a", &[("If-Unmodified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 200);
+    assert_eq!(site.request("/a", &[("If-Match", &etag)]).status, 200);
     assert_eq!(site.origin.stats().requests, 1);
+    // The origin decides on conditions that the stored object does not meet.
+    assert_eq!(site.request("/a", &[("If-Match", "\"other\"")]).status, 412);
+    assert!(site.origin.last_request().header("if-match").is_some());
+    assert_eq!(site.request("/a", &[("If-Unmodified-Since", "Mon, 02 Jan 2012 00:00:00 GMT")]).status, 412);
+    assert_eq!(site.origin.stats().requests, 3);
     // The first client gets a 304 too, if it has the version being fetched.
     objects.put("/b", Object::new(5000).cache_control("max-age=60"));
     let b = Client::connect(site.origin.addr()).request("GET", "/b", &[("Connection", "close")]);

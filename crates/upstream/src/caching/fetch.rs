@@ -82,6 +82,8 @@ pub enum FetchResult {
 
 /// A confirmed response that may not be stored with its new header section.
 pub struct Confirmed {
+    /// The confirmed entry.
+    entry: Arc<Meta>,
     /// The header section for the client.
     head: Vec<u8>,
     /// The age in seconds.
@@ -174,12 +176,18 @@ impl Fetch {
                 None => self.unconditionally(request).await,
             },
             FetchResult::Confirmed(confirmed) => {
-                let found = Box::pin(self.find(request)).await;
+                let Some(hit) = Box::pin(self.find(request)).await else {
+                    return self.unconditionally(request).await;
+                };
+                status(record::of(request), Status::Revalidated);
+                if hit.meta != confirmed.entry {
+                    // Another request has replaced the entry in the meantime.
+                    let age = policy::age(&hit.meta, now_s());
+                    return stored::of_hit(request, hit, age).ok_or(Failure::Status(502));
+                }
                 if confirmed.is_void {
                     Box::pin(self.remove()).await;
                 }
-                let Some(hit) = found else { return self.unconditionally(request).await };
-                status(record::of(request), Status::Revalidated);
                 let reply = stored::of_hit(request, hit, confirmed.age_s);
                 let heading = stored::parse(&confirmed.head);
                 let (mut reply, heading) = reply.zip(heading).ok_or(Failure::Status(502))?;
@@ -331,12 +339,15 @@ impl Fetch {
                 };
                 let filler = Filler::new(self, candidate, fill, filling, body);
                 match own {
-                    Some(mut reply) => {
+                    Some(reply) => {
+                        let mut reply = stored::as_new(reply, &received);
                         // RFC 9111 section 5.2.2.4: fields named by `no-cache` are omitted only in later responses.
                         if policy::has_unshared_fields(&received) {
-                            reply.head = Rc::clone(&received);
+                            // It has the upstream's `Age`.
+                            reply.stored.iter_mut().for_each(|stored| stored.age_s = None);
+                            reply.head = received;
                         }
-                        (FetchResult::Reply(stored::as_new(reply, &received)), Some(filler))
+                        (FetchResult::Reply(reply), Some(filler))
                     }
                     None => (FetchResult::Failed(Failed::of_status(502)), None),
                 }
@@ -537,7 +548,8 @@ impl Fetch {
             // The stored response may not get these fields, but this client must (RFC 9111 section 4.3.4).
             Some((Err(is_void), head)) => {
                 let age_s = policy::age(&policy::unstored(candidate), now_s());
-                FetchResult::Confirmed(Box::new(Confirmed { head, age_s, is_void }))
+                let entry = Arc::clone(&hit.meta);
+                FetchResult::Confirmed(Box::new(Confirmed { entry, head, age_s, is_void }))
             }
             None => FetchResult::Refreshed { is_shareable: false },
         }
@@ -576,7 +588,7 @@ fn updated(
     let write =
         |keeps: &[HeaderId]| policy::stored_head(status, lines.iter().copied(), keeps, received_s).ok();
     let (merged, _) = write(retained_fields(&hit.meta))?;
-    if update.vary_changed {
+    if update.vary_changed && !candidate.ignored.vary {
         return Some((Err(true), merged));
     }
     // The age of the 304 counts, but is not stored.
@@ -585,7 +597,10 @@ fn updated(
     let candidate = CacheCandidate { heading: &heading, ..*candidate };
     let mut meta = match policy::judge(request, conf, &candidate) {
         Ok(meta) => meta,
-        Err(reason) => return Some((Err(reason.is_of_response()), merged)),
+        Err(reason) => {
+            let is_void = reason.is_prohibition() && !reason.is_of_request();
+            return Some((Err(is_void), merged));
+        }
     };
     // The stored body is unchanged.
     meta.length = hit.meta.length;
@@ -635,15 +650,18 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             (FetchResult::Refreshed { .. }, _) => Outcome::Retry,
             (FetchResult::Failed(failed), _) => Outcome::Failed(*failed),
         };
+        // Without a leader, as in the background or after its client has disconnected, the task itself removes a void entry.
+        if handed.as_ref().is_none_or(|handed| Rc::strong_count(&handed.slot) == 1)
+            && let FetchResult::Confirmed(confirmed) = &result
+            && confirmed.is_void
+        {
+            fetch.remove().await;
+        }
         if let Some(handed) = handed {
             let tries = child.extensions.remove::<state::Tries>();
             let record = record::of(&mut child).clone();
             *handed.slot.borrow_mut() = Some((result, tries, record));
             handed.event.set();
-        } else if let FetchResult::Confirmed(confirmed) = result
-            && confirmed.is_void
-        {
-            fetch.remove().await;
         }
         // After a failure without a leader the stale response remains in use; the reason is already logged.
         // After the hand-over: followers that run before the leader would find the previous state of the store.

@@ -136,7 +136,10 @@ pub async fn serve(
         tally::count(request, &cache);
         return result;
     }
-    let result = lookup.run(request).await;
+    let result = match is_for_origin(request) {
+        true => Box::pin(lookup.run_for_origin(request)).await,
+        false => lookup.run(request).await,
+    };
     let record = record::of(request);
     record.key = lookup.text;
     // The found entry is recorded even without a response.
@@ -146,6 +149,11 @@ pub async fn serve(
     });
     tally::count(request, &cache);
     result
+}
+
+/// Whether a request has conditions that refer to the representation of the origin server.
+fn is_for_origin(request: &Request) -> bool {
+    request.header(HeaderId::IfMatch).is_some() || request.header(HeaderId::IfUnmodifiedSince).is_some()
 }
 
 /// One request that looks up a response.
@@ -189,6 +197,23 @@ struct Meeting {
 }
 
 impl CacheLookup<'_> {
+    /// Serves a request with conditions for the origin server. A stored response that meets them is used. Otherwise the upstream
+    /// gets the request unchanged, because only the origin can decide (RFC 9111 section 4.3.2), and its response is not stored.
+    async fn run_for_origin(&self, request: &mut Request) -> Result<Reply, Failure> {
+        if let LookupResult::Reply(reply) = self.look_up(request).await
+            && policy::meets_conditions(request, &reply.head)
+        {
+            return Ok(reply);
+        }
+        let record = record::of(request);
+        record.status = Some(Status::Miss);
+        if self.control.only_if_cached {
+            return Err(Failure::Status(504));
+        }
+        record.forwarded = Some(Forwarded::Request);
+        (self.origin.send_request)(request, &UpstreamRequest::default()).await
+    }
+
     /// Repeats the lookup until it has a response. When an awaited response arrives, it may already be removed or be another
     /// variant; the lookup is then repeated, up to [`LOOKUPS_MAX`] times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {

@@ -251,12 +251,13 @@ async fn pump(filling: Arc<Filling>, mut body: BulkBody, writing: Writing, objec
 }
 
 impl Fetch {
-    /// Whether a part may be added to the entry of an earlier response: the rules for the complete response apply to it (RFC 9111
-    /// section 3), and it is fresh.
+    /// Whether a part may be added to the entry of an earlier response: no rule for the complete response forbids it (RFC 9111
+    /// section 3). A part need not have a lifetime, which is that of the entry: some fields are omitted in a 206 (RFC 9110 section
+    /// 15.3.7).
     fn may_extend(&self, request: &Request, origin_request: &OriginRequest, reply: &Reply) -> bool {
         let candidate = origin_request.candidate(reply, &reply.head, (self.origin.ignored)(request.scope()));
         policy::judge_as(StatusCode::OK.code(), request, self.conf(request), &candidate)
-            .is_ok_and(|meta| policy::is_shareable(&meta))
+            .map_or_else(|reason| !reason.is_prohibition(), |_| true)
     }
 
     /// Fetches a range of a response that is not stored, and stores the result. `lead` publishes it to requests for the same range.

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 use cache::{Hit, Key, Meta, PendingRequest, Store, Ticket};
 use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
+use http::conditional::{self, Evaluator, IfModifiedSince, Validators};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
 use http::reply::{FieldLine, HeadWriter, ReplyError, ReplyHead};
@@ -271,6 +272,18 @@ pub fn variant_of_fields(method: &str, fields: &[(String, String)], vary: &[u8])
     };
     vary::secondary_key(vary.split(|byte| *byte == b','), lines, &mut key);
     key
+}
+
+/// Whether a stored response meets `If-Match` and `If-Unmodified-Since` of a request.
+pub fn meets_conditions(request: &Request, heading: &Heading) -> bool {
+    let get = |id| heading.head().get(heading.raw(), id);
+    let validators = Validators {
+        etag: get(HeaderId::Etag),
+        last_modified: get(HeaderId::LastModified).and_then(http::date::parse_http),
+    };
+    let mode = IfModifiedSince::Off;
+    let outcome = conditional::evaluate(&request.head, request.bytes(), validators, mode, Evaluator::Origin);
+    outcome != conditional::Outcome::PreconditionFailed
 }
 
 /// Whether `no-cache` names fields, which are not stored (RFC 9111 section 5.2.2.4).

@@ -83,13 +83,18 @@ impl fmt::Display for Unstored {
 }
 
 impl Unstored {
-    /// Whether the response itself must not be stored, for any request and configuration.
-    pub fn is_of_response(self) -> bool {
+    /// Whether the response may not be stored, however long it is fresh.
+    pub fn is_prohibition(self) -> bool {
         match self {
-            Unstored::Rules(reason) => reason != NotStored::Authorization,
-            Unstored::Vary(_) | Unstored::Redirect => true,
-            Unstored::Configured | Unstored::TooFewUses | Unstored::Worse | Unstored::Refused(_) => false,
+            Unstored::Rules(reason) => !matches!(reason, NotStored::NoLifetime | NotStored::Expired),
+            Unstored::Vary(_) | Unstored::Redirect | Unstored::Configured => true,
+            Unstored::TooFewUses | Unstored::Worse | Unstored::Refused(_) => false,
         }
+    }
+
+    /// Whether the response to another request may be stored.
+    pub fn is_of_request(self) -> bool {
+        matches!(self, Unstored::Rules(NotStored::Authorization) | Unstored::Configured)
     }
 }
 
