@@ -7,7 +7,7 @@ use http::request::{BodyLength, HeaderId, Method, Target, Version};
 use io::op::Source;
 use rt::{Either, select};
 
-use crate::config::{LocationId, ServerId};
+use crate::config::LocationId;
 use crate::files;
 use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
@@ -518,14 +518,6 @@ pub fn read_uri(request: &mut Request) -> bool {
     }
     (request.uri, request.args) = (uri, args);
     parsed.is_ok()
-}
-
-/// Returns the server of a host, if it is not the default server.
-pub fn named_server(request: &Request, listen: &Listen, host: &[u8]) -> Option<ServerId> {
-    let mut lower = Vec::new();
-    http::host::lowercase_into(host, &mut lower);
-    let (_, names) = listen.lookup(&request.conn.local);
-    names.find(&lower).ok().flatten().map(|named| named.server)
 }
 
 /// Chooses the server and normalises the URI.

@@ -36,7 +36,7 @@ pub struct Tls {
 
 impl Settings for Tls {}
 
-/// Returns the server for this SNI name in any spelling, and whether the name selected it.
+/// Returns the server for this name in any spelling (SNI, or a host without port), and whether the name selected it.
 pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (ServerId, bool) {
     let (default, names) = listen.lookup(local);
     let name = name.unwrap_or_default();

@@ -25,7 +25,7 @@ use crate::wire::Wire;
 use exchange::capacity::Waits;
 use exchange::request::Request;
 use exchange::transport::Received;
-use exchange::{course, effect, marks};
+use exchange::{course, effect, marks, tls};
 use telemetry::{Level, Reason};
 
 /// Bytes that were received and not yet used.
@@ -130,8 +130,8 @@ impl Connection {
     fn named_policy(&self, request: &Request, policy: Policy) -> Option<Policy> {
         let config = &request.generation.config;
         let listen = self.entrance.listen(&request.generation)?;
-        let host = request.head.host()?.name.of(self.input.bytes());
-        let server = course::named_server(request, listen, host)?;
+        let host = str::from_utf8(request.head.host()?.name.of(self.input.bytes())).ok()?;
+        let (server, true) = tls::server_of(Some(host), listen, &request.conn.local) else { return None };
         let own = effect::policy(&config.location(config.server(server).root).scope.core);
         let Policy { ignore_invalid_headers, underscores_in_headers, .. } = own;
         let named = Policy { ignore_invalid_headers, underscores_in_headers, ..policy };

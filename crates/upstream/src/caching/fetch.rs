@@ -180,18 +180,16 @@ impl Fetch {
                     return self.unconditionally(request).await;
                 };
                 status(record::of(request), Status::Revalidated);
-                if hit.meta != confirmed.entry {
-                    // Another request has replaced the entry in the meantime.
-                    let age = policy::age(&hit.meta, now_s());
-                    return stored::of_hit(request, hit, age).ok_or(Failure::Status(502));
-                }
-                if confirmed.is_void {
+                // Another request may have replaced the entry in the meantime.
+                let is_same = hit.meta == confirmed.entry;
+                if is_same && confirmed.is_void {
                     Box::pin(self.remove()).await;
                 }
-                let reply = stored::of_hit(request, hit, confirmed.age_s);
-                let heading = stored::parse(&confirmed.head);
-                let (mut reply, heading) = reply.zip(heading).ok_or(Failure::Status(502))?;
-                reply.head = Rc::new(heading);
+                let age = if is_same { confirmed.age_s } else { policy::age(&hit.meta, now_s()) };
+                let mut reply = stored::of_hit(request, hit, age).ok_or(Failure::Status(502))?;
+                if is_same {
+                    reply.head = Rc::new(stored::parse(&confirmed.head).ok_or(Failure::Status(502))?);
+                }
                 Ok(reply)
             }
             FetchResult::Failed(failed) => {
@@ -213,8 +211,8 @@ impl Fetch {
         self.store.find_by(&self.key, &self.text, &selector, access).await.ok().flatten()
     }
 
-    /// Removes the stored responses of the key: the upstream has withdrawn the permission to store them.
-    async fn remove(&self) {
+    /// Removes the stored responses of the key, because the upstream has withdrawn or changed them.
+    pub async fn remove(&self) {
         // If the disk refuses it, the next request leads to the same result.
         let _ = self.store.purge(Scope::Key(self.key.0), PurgeEffect::Unusable).await;
     }

@@ -289,9 +289,8 @@ impl SharedHoles {
                 }
                 false => {
                     // The stored response is outdated in any case.
-                    let key = cache::Scope::Key(self.fetch.key.0);
                     if self.hit.is_some() {
-                        let _ = self.fetch.store.purge(key, cache::PurgeEffect::Unusable).await;
+                        self.fetch.remove().await;
                     }
                     None
                 }

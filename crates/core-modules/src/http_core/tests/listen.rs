@@ -8,6 +8,7 @@ use exchange::config::{Config, ServerId};
 use exchange::request::Address;
 use exchange::settings::listen::SoKeepalive;
 use exchange::settings::main::started_as_root;
+use exchange::tls::server_of;
 
 fn addresses(config: &Config) -> Vec<String> {
     config.listens().map(|spec| spec.addr.to_string()).collect()
@@ -178,5 +179,23 @@ fn proxy_protocol_applies_to_an_address() {
         let expected: &[&str] =
             if warned { &["protocol options redefined for 0.0.0.0:81 in /conf/nginx.conf:2"] } else { &[] };
         assert_eq!(warnings(&text), expected, "{first}, {second}");
+    }
+}
+
+/// The names of clients over TLS have the client's spelling (`$ssl_server_name`).
+#[test]
+fn a_name_selects_its_server_in_any_spelling() {
+    let config =
+        loaded("server { listen 81; server_name a.test; } server { listen 81; server_name *.B.test; }");
+    let select = |name| server_of(name, &config.http.listens[0], &at("127.0.0.1:81"));
+    for (name, expected) in [
+        (None, (ServerId(0), false)),
+        (Some(""), (ServerId(0), false)),
+        (Some("c.test"), (ServerId(0), false)),
+        (Some("A.Test"), (ServerId(0), true)),
+        (Some("x.b.test"), (ServerId(1), true)),
+        (Some("X.B.TEST"), (ServerId(1), true)),
+    ] {
+        assert_eq!(select(name), expected, "{name:?}");
     }
 }
