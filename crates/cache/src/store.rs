@@ -69,6 +69,10 @@ impl Store {
         let index = Index::new(config.keys_zone, seed, used.clone());
         let memory = MemoryTier::new(config.memory, seed);
         let space = Space::new(config.max_size, config.min_free, used);
+        if dir.is_owner() && dir.is_empty() {
+            // The first responses can be stored: no entries have to be measured before.
+            space.loaded();
+        }
         let entries = Arc::new(Entries::new(dir, index, memory, space, purges, config.verify));
         let lookup = Arc::new(Lookup::new(&entries, config.direct));
         let fills = Arc::new(Fills::new(&lookup));

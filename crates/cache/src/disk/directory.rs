@@ -16,7 +16,7 @@ use io::op::{DeviceId, DirEntry, EntryAttributes, NewFile, OpenHow, Space};
 use io::{Buf, DiskVia, Errno, Segments};
 use rt::File;
 use rt::file::{self, Create, Lock};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Dir, Mode, OFlags};
 
 use crate::config::{Config, Notify};
 use crate::disk::health::{Fault, Health, fault_of};
@@ -81,6 +81,8 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// Permission bits of files, restricted for the same reason.
 const FILE_MODE: u32 = 0o600;
 
+/// Start of the names of all files beside the entries.
+const OWN_NAMES: &[u8] = b"ringroad.";
 /// Name of the lock file.
 const LOCK_NAME: &str = "ringroad.lock";
 /// Name of the staging directory.
@@ -135,6 +137,16 @@ impl Directory {
             seed,
             temp_start,
             count: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether it has no entries. Blocks on the disk; an unreadable directory counts as not empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(CWD, self.path(), flags, Mode::empty());
+        let is_own = |name: &[u8]| matches!(name, b"." | b"..") || name.starts_with(OWN_NAMES);
+        opened.and_then(Dir::new).is_ok_and(|mut names| {
+            names.all(|entry| entry.is_ok_and(|entry| is_own(entry.file_name().to_bytes())))
         })
     }
 

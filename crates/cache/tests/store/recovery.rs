@@ -123,6 +123,29 @@ fn nothing_is_stored_or_saved_before_all_sizes_are_known() {
 }
 
 #[test]
+fn an_empty_cache_stores_before_its_directory_was_read() {
+    let place = Place::new();
+    let open =
+        || cache::Store::open(cache::Config { max_size: Some(64 << 20), ..place.config(PLAIN) }).unwrap();
+    PLAIN.run(async {
+        let store = open();
+        put(&store, 1, 100).await.unwrap();
+        assert_hit(&store, 1, 100).await;
+    });
+    PLAIN.run(async {
+        let store = open();
+        assert_eq!(
+            put(&store, 2, 100).await,
+            Err(cache::Refused::NoSpace.into()),
+            "one entry is not measured"
+        );
+        start(&store).await;
+        put(&store, 2, 100).await.unwrap();
+        stop(&store).await;
+    });
+}
+
+#[test]
 fn unrelated_and_misplaced_files_are_not_indexed() {
     let place = Place::new();
     place.opened(async |store| {

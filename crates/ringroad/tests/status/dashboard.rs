@@ -82,7 +82,7 @@ fn the_snapshot_contains_all_values_of_the_page() {
     let states: Vec<_> =
         value["peers"].as_array().expect("a list").iter().map(|peer| peer["state"].clone()).collect();
     assert_eq!(states, [json!("up"), json!("unavail")]);
-    assert_eq!(value["caches"][0]["requests"]["hit"], json!(1));
+    assert_eq!(value["caches"][0]["requests"]["hit"], json!(1), "{}", value["caches"]);
     assert!(value.to_string().len() < 20_000, "it is read each second");
 }
 
