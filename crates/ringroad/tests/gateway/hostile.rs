@@ -12,24 +12,31 @@ use crate::common::BINARY;
 use rustix::net::sockopt;
 use testkit::client::request_bytes;
 use testkit::fastcgi::{END_REQUEST, STDERR, STDOUT, record};
-use testkit::{Client, Deadline, Server, Setup};
+use testkit::wait::{self, Deadline};
+use testkit::{Client, Server, Setup};
 
-/// One worker thread. The good upstream is the test's HTTP origin.
-const CONF: &str = r#"worker_processes 1; error_log logs/error.log info;
+/// One worker thread.
+const CONF: &str = r"worker_processes 1; error_log logs/error.log info;
 events { }
 http {
   access_log off;
   @PATHS@
-  server {
-    listen 127.0.0.1:0;
+  @SERVERS@
+}
+";
+
+/// Addresses and timeouts: the first server waits long for a busy machine, the second is for applications that hang.
+const LIMITS: [(&str, &str); 2] = [("127.0.0.1", "30s"), ("127.0.0.2", "1s")];
+
+const SERVER: &str = r#"server {
+    listen @HOST@:0;
     set $memcached_key $uri;
-    @P@_read_timeout 1s;
+    @P@_read_timeout @LIMIT@;
     location /good { return 200 "good\n"; }
     location /plain/ { @P@_pass @APP@; }
     location /status { stub_status; }
     @LOCATIONS@
   }
-}
 "#;
 
 /// Directives that do not exist for memcached.
@@ -67,6 +74,13 @@ struct Case {
     bytes: Vec<u8>,
     end: End,
     gets: Gets,
+}
+
+impl Case {
+    /// Whether its response comes after the timeout.
+    fn waits(&self) -> bool {
+        matches!(self.end, End::Hang) && self.gets != Gets::Status(502)
+    }
 }
 
 fn case(name: &'static str, bytes: impl Into<Vec<u8>>, end: End, gets: Gets) -> Case {
@@ -269,7 +283,10 @@ fn of_memcached() -> Vec<Case> {
 fn start(prefix: &str, cases: Vec<Case>) -> (Hostile, Setup, Server) {
     let hostile = Hostile::start(cases);
     let (paths, locations) = if prefix == "memcached" { ("", "") } else { (PATHS, LOCATIONS) };
-    let text = CONF.replace("@PATHS@", paths).replace("@LOCATIONS@", locations);
+    let servers =
+        LIMITS.map(|(host, limit)| SERVER.replace("@HOST@", host).replace("@LIMIT@", limit)).concat();
+    let text =
+        CONF.replace("@PATHS@", paths).replace("@SERVERS@", &servers).replace("@LOCATIONS@", locations);
     let setup = Setup::new(&text).value("P", prefix).value("APP", &hostile.address.to_string());
     let server = setup.start(BINARY);
     (hostile, setup, server)
@@ -278,10 +295,21 @@ fn start(prefix: &str, cases: Vec<Case>) -> (Hostile, Setup, Server) {
 /// Maximum size in bytes of log lines about a request: 64 KiB of messages, and the rest of their lines.
 const MESSAGES_MAX: usize = 80 << 10;
 
-/// Returns the error log's lines about a target.
+/// Returns the error log's lines about a target, when there is one about its end.
 fn lines(server: &Server, target: &str) -> Vec<String> {
     let request = format!("request: \"GET {target} HTTP/1.1\"");
-    server.error_log().lines().filter(|line| line.contains(&request)).map(str::to_owned).collect()
+    let look = || {
+        let log = server.error_log();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(&request)).map(str::to_owned).collect();
+        lines.iter().any(|line| is_about_end(line)).then_some(lines)
+    };
+    wait::until("a line about the end", Deadline::default(), look)
+        .unwrap_or_else(|late| panic!("{target}: {late}\n{}", server.error_log()))
+}
+
+/// Whether a line is not a message of the application.
+fn is_about_end(line: &str) -> bool {
+    !line.contains("sent in stderr")
 }
 
 /// Sends each case to each location. While a case waits for its response, another client is served.
@@ -292,7 +320,7 @@ fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
         let mut clients = Vec::new();
         for place in places {
             let target = format!("{place}case-{number}");
-            let mut client = Client::connect(server.addr(0));
+            let mut client = Client::connect(server.addr(usize::from(case.waits())));
             client.send(request_bytes("GET", &target, &[("Connection", "close")]));
             clients.push((target, client));
         }
@@ -305,10 +333,9 @@ fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
                 (Gets::Cut, Err(_)) => true,
                 (Gets::Status(_), Err(_)) => false,
             };
-            server.wait_for_log(&format!("GET {target} HTTP/1.1"), Deadline::default());
             let lines = lines(&server, &target);
             // Messages of the application have additional lines.
-            let about = lines.iter().filter(|line| !line.contains("sent in stderr")).count();
+            let about = lines.iter().filter(|line| is_about_end(line)).count();
             let messages: usize = lines.iter().map(String::len).sum();
             if !is_right || about != 1 || messages > MESSAGES_MAX {
                 wrong.push(format!("{prefix} {target}, {}: {got:?}\n{}", case.name, lines.join("\n")));
@@ -321,8 +348,11 @@ fn check(prefix: &str, cases: Vec<Case>, places: &[&str]) {
     let entries =
         stored.iter().filter(|path| path.file_name().is_some_and(|name| is_entry(&name.to_string_lossy())));
     assert_eq!(entries.count(), 0, "{stored:?}");
-    let status = Client::connect(server.addr(0)).get("/status").text();
-    assert!(status.starts_with("Active connections: 1 "), "{status}");
+    let closed = || {
+        let status = Client::connect(server.addr(0)).get("/status").text();
+        status.starts_with("Active connections: 1 ").then_some(())
+    };
+    wait::until("the end of all other connections", Deadline::default(), closed).expect("they are closed");
     drop(hostile);
     assert!(server.quit_and_wait().success());
 }

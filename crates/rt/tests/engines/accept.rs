@@ -13,8 +13,9 @@ use super::common::{PATIENCE, listening, on_each_net};
 const THREADS: usize = 4;
 const CONNECTIONS: usize = 400;
 
-/// Maximum number of connections of one thread: half more than its share.
-const FAIR_MAX: usize = CONNECTIONS / THREADS * 3 / 2;
+/// Maximum number of connections of one thread: twice its share, because a busy machine delays some threads. Without
+/// turns one thread accepts nearly all.
+const FAIR_MAX: usize = CONNECTIONS / THREADS * 2;
 
 /// Accepts until all senders of `stopped` are dropped; returns the number of connections.
 async fn count_accepts(fd: OwnedFd, mut stopped: rt::mailbox::Receiver<()>) -> usize {
