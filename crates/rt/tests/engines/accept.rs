@@ -13,8 +13,8 @@ use super::common::{PATIENCE, listening, on_each_net};
 const THREADS: usize = 4;
 const CONNECTIONS: usize = 400;
 
-/// Maximum number of connections of one thread: twice its share, because a busy machine delays some threads. Without
-/// turns one thread accepts nearly all.
+/// Maximum number of connections of one thread: twice its share, because a busy machine delays some threads. If the
+/// kernel always woke the same waiter, that thread would accept nearly all.
 const FAIR_MAX: usize = CONNECTIONS / THREADS * 2;
 
 /// Accepts until all senders of `stopped` are dropped; returns the number of connections.
